@@ -51,10 +51,6 @@ _ROOM_PAUSE_S: Final = 1.0
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
-#: Nobody watches how much of a disk a task of this machine takes: what it says it needs is no reason to let it wait for ever.
-_ANY_DISK: Final = 1 << 50
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How a service runs. Quantities as in workflow documents.
@@ -81,7 +77,9 @@ class Settings:
             documents (a quantity). What is beyond is refused.
         take_over: Use a database that was used with another cluster (root): that one is gone for good.
         log_level, log_json: Of the log on stderr.
-        kubernetes: The cluster that tasks run on; None = this machine.
+        cluster: Name of the executor that runs tasks, unless `kubernetes` is given: `local`, or one of another package.
+        cluster_options: What the factory of another package's executor is given, as (key, value).
+        kubernetes: The Kubernetes cluster that tasks run on; None = tasks run on `cluster`.
         advertise: Where other replicas reach this one.
         cromwell: Cromwell servers that may be asked for the sources of runs, separated by commas.
         allow_paths: Folders that inputs may come from and outputs go to; None = everywhere but the system's own folders.
@@ -113,12 +111,19 @@ class Settings:
     take_over: bool = False
     log_level: str = "info"
     log_json: bool = False
+    cluster: str = "local"
+    cluster_options: tuple[tuple[str, str], ...] = ()
     kubernetes: KubernetesSettings | None = None
     advertise: str | None = None
     cromwell: str = ""
     wdl_path: str = ""
     allow_paths: tuple[Path, ...] | None = None
     stores: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = field(default=(), repr=False)
+
+    @property
+    def executor(self) -> str:
+        """Name of the executor."""
+        return self.cluster if self.kubernetes is None else "kubernetes"
 
     @property
     def replicated(self) -> bool:
@@ -162,9 +167,15 @@ def check(settings: Settings) -> None:
     Raises:
         ConfigurationError: With what to change.
     """
+    from flowsched.cluster.registry import BUILT_IN
     from flowsched.scheduling.policy.framework import PROFILES
 
     check_address(settings)
+    if settings.cluster_options and settings.executor in BUILT_IN:
+        raise ConfigurationError(
+            f"--cluster-option is for executors of other packages; {settings.executor} has options of its own: "
+            "flowsched serve --help"
+        )
     if settings.images not in IMAGES:
         raise ConfigurationError(f"--images is {' or '.join(IMAGES)}, not {settings.images!r}")
     if settings.policy not in PROFILES:
@@ -232,44 +243,6 @@ class _LogFile:
         """Nothing is held back."""
 
 
-def local_cluster(
-    settings: Settings,
-    failpoint: Callable[[str], object],
-    clock: Callable[[], int] | None = None,
-    disk: Space | None = None,
-) -> Any:
-    """The embedded default: virtual nodes on this machine. `disk`: of the database, if it is a file."""
-    from flowsched.cluster.local.executor import LocalCluster
-    from flowsched.cluster.local.nodes import cache_limit, labelled, virtual_nodes
-    from flowsched.cluster.local.processes import Images, RunnerProcesses
-    from flowsched.cluster.node.origins import Origins
-    from flowsched.workflow.resources import parse_bytes, parse_cpu
-
-    cache_bytes, cache_percent = cache_limit(settings.cache)
-    nodes = virtual_nodes(
-        settings.nodes,
-        cpu_millicores=parse_cpu(settings.cpu) if settings.cpu else None,
-        memory_bytes=parse_bytes(settings.memory) if settings.memory else None,
-        disk_bytes=_ANY_DISK,
-        gpus=settings.gpus,
-        disk_rate=parse_bytes(settings.disk_rate),
-        nic_rate=parse_bytes(settings.nic_rate),
-        racks=settings.racks,
-        cache_bytes=cache_bytes,
-    )
-    nodes = labelled(nodes, settings.labels)
-    images: Images = "refuse" if settings.images == "refuse" else "ignore"
-    processes = RunnerProcesses(
-        origins=Origins(options=settings.stores, bounds=_bounds(settings)),
-        images=images,
-        cache_percent=cache_percent,
-        beside=[] if disk is None else [disk],
-    )
-    return LocalCluster(
-        settings.root.absolute(), nodes, processes=processes, clock=clock, failpoint=failpoint
-    )
-
-
 @asynccontextmanager
 async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, Any]]:
     """Database, writer, executor, leader and service, wired; nothing leads yet.
@@ -277,6 +250,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     Yields:
         (service, leader, writer, executor)
     """
+    from flowsched.cluster.registry import open_executor
     from flowsched.control.external_runs import RunService
     from flowsched.control.history import ALONE_POLL_S, POLL_S, History
     from flowsched.control.intake import Documents
@@ -284,6 +258,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.control.leading.leader import Leader
     from flowsched.control.planning.plans import servers
     from flowsched.control.planning.wdl_path import folders
+    from flowsched.executor.protocol import ServiceContext
     from flowsched.scheduling.transfers import parse_piece_size
     from flowsched.store.database import Database
     from flowsched.store.workflows import Workflows
@@ -295,7 +270,18 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     failpoint = from_environment(os.environ)
     make_root(settings.root)
     disk = _database_disk(settings)
-    executor = await _executor(settings, failpoint, clock, disk)
+    leading: list[Leader] = []
+    executor = await open_executor(
+        settings.executor,
+        _executor_settings(settings, disk),
+        ServiceContext(
+            str(settings.root.absolute()),
+            clock,
+            lambda: all(leader.holds() for leader in leading),
+            failpoint,
+            failpoint.now,
+        ),
+    )
     async with Database.attach(settings.url) as database:  # the leader settles it once it answers
         reads = Workflows(database)
         history = History(reads, ALONE_POLL_S if settings.url.startswith("sqlite") else POLL_S)
@@ -321,7 +307,10 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 monotonic=elapsed_s,
                 failpoint=failpoint,
             )
-            _tie(settings, database, writer, executor, leader, disk)
+            leading.append(leader)
+            if disk is not None:  # a full disk refuses new workflows, too
+                shared = database.shares_disk(settings.root)
+                writer.refusal = lambda: executor.trouble if shared else disk.trouble
             service = RunService(
                 database,
                 writer,
@@ -335,10 +324,10 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 replicated=settings.replicated,
                 cromwell=servers(settings.cromwell),
                 wdl_path=folders(settings.wdl_path),
-                ignores_images=settings.kubernetes is None and settings.images == "ignore",
+                ignores_images=settings.executor == "local" and settings.images == "ignore",
                 profiles=profiles,
                 limits=_live_limits(settings),
-                refusal=None if settings.kubernetes is not None else _refusal(_bounds(settings)),
+                refusal=_refusal(_bounds(settings)) if settings.executor == "local" else None,
             )
             yield service, leader, writer, executor
 
@@ -356,7 +345,7 @@ def _database_disk(settings: Settings) -> Space | None:
     from flowsched.cluster.local.space import Space
     from flowsched.store.database import sqlite_file
 
-    file = sqlite_file(settings.url) if settings.kubernetes is None else None
+    file = sqlite_file(settings.url) if settings.executor == "local" else None
     return None if file is None else Space(file.parent)
 
 
@@ -382,23 +371,13 @@ def _live_limits(settings: Settings) -> LiveLimits:
     return LiveLimits(settings.max_live_tasks, parse_bytes(settings.max_live_bytes))
 
 
-def _tie(
-    settings: Settings, database: Any, writer: Any, executor: Any, leader: Any, disk: Space | None
-) -> None:
-    """What these ask of each other: whether work may be accepted, and whether a pod may be started."""
-    if disk is not None:
-        shared = database.shares_disk(settings.root)
-        writer.refusal = lambda: executor.trouble if shared else disk.trouble
-    if settings.kubernetes is not None:
-        executor.lease.may_act = leader.holds
-
-
 def holder_of(settings: Settings) -> str:
     """The name under which a service leads. It outlives a kill, so that the next start need not wait for the lease.
 
-    Only one process at a time has it: whoever leads has locked the root before.
+    Only one process at a time has it: it has locked the root of the local cluster, or the file of SQLite, before.
     """
-    if settings.kubernetes is not None:  # no lock of a root says that there is only one
+    locked = settings.executor == "local" or settings.url.startswith("sqlite")
+    if settings.kubernetes is not None or not locked:  # several processes may ask for the lease
         at = f" at {settings.advertise}" if settings.advertise else ""
         return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}{at}"
     root = settings.root.absolute()
@@ -414,13 +393,29 @@ def _tell_jump(jump_ms: int) -> None:
     )
 
 
-async def _executor(settings: Settings, failpoint: Any, clock: Callable[[], int], disk: Space | None) -> Any:
-    """Where tasks run."""
-    if settings.kubernetes is None:
-        return local_cluster(settings, failpoint.now, clock, disk)
-    from flowsched.cluster.kubernetes.settings import open_cluster
+def _executor_settings(settings: Settings, disk: Space | None) -> Any:
+    """What the factory of the executor takes. `disk`: of the database, if it is a file."""
+    if settings.kubernetes is not None:
+        return settings.kubernetes
+    if settings.executor != "local":
+        return dict(settings.cluster_options)
+    from flowsched.cluster.local.settings import LocalSettings
 
-    return await open_cluster(settings.kubernetes, clock=clock, failpoint=failpoint)
+    return LocalSettings(
+        _bounds(settings),
+        nodes=settings.nodes,
+        cpu=settings.cpu,
+        memory=settings.memory,
+        gpus=settings.gpus,
+        disk_rate=settings.disk_rate,
+        nic_rate=settings.nic_rate,
+        cache=settings.cache,
+        racks=settings.racks,
+        labels=settings.labels,
+        images=settings.images,
+        stores=settings.stores,
+        beside=() if disk is None else (disk,),
+    )
 
 
 def _shared_secret(settings: Settings) -> bytes:

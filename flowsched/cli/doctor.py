@@ -22,7 +22,8 @@ from flowsched.cli.printing import output, render, terminal_text
 from flowsched.cli.printing.form import Form
 from flowsched.cluster.local.runner.cgroups import find_base
 from flowsched.cluster.local.runner.namespace import WHAT_TO_DO, refusal
-from flowsched.errors import FlowschedError
+from flowsched.cluster.registry import BUILT_IN, executors
+from flowsched.errors import ConfigurationError, FlowschedError
 
 Mark = Literal["ok", "warn", "fail"]
 _STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -106,6 +107,20 @@ def extras(_: Place) -> list[Check]:
         else:
             made.append(Check(extra, "ok", "installed"))
     return made
+
+
+def installed_executors(_: Place) -> list[Check]:
+    """Where tasks can run: flowsched's own executors, and those of other packages."""
+    named, made = [], []
+    for name, offer in executors().items():
+        try:
+            offer.load()
+        except ConfigurationError as error:
+            found = f"{name} of {offer.origin} cannot be loaded: {error}"
+            made.append(Check("executor", "warn", found, "mend that package, or uninstall it"))
+        else:
+            named.append(name if name in BUILT_IN else f"{name} ({offer.origin})")
+    return [Check("executors", "ok", ", ".join(named)), *made]
 
 
 def machine(place: Place) -> list[Check]:
@@ -253,6 +268,7 @@ def _port(url: str) -> Check:
 CHECKS: Final[tuple[Callable[[Place], list[Check] | Awaitable[list[Check]]], ...]] = (
     python,
     extras,
+    installed_executors,
     machine,
     features,
     database,

@@ -7,17 +7,16 @@ good it replaces the profile in force between two steps; if not, the old one sta
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 import structlog
 
+from flowsched.entry_points import offers
 from flowsched.errors import ConfigurationError, Conflict, Fault, InvalidDocument, InvalidRequest
 from flowsched.scheduling.policy.extension import Offered, offered
 from flowsched.scheduling.policy.framework import PROFILES, Profile
@@ -47,25 +46,15 @@ def find_plugins() -> Found:
 
     A package that was installed meanwhile is found too; code that has been loaded once stays as it was loaded.
     """
-    importlib.invalidate_caches()
     plugins: dict[str, Offered] = {}
     broken: dict[str, str] = {}
-    origins: dict[str, str] = {}
-    points = metadata.entry_points(group=GROUP)
-    for point in sorted(points, key=lambda each: (each.name, each.value)):
-        origin = f"{point.dist.name} {point.dist.version}" if point.dist is not None else ""
-        if point.name in origins:
-            plugins.pop(point.name, None)
-            broken[point.name] = f"both {origins[point.name]} and {origin} offer it: uninstall one"
-            continue
-        origins[point.name] = origin
+    installed = offers(GROUP)
+    for name, offer in installed.items():
         try:
-            plugins[point.name] = offered(point.name, point.load(), origin)
+            plugins[name] = offered(name, offer.load(), offer.origin)
         except ConfigurationError as error:
-            broken[point.name] = str(error)
-        except Exception as error:  # noqa: BLE001 - others' code is imported: whatever it raises is told
-            broken[point.name] = f"{type(error).__name__}: {error}"
-    return Found(plugins, broken, origins)
+            broken[name] = str(error)
+    return Found(plugins, broken, {name: offer.origin for name, offer in installed.items()})
 
 
 # ---- the profiles in force ----

@@ -357,6 +357,30 @@ class Binder(Protocol):
         ...
 
 
+async def _pass(_: str) -> None:
+    """Pass a failpoint that is not armed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceContext:
+    """What the service gives the factory of each executor, beside the executor's own settings.
+
+    Args:
+        root: The service's folder, absolute. An executor makes folders of its own in it.
+        clock: Wall-clock ms: times in events are by this clock.
+        may_act: Whether this process leads, by its own clock. An executor asks before it starts anything, if another service may
+            lead on its cluster.
+        failpoint: Awaited with a name where a crash would be interesting; only tests arm the names.
+        failpoint_now: The same for code that cannot wait.
+    """
+
+    root: str
+    clock: Callable[[], int]
+    may_act: Callable[[], bool] = lambda: True
+    failpoint: Callable[[str], Awaitable[None]] = _pass
+    failpoint_now: Callable[[str], object] = lambda _: None
+
+
 class Executor(ABC):
     """A place where pods run.
 

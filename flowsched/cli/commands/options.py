@@ -113,7 +113,18 @@ Images = Annotated[
     str, typer.Option(help="Stages that name a container image: ignore the image, or refuse their tasks.")
 ]
 Cluster = Annotated[
-    str, typer.Option(envvar="FLOWSCHED_CLUSTER", help="Where tasks run: local (this machine) or kubernetes.")
+    str,
+    typer.Option(
+        envvar="FLOWSCHED_CLUSTER",
+        metavar="NAME",
+        help="Where tasks run: local (this machine), kubernetes, or the executor of another package.",
+    ),
+]
+ClusterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cluster-option", metavar="KEY=VALUE", help="For the executor of another package. Repeatable."
+    ),
 ]
 Kubeconfig = Annotated[
     Path | None, typer.Option(help="With kubernetes. [KUBECONFIG, the pod's own account, ~/.kube/config]")
@@ -221,17 +232,24 @@ def settings_for(
 def kubernetes_settings(
     cluster: str, kubeconfig: Path | None, context: str | None, namespace: str | None
 ) -> KubernetesSettings | None:
-    """What is said of Kubernetes by options and FLOWSCHED_* variables; None for this machine."""
-    if cluster == "local":
-        return None
+    """What is said of Kubernetes by options and FLOWSCHED_* variables; None for another executor."""
     if cluster != "kubernetes":
-        raise typer.BadParameter(f"local or kubernetes, not {cluster!r}", param_hint="--cluster")
+        return None
     from dataclasses import replace
 
     from flowsched.cluster.kubernetes.settings import from_environment
 
     settings = replace(from_environment(os.environ), kubeconfig=kubeconfig, context=context)
     return replace(settings, namespace=namespace) if namespace else settings
+
+
+def key_values(pairs: list[str] | None) -> tuple[tuple[str, str], ...]:
+    """What `--cluster-option` says."""
+    found = [pair.partition("=") for pair in pairs or ()]
+    for key, equals, _ in found:
+        if not key or not equals:
+            raise typer.BadParameter(f"{key!r} is no KEY=VALUE", param_hint="--cluster-option")
+    return tuple((key, value) for key, _, value in found)
 
 
 def replay_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,6 +12,7 @@ from flowsched.cluster.kubernetes.objects.release import SharedVolume
 from flowsched.cluster.kubernetes.orders import tidy
 from flowsched.cluster.kubernetes.pods.container_paths import SYSTEM, TAKEN
 from flowsched.errors import ConfigurationError
+from flowsched.executor.protocol import ServiceContext
 
 if TYPE_CHECKING:
     from flowsched.cluster.kubernetes.executor import KubernetesCluster
@@ -132,13 +133,8 @@ _VARIABLES: Final = {
 _NUMBERS: Final = frozenset({"AGENT_PORT", "RUN_AS_USER", "IN_FLIGHT"})
 
 
-async def open_cluster(
-    settings: KubernetesSettings,
-    *,
-    clock: Callable[[], int],
-    failpoint: Callable[[str], Awaitable[None]],
-) -> KubernetesCluster:
-    """The executor; it has not been started yet.
+async def open_cluster(settings: KubernetesSettings, service: ServiceContext) -> KubernetesCluster:
+    """Make the executor `kubernetes`; it has not been started yet.
 
     Raises:
         ConfigurationError: There is no API server to be found, or a shared volume cannot be.
@@ -178,7 +174,7 @@ async def open_cluster(
             settings.agent_namespace,
             frozenset(names),
         ),
-        Lease(clock, failpoint),
+        Lease(service.clock, service.failpoint, service.may_act),
     )
 
 

@@ -1,0 +1,90 @@
+"""Settings of the local cluster, and the executor that follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from flowsched.cluster.local.runner.bounds import Bounds
+from flowsched.executor.protocol import ServiceContext
+
+if TYPE_CHECKING:
+    from flowsched.cluster.local.executor import LocalCluster
+    from flowsched.cluster.local.space import Space
+
+#: Of each node. No meter watches how much disk a task of this machine takes, so what a task asks for never lets it wait.
+_ANY_DISK: Final = 1 << 50
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSettings:
+    """See `flowsched serve --help`. Quantities as in workflow documents.
+
+    Args:
+        bounds: Which paths of this machine may be inputs and outputs.
+        nodes: Virtual nodes on this machine.
+        cpu, memory: Of each node; None = this machine's, divided by the nodes.
+        gpus: Of each node.
+        disk_rate, nic_rate: Bytes/s of each node's disk and network card.
+        cache: What each node may keep of datasets: bytes, or a part of the disk, divided by the nodes; 0 = all.
+        racks: Nodes are spread over so many racks.
+        labels: Of nodes: `node-1:disktype=ssd`.
+        images: What becomes of a pod that names an image: `ignore` the image, or `refuse` the pod.
+        stores: How object stores are reached: options of fsspec's file systems by scheme. Secret.
+        beside: Further folders that must have room before anything is started.
+    """
+
+    bounds: Bounds
+    nodes: int = 1
+    cpu: str | None = None
+    memory: str | None = None
+    gpus: int = 0
+    disk_rate: str = "500M"
+    nic_rate: str = "125M"
+    cache: str = "80%"
+    racks: int = 1
+    labels: tuple[str, ...] = ()
+    images: str = "ignore"
+    stores: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = field(default=(), repr=False)
+    beside: tuple[Space, ...] = ()
+
+
+async def open_cluster(settings: LocalSettings, service: ServiceContext) -> LocalCluster:
+    """Make the executor `local`; it has not been started yet.
+
+    Raises:
+        ConfigurationError: There cannot be such nodes.
+        InvalidRequest: A quantity is none.
+    """
+    from flowsched.cluster.local.executor import LocalCluster
+    from flowsched.cluster.local.nodes import cache_limit, labelled, virtual_nodes
+    from flowsched.cluster.local.processes import RunnerProcesses
+    from flowsched.cluster.node.origins import Origins
+    from flowsched.workflow.resources import parse_bytes, parse_cpu
+
+    cache_bytes, cache_percent = cache_limit(settings.cache)
+    nodes = virtual_nodes(
+        settings.nodes,
+        cpu_millicores=parse_cpu(settings.cpu) if settings.cpu else None,
+        memory_bytes=parse_bytes(settings.memory) if settings.memory else None,
+        disk_bytes=_ANY_DISK,
+        gpus=settings.gpus,
+        disk_rate=parse_bytes(settings.disk_rate),
+        nic_rate=parse_bytes(settings.nic_rate),
+        racks=settings.racks,
+        cache_bytes=cache_bytes,
+    )
+    processes = RunnerProcesses(
+        origins=Origins(options=settings.stores, bounds=settings.bounds),
+        images="refuse" if settings.images == "refuse" else "ignore",
+        cache_percent=cache_percent,
+        beside=settings.beside,
+    )
+    return LocalCluster(
+        Path(service.root),
+        labelled(nodes, settings.labels),
+        processes=processes,
+        clock=service.clock,
+        failpoint=service.failpoint_now,
+    )
