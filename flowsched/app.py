@@ -250,7 +250,6 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     Yields:
         (service, leader, writer, executor)
     """
-    from flowsched.cluster.registry import open_executor
     from flowsched.control.external_runs import RunService
     from flowsched.control.history import ALONE_POLL_S, POLL_S, History
     from flowsched.control.intake import Documents
@@ -258,7 +257,6 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.control.leading.leader import Leader
     from flowsched.control.planning.plans import servers
     from flowsched.control.planning.wdl_path import folders
-    from flowsched.executor.protocol import ServiceContext
     from flowsched.scheduling.transfers import parse_piece_size
     from flowsched.store.database import Database
     from flowsched.store.workflows import Workflows
@@ -271,17 +269,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     make_root(settings.root)
     disk = _database_disk(settings)
     leading: list[Leader] = []
-    executor = await open_executor(
-        settings.executor,
-        _executor_settings(settings, disk),
-        ServiceContext(
-            str(settings.root.absolute()),
-            clock,
-            lambda: all(leader.holds() for leader in leading),
-            failpoint,
-            failpoint.now,
-        ),
-    )
+    executor = await _executor(settings, failpoint, clock, disk, lambda: all(one.holds() for one in leading))
     async with Database.attach(settings.url) as database:  # the leader settles it once it answers
         reads = Workflows(database)
         history = History(reads, ALONE_POLL_S if settings.url.startswith("sqlite") else POLL_S)
@@ -301,16 +289,12 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 secret=_shared_secret(settings),
                 shrink=FreedMemory().give_back_soon,
                 clock=clock,
-                retention_clock=lambda: min(
-                    clock(), now_ms()
-                ),  # the service's own clock keeps what it was at the start
+                retention_clock=lambda: min(clock(), now_ms()),  # the earlier one: it removes less
                 monotonic=elapsed_s,
                 failpoint=failpoint,
             )
             leading.append(leader)
-            if disk is not None:  # a full disk refuses new workflows, too
-                shared = database.shares_disk(settings.root)
-                writer.refusal = lambda: executor.trouble if shared else disk.trouble
+            writer.refusal = _full_disk(settings, database, executor, disk)
             service = RunService(
                 database,
                 writer,
@@ -391,6 +375,30 @@ def _tell_jump(jump_ms: int) -> None:
         "the wall clock jumped; times here go on as before and follow it by 1 %: restart the service to take it over",
         by_s=jump_ms / 1000,
     )
+
+
+def _full_disk(settings: Settings, database: Any, executor: Any, disk: Space | None) -> Callable[[], str]:
+    """Why new work is refused for want of room on the disk; "" = it is not."""
+    if disk is None:
+        return lambda: ""
+    shared = database.shares_disk(settings.root)
+    return lambda: executor.trouble if shared else disk.trouble
+
+
+async def _executor(
+    settings: Settings,
+    failpoint: Any,
+    clock: Callable[[], int],
+    disk: Space | None,
+    may_act: Callable[[], bool],
+) -> Any:
+    """Where tasks run."""
+    from flowsched.cluster.registry import open_executor
+    from flowsched.executor.protocol import ServiceContext
+
+    root = str(settings.root.absolute())
+    service = ServiceContext(root, clock, may_act, failpoint, failpoint.now)
+    return await open_executor(settings.executor, _executor_settings(settings, disk), service)
 
 
 def _executor_settings(settings: Settings, disk: Space | None) -> Any:

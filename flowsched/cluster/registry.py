@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from typing import Any, Final
 
@@ -24,7 +25,13 @@ def executors() -> dict[str, Offer]:
     found = {
         name: Offer(name, "flowsched", EntryPoint(name, where, GROUP)) for name, where in BUILT_IN.items()
     }
-    return dict(sorted((found | offers(GROUP)).items()))
+    for name, offer in offers(GROUP).items():
+        own = found.get(name)
+        if own is None or offer.clash:
+            found[name] = offer
+        elif not offer.origin.startswith("flowsched "):
+            found[name] = replace(own, clash=f"both flowsched and {offer.origin} offer it: uninstall one")
+    return dict(sorted(found.items()))
 
 
 def find_executor(name: str) -> Offer:

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from flowsched.client import Client
 from flowsched.control.profiles import ProfileBook, find_plugins
 from flowsched.errors import ConfigurationError, Conflict, InvalidDocument
 from flowsched.scheduling.explain.recording import plan_bytes, replayed, unpacked
+from tests.packages import install
 
 DOCS = Path(flowsched.__file__).parent.parent / "docs"
 BLOCKS = dict(
@@ -39,23 +39,6 @@ WAITING = {
         {"name": "s", "scatter": {"count": 3}, "command": ["true"], "resources": {"cpu": "100m"}},
     ],
 }
-
-
-def install(folder: Path, module: str, code: str, project: str) -> Path:
-    """What `pip install` leaves of a package: its module, and a dist-info with its entry points."""
-    about = tomllib.loads(project)["project"]
-    (folder / f"{module}.py").write_text(code)
-    info = folder / f"{about['name'].replace('-', '_')}-{about['version']}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {about['name']}\nVersion: {about['version']}\n"
-    )
-    lines = [
-        f"[{group}]\n" + "\n".join(f"{name} = {where}" for name, where in points.items())
-        for group, points in about["entry-points"].items()
-    ]
-    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
-    return folder
 
 
 @pytest.fixture

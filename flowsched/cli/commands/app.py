@@ -38,6 +38,7 @@ from flowsched.cli.commands.options import (
     Namespace,
     NicRate,
     Nodes,
+    NoToken,
     Out,
     Output,
     PieceSize,
@@ -185,13 +186,7 @@ def serve(
     wdl_path: WdlPath = "",
     allow_paths: AllowPaths = None,
     supervise: Supervise = None,
-    no_token: Annotated[
-        bool,
-        typer.Option(
-            "--no-token",
-            help="Answer without a token: any account of this machine may run tasks as this user.",
-        ),
-    ] = False,
+    no_token: NoToken = False,
 ) -> None:
     """Start the service, on this machine or on Kubernetes.
 

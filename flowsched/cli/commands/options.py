@@ -178,6 +178,13 @@ Supervise = Annotated[
         "[on this machine; not on Kubernetes, nor with a socket of systemd]",
     ),
 ]
+NoToken = Annotated[
+    bool,
+    typer.Option(
+        "--no-token",
+        help="Answer without a token: any account of this machine may run tasks as this user.",
+    ),
+]
 Policy = Annotated[str, typer.Option(help="How to schedule.")]
 ProfilePath = Annotated[
     Path | None,
