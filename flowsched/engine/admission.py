@@ -158,7 +158,7 @@ class Binds:
         self._claims.append(claim)
 
     def take(self) -> None:
-        """Make the claims that have been noted, before somebody looks at them."""
+        """Book all noted claims in one call, before this step reads the snapshot again."""
         state, statement = self._recorder.state, self._recorder.statement
         if self._claims:
             state.cluster.snapshot.claim_all(self._claims, statement)
@@ -465,13 +465,13 @@ def _collected(recorder: Recorder) -> Backlog:
 
 
 def _keep_reasons(recorder: Recorder, more: Sequence[Reason]) -> None:
-    """Nobody has looked at the others: why they wait is as it was."""
+    """Add reasons. This step did not look at the other groups, so their reasons stay as they were."""
     reasons = {**recorder.state.round.reasons, **{reason.group: reason for reason in more}}
     recorder.statement.assign(recorder.state.round, "reasons", reasons)
 
 
 def _carried_out(recorder: Recorder, plan: Plan, groups: Sequence[PodGroup] = ()) -> None:
-    """Keep what the plan says about who was not placed, and what they asked for."""
+    """Keep the plan's reasons for the groups that were not placed, and what those groups asked for."""
     state, statement = recorder.state, recorder.statement
     evictions.carry_out(recorder, plan)
     offered = {group.key: group for group in groups}

@@ -54,7 +54,7 @@ _PLACED: Final = (TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING, TaskSta
 
 @dataclass(frozen=True, slots=True)
 class Unrunnable:
-    """Tasks whose inputs do not exist and never will."""
+    """Tasks that can never run, because an input does not exist and never will."""
 
     run: WorkflowRun
     stage: StageRun
@@ -407,7 +407,10 @@ def _bags(
 def _by_home(
     run: WorkflowRun, stage: StageRun, queued: Indices, gather: Gather
 ) -> Iterator[tuple[GroupKey, tuple[Indices, ...]]]:
-    """Shards whose outputs are read together are a group: they have a home in common. Its key names the first that waits."""
+    """Group queued shards by the shard that reads their outputs, and by memory step. A group has one gather node.
+
+    The key of a group names its first queued shard.
+    """
     consumer = run.stages[gather.consumer]
     bags: dict[tuple[int, int], list[int]] = {}
     for task in queued.tolist():

@@ -18,7 +18,7 @@ class TaskWrite(NamedTuple):
 
     workflow: str
     stage: int
-    index: int  # type: ignore[assignment]  # the field hides tuple.index, which nobody asks of a row
+    index: int  # type: ignore[assignment]  # the field hides tuple.index, which no code calls on a row
     state: int  #: TaskState
     attempt: int
     node: str | None
@@ -45,7 +45,7 @@ class Intent(NamedTuple):
 
     workflow: str
     stage: int
-    index: int  # type: ignore[assignment]  # the field hides tuple.index, which nobody asks of a row
+    index: int  # type: ignore[assignment]  # the field hides tuple.index, which no code calls on a row
     attempt: int
     name: str
     node: str
@@ -97,7 +97,7 @@ class OutputWrite(NamedTuple):
 
     workflow: str
     stage: int
-    index: int  # type: ignore[assignment]  # the field hides tuple.index, which nobody asks of a row
+    index: int  # type: ignore[assignment]  # the field hides tuple.index, which no code calls on a row
     name: str
     uri: str
     size_bytes: int

@@ -14,7 +14,7 @@ from flowsched.workflow.spec import WorkflowSpec
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A workflow was durably accepted. `run` is fresh and known to nobody else."""
+    """A workflow was durably accepted. `run` is fresh: only this event refers to it."""
 
     run: WorkflowRun
 

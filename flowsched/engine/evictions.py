@@ -43,7 +43,7 @@ def keep_room(recorder: Recorder) -> None:
 
 
 def drop_unwanted(recorder: Recorder, offered: Collection[int]) -> None:
-    """Give up the room of groups that do not wait any more (cancelled, paused, failed). Whose inputs are coming still waits."""
+    """Give up the room of groups that wait no more (cancelled, paused, failed). A group that stages its inputs still waits."""
     state = recorder.state
     for key in [key for key in state.cluster.snapshot.nominations if key not in offered]:
         group = state.work.groups.get(key)

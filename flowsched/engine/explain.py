@@ -28,13 +28,14 @@ from flowsched.workflow.run.states import TaskState
 #: In tenths: how much of the wait at least there is, and how far towards the promised moment it goes.
 _EARLIER: Final = 6
 _LATER: Final = 9
-#: Where everybody who waits has a plan, and plans of others move too: so much of the wait at least, and so much longer at most.
+#: Under conservative backfill every waiting group has a reservation, and those move too: at least so much of the wait, and at
+#: most so much longer.
 _EARLIER_AMONG_PLANS: Final = 2
 _LATER_AMONG_PLANS: Final = 2
 
 
 def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> dict[int, Start]:
-    """The starts of groups that were refused in the last cycle, by key; who cannot be told is left out.
+    """The starts of groups that were refused in the last cycle, by key. A group without a predictable start is left out.
 
     They are planned in the order in which the last cycle looked at them. Does not change what is decided.
     """
@@ -91,8 +92,9 @@ def _with_backfill(start: Start, promised_ms: int | None, profile: Profile, now:
 
 
 def estimate_text(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) -> str:
-    """How long a task is taken to run, for people: whose word that is, and what the like took. And what it is taken to use of a
-    disk, where that was learned.
+    """The expected runtime of a task as text for people: the figure, its source, and the spread of similar tasks.
+
+    The text also gives the task's learned use of a disk, if there is one.
     """
     said = stage.spec.estimate.runtime_ms
     try:
@@ -126,7 +128,7 @@ def spread_of(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes
         return None if said is None else guessed(said)
     if trend.samples < ENOUGH:
         return guessed(said or trend.at(size))
-    # Beyond the first and the last sample as far again as the guess goes: nobody has seen the longest yet.
+    # Beyond the first and the last sample the spread continues like the guess: the longest runtime may not have occurred yet.
     edge = 1_000 // (trend.samples + 1)
     low, high = trend.quantile(size, edge), trend.quantile(size, 1_000 - edge)
     return tuple(
@@ -150,8 +152,8 @@ NAMED = 5
 class Explanation:
     """Why `tasks` tasks of a stage are in `state` and do not run.
 
-    `group` is the number of the backlog item it speaks of; `outlook` what binds that and what would change it, once
-    somebody has worked it out (see `situations_of`).
+    `group` is the number of the backlog item. `outlook` says what binds that item and what would let it start. It is empty
+    until a caller has worked it out from `situations_of`.
     """
 
     stage: str

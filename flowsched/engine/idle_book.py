@@ -136,7 +136,7 @@ class IdleBook:
         return None
 
     def stop(self) -> None:
-        """Nobody knows what happens from here to the next step."""
+        """Account for nothing until the next step: what happens until then is not known."""
         self._since = None
 
     def close(self, now: int) -> None:

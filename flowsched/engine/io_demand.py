@@ -49,7 +49,7 @@ def demands_of(
 
 def storage_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int) -> Storage | None:
     """The shared storage on which a role's pods work: the one its document names, or, where all data lie on one that every node
-    mounts, the first of the profile's. None = they work on their node's disk, or nobody bounds it.
+    mounts, the first of the profile's. None = they work on their node's disk, or the profile does not model it.
     """
     profile = state.policy.profile.of(run.spec.queue)
     if not profile.contention:
@@ -114,8 +114,8 @@ def learned_demand(
 ) -> Demand | None:
     """What a task of a stage that reads these datasets is taken to use of a disk.
 
-    None where somebody said it, where too little is known (of gangs of several roles nothing is: samples do not say of which
-    role they are), where no node states its disk's rate, and where it would be too little to count.
+    None where the document declares it, where no node states its disk's rate, where too little is known, and where it would be
+    too little to count. Of gangs with several roles nothing is known: samples do not say of which role they are.
     """
     spec, profile = stage.spec, state.policy.profile.of(run.spec.queue)
     fill = state.policy.profile.io_fill_percent

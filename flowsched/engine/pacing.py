@@ -16,7 +16,7 @@ from flowsched.engine.state.work import GroupKey
 from flowsched.engine.transaction import Recorder
 from flowsched.scheduling.plan import Plan, ReasonCode
 
-#: So many pods a step places, at most: a step of ours takes 0.1 ms for each, and nobody else is served meanwhile.
+#: A step places at most so many pods: it takes 0.1 ms for each, and the process serves no request meanwhile.
 STEP: Final = 1_000
 #: So many pods of ours are on their way to a node, at most. At 1,000 a second what is decided now is there in 4 s.
 UNDER_WAY: Final = 4_000
@@ -26,9 +26,10 @@ RESUME: Final = 3_000
 SHORT_LOOK: Final = 200
 #: ... after which the next waits 1 ms for so many of them.
 GROUPS_PER_MS: Final = 5
-#: Promised starts are told again after so long, although nobody may start.
+#: Even if no group may start, a round follows after so long and reports the reserved starts again.
 QUIET_MS: Final = 10_000
-#: Pieces of datasets that land let nobody start, but copies look cheaper the less is on its way: a look after so long, at most.
+#: A piece of a dataset that lands lets no group start, but it makes the rest of the copy cheaper. It causes a round if the last
+#: one was at least so long ago.
 PIECES_MS: Final = 250
 #: Why groups wait that no moment brings nearer to their start, but only what happens.
 _TIMELESS: Final = frozenset(
@@ -115,15 +116,15 @@ def looked(recorder: Recorder, groups: int, look_at: int | None, *, full: bool =
 
 
 def keep_quiet(recorder: Recorder, plan: Plan) -> None:
-    """After a look: whether time alone could let anybody start before long.
+    """Note after a round whether time alone could let a group start soon.
 
-    Nobody who finds no room finds any while nothing ends. It is otherwise where a promise, a copy or a place in the order
-    stands between a group and its room: those move with time.
+    A group that finds no room finds none while nothing ends. Reservations, copies and places in the order change with time,
+    so a group that waits for one of these may start without any event.
     """
     calm = not plan.placements and all(reason.code in _TIMELESS for reason in plan.reasons)
     recorder.statement.assign(recorder.state.round, "quiet_until", recorder.now + QUIET_MS if calm else 0)
 
 
 def reserved_for_ours(state: EngineState) -> bool:
-    """Whether room is promised to work of ours: then nobody is placed without it."""
+    """Whether a group of flowsched's own has a reservation. Then foreign pods are not placed in a round of their own."""
     return any(isinstance(state.work.groups.get(each.group), GroupKey) for each in state.round.reservations)

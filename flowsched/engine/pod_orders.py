@@ -179,9 +179,9 @@ def container_of(stage: StageRun, shard: int, *, writes: bool = True) -> Contain
     """The container of one shard: its number and item stand in the paths and URIs of files, as in those of inputs.
 
     Args:
-        stage: Whose.
-        shard: Which.
-        writes: False for a member of a gang whose files are its own: one of them alone delivers.
+        stage: The stage of the shard.
+        shard: Its number.
+        writes: False for gang members that deliver nothing: one member delivers, the others keep their files.
     """
     container = stage.spec.container
     if container is not None and not writes:

@@ -58,7 +58,7 @@ class Remembered:
     stages: Sequence[StageWrite]
     tasks: Sequence[TaskWrite]
     outputs: Sequence[OutputWrite]
-    pods: Sequence[Pod] = field(default_factory=tuple)  #: attempts whose end is not known
+    pods: Sequence[Pod] = field(default_factory=tuple)  #: attempts that have no recorded end
 
 
 def untouched_state(stage: RunState) -> TaskState:
@@ -92,8 +92,9 @@ def rebuild_run(state: EngineState, spec: WorkflowSpec, graph: StageGraph, rows:
 
 
 def none_later(run: WorkflowRun, now: int) -> None:
-    """What rows say lies in the future is now: the wall clock was set back while the service was down, and nobody can tell by how
-    much. So no wait is longer, and no duration negative.
+    """Replace times in the future by `now`: the wall clock was set back while the service was down, by an unknown amount.
+
+    So no wait gets longer, and no duration is negative.
     """
     run.started_ms = None if run.started_ms is None else min(run.started_ms, now)
     for stage in run.stages:
@@ -157,9 +158,10 @@ def _tasks(state: EngineState, stage: StageRun, rows: Sequence[TaskWrite]) -> No
 
 
 def _skip_never_placed(stage: StageRun, shards: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Members of an elastic gang that were never placed have no row; where their role's minimum has succeeded and none of the
-    role is left to run, they were skipped when the shard was done. Where others of the shard still run it was not: somebody was on
-    his way to a node, and is offered again.
+    """Mark the members of elastic gangs that were skipped before the restart. They were never placed, so they have no row.
+
+    They were skipped when their shard was done: the role's minimum has succeeded, and none of the role is left to run. If other
+    members of the shard still run, it was not done. A member without a row was then on its way to a node, and is offered again.
 
     Returns:
         (W, members) True for all members of roles that are done in this sense.
@@ -190,7 +192,7 @@ def node_index(state: EngineState, name: str | None) -> int:
 
 
 def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement: Statement) -> list[str]:
-    """Take the room of pods that may still be there. Returns those nobody wants any more, to be released."""
+    """Claim the room of pods that may still exist. Returns the pods that no task wants any more, to be released."""
     orphans = []
     amounts: dict[tuple[int, int, Demand], tuple[int, ...]] = {}
     for pod in pods:

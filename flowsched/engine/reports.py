@@ -191,14 +191,14 @@ def add_replica(recorder: Recorder, uri: str, node: str, size_bytes: int) -> Non
 
 
 def lose_replica(recorder: Recorder, uri: str, node: str) -> None:
-    """A node does not hold a dataset (any more). If nobody does and somebody waits for it, its producer runs again."""
+    """A node does not hold a dataset (any more). If no node does and a stage still reads it, its producer runs again."""
     state = recorder.state
     dataset, at = state.cluster.catalogue.find(uri), state.cluster.snapshot.index.get(node)
     if dataset is None or at is None:
         return
     state.cluster.catalogue.drop_pieces(
         dataset, at, recorder.statement
-    )  # who has not all of it may have some
+    )  # a node without the whole dataset may have pieces
     if at not in state.cluster.catalogue.nodes_of(dataset):
         return
     state.cluster.catalogue.drop_replica(dataset, at, recorder.statement)
@@ -211,7 +211,7 @@ def lose_replica(recorder: Recorder, uri: str, node: str) -> None:
 
 
 def make_again(recorder: Recorder, run: WorkflowRun, uri: str) -> None:
-    """Let the producer of a lost dataset run again, if somebody still waits for it."""
+    """Let the producer of a lost dataset run again, if a stage that reads it has not ended."""
     producer = producer_of(run, uri)
     if producer is None or run.state.terminal or not _awaited(run, producer[0]):
         return

@@ -217,7 +217,10 @@ def _wrote(outputs: Mapping[str, int], some: bool) -> int:
 
 
 def _measured(size: int, used: Usage, wrote: int) -> Measured:
-    """What was seen of a task. Not every executor measures everything: none of what every process uses means that nobody looked."""
+    """What was measured of a task.
+
+    Not every executor measures everything. Every process uses CPU time, memory and I/O: a zero means that it was not measured.
+    """
     moved = used.read_bytes > 0 or used.written_bytes > 0
     return Measured(
         size,

@@ -276,7 +276,7 @@ async def _all(
 async def _stale(
     connection: AsyncConnection, expected: Mapping[tuple[str, int, int], int]
 ) -> list[tuple[str, int, int]]:
-    """Some of the tasks whose version is not the expected one. Rolls back first, so as not to see our own
+    """Some of the tasks that do not have the expected version. Rolls back first, so as not to see our own
     writes.
     """
     await connection.rollback()

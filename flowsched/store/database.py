@@ -497,7 +497,7 @@ class Database:
         length, both of which SQLite uses again. A cancel, or the end of a task, needs a few of them. To be called again and
         again, since a file that grows uses its free pages up.
 
-        Does nothing where there is no room for that, and on PostgreSQL, whose disk is its own.
+        Does nothing where there is no room for that, and on PostgreSQL, which has a disk of its own.
         """
         if self._log is None:
             return
@@ -585,7 +585,7 @@ class Database:
         if await self.current() != REVISION and migrate:
             await self.upgrade()
         check(await self.current(), self.shown)
-        if self._lock is not None:  # nobody else can be alive: no lease to wait for, no commit in doubt
+        if self._lock is not None:  # no other process can be alive: no lease to wait for, no commit in doubt
             async with self.writing() as connection:
                 await connection.execute(text("UPDATE lease SET expires_ms = 0"))
                 await connection.execute(text("DELETE FROM marks"))
@@ -623,7 +623,7 @@ class Database:
 
     @asynccontextmanager
     async def _translated(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-        """A connection whose database errors are ours: Unavailable where waiting helps, else as they are.
+        """A connection that translates database errors: Unavailable where waiting helps, else as they are.
 
         Drivers raise errors of their own too: what is sent to a new connection first is not wrapped by SQLAlchemy.
         """

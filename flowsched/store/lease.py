@@ -29,7 +29,7 @@ _SERVER_TIME: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGI
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The lease as it stands. Epoch 0: nobody has led yet."""
+    """The lease as it stands. Epoch 0: no process has led yet."""
 
     epoch: int
     holder: str
@@ -39,7 +39,7 @@ class Holding:
 
 
 class Lease:
-    """The leader's lease, seen from one process. Times in ms; see the module for whose."""
+    """The leader's lease, seen from one process. Times in ms; the module says by which clock."""
 
     def __init__(self, database: Database, name: str = LEADER) -> None:
         self._database = database
@@ -61,7 +61,7 @@ class Lease:
 
     @unbroken
     async def acquire(self, holder: str, ttl_ms: int, now_ms: int) -> int | None:
-        """Begin to lead if nobody does; the new epoch, or None while another's lease runs.
+        """Begin to lead if no process does. Returns the new epoch, or None while another's lease runs.
 
         A holder who asks again takes over from its own dead past: the epoch grows, whatever that past still
         tries.
@@ -150,7 +150,7 @@ class Renewal:
         self._thread.start()
 
     def stop(self) -> None:
-        """Renew no more. One that is under way may still take place; it harms nobody, for the lease is given back after it."""
+        """Renew no more. A renewal under way may still take place. It does no harm: the lease is given back after it."""
         self._stop.set()
 
     @property

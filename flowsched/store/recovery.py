@@ -130,7 +130,7 @@ async def _load(connection: AsyncConnection, which: ColumnElement[bool]) -> dict
 
 
 async def _open_attempts(connection: AsyncConnection) -> list[OpenAttempt]:
-    """Attempts of workflows that live whose end is not known."""
+    """Attempts of live workflows that have no recorded end."""
     query = _of_workflows(_OPEN, _LIVE).where(_a.ended_ms.is_(None)).order_by(_w.seq, _a.stage, _a["index"])
     return [
         OpenAttempt._make((*row[:-1], bytes(row.pod)))
@@ -153,7 +153,7 @@ def _of_workflows(
 
 
 async def _streamed(connection: AsyncConnection, query: Select[Any]) -> AsyncIterator[Sequence[Row[Any]]]:
-    """Run a query whose answer may be long, a part at a time."""
+    """Run a query that may have a long answer, and yield its rows a part at a time."""
     result = await connection.stream(query)
     async for rows in result.partitions(_FETCH):
         yield rows
@@ -244,7 +244,7 @@ _PART: Final = 100
 
 
 class SampleRow(NamedTuple):
-    """One task that ended well. `usage` is empty where nobody measured; `outputs`: name -> bytes."""
+    """One task that ended well. `usage` is empty where it was not measured; `outputs`: name -> bytes."""
 
     workflow: str
     stage: str

@@ -96,8 +96,8 @@ def compress(spec: bytes) -> bytes:
 
 
 async def take_numbers(connection: AsyncConnection, name: str, count: int) -> int:
-    """The first of `count` new numbers. Until the commit nobody else can take any, so they follow the order
-    of commits.
+    """The first of `count` new numbers. Until the commit no other transaction can take any, so they follow
+    the order of commits.
     """
     result = await connection.execute(_TAKE, {"name": name, "count": count})
     return int(result.scalar_one()) - count + 1
@@ -208,7 +208,7 @@ class Requests:
     async def _taken_keys(
         self, connection: AsyncConnection, firsts: Mapping[tuple[str, str], Submission]
     ) -> dict[tuple[str, str], tuple[str, str, int]]:
-        """Claim keys; return those which are somebody's already, with body hash, workflow and its number.
+        """Claim keys. Returns the keys that a submission holds already, with body hash, workflow and its number.
 
         In order of the keys, so that two processes that claim the same ones wait instead of deadlocking.
         """
@@ -223,7 +223,7 @@ class Requests:
             there = await self._holders(connection, wanted)
             over = [key for key in sorted(wanted) if key in there and _is_over(firsts[key], there[key])]
             renewed = [key for key in over if await self._renews(connection, firsts[key], there[key])]
-            # What was over and could not be renewed is another's now, who came first: look again.
+            # A key that was over and was not renewed now belongs to a faster process: look again.
             settled = wanted - set(over)
             taken |= {key: there[key][:3] if key in there else ("", "", 0) for key in settled}
             wanted = wanted - settled - set(renewed)
@@ -232,7 +232,7 @@ class Requests:
     async def _holders(
         self, connection: AsyncConnection, keys: Set[tuple[str, str]]
     ) -> dict[tuple[str, str], Any]:
-        """Whose keys they are: body hash, workflow, its number, its state, when the key was used."""
+        """What each key stands for: body hash, workflow, its number, its state, when the key was used."""
         found = await select_among(
             connection,
             self._kind,

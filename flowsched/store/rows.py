@@ -57,7 +57,7 @@ class AttemptRow(NamedTuple):
     name: str
     workflow: str
     stage: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no code needs here
     attempt: int
     node: str
     epoch: int
@@ -72,12 +72,12 @@ class AttemptRow(NamedTuple):
 
 
 class OpenAttempt(NamedTuple):
-    """An attempt whose end is not known, with its launch order."""
+    """An attempt that has no recorded end, with its launch order."""
 
     name: str
     workflow: str
     stage: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no code needs here
     attempt: int
     node: str
     epoch: int

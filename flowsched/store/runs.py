@@ -54,7 +54,7 @@ class CallRow(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """Of the tasks of a run whose last try is in one state: how many, and when the first began and the last ended."""
+    """The tasks of a run that have their last try in one state: how many, when the first began, when the last ended."""
 
     run: str
     state: str

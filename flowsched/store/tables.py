@@ -283,7 +283,7 @@ plans: Final = Table(
 Index("ix_plans_seq", plans.c.seq)
 Index("ix_plans_run", plans.c.run)
 
-#: Bindings of foreign pods that were decided and whose outcome has not been seen yet.
+#: Bindings of foreign pods that were decided and have no observed outcome yet.
 bindings: Final = Table(
     "bindings",
     metadata,
@@ -352,7 +352,7 @@ queues: Final = Table(
 )
 
 #: What users of queues have used, faded: `past` is JSON, resource -> amount x ms as decimal text (it outgrows 64 bits), as of
-#: `at_ms`. The user is "" where nobody said who it was.
+#: `at_ms`. The user is "" where the submission named none.
 queue_usage: Final = Table(
     "queue_usage",
     metadata,

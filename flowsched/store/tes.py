@@ -25,7 +25,7 @@ class TesRow(NamedTuple):
     id: str
     seq: int
     created_ms: int
-    kept_state: str  #: final state of a task whose workflow has expired, else ""
+    kept_state: str  #: the task's final state once its workflow has expired, else ""
     kept_logs: str  #: JSON
     body: bytes  #: JSON, or nothing where it was not asked for
     run_state: str | None  #: RunState; None if the workflow has expired
@@ -135,7 +135,7 @@ class TesTasks:
         return [(row.seq, row.node, zlib.decompress(row.body)) for row in rows]
 
     async def expiring(self, before_ms: int, limit: int) -> list[TesRow]:
-        """Tasks whose workflows ended before a time and are about to leave, and of which nothing has been kept yet."""
+        """Tasks that have no kept end yet, of workflows that ended before a time and will soon be removed."""
         query = (
             _query(body=False).where(_w.ended_ms < before_ms, _x.state == "").order_by(_x.seq).limit(limit)
         )
@@ -153,7 +153,7 @@ class TesTasks:
 
     @unbroken
     async def forget(self, before_ms: int, limit: int = 5_000) -> int:
-        """Remove tasks that were created before a time and whose workflows have expired; how many went."""
+        """Remove tasks that were created before a time and have no workflow any more. Returns how many."""
         gone = (
             select(_x.id)
             .join_from(tables.tes_tasks, tables.workflows, _x.id == _w.id, isouter=True)

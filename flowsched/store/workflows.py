@@ -100,7 +100,7 @@ class Workflows:
         """One workflow.
 
         Raises:
-            NotFound: There is none, or it is another tenant's (told apart by nobody).
+            NotFound: There is none, or it is another tenant's (the error does not say which).
         """
         query = select(*WORKFLOW_COLUMNS).where(_w.id == workflow_id)
         rows = await self._rows(query if tenant is None else query.where(_w.tenant == tenant))

@@ -199,7 +199,7 @@ class GroupWriter:
             await self._task
 
     async def run(self) -> None:
-        """Write groups until `close`. If it is stopped otherwise, those who wait are told so."""
+        """Write groups until `close`. If it is stopped otherwise, waiting callers get `Unavailable`."""
         try:
             while self._waiting or not self._closing:
                 if not self._waiting:
@@ -225,12 +225,12 @@ class GroupWriter:
         try:
             await self._write(group)
         except BaseException:
-            for item in group:  # those whose writing was broken off have not heard yet
+            for item in group:  # their callers have no answer yet
                 item.settle(Unavailable("the writer was stopped; whether this was written is not known"))
             raise
 
     async def _more(self) -> None:
-        """Where several submit at a time, let those who are about to do so come too: a transaction costs as much as many rows."""
+        """While several clients submit at a time, wait a moment for more: a transaction costs as much as many rows."""
         end = self._monotonic() + _LONGEST_GATHER_S
         known = 0
         while known < len(self._waiting) < _MOST_ITEMS and self._monotonic() < end and not self._closing:
@@ -282,7 +282,7 @@ class GroupWriter:
         """
         self._txn += 1
         attempt = _Attempt(self._txn)
-        # The eldest has waited longest; whoever waited behind another group still gets a fair try.
+        # The oldest item has waited longest. An item that waited behind another group still gets a fair try.
         deadline = max(min(item.since for item in group) + self._retry_s, self._monotonic() + _FAIR_TRY_S)
         for pause in pauses(self._jitter):
             try:

@@ -37,7 +37,10 @@ _AHEAD_PART: Final = 2
 
 
 def begin_look(recorder: Recorder) -> None:
-    """Before anything is placed in a step: what is held for nobody is let go, and caches that are too full are trimmed."""
+    """Release useless holds and trim over-full caches, before a step places anything.
+
+    A hold is useless if its task no longer waits, if its node is not ready, or if it is old and nothing moves for it.
+    """
     state, shelves = recorder.state, recorder.state.cluster.catalogue.shelves
     if shelves is None:
         return

@@ -38,7 +38,7 @@ class Use(NamedTuple):
     Args:
         readers: Shards that read it and have not succeeded.
         weight: Reads that are to come, in thousandths: those of ready tasks count whole, later ones less.
-        result: Somebody may ask for it when its workflow has ended: no task reads it.
+        result: No task reads it, and a client may ask for it after its workflow has ended.
         homes: Nodes where it shall be read.
     """
 
@@ -98,7 +98,7 @@ class Readers:
         if number is None or (published is not None and published.uri != uri):
             return NONE  # of an attempt that counts no more
         if published is None:
-            return RESULT  # of an attempt whose end has not been told
+            return RESULT  # the end of its attempt has not been reported yet
         use, read = NONE, False
         for edge in run.graph.edges_out[number]:
             child = run.stages[edge.child]
@@ -207,7 +207,7 @@ def forget_readers(state: EngineState, run: WorkflowRun) -> None:
 
 
 def note_ended(state: EngineState, workflow: str, spec: WorkflowSpec) -> None:
-    """Remember which outputs of a workflow that has ended its own stages read; nobody else needs those."""
+    """Remember which outputs of an ended workflow its own stages read. No client needs those."""
     read = frozenset(
         (i.stage, i.output)
         for s in spec.stages
@@ -313,7 +313,7 @@ class Look:
         ):
             return None
         if node not in catalogue.nodes_of(dataset):
-            return Need.NOBODY  # pieces of a copy that nobody waits for any more
+            return Need.NOBODY  # pieces of a copy that no task waits for any more
         use = self.readers.use(dataset)
         again = catalogue.origins[dataset] or bool(self._others(dataset, node))
         if use.result:
@@ -364,7 +364,7 @@ def look_at(state: EngineState) -> Look | None:
 def shut_nodes(
     look: Look | None, run: WorkflowRun, stage: StageRun, inputs: Sequence[int], key: int, waited_ms: int
 ) -> tuple[int, ...]:
-    """Nodes whose caches have no room for what a task reads and writes, whatever may be dropped there.
+    """Nodes on which a task's inputs and outputs do not fit the cache, even after every allowed eviction.
 
     Args:
         look: What caches with a limit may drop; None = no cache has a limit.

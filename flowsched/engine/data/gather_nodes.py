@@ -27,9 +27,9 @@ from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import InputSpec, Match
 
-#: Outputs that more tasks than this read are everybody's, and belong nowhere.
+#: An output that more tasks than this read gets no gather node: many nodes need it anyway.
 _MOST_READERS: Final = 8
-#: What takes less than this to bring together is not worth planning for.
+#: Inputs that one link brings together in less than this are not worth a gather node.
 _LEAST_MS: Final = 500
 #: So many stages on, gatherers of what gatherers write are looked at.
 _FAR: Final = 3
@@ -57,7 +57,7 @@ class _Gathering:
 
 
 def gather_of(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:
-    """Who gathers the outputs of a stage; None where nobody does, or it is not worth a thought."""
+    """How the outputs of a stage are gathered; None if no stage gathers them, or if the gain is too small."""
     key = (run.id, stage.number)
     if key not in state.data.gathers:
         found = _find(state, run, stage)
@@ -77,7 +77,7 @@ def consumer_shard(gather: Gather, stage: StageRun, consumer: StageRun, shard: i
 
 
 def divided(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:
-    """The gather of a stage whose shards have several homes, so that they cannot be offered as one bag."""
+    """The gather of a stage if its shards have several gather nodes, so that they cannot be offered as one bag."""
     gather = gather_of(state, run, stage)
     if gather is None or (gather.match is Match.ALL):
         return None
@@ -132,7 +132,7 @@ def _find(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | Non
 
 
 def _find_gather(state: EngineState, run: WorkflowRun, stage: StageRun) -> _Gathering | None:
-    """Of those who gather what a stage writes, those for whom most must come over one link."""
+    """Of the stages that gather what a stage writes, those that bring most bytes over one link."""
     found: dict[tuple[int, ...], _Gathering] = {}
     rate = max(1, int(state.cluster.snapshot.nic_in.max(initial=1)))
     for edge in run.graph.edges_out[stage.number]:
@@ -312,7 +312,10 @@ def _own_part(state: EngineState, run: WorkflowRun, consumer: StageRun) -> int:
 
 
 def load_of(state: EngineState) -> NDArray[np.int64]:
-    """(N,) ms of work of those whose home a node is, spread over its cores: all who gather the same will go there."""
+    """(N,) ms of work that each node gets as a gather node, spread over its cores.
+
+    All stages that gather the same inputs will run there, so the work of all of them counts.
+    """
     load = np.zeros(len(state.cluster.snapshot), dtype=np.int64)
     for (workflow, number, _), node in state.data.homes.items():
         run = state.work.runs.get(workflow)

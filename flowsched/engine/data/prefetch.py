@@ -134,8 +134,10 @@ def landed(recorder: Recorder, pair: tuple[int, int], event: TransferDone, order
 
 
 def moved_by(recorder: Recorder, pair: tuple[int, int], event: TransferDone) -> int:
-    """Bytes that moved for what has come. The last piece to land is not always told last: when it makes the dataset whole, those
-    still under way have moved too, and nobody will wait for their news.
+    """Bytes that moved for what has come.
+
+    Reports can arrive out of order. When one says that the dataset is whole, the pieces still under way have moved too. No task
+    will wait for their reports, so their bytes count now.
     """
     state = recorder.state
     pieces = state.cluster.transfer_limits.pieces_of(pair[0], state.cluster.catalogue)

@@ -98,7 +98,7 @@ class Targets:
     def __init__(self, recorder: Recorder, note: Callable[[Claim], None]) -> None:
         """`note`: is told of their claims."""
         self._recorder, self._note = recorder, note
-        self._wanted: set[tuple[int, int]] | None = None  #: (dataset, node) somebody waits for
+        self._wanted: set[tuple[int, int]] | None = None  #: (dataset, node) that a staging group waits for
         self._stages: dict[int, tuple[Candidate, list[int], list[int]]] = {}
 
     def begin(self, candidate: Candidate, tasks: NDArray[np.int64], nodes: NDArray[np.int64]) -> None:

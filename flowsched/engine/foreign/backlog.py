@@ -66,7 +66,10 @@ def carry_out_foreign(recorder: Recorder, candidate: ForeignCandidate, placement
 
 
 def serve_held(recorder: Recorder) -> list[Reason]:
-    """Groups whose room is held get their pods onto it, before anybody else is looked at; what nobody came for in time is freed."""
+    """Bind the pods of groups onto the room that is held for them, before the step looks at other groups.
+
+    Held room that no pod has claimed in time is freed.
+    """
     state = recorder.state
     reasons: list[Reason] = []
     for key in sorted(state.foreign.holding):

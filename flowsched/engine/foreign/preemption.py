@@ -148,7 +148,7 @@ def _settle_gang(recorder: Recorder, key: str, work: ForeignWork) -> None:
     free = free and key not in recorder.state.foreign.guarded and key not in recorder.state.foreign.spared
     elastic = _elastic(work, staying) if free else {}
     if free and not all(_may_go(work, placed) for placed in staying.values()):
-        spare = _spare(elastic)  # somebody must stay: these may go, one by one, and nobody else
+        spare = _spare(elastic)  # some members must stay: only the spare ones may go, one by one
         for uid, placed in staying.items():
             goes = uid in spare and _may_go(work, placed)
             _write(recorder, uid, placed, f"{key}/{uid}" if goes else "", None)
@@ -176,7 +176,7 @@ def _write(
         claim, unit=unit, priority=stake.priority, qos=stake.qos, started_ms=stake.started_ms, elastic=elastic
     )
     if fresh != claim:
-        recorder.dirty |= unit != claim.unit  # who waits may take its room now
+        recorder.dirty |= unit != claim.unit  # a waiting group may take its room now
         snapshot.claim(fresh, recorder.statement)
 
 
@@ -245,8 +245,9 @@ def _cheapest(pods: Sequence[Placed]) -> tuple[int, int]:
 
 
 def _finish(recorder: Recorder, key: str, work: ForeignWork) -> None:
-    """Pods that an earlier leader has marked go, if with them a gang goes as a whole, or keeps its minimum. Else their marks are
-    those of a leader that died before it had marked all: then nobody has been asked to go.
+    """Evict the pods that an earlier leader marked, if their gang then goes as a whole or keeps its minimum.
+
+    Otherwise that leader died before it had marked all of them, and it has asked no pod to go.
     """
     staying = work.staying
     marked = sorted(uid for uid, placed in staying.items() if placed.stake.marked)

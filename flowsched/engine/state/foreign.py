@@ -94,7 +94,7 @@ class ForeignState:
         groups: The groups, by key.
         pods: Uid -> key of its group, waiting or placed.
         shapes: The shapes of waiting pods.
-        assumed: Uid of a pod whose binding is under way -> since (ms).
+        assumed: Uid of a pod that is being bound -> since (ms).
         halved: Gangs that stand half placed.
         holding: Groups for which room is held.
         making_way: Uid of a pod that was asked to make way -> its unit.

@@ -18,7 +18,7 @@ class RoundState:
         refused: What those groups asked for, the most important first.
         reservations: Room that is reserved.
         promises: Group -> the first start it was promised.
-        disk_free_at: Node -> when the next task may start whose bytes keep its disk busy.
+        disk_free_at: Node -> when the next task that keeps its disk busy may start.
         under_way: Pods of ours that have not got to their node yet.
         crowded: As many as may be were under way, and no more follow for a while.
         restless: Something may let a group start, and no round has been since.

@@ -75,7 +75,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class Offered:
-    """The bags of a stage that has not changed since. `own`: each reads or writes for somebody else than the others."""
+    """The bags of a stage that has not changed since. `own`: they differ in inputs or gather nodes."""
 
     candidates: list[Candidate]
     own: bool
