@@ -47,7 +47,7 @@ class PodTerm:
     """Some pods, seen from the domains of a topology.
 
     Args:
-        topology_key: The node label whose values are the domains.
+        topology_key: The node label; each of its values is a domain.
         selector: Which pods; () = all, None = none.
         namespaces: Of which namespaces, by name (never "the pod's own": that is resolved).
         namespace_selector: And of which others, by their labels; () = of all, None = of no others.
@@ -64,7 +64,7 @@ class Spread:
     """A topology spread constraint, over the pods of the pod's own namespace.
 
     Args:
-        topology_key: The node label whose values are the domains.
+        topology_key: The node label; each of its values is a domain.
         max_skew: How many more than the least a domain may have.
         selector: Which pods are counted; `matchLabelKeys` included. () and None count none, as in Kubernetes.
         min_domains: With fewer domains the least is taken to be 0.
@@ -95,7 +95,7 @@ class Rules:
 
     Args:
         namespace: Its namespace.
-        labels: Its labels, sorted; as few of them as anybody may look at (see `narrowed`).
+        labels: Its labels, sorted; only those that a selector may look at (see `narrowed`).
         node_name: The one node it is bound to by its author.
         nodes: Required node affinity: one of the terms holds. () = no node at all; None = no demand.
         volumes: For each of its volumes with node affinity: one of the terms holds.
@@ -229,23 +229,23 @@ def watched_keys(rules: Rules) -> frozenset[str] | None:
 
 
 def watched_by(everybody: Iterable[Rules]) -> frozenset[str] | None:
-    """The label keys anybody looks at; None = nobody looks at pods at all."""
+    """The label keys that any of the rules looks at; None = no rule looks at pods at all."""
     found = [keys for keys in map(watched_keys, everybody) if keys is not None]
     return frozenset().union(*found) if found else None
 
 
 def narrowed(rules: Rules, watched: frozenset[str] | None) -> Rules | None:
-    """The rules with as many labels as somebody may look at: others (`watched`), or the rules themselves.
+    """The rules with only those labels that other rules (`watched`) or the rules themselves may look at.
 
-    A selector's answer depends on the keys it names alone, so nothing else changes; and pods that differ in an
-    index or a hash nobody asks for share a shape.
+    A selector's answer depends on the keys it names alone, so nothing else changes; and pods that differ only in an
+    index or a hash that no selector names share a shape.
 
     Args:
         rules: The pod's rules, with all of its labels.
         watched: What the rules of all other pods look at, those on nodes and those that wait (`watched_by`).
 
     Returns:
-        The rules, canonical; None = nothing about the pod matters to anybody.
+        The rules, canonical; None = nothing about the pod matters to any rule.
     """
     own = watched_keys(rules)
     if own is None and watched is None:

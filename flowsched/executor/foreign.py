@@ -87,7 +87,7 @@ class ForeignGroup:
     Args:
         key: UID of the PodGroup, or what stands for the owner of plain pods.
         namespace, name: For people and for writing its status.
-        queue: Who pays.
+        queue: The queue that pays.
         gang: All or nothing, at least `minimum` pods.
         minimum: Pods that must have room together; 1 where there is no gang.
         role_minimums: By role, as far as the group says.
@@ -171,7 +171,7 @@ class RoomTaken:
         owner: The engine's name of one of our own pods, else the pod's UID.
         node: Where.
         resources: What it takes.
-        queue: Who pays.
+        queue: The queue that pays.
         group: Key of its group if it is a foreign pod that we placed (or would have).
         role: Its role there.
         rules: What others' rules may look at: its namespace, labels, anti-affinity, ports.

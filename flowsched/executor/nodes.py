@@ -76,7 +76,7 @@ class Load:
     """Bytes/s at one place since the last measurement: a node's disk (by its name), one way of its network card (name/in,
     name/out), or a shared storage (name/read, name/write; by its `name` or its `source`).
 
-    `ours`: what of `rate` is our pods', of a network card our copies'; -1 = nobody can tell.
+    `ours`: what of `rate` is our pods', of a network card our copies'; -1 = unknown.
     """
 
     name: str
@@ -86,7 +86,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class LoadMeasured:
-    """What disks and network cards of nodes and shared storages really carried. Told every few seconds by who can measure it."""
+    """What disks and network cards of nodes and shared storages really carried.
+
+    An executor that can measure it reports it every few seconds.
+    """
 
     nodes: tuple[Load, ...] = ()
     storages: tuple[Load, ...] = ()

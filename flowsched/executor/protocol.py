@@ -177,7 +177,7 @@ class Usage:
     written_bytes: int = 0
     bytes_local: int = 0  #: input bytes found on the node
     bytes_moved: int = 0  #: input bytes that were copied to the node for it, or that it read from another one
-    disk_bytes: int = -1  #: of what it read and wrote, what really went to and from disks; -1 = nobody looked
+    disk_bytes: int = -1  #: of what it read and wrote, what really went to and from disks; -1 = not measured
 
 
 # What an executor reports. `at_ms` is wall-clock ms where it happened.
@@ -317,7 +317,7 @@ ClusterEvent = (
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A dataset that is being read. Whoever does not read `chunks` to its end closes it (`aclose`)."""
+    """A dataset that is being read. A reader that does not read `chunks` to its end closes it (`aclose`)."""
 
     size_bytes: int  #: of all chunks together
     directory: bool  #: a folder, which comes as an uncompressed tar stream

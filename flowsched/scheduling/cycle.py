@@ -56,7 +56,7 @@ def cycle(
     Args:
         snapshot: Nodes and claims. Not modified.
         catalogue: Datasets and replicas. Not modified.
-        queues: Who pays. Not modified.
+        queues: The queues that pay. Not modified.
         backlog: What waits, in any order; keys are unique. A group that is partly placed is offered again
             with what is left.
         profile: The policy.
@@ -118,7 +118,7 @@ class _Cycle:
         return Plan(placements, tuple(self.state.promises.made), reasons, looked, ahead, *taking.decided)
 
     def by_turns(self, looked: int, served: set[object]) -> int:
-        """Go through the queues. `served`: who has got something already. Returns how many groups more were looked at."""
+        """Go through the queues. `served`: queues and payers with something already. Returns how many groups more it considered."""
         before, s = looked, self.state
         self.turns = FairShareOrder(s.waiting, s.queues, s.shares, s.snapshot.usage, s.profile, s.now, served)
         while (line := self.turns.first()) is not None:
@@ -333,7 +333,7 @@ class _Cycle:
         start = self.state.promises.reserve(offer) if reason.code in _NOT_NOW else None
         if (
             start is None and offer.company is None and not offer.group.shut
-        ):  # a pod that comes may let in who asks for its company
+        ):  # a pod that starts may let in a group with affinity to it
             self.state.full[family] = reason
         return self.refuse(replace(reason, start_ms=start))
 
@@ -344,7 +344,7 @@ class _Cycle:
             text = f"it would fit, but would delay group {held.group}, which starts at {held.start_ms}"
             numbers = {"reserved_for": held.group, "reserved_start_ms": held.start_ms}
             reason = Reason(least.group.key, ReasonCode.RESERVED, text, numbers)
-            unruled = least.company is None  # who looks at other pods may be let in by one that comes
+            unruled = least.company is None  # a pod that starts may let in a group with affinity to it
             too_long = unruled and self.state.promises.too_long(least.group)
             if too_long and not self.fits(least, None, self.state.promises.everywhere):
                 self.state.held[family] = reason

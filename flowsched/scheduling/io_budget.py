@@ -30,7 +30,7 @@ from flowsched.scheduling.state.snapshot import Snapshot
 
 _PERCENT: Final = 100
 _ALL: Final = 1 << 62
-#: A storage of whose budget so small a part is in use is as good as free.
+#: A storage counts as free while at most one part in so many of its budget is in use.
 _HARDLY: Final = 8
 _MB: Final = 1_000_000
 
@@ -52,8 +52,10 @@ def budgeted(
     profile: Profile,
     now: int,
 ) -> tuple[Budgets, Lines]:
-    """The budgets of one cycle, and its lines by queue with heavy groups where they belong; none, and the lines as they are, where
-    nobody who waits asks for any. Where first in, first out, or a plugin, says the order, it stays.
+    """The budgets of one cycle, and its lines by queue, reordered by `Budgets.mixed`.
+
+    If no waiting group asks for a storage, there are no budgets, and the lines stay as they are. So does a line with the
+    order "fifo" or an order of a plugin.
     """
     percent = profile.io_fill_percent
     some = profile.storages and percent
@@ -96,8 +98,8 @@ class Budgets:
     Attributes:
         limits: What may be asked for together, by name/read and name/write.
         averages: What that which waits asks for on average, if it were spread over all cores.
-        second: Whether everybody has had his turn.
-        put_off: Who goes then, in order.
+        second: Whether every group has had its turn.
+        put_off: The groups that go then, in order.
     """
 
     snapshot: Snapshot
@@ -204,7 +206,7 @@ class Budgets:
         return asked[free.index(min(free))]
 
     def _expected(self, key: str, need: int) -> int | None:
-        """When enough of those who run are expected to have ended; None if that cannot be said."""
+        """When enough running pods are expected to have ended, wall-clock ms; None if that is not known."""
         used, limit = self._used.get(key, 0), self.limits[key]
         running = [(_end(claim, self.default_ms, self.now), rate) for claim, rate in self._on(key)]
         for end, rate in sorted(running):

@@ -29,7 +29,7 @@ class ReasonCode(StrEnum):
     NOMINATED = "WaitingForVictims"  #: others are being taken away for it; their room is its own
     RESERVED = "HeldForReservation"  #: it would fit, but would delay a reserved gang
     QUEUE_LIMIT = "QueueLimit"  #: its queue's cap is reached
-    QUEUE_ORDER = "QueueOrder"  #: its queue is first in, first out, and who is before it waits
+    QUEUE_ORDER = "QueueOrder"  #: its queue is first in, first out, and a group before it waits
     IO_BUDGET = "IoBudget"  #: cores and memory are free, the disk's bandwidth is spoken for
     CACHE_FULL = "CacheFull"  #: the caches of nodes with room are full of what others read, or of what must not be lost
     STORAGE_BUDGET = (
@@ -53,8 +53,8 @@ class Reason:
         message: For people: what is missing where, and what would change it.
         numbers: The numbers behind the message, in the units of their names.
         start_ms: When it is expected to start, if that can be said: its promise.
-        start_low_ms, start_high_ms: It starts between them eight times of ten. Told to those who ask (`engine.forecast`),
-            not found in each cycle.
+        start_low_ms, start_high_ms: It starts between them eight times of ten. Computed when a client asks
+            (`explain.forecast`), not in each cycle.
     """
 
     group: int
@@ -115,7 +115,7 @@ class Eviction:
         owners: Their owners, sorted.
         taker: Key of the group that gets the room.
         reason: "Preempted" (its priority is higher) or "Reclaimed" (its queue has less than it may).
-        message: For people: who takes it, and why.
+        message: For people: which group takes the room, and why.
         part: They are members that their gang can spare: it goes on without them.
     """
 
@@ -128,11 +128,11 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class Nomination:
-    """Room that belongs to a group as soon as those who are leaving it have left.
+    """Room that belongs to a group as soon as the pods that are leaving it have left.
 
     Args:
         group: Key of the group.
-        queue: Who will pay.
+        queue: The queue that will pay.
         pods: How many of its pods it is for.
         room: (node, (R,) amounts) it waits for, free parts included.
         victims: Owners of the claims that were taken away for it; none where it waits for others that leave anyway.

@@ -91,7 +91,7 @@ class PodGroup:
     """One item of the backlog.
 
     A gang (`gang` true) is placed all or nothing: at least the minimum of every role. Any other group is a
-    *bag*: one role, of whose `count` pods any number may be placed.
+    *bag*: one role of `count` pods, of which any number may be placed.
 
     Args:
         key: The engine's handle, stable while the group waits; ties are broken by it.
@@ -112,7 +112,7 @@ class PodGroup:
             put it off for ever, so nothing that might run beyond this moment is let onto its room any more.
         home: Where its outputs will be gathered, if that is known.
         staged_on: Nodes its inputs have been staged to, if it has been through STAGING, for delay decisions.
-        user: Who of its queue submitted it; empty where nobody said.
+        user: The user of its queue that submitted it; empty if the workflow names none.
         remote: Dataset ids that every pod reads too, but over the network, where they are not on its node.
         shut: Nodes whose caches have no room for its data now, sorted.
         preempts: Whether it may take others' room.

@@ -319,7 +319,7 @@ class Refusals:
 
     def _remembered(self) -> dict[object, Reason]:
         if self._known is None:
-            # Versions only grow while nothing is undone, and who undoes a step empties the cache.
+            # Versions only grow while nothing is undone, and undoing a step empties the cache.
             stamp = int(self._snapshot.version.sum())
             kept = self._snapshot.cache.get(_KEY)
             if kept is None or kept[0] != stamp:

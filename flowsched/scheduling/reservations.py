@@ -223,7 +223,7 @@ def runtime_of(group: PodGroup, profile: Profile) -> int:
 
 
 def longest_of(group: PodGroup, profile: Profile) -> int:
-    """What it may well take, in ms: who is let in before a promise must not break it."""
+    """How long it may well run, in ms: a group that is backfilled before a promised start must not delay that start."""
     return runtime_of(group, profile) if group.high_ms is None else group.high_ms
 
 
@@ -245,7 +245,7 @@ class Reservations:
 
     Attributes:
         made: The reservations made.
-        taken: What this cycle has started; whoever starts pods adds to it.
+        taken: What this cycle has started; the code that starts pods adds to it.
         everywhere: (N,) all True.
     """
 
@@ -548,7 +548,7 @@ class ConservativePromises(Reservations):
         return self.everywhere
 
     def earliest(self, offer: PlacementRequest) -> tuple[int, tuple[NodeChoice, ...]] | None:
-        """When and where the least of a group could start without delaying anybody who was promised a start before it."""
+        """When and where the minimum of a group could start without delaying groups that were promised a start before it."""
         return self._earliest(offer, self._line(offer))
 
     def _earliest(self, offer: PlacementRequest, line: Timeline) -> tuple[int, tuple[NodeChoice, ...]] | None:

@@ -34,7 +34,7 @@ class Victims:
 
     Attributes:
         priority: (U,) as declared, the highest of its claims, in order.
-        queue: (U,) number of who pays, as in `queues`.
+        queue: (U,) number of the queue that pays, as in `queues`.
         queues: Names of queues.
         unit: (K,) which unit a claim belongs to, ascending.
         node: (K,) where it is.
@@ -222,7 +222,7 @@ def _by_name(order: Ints, keys: Sequence[NDArray[Any]], names: Sequence[str]) ->
 
 
 def leaving(snapshot: Snapshot) -> Ints:
-    """(N, R) what is held by those who are being taken away."""
+    """(N, R) what RELEASING claims hold."""
     ledger = snapshot.ledger
     sums = np.zeros((len(snapshot), len(snapshot.axes)), dtype=np.int64)
     rows = ledger.kind == ClaimKind.RELEASING
@@ -231,14 +231,14 @@ def leaving(snapshot: Snapshot) -> Ints:
 
 
 def leaving_devices(snapshot: Snapshot) -> Ints:
-    """(N, D) what of each GPU is held by those who are being taken away."""
+    """(N, D) what RELEASING claims hold of each GPU."""
     ledger, width = snapshot.ledger, snapshot.devices.width
     rows = np.flatnonzero(ledger.kind == ClaimKind.RELEASING)
     return spread(ledger.node[rows], ledger.devices_of(rows, width), len(snapshot))
 
 
 def leaving_by_queue(snapshot: Snapshot) -> dict[str, Ints]:
-    """The same by who pays: (R,)."""
+    """By queue, (R,) what its RELEASING claims hold."""
     ledger = snapshot.ledger
     rows = np.flatnonzero(ledger.kind == ClaimKind.RELEASING)
     return {

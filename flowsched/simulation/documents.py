@@ -9,7 +9,7 @@ from flowsched.simulation.clusters import SimulatedCluster
 from flowsched.simulation.workload import Expected, File, Job, Workload
 from flowsched.workflow.spec import InputSpec, Match, StageSpec, WorkflowSpec
 
-#: What a task computes whose stage estimates nothing, in seconds.
+#: How long a task computes if its stage gives no estimate, in seconds.
 DEFAULT_S = 60.0
 
 

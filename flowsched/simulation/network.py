@@ -46,7 +46,7 @@ class Network:
         self._number = 0
         self._stale = False
         self._next: float | None = None
-        #: by resource, bytes that went over it: of all flows, and of those over it alone; None = nobody asks
+        #: by resource, bytes that went over it: of all flows, and of those over it alone; None = not counted
         self.carried: tuple[list[float], list[float]] | None = None
 
     def __len__(self) -> int:

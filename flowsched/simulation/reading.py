@@ -146,7 +146,7 @@ class DiskReads:
 
     def __init__(self, disks: Disks) -> None:
         self._disks = disks
-        #: (node, file) -> the flow that brings it, and what those do who wait for it
+        #: (node, file) -> the flow that brings it, and what the tasks that wait for it do then
         self._flows: dict[tuple[int, FileId], tuple[int, list[Action]]] = {}
         self._reading: dict[int, list[_Reader]] = {}  # by node: those for which the disk is reading
         self._ready: dict[int, list[_Reader]] = {}  # by node: those that have all
@@ -165,7 +165,7 @@ class DiskReads:
             del self._flows[key]
 
     def lost(self, running: Running) -> None:
-        """An attempt is over before it could compute: nobody waits for it."""
+        """An attempt is over before it could compute: the other readers on its node stop waiting for it."""
         reading = self._reading.get(running.node, [])
         if any(reader.running is running for reader in reading):
             self._reading[running.node] = [reader for reader in reading if reader.running is not running]
@@ -229,7 +229,7 @@ class DiskReads:
         self._look(node)
 
     def _look(self, node: int) -> None:
-        """See who may compute, when all has ended that ends at this moment."""
+        """Find the tasks that may compute, once all has ended that ends at this moment."""
         if self._ready.get(node):
             self._disks.later(self._disks.now, partial(self._settle, node))
 
@@ -255,8 +255,10 @@ class DiskReads:
             reader.done()
 
     def _near(self, node: int, after: PageCache) -> bool:
-        """Whether somebody who has read along is so near its end that it is worth waiting for: if those who are ready now went
-        through their files, memory would lose more of what it has read with them than what it still has to read.
+        """Whether a task that shared reads is so near its end that the ready tasks should wait for it.
+
+        If they went through their files now, memory would lose more of what that task has read with them than what it still
+        has to read.
         """
         for reader in self._reading.get(node, ()):
             lost = sum(
@@ -276,8 +278,8 @@ class DiskReads:
 
 
 def _passed(readers: Sequence[_Reader], cache: PageCache) -> tuple[list[tuple[_Reader, Input]], PageCache]:
-    """Go through the files of tasks side by side. Returns what memory does not hold then, and who asks first for it; and the
-    memory afterwards (`cache` is not modified).
+    """Go through the files of tasks side by side. Returns what memory does not hold then, with the task that asks for it first;
+    and the memory afterwards (`cache` is not modified).
     """
     after = cache.copy()
     asked = [(each, reader) for reader in readers for each in reader.files]
@@ -294,7 +296,7 @@ def _passed(readers: Sequence[_Reader], cache: PageCache) -> tuple[list[tuple[_R
 def _short(
     missed: Sequence[tuple[_Reader, Input]], group: Sequence[_Reader], capacity: int
 ) -> list[tuple[_Reader, list[Input]]]:
-    """What nobody has made the disk read, by task."""
+    """What no task has made the disk read, by task."""
     lacking: list[tuple[_Reader, list[Input]]] = []
     for reader, each in missed:
         able = group if each.size <= capacity else (reader,)

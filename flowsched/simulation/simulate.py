@@ -197,7 +197,7 @@ class Simulation:
         self.world.run(running)
 
     def _release(self, name: str, now: int) -> None:
-        """A pod is taken away, as it was told to: its gang has done its work, or somebody else needs the room."""
+        """Take a pod away, as the engine ordered: its gang has done its work, or another group needs the room."""
         running = self._running.pop(name, None)
         if running is not None:
             self.world.lose(running, "released")

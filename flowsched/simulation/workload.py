@@ -34,7 +34,7 @@ class File:
     name: str
     size: int
     producer: int | None = None
-    final: bool = False  #: nobody reads it: it shall end on the shared storage
+    final: bool = False  #: no task reads it: it shall end on the shared storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def from_trace(
 
 
 def _without_empty(trace: Trace) -> Trace:
-    """The trace without files that hold nothing: nobody need move them. Who waited for their producers still does."""
+    """The trace without empty files, which never have to be moved. A task that waited for their producers still does."""
     tasks = tuple(
         replace(
             task,

@@ -253,7 +253,7 @@ class World:
         self.copy(file, source, node, "stage", action, task=task)
 
     def _once(self, file: FileId, node: int, action: Action, begin: Callable[[Action], object]) -> None:
-        """Who wants a file on a node while it is being brought there, or read, waits for the same bytes."""
+        """A task that wants a file on a node while it is being brought there, or read, waits for the same bytes."""
         actions = self._reading.get((node, file))
         if actions is not None:
             actions.append(action)
@@ -336,7 +336,7 @@ class World:
         self._ran(running)
 
     def fail(self, node: int) -> list[int]:
-        """A node is gone, with its files and what its memory held; attempts on it are lost by whoever started them (`lose`).
+        """A node is gone, with its files and what its memory held. The caller loses the attempts that it started there (`lose`).
 
         Returns:
             The numbers of the flows over it that broke off; nothing follows them.

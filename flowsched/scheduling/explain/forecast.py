@@ -81,20 +81,22 @@ def starts(
     profile: Profile,
     now: int,
 ) -> dict[int, Start]:
-    """The starts of some groups that wait. A tenth of a second for two hundred pods and a few gangs: for those who ask.
+    """The starts of some groups that wait.
+
+    It takes a tenth of a second for two hundred pods and a few gangs, so it runs only when a client asks.
 
     Args:
         snapshot: Nodes and claims. Not modified.
         catalogue: Datasets and replicas. Not modified.
-        waiting: Who waits, first who goes first.
+        waiting: The groups that wait, in the order in which they go.
         wanted: Keys of those that are asked for.
-        spreads: Owner of a claim -> how long it may run in all; who is not in it is guessed at.
+        spreads: Owner of a claim -> how long it may run in all; a claim that is not in it gets a guess.
         group_spreads: The same by key of a group.
         profile: The policy.
         now: The moment, wall-clock ms.
 
     Returns:
-        By key. Who could never start, or stands too far behind, is not in it.
+        By key. A group that could never start, or stands too far behind, is not in it.
     """
     last = max((at for at, group in enumerate(waiting) if group.key in wanted), default=-1)
     ahead = [group for group in waiting[: last + 1] if group.gang or group.key in wanted]

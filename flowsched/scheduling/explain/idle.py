@@ -62,7 +62,7 @@ _OF: Final[Mapping[ReasonCode, Cause]] = {
 }
 #: No node takes such pods, however empty.
 _NOWHERE: Final = (ReasonCode.NO_MATCHING_NODE, ReasonCode.LARGER_THAN_NODE)
-#: Whose pods are laid onto idle room, and in which order: the nearest to running first.
+#: The causes of waiting for which pods are laid onto idle room, in this order: the nearest to running first.
 _FIRST: Final = (Cause.DATA, Cause.RESERVED, Cause.QUOTA, Cause.IO, Cause.STARTING, Cause.MISMATCH)
 #: So many kinds of waiting work are told apart, the most important ones; the others are one kind that may run anywhere.
 KINDS: Final = 64
@@ -78,8 +78,8 @@ class Split:
         amounts: (C, R) by cause and axis; each column adds up to what is idle of the axis.
         capacity: (R,) what nodes that take pods have.
         off: (R,) what the other nodes have.
-        blame: Who, by cause and name: (R,) their part of `amounts`. Queues for QUOTA, who was promised room for RESERVED,
-            groups for the others.
+        blame: By cause and name, (R,) the name's part of `amounts`. The name is a queue for QUOTA, the group with the promise
+            for RESERVED, and the waiting group for the others.
     """
 
     amounts: Ints
@@ -113,9 +113,9 @@ def split(
 
     Args:
         snapshot: Nodes and claims. Not modified.
-        waiting: Who was refused by the last cycle and why, the most important first.
+        waiting: The groups that the last cycle refused, and why; the most important first.
         profile: For its filters.
-        names: Of groups, by key, for who holds a promise.
+        names: Of groups, by key, for the group that holds a promise.
     """
     ready = snapshot.ready
     left = np.where(ready[:, None], np.maximum(snapshot.allocatable - snapshot.used, 0), 0)
@@ -169,7 +169,7 @@ def _order(kind: _Kind) -> int:
 def _kinds(
     waiting: Iterable[tuple[PodGroup, Reason]], names: Mapping[int, str], axes: int
 ) -> tuple[list[_Kind], Ints, Ints]:
-    """What waits, alike together; (R,) what those ask for that are of none of the first kinds, and those no node takes."""
+    """The kinds of waiting work; (R,) what groups beyond the first `KINDS` ask for; (R,) what groups that fit no node ask for."""
     kinds: dict[object, _Kind] = {}
     crowd, nowhere = np.zeros((2, axes), dtype=np.int64)
     for group, reason in waiting:

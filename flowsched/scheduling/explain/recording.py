@@ -87,7 +87,7 @@ NAMES: Final[Mapping[str, type]] = {
     "Zones": Zones,
 }
 _NAME_OF: Final = {kind: name for name, kind in NAMES.items()}
-#: Names of format 2 and before, `module:class`, whose class is not the name of now.
+#: Classes that have another name now: the name in files of format 2 and before (`module:class`), and the present one.
 _FORMER: Final = {"_Kind": "PeerKind"}
 _MARK: Final = "="
 #: Arrays of so few values stand among the objects.

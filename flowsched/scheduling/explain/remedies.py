@@ -152,7 +152,9 @@ def unit_of(axis: str, amount: int = 0) -> int:
 
 
 def _wanted(s: Situation) -> int:
-    """A node for each pod of the group's minimum, and for those of the others, who may go first."""
+    """How many nodes to add at most: one for each pod of the group and of the others, which may go first; of a gang, only its
+    minimum counts.
+    """
     groups = (s.group, *s.others)
     pods = sum(role.minimum if group.gang else role.count for group in groups for role in group.roles)
     return min(_MOST_NODES, max(1, pods))
@@ -364,7 +366,7 @@ def _more_nodes(s: Situation, offer: PlacementRequest) -> Iterator[Lead]:
 
 #: Cycles that one answer may cost. Leads are rarely more than 60, a bisection rarely longer than 30.
 TRIES: Final = 400
-#: So many of those who wait are in the tried cycles beside the group itself.
+#: So many other waiting groups, at most, are in the tried cycles beside the group itself.
 OTHERS: Final = 16
 #: Changes of the group or its queue. Others (more room, data, or time) show that it waits, not what binds it.
 _BINDING: Final = frozenset(
@@ -373,7 +375,7 @@ _BINDING: Final = frozenset(
         Kind.ONE_PER_NODE, Kind.RULE, Kind.CAP, Kind.RESUME, Kind.INPUT,
     }
 )  # fmt: skip
-#: Changes whose size is judged against the hour, not against what is there.
+#: Changes of a time: their size is judged against an hour, not against the present value.
 _TIMES: Final = (Kind.WAIT, Kind.RUNTIME)
 
 
@@ -405,11 +407,11 @@ def suggest(
     Args:
         snapshot: Nodes and claims. Not modified.
         catalogue: Datasets. Not modified.
-        queues: Who pays. Not modified.
-        group: Who waits.
+        queues: The queues that pay. Not modified.
+        group: The group that waits.
         profile: The policy.
         now: The moment, wall-clock ms.
-        others: Who waits beside it, the most important first; the first `OTHERS` count.
+        others: The groups that wait beside it, the most important first; the first `OTHERS` count.
     """
     situation = Situation(snapshot, catalogue, queues, group, others[:OTHERS], profile, now)
     private = situation.copy()
@@ -586,14 +588,14 @@ def _made(situation: Situation) -> str:
 
 
 def _exact(change: Suggestion, amount: int) -> str:
-    """An amount in the units in which it was found: who asks for a little more than was said is refused."""
+    """An amount in the units in which it was found: a request for a little more than this is refused."""
     if change.what in ("memory", "disk"):
         return f"{amount >> 20} MiB {change.what}"
     return quantity(change.what, amount)
 
 
 def _holders(change: Suggestion, situation: Situation, most: int = 3) -> Iterator[str]:
-    """Who holds most of a resource of a node."""
+    """The groups that hold most of a resource of a node, the largest first, with their amounts."""
     snapshot = situation.snapshot
     node, axis = snapshot.index[change.object], snapshot.axes.index(change.what)
     held: dict[str, int] = {}

@@ -94,9 +94,9 @@ class Situation:
     Args:
         snapshot: Nodes and claims.
         catalogue: Datasets.
-        queues: Who pays.
-        group: Who waits.
-        others: Who waits beside it; they may go before it, and the first may hold a promise.
+        queues: The queues that pay.
+        group: The group that waits.
+        others: The groups that wait beside it; they may go before it, and the first may hold a promise.
         profile: The policy.
         now: The moment, wall-clock ms.
     """
@@ -126,7 +126,7 @@ class Situation:
         return False
 
     def copy(self, inputs: Collection[int] = ()) -> Situation:
-        """A private copy: whatever is done to it, nobody else notices. Groups and the profile never change.
+        """A private copy: changes to it do not reach the original. Groups and the profile never change.
 
         Args:
             inputs: Datasets that may be changed in it, beside those of its groups.
@@ -348,7 +348,7 @@ def node_for(group: PodGroup, snapshot: Snapshot) -> NodeInfo:
 
 
 def _free(s: Situation, change: Suggestion, statement: Statement) -> Situation:
-    """Who came last gives first."""
+    """Free room on a node: the claims that came last give theirs first."""
     axis, node = axis_of(s.snapshot, change.what), s.snapshot.index[change.object]
     lack = change.to - free_on(s.snapshot, node, axis)
     holders = [c for c in s.snapshot.claims.values() if c.node == node and c.kind is not ClaimKind.STAGING]

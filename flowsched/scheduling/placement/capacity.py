@@ -120,7 +120,7 @@ class Capacity:
     def lacks(self, requests: Sequence[int]) -> bool:
         """Whether no node has as much of something as one pod asks for. False says nothing."""
         for axis, need in enumerate(requests[: len(self._snapshot.axes)]):
-            if need <= 0 or axis == IO:  # who asks for more of a disk than there is gets all of it
+            if need <= 0 or axis == IO:  # a pod that asks for more than a disk has gets all of it
                 continue
             if axis not in self._best:
                 self._best[axis] = int(self.hard(axis).max(initial=0))
@@ -129,7 +129,7 @@ class Capacity:
         return False
 
     def soft(self, axis: int) -> Ints:
-        """(N,) what is nobody's target either. Live; the same array as `hard` while nothing is staging."""
+        """(N,) `hard` without the targets of STAGING claims. Live; the same array as `hard` while nothing is staging."""
         if not self.staging:
             return self.hard(axis)
         if axis not in self._soft and axis == DEVICES:

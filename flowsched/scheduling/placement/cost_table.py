@@ -82,7 +82,7 @@ class PlacementRequest:
 
     @property
     def plain(self) -> bool:
-        """Whether it is one role whose cost is how full a node is, and nothing else: its standings can be remembered."""
+        """Whether it has one role, and how full a node is decides its cost alone: the score cache may keep its scores."""
         return self.lasts and self.axes[-1] != DEVICES
 
     @property

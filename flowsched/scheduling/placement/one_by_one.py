@@ -170,7 +170,7 @@ class _Walk:
 
 
 def _own_company(problem: Problem) -> str | None:
-    """The topology key in whose domains a gang asks to be together; None where it does not, or is no gang."""
+    """The topology key of a gang's first affinity term; None if it has none, or is no gang."""
     if sum(table.minimum for table in problem.tables) <= 1:
         return None
     rules = [shape.rules for shape in problem.company.shapes if shape.rules is not None]

@@ -280,7 +280,7 @@ def cheapest(
         return None
     least = max(most - slack * Scale.UNIT, 0)
     shares[node] = -1
-    if shares.item(shares.argmax()) < least:  # nobody comes near it
+    if shares.item(shares.argmax()) < least:  # no other node comes near it
         return np.array([node]), cost_on(rows, along.whole, table, packing, node, 1)
     shares[node] = most
     near = (shares >= least).nonzero()[0]

@@ -189,7 +189,7 @@ class Guard:
             if snapshot is not None:
                 snapshot.set_writeable(False)
             return check(self.function(*arguments, **dict(self.parameters)))
-        except Exception as error:  # noqa: BLE001 - nobody knows what others' code raises; it is told, not swallowed
+        except Exception as error:  # noqa: BLE001 - a plugin's code may raise anything; the error is noted, not swallowed
             self.trouble.note(error)
             return None
         finally:

@@ -101,7 +101,7 @@ class QueueOrder(Protocol):
 
 
 class VictimOrder(Protocol):
-    """Who loses room first, among those who may."""
+    """Which of the candidates for eviction loses its room first."""
 
     def __call__(self, snapshot: Snapshot, victims: Sequence[Sequence[Claim]], now: int) -> NDArray[np.int64]:
         """Judge candidates, each the claims that would go together (a whole gang, or one pod).

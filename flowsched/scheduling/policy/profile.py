@@ -186,7 +186,7 @@ def document_of(profile: Profile) -> dict[str, Any]:
     """The whole profile, its queues' too, as a document that gives an equal one.
 
     Raises:
-        FlowschedError: It holds a function that is no plugin, so nobody else could find it.
+        FlowschedError: It holds a function that is no plugin, so a reader of the document could not find it.
     """
     named = {profile.name: profile} | {each.name: each for each in profile.queues.values()}
     document: dict[str, Any] = {"default": profile.name}
@@ -301,7 +301,7 @@ class _Decoder:
         return ""
 
     def _profile(self, name: str, below: tuple[str, ...]) -> Profile | None:
-        """One profile, made from the one it extends. `below`: who waits for it."""
+        """One profile, made from the one it extends. `below`: the profiles that extend it and wait for it."""
         if name in self.made:
             return self.made[name]
         path = self.paths[name]

@@ -23,7 +23,8 @@ class Hold(NamedTuple):
         datasets: What it reads.
         output_bytes: What it is expected to write.
         since_ms: From when on.
-        task: Whose data these are although no pod has room yet: (workflow, stage, task, attempt); None = a pod that has room.
+        task: The task that these data are for while its pod has no room yet: (workflow, stage, task, attempt); None = the
+            pod has room.
     """
 
     node: int
@@ -65,8 +66,8 @@ class Shelf:
     def free_for(self, reads_bytes: int, here_bytes: int, writes_bytes: int) -> int:
         """As `free`, for a task that reads and writes so much; `here_bytes` of what it reads is here.
 
-        The last tenth is for those that find most of what they read: they will let it go, while others only bring more. Who
-        brings next to nothing beside what is here already is let in always.
+        The last tenth is for tasks that find most of what they read: they will let it go, while other tasks only bring more. A
+        task that brings at most a tenth of what it finds here is always let in.
         """
         if reads_bytes - here_bytes + writes_bytes <= here_bytes // 10:
             return max(self.free, reads_bytes - here_bytes + writes_bytes)
@@ -102,7 +103,7 @@ class Shelves:
         self.evicted_bytes: Counter[int] = Counter()
         self.refetched_bytes: Counter[int] = Counter()
         self.dropped: set[tuple[int, int]] = set()
-        self.grown: set[int] = set()  #: nodes that hold more than before, for who looks after limits
+        self.grown: set[int] = set()  #: nodes that hold more than before, for cache evictions
 
     def settle(self, dataset: int, node: int, there: bool) -> None:
         """The dataset is there (or on its way there), or it is not. Idempotent, and its own undo."""
@@ -137,7 +138,7 @@ class Shelves:
             statement.undo_with(lambda: self._take(owner))
 
     def release(self, owner: str, statement: Statement) -> Hold | None:
-        """Nobody of that name holds anything (any more)."""
+        """Let go what the pod of that name holds, if anything."""
         node = self.owner.get(owner)
         if node is None:
             return None
@@ -181,9 +182,9 @@ class Shelves:
 class Need(IntEnum):
     """How much a copy is needed, the least first."""
 
-    NOBODY = 0  #: nobody will read it any more
-    ELSEWHERE = 1  #: somebody will, and it can be fetched again
-    AGAIN = 2  #: somebody will, and only its producer could make it again
+    NOBODY = 0  #: no task will read it any more
+    ELSEWHERE = 1  #: a task will read it, and it can be fetched again
+    AGAIN = 2  #: a task will read it, and only its producer could make it again
 
 
 class Copy(NamedTuple):

@@ -26,10 +26,10 @@ EMPTY = -1
 class ClaimKind(IntEnum):
     """What a claim means for others."""
 
-    STAGING = 0  #: a target whose inputs are being copied: soft, holds no room
+    STAGING = 0  #: a target to which inputs are being copied: soft, holds no room
     RUNNING = 1  #: assumed, bound or running: holds room
     RELEASING = 2  #: being taken away: holds room until it is seen to be gone
-    NOMINATED = 3  #: room that was freed for somebody: holds room until its owner is placed
+    NOMINATED = 3  #: room that was freed for a nominated group: holds room until the group is placed
 
 
 @quick
@@ -42,7 +42,7 @@ class Claim:
         node: Node index.
         amount: (R,) in the units of `Snapshot.axes`; may be shorter (the rest is 0).
         kind: What it means for others.
-        queue: Who pays.
+        queue: The queue that pays.
         since_ms: Since when.
         until_ms: Expected end; None where nothing is known.
         late_ms: An end that few exceed, where one is known that is later than the expected one.
@@ -50,14 +50,14 @@ class Claim:
         group: Name of its group.
         rules: What rules of other pods may look at of it; None = nothing.
         unit: What is taken away together with it: the pods of a gang share it; "" = it may not be taken away for others.
-        priority: As declared; who asks for more may take its room.
+        priority: As declared; a group of higher priority may take its room.
         qos: `QosClass`: what promises less is taken first.
         started_ms: When its process began to run; None = it has done nothing yet.
-        user: Who of its queue submitted it; empty where nobody said.
+        user: The user of its queue that submitted it; empty if the workflow names none.
         direct: What it reads from and writes to shared storages, as in `Shape`.
         learned: Workflow and stage, where what it counts for of disks or storages was learned of their tasks, and the per mille
             of it that is counted.
-        devices: Which GPUs of the node it holds; the snapshot chooses for those who do not say.
+        devices: Which GPUs of the node it holds; the snapshot chooses for claims that do not say.
         elastic: Of a gang that goes on with fewer members: (role, number of the member, how many of the role must stay).
     """
 
@@ -89,7 +89,7 @@ class DirectBook:
     Attributes:
         rates: Bytes/s by storage/read and storage/write.
         others: Of those, what others were measured to use beside.
-        claims: Those who ask, and those of whose use of disks something was learned, by owner.
+        claims: Claims that ask for storage rates, and claims with a learned use of disks, by owner.
     """
 
     __slots__ = ("claims", "others", "rates")
@@ -122,7 +122,7 @@ class Ledger:
         until: (M,) expected end in wall-clock ms, UNKNOWN where it is not.
         late: (M,) an end that few exceed, UNKNOWN where none is known.
         kind: (M,) ClaimKind.
-        owner: Who, by slot; "" in empty ones.
+        owner: The claim's owner, by slot; "" in empty ones.
         unit: (M,) number of the unit that is taken away together, 0 = it may not be. Numbers rise with age.
         queue: (M,) number of the queue that pays, as in `queues`.
         priority, qos: (M,) as in `Claim`.
@@ -246,7 +246,7 @@ class Ledger:
         return self._slots.get(owner)
 
     def unit_number(self, name: str) -> int:
-        """The number of a unit; -1 if nobody belongs to it."""
+        """The number of a unit; -1 if no claim belongs to it."""
         return self._units.get(name, (-1, 0))[0]
 
     def remove(self, claim: Claim) -> None:

@@ -29,7 +29,7 @@ class Catalogue:
         version: Grows with every change.
         shelves: What caches with a limit hold; None = no cache has one.
         undivided: Datasets that are found to move as a whole only: folders, and what an origin does not give in parts.
-        editions: Dataset -> which version its pieces are of, as those who copy them say, and how often that has changed.
+        editions: Dataset -> which version its pieces are of, as the nodes that copy them report, and how often that changed.
         dropped: Grows with every replica that is not there any more.
     """
 
@@ -110,7 +110,7 @@ class Catalogue:
         self._change(self._replicas[dataset], dataset, node, False, statement)
 
     def expect(self, dataset: int, nodes: int | Sequence[int], statement: Statement | None = None) -> None:
-        """A copy to the node(s) is ordered: still missing there, but nobody need pay for it again."""
+        """A copy to the node(s) is ordered: still missing there, but no other group has to pay for it again."""
         wanted = {nodes} if isinstance(nodes, int) else set(nodes)
         new = wanted - self._replicas[dataset] - self._expected[dataset]
         if new:
@@ -198,7 +198,7 @@ class Catalogue:
         return frozenset(self._expected[dataset])
 
     def lost(self, dataset: int) -> bool:
-        """Whether nobody has it and it cannot be fetched from outside."""
+        """Whether no node has it and it cannot be fetched from outside."""
         return not self.origins[dataset] and not self._replicas[dataset]
 
     def lost_of(self, datasets: tuple[int, ...]) -> list[int]:
@@ -216,7 +216,7 @@ class Catalogue:
 
         def undo() -> None:
             self.origins[dataset] = before
-            self._whole.clear()  # somebody may have asked meanwhile
+            self._whole.clear()  # `lost_of` may have been asked meanwhile
 
         statement.undo_with(undo)
         self.origins[dataset] = True

@@ -80,7 +80,7 @@ def copies_by_device(free: Ints, millis: int) -> Ints:
 def seat(free: Ints, nodes: Ints, millis: int) -> Ints:
     """(K, D) what each pod takes, one after the other; `free` (N, D) is less by it afterwards.
 
-    Who fits nowhere takes what there is of the emptiest devices, and beyond: room is counted by who asked first whether it fits.
+    A pod that fits nowhere takes what the emptiest devices have, and more: the caller has asked before whether it fits.
     """
     rows = np.zeros((len(nodes), free.shape[1]), dtype=np.int64)
     for at, node in enumerate(nodes.tolist()):

@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 
 #: What there is in a zone of something that no zone of its node lists: it is not bound to zones.
 _ANY: Final = 1 << 60
-#: After everybody that is there already.
+#: A `since` after that of every pod that is there already.
 _LAST: Final = 1 << 62
 
 
@@ -40,7 +40,7 @@ class Zones:
         self._pods: dict[int, dict[str, tuple[int, Ints]]] = {}  #: node -> owner -> (since, amount)
         self._nodes = np.zeros(0, dtype=np.int64)  #: (M,) row -> node
         self._has = self._said = self._free = np.zeros((0, 0, 0), dtype=np.int64)  #: (M, Z, R)
-        self._stale: set[int] = set()  #: nodes whose row of `_free` is to be worked out
+        self._stale: set[int] = set()  #: nodes that need their row of `_free` computed again
         self._held = 0
 
     def __bool__(self) -> bool:

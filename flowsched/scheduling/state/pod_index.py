@@ -90,7 +90,7 @@ class Peers:
         """Note that so many pods have come to a node, or gone from it (negative).
 
         Args:
-            rules: What others may look at of such a pod. Demands that bind nobody else do not matter.
+            rules: What rules of other pods may look at of such a pod. Demands that bind no other pod do not matter.
             node: The node's index.
             leaving: Whether the pod is being taken away: it still keeps others away, but spread counts it no more.
             pods: How many.
@@ -156,7 +156,7 @@ class Peers:
         return self._ask(("port", port), lambda kind: any(collide(port, held) for held in kind.ports))
 
     def guards_against(self, rules: Rules) -> dict[str, Counts]:
-        """By topology key, (N,) pods whose required anti-affinity keeps such a pod away. Live: read only."""
+        """By topology key, (N,) pods that keep such a pod away by their required anti-affinity. Live: read only."""
         if not self._guarded:
             return {}
         labels = dict(rules.labels)

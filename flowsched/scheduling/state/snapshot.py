@@ -173,10 +173,10 @@ class Snapshot:
         racks: Rack names by rack id. Nodes that name no rack are together in the rack "".
         labels, taints: Per node, as the node told.
         claims: Every claim by owner.
-        nominations: Groups for whom others are leaving, by their key; changed through statements by who carries plans out.
-        spent: Groups whose nomination came to nothing, and when: they do not take others' room again so soon.
+        nominations: Room that is being freed for a group, by the group's key; changed through statements.
+        spent: Groups with a nomination that came to nothing, and when: for a while they ask for no other (`RETAKE_MS`).
         peers: The pods of claims that hold room, for rules of other pods.
-        zones, devices: NUMA zones of nodes, and who is in them; what is held of each of their GPUs.
+        zones, devices: NUMA zones of nodes, and the pods in them; what is held of each of their GPUs.
         usage, direct: What queues and their users hold and have held; what claims that hold room ask of shared storages.
         generation: Grows with every change of a node (not of claims): caches are valid for one generation.
         cache: For pure functions of nodes alone; emptied with every generation.
@@ -478,7 +478,7 @@ class Snapshot:
         self._changed()
 
     def set_writeable(self, writeable: bool) -> None:
-        """Let nobody change the arrays for a while (False), then again: for calls into others' code."""
+        """Make the arrays read-only (False) while a plugin's code runs, or writable again (True)."""
         for array in (*self.matrices.values(), *self.columns.values(), *self.ledger.arrays):
             array.flags.writeable = writeable
 
@@ -491,8 +491,8 @@ class Snapshot:
     def claim(self, claim: Claim, statement: Statement) -> None:
         """Note a claim. One of the same owner is replaced (STAGING -> RUNNING).
 
-        A demand for disk bandwidth beyond what the node has is taken as all it has: such a task runs alone there. Who holds GPUs
-        without saying which gets some.
+        A demand for disk bandwidth beyond what the node has is taken as all it has: such a task runs alone there. If the claim
+        does not say which GPUs it holds, the node's devices choose them.
         """
         self.unclaim(claim.owner, statement)
         if len(claim.amount) == len(self.axes):

@@ -19,7 +19,7 @@ Mask = NDArray[np.bool_]
 Taint = tuple[str, str, str]
 Toleration = tuple[str, str, str, str]
 
-#: A taint of another effect (PreferNoSchedule) is a wish, and keeps nobody away.
+#: A taint of another effect (PreferNoSchedule) is a preference: it keeps no pod away.
 _HARD_EFFECTS: Final = ("NoSchedule", "NoExecute")
 
 
@@ -137,7 +137,7 @@ def matching_nodes(
 
 
 def tolerating_nodes(snapshot: Snapshot, tolerations: tuple[Toleration, ...]) -> Mask:
-    """(N,) nodes all of whose hard taints are tolerated."""
+    """(N,) nodes that have only hard taints which are tolerated."""
     key = ("tolerations", tolerations)
     if key not in snapshot.cache:
         judged = [all(_tolerated(taint, tolerations) for taint in taints) for taints in snapshot.taint_sets]

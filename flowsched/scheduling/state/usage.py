@@ -25,7 +25,7 @@ _BITS: Final = 32
 
 
 class Payer(NamedTuple):
-    """Whose account it is. The user is empty where nobody said who it was."""
+    """The owner of an account: a queue and its user. The user is empty if the workflow names none."""
 
     queue: str
     user: str
@@ -92,10 +92,9 @@ class UsageBook:
 
     Attributes:
         now: The moment of the current step of the engine; what is booked is booked then.
-        served_queues: When a queue, or one below it, was last given something, wall-clock ms. Changed through statements by
-            whoever carries out plans.
+        served_queues: When a queue, or one below it, was last given something, wall-clock ms. Changed through statements.
         served_users: The same by account.
-        written: The step of time in which rows were last asked for; None = never. Kept by whoever asks.
+        written: The step of time in which rows were last asked for; None = never. The engine's step keeps it.
     """
 
     def __init__(self) -> None:
@@ -174,7 +173,7 @@ class UsageBook:
         """Count what an account has held since then, as far as its row does not say: a pod found after a restart, which runs on.
 
         Args:
-            payer: Whose account it is; it holds the amount already.
+            payer: The account's owner; the account holds the amount already.
             amount: (R,) what the pod holds.
             since_ms: Since when, wall-clock ms.
             statement: Where to note the undo.
@@ -217,16 +216,16 @@ class UsageBook:
         return self._queues
 
     def payers(self) -> Iterable[Payer]:
-        """Everybody who has an account."""
+        """The owners of all accounts."""
         return self._accounts.keys()
 
     # ---- the past ----
 
     def faded(self) -> Mapping[Payer, tuple[int, ...]]:
-        """(R,) by account: what it has held on average of late, in the units of the axes; who has no past is left out.
+        """(R,) by account: what it has held on average of late, in the units of the axes; an account without a past is left out.
 
         As of the beginning of the current step of time, so that it changes 64 times in a half-life and not with every look.
-        What was held a half-life ago counts half. Who has always held the same gets just that.
+        What was held a half-life ago counts half. An account that has always held the same gets just that.
         """
         if not self._half_life_ms or not self._accounts:
             return _NOBODY
@@ -259,10 +258,10 @@ class UsageBook:
     # ---- rows ----
 
     def rows(self, axes: Sequence[str], statement: Statement) -> list[UsageRow]:
-        """Accounts whose past is more than what their last row has faded to, as of the beginning of this step of time.
+        """Accounts with more past than what their last row has faded to, as of the beginning of this step of time.
 
-        Those that hold something, and those that did since rows were last asked for. Who pays for nothing (pods that are
-        not ours) has no row.
+        These are accounts that hold something, and accounts that did since rows were last asked for. The account with the empty
+        queue, of pods that no queue pays for, has no row.
         """
         begin = self.step * self.step_ms
         self._settle_all()

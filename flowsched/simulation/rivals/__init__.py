@@ -1,7 +1,7 @@
 """Policies of others, to compare with: they decide over a `World` directly, and are no part of what flowsched does.
 
-An opponent sees what a scheduler may see: the DAG, sizes of files that exist, free cores, who holds what, and the mean of what
-tasks of a category took before. It never sees a compute time before that task has ended.
+An opponent sees what a scheduler may see: the DAG, sizes of files that exist, free cores, which node holds which files, and the
+mean of what tasks of a category took before. It never sees a compute time before that task has ended.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ from flowsched.simulation.rivals.opponent import Opponent
 
 
 class Blind(Opponent):
-    """Node-local disks, and nobody asks who holds what."""
+    """Node-local disks; the policy does not ask which node holds which data."""
 
     def decide(self) -> None:
-        """In order of readiness, each on the node with most free cores; who does not fit does not hold up others."""
+        """In order of readiness, each on the node with most free cores; a task that does not fit holds up no other task."""
         free = self.world.free
         for task in list(self.ready):
             cores = self.job(task).whole_cores

@@ -23,7 +23,7 @@ from flowsched.workflow.graph import topological_order
 
 #: A plan looks at so many tasks for each core, at most.
 AHEAD: Final = 2
-#: Seconds: who runs longer than expected is expected to end so soon.
+#: Seconds: a task that runs longer than expected is expected to end so soon.
 SOON: Final = 0.001
 
 

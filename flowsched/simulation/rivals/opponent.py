@@ -29,7 +29,7 @@ class Ready:
 
 
 class Opponent:
-    """A policy over a world. Whoever derives from it says in `decide` what starts where.
+    """A policy over a world. A subclass says in `decide` what starts where.
 
     Attributes:
         world: What there is.

@@ -191,7 +191,7 @@ class Wow(Opponent):
         order: Callable[[_Offer], tuple[int, ...]],
         accept: Callable[[_Offer], bool],
     ) -> set[TaskId]:
-        """Begin copies, the best offer first, at most one for each task. Who is refused a node asks for the next one."""
+        """Begin copies, the best offer first, at most one for each task. A task that is refused a node asks for its next one."""
         began: set[TaskId] = set()
         idle = len(self.world.free) - len(self._targets)
         if not idle:

@@ -14,9 +14,9 @@ Judged = tuple[NDArray[np.bool_], str]
 
 
 def near_affinity(snapshot: Snapshot, shape: Shape) -> Judged:
-    """Nodes in whose domains, term by term, is a pod that *all* terms select; the node must carry every topology key.
+    """Nodes that have, in the domain of each term, a pod that *all* terms select; the node must carry every topology key.
 
-    Where no domain has such a pod, the first of a series that selects itself may go anywhere among these nodes.
+    If no domain has such a pod, a pod that its own terms select may go to any node that carries the keys.
     """
     terms = shape.rules.affinity if shape.rules else ()
     mask = np.ones(len(snapshot), dtype=np.bool_)
@@ -36,7 +36,7 @@ def near_affinity(snapshot: Snapshot, shape: Shape) -> Judged:
 
 
 def away_from_others(snapshot: Snapshot, shape: Shape) -> Judged:
-    """Nodes in whose domains is no pod of a term of its anti-affinity; a node without the topology key has none."""
+    """Nodes without a pod in their domain that a term of its anti-affinity selects; a node without the topology key has none."""
     mask = np.ones(len(snapshot), dtype=np.bool_)
     for term in shape.rules.anti_affinity if shape.rules else ():
         pods = np.flatnonzero(snapshot.peers.selected((term,)))
@@ -46,7 +46,7 @@ def away_from_others(snapshot: Snapshot, shape: Shape) -> Judged:
 
 
 def kept_away(snapshot: Snapshot, shape: Shape) -> Judged:
-    """Nodes in whose domains no pod's own anti-affinity means it."""
+    """Nodes without a pod in their domain that keeps this pod away by its own anti-affinity."""
     mask = np.ones(len(snapshot), dtype=np.bool_)
     if shape.rules is None:
         return mask, ""
@@ -61,7 +61,7 @@ def kept_away(snapshot: Snapshot, shape: Shape) -> Judged:
 
 
 def evenly_spread(snapshot: Snapshot, shape: Shape) -> tuple[NDArray[np.bool_], str]:
-    """Nodes whose domain would not have more than `max_skew` pods beyond the least.
+    """Nodes in domains that would have at most `max_skew` pods more than the domain with the fewest.
 
     Domains are those of nodes that carry the keys of *all* constraints and that the constraint's policies let in;
     a node outside of them is judged as if its domain were empty, but must carry the key.

@@ -23,7 +23,7 @@ def slowdown_step(
 
     With a active tasks a disk gives each 1/(1 + a) of its rate: the pod's own bytes take a times as long on
     top, and its bytes delay the a others by as much together. Twice its bytes over the disk for each
-    neighbour, therefore. Who works on a shared storage meets them on the node's link instead.
+    neighbour, therefore. A pod that works on a shared storage meets them on the node's link instead.
     """
     if not role.shape.io_bytes:
         return None

@@ -23,7 +23,7 @@ def node_selector(snapshot: Snapshot, shape: Shape) -> tuple[NDArray[np.bool_], 
 
 
 def node_taints(snapshot: Snapshot, shape: Shape) -> tuple[NDArray[np.bool_], str]:
-    """Nodes all of whose hard taints the shape tolerates."""
+    """Nodes that have only hard taints which the shape tolerates."""
     return tolerating_nodes(snapshot, shape.tolerations), "have a taint it does not tolerate"
 
 
@@ -70,7 +70,7 @@ def _everywhere(snapshot: Snapshot) -> NDArray[np.bool_]:
 
 
 def free_ports(snapshot: Snapshot, shape: Shape) -> tuple[NDArray[np.bool_], str]:
-    """Nodes on which nobody holds a host port it needs."""
+    """Nodes on which no pod holds a host port that the shape needs."""
     mask = np.ones(len(snapshot), dtype=np.bool_)
     for port in shape.rules.ports if shape.rules else ():
         mask &= snapshot.peers.using(port) == 0

@@ -24,8 +24,8 @@ class StageIn:
 
     Args:
         origin_rate: Bytes/s from outside, all nodes together.
-        price_percent: How much of a new copy's time on the network is charged on top, for those who could use the
-            link meanwhile. A copy that is on its way already is not charged again.
+        price_percent: How much of a new copy's time on the network is charged on top, for other copies that could use
+            the link meanwhile. A copy that is on its way already is not charged again.
     """
 
     origin_rate: int

@@ -15,7 +15,7 @@ def effective_priority(group: PodGroup, now: int, promote_ms: int) -> int:
 
 
 def by_rank(group: PodGroup, now: int, promote_ms: int, age_class_ms: int) -> OrderKey:
-    """Priority, then age in whole classes, then the critical path first, then who was ready first."""
+    """Priority, then age in whole classes, then the critical path first, then the group that was ready first."""
     age = max(0, now - group.ready_ms) // age_class_ms
     return (-effective_priority(group, now, promote_ms), -age, -group.rank_ms, group.ready_ms, group.key)
 
@@ -39,5 +39,5 @@ def by_shortest(
 
 
 def by_arrival(group: PodGroup, now: int, promote_ms: int) -> OrderKey:
-    """Priority, then who was ready first."""
+    """Priority, then the group that was ready first."""
     return (-effective_priority(group, now, promote_ms), group.ready_ms, group.key)
