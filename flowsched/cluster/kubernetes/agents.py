@@ -133,7 +133,7 @@ class Loads:
         """An agent has measured its node.
 
         Args:
-            node: Whose.
+            node: Its node.
             load: What it told.
             now: The loop's time, s.
         """
@@ -150,7 +150,7 @@ class Loads:
         self._told.pop(node, None)
 
     def used_by(self, uid: str) -> tuple[int, int]:
-        """Bytes of its node's disk that a pod has moved (-1 = nobody told it) and its CPU time in ms, as they were last told."""
+        """Bytes that a pod has moved on its node's disk (-1 = never reported) and its CPU time in ms, as last reported."""
         return self._used.get(uid, (-1, 0))
 
     def event(self, now: float, agents: Collection[str]) -> LoadMeasured | None:
@@ -257,10 +257,10 @@ class Agents:
             list
         )  #: for an agent, with since
         self._out: dict[str, int] = defaultdict(int)
-        self.limits: dict[
-            str, int
-        ] = {}  #: node -> what its agent says its cache may hold; none where it says nothing
-        self.limited: Callable[[str], None] = lambda _: None  #: told of a node whose limit is another now
+        #: Node -> bytes that its agent's cache may hold; absent where the agent reports no limit.
+        self.limits: dict[str, int] = {}
+        #: Called with a node after its limit has changed.
+        self.limited: Callable[[str], None] = lambda _: None
         self.loads = Loads()
         self._session: aiohttp.ClientSession | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -323,7 +323,7 @@ class Agents:
 
     @property
     def ready(self) -> Sequence[str]:
-        """Nodes whose agents have told what they hold."""
+        """Nodes with an agent that has reported its datasets."""
         return tuple(node for node, agent in self._agents.items() if agent.heard)
 
     def flows(self) -> Mapping[str, tuple[int, int]]:
@@ -352,7 +352,7 @@ class Agents:
         await asyncio.gather(*(self._ask(self._agents[node], some) for node, some in fresh.items()))
 
     async def evict(self, uri: str, node: str) -> bool:
-        """Remove a dataset from a node's cache; False while it is in use, or if nobody answers."""
+        """Remove a dataset from a node's cache; False while it is in use, or if the agent does not answer."""
         agent = self._agents.get(node)
         if agent is None or self._session is None:
             return False
@@ -374,7 +374,7 @@ class Agents:
         return None
 
     async def logs(self, node: str, query: Mapping[str, str]) -> tuple[bytes, bool] | None:
-        """A piece of a container's log; None if the agent has none, or nobody answers."""
+        """A piece of a container's log; None if the agent has none, or does not answer."""
         agent = self._agents.get(node)
         if agent is None or self._session is None:
             return None
@@ -389,7 +389,7 @@ class Agents:
             return None
 
     async def outputs(self, node: str, uid: str) -> Result | None:
-        """All that a pod has published there, or has delivered; None if nobody answers, or knows."""
+        """All that a pod has published or delivered there; None if the agent does not answer, or does not know."""
         agent = self._agents.get(node)
         if agent is None:
             return None
@@ -404,7 +404,7 @@ class Agents:
             return None
 
     async def keep_logs(self, node: str, pods: Sequence[Mapping[str, str]]) -> bool:
-        """Have logs copied, so that they outlive their pods. False: nobody answered."""
+        """Have logs copied, so that they outlive their pods. False: the agent did not answer."""
         agent = self._agents.get(node)
         if agent is None or self._session is None:
             return False

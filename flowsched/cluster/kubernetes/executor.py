@@ -87,7 +87,7 @@ class ClusterSettings:
         pod_groups: The form of our own gangs' PodGroups: a key of `podgroup.WISHES`.
         in_flight: Requests open at a time.
         agent_namespace: Pods elsewhere that look like agents are none: an agent is told the key.
-        answers_to: Scheduler names whose pods are ours to place, beside `release.scheduler_name`.
+        answers_to: Further scheduler names, beside `release.scheduler_name`: flowsched places the pods that name them.
         timeouts: When pods that do not start are given up.
         idle_s: A watch that is silent for so long is broken.
     """
@@ -299,11 +299,11 @@ class KubernetesCluster(Executor):
         return await self._agents.open_dataset(uri, nodes)
 
     async def orphans(self) -> Sequence[str]:
-        """Our pods that nobody asked this executor for."""
+        """Our pods that the engine did not ask this executor for."""
         return self.pods.orphans()
 
     async def settle(self, names: Sequence[str]) -> None:
-        """Keep the logs of attempts whose ends are durable, then remove their pods."""
+        """Keep the logs of attempts after their ends are stored durably, then remove their pods."""
         by_node: dict[str, list[dict[str, str]]] = {}
         for name in names:
             obj = self.pods.object_of(name)
@@ -362,7 +362,7 @@ class KubernetesCluster(Executor):
         self._conditions.publish(verdicts)
 
     def agents_ready(self) -> Sequence[str]:
-        """Nodes whose agents have told what they hold."""
+        """Nodes with an agent that has reported its datasets."""
         return self._agents.ready
 
     def health(self) -> tuple[bool, str]:

@@ -101,7 +101,7 @@ def sign(key: bytes, text: str) -> str:
 
 
 def is_signed(key: bytes, text: str, signature: str) -> bool:
-    """Whether who has the key signed this text. Takes the same time for every wrong signature."""
+    """Whether this text was signed with the key. Takes the same time for every wrong signature."""
     given = signature.encode("utf-8", "surrogatepass")
     return hmac.compare_digest(sign(key, text).encode(), given)
 
@@ -168,7 +168,7 @@ def manifest(given: Input, names: Mapping[str, str], inputs_path: str) -> str:
 
 
 def place_in(view: Iterable[Sequence[str]], path: str) -> str:
-    """The place of a path of the container, by a view whose longest paths come first; "" if it is the image's own."""
+    """The place of a path of the container, by a view with the longest paths first; "" if it is the image's own."""
     path = tidy(path)
     for mounted, place in view:
         if path == mounted:

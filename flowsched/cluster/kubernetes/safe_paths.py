@@ -152,7 +152,7 @@ def resolve(at: int, path: str, mounted_at: str | None = None) -> tuple[str, ...
     Args:
         at: The folder that it must stay below.
         path: Relative to the folder.
-        mounted_at: Where the folder lies for those who made the links: an absolute link to there leads inside.
+        mounted_at: Where the folder lies for the program that made the links: an absolute link to there leads inside.
 
     Raises:
         Unsafe: It leads out, or round in a circle.

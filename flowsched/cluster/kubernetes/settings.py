@@ -35,7 +35,7 @@ class KubernetesSettings:
         agent_key: What node agents and the service share; "" = there are no agents.
         agent_port: Where agents listen.
         pod_groups: Form of our gangs' PodGroups: auto, native, scheduler-plugins, volcano, none.
-        scheduler_name: Whose pods we place: `spec.schedulerName`; several with commas, the first is our own pods'.
+        scheduler_name: We place pods with this `spec.schedulerName`; several with commas, the first is our own pods'.
         instance: Which installation this is, where there are several.
         hand_over: The scheduler that places our pods instead of us; "" = we do.
         gang_addresses: "dns" (each gang has a Service), or "seat" on clusters without DNS: the addresses that the engine gave.
@@ -44,10 +44,10 @@ class KubernetesSettings:
         agent_namespace: Where node agents run.
         service_account: Of tasks' pods; "" = their namespace's default.
         gpu_fractions: How pods get parts of GPUs: "cuda", "runtime", or "dra" (claims; whole GPUs too).
-        gpu_driver: With "dra": whose devices are GPUs.
+        gpu_driver: With "dra": the driver of the devices that are GPUs.
         gpu_device_class: With "dra": the DeviceClass that claims name; "" = as the driver.
         shared: Claims that every task sees, as `shared.shared_volumes` reads them.
-        steps_secret: A Secret whose keys are variables of stage-in and stage-out; "" = none.
+        steps_secret: A Secret; its keys become variables of stage-in and stage-out; "" = none.
     """
 
     kubeconfig: Path | None = None

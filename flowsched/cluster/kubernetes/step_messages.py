@@ -13,7 +13,7 @@ import msgspec
 from flowsched.cluster.kubernetes.orders import unpacked
 from flowsched.executor.protocol import DeliveredFile, Published
 
-#: A kubelet takes 4 KiB; what is longer was written by somebody else, and is cut.
+#: A kubelet takes 4 KiB; a longer message was not written by our steps, and is cut.
 LONGEST_MESSAGE: Final = 4096
 
 T = TypeVar("T")

@@ -47,7 +47,7 @@ from flowsched.workflow.spec import Resources
 
 
 class Images:
-    """The images on nodes, as far as anybody asks for them.
+    """The images on nodes, as far as pods use them.
 
     Args:
         report: Takes events.
@@ -74,7 +74,7 @@ class Images:
         del self._here[name]
 
     def wanted(self, image: str | None) -> None:
-        """Somebody's pods run this image."""
+        """Note that pods run this image."""
         uri = f"{IMAGE}{image}" if image else ""
         if not uri or uri in self._wanted:
             return
@@ -111,7 +111,7 @@ class Topologies:
         self._zones: dict[str, tuple[Zone, ...]] = {}
 
     def changed(self, batch: Batch[NodeResourceTopology]) -> set[str]:
-        """Objects came, changed or went: the nodes whose zones are others now."""
+        """Take objects that came, changed or went. Returns the nodes with other zones than before."""
         before = dict(self._zones)
         if batch.replaced is not None:
             self._zones.clear()
@@ -140,7 +140,7 @@ AGENT_COMPONENT: Final = "node-agent"
 
 @dataclass(slots=True)
 class Seen:
-    """A pod of somebody else, as it was told last."""
+    """A foreign pod, as it was reported last."""
 
     namespace: str
     name: str
@@ -163,7 +163,7 @@ class View:
         volumes: Claims and volumes.
         report: Takes events.
         names: Scheduler names that we answer to.
-        agent_namespace: Where node agents are; nobody else is told the key.
+        agent_namespace: Where node agents are; only agents there are told the key.
         images: Which nodes have which.
         devices: How many GPUs a node has, where they are claimed; None = as many as the node itself says.
     """
@@ -263,7 +263,7 @@ class View:
             self._note_gap(name)
 
     def _note_gap(self, name: str) -> None:
-        """Tell of GPUs that have a number, and are nobody's to have, as of room that somebody takes."""
+        """Report GPU numbers without a device that pods may have, as room that is taken on the node."""
         gap = self.devices.gpus(name)[1] if self.devices is not None and name in self.nodes else 0
         known, owner = self._gaps.get(name), f"devices/{name}"
         if gap:
@@ -392,7 +392,7 @@ class View:
         return self.groups.place_of(pod) if pod.spec.scheduler_name in self.names else ("", "")
 
     def _tell_again(self) -> None:
-        """Somebody looks at labels that nobody looked at before: now they matter."""
+        """Report pods again after a pod's rules began to look at further labels: those labels matter now."""
         self.kinds.widened = False
         for seen in self.pods.values():
             event = seen.event
@@ -413,7 +413,7 @@ class View:
                 self.report(fresh)
 
     def _event(self, pod: Pod, group: str, role: str) -> ForeignEvent | None:
-        """What a pod of somebody else is to us now; None = nothing."""
+        """What a foreign pod means for the scheduler now; None = nothing."""
         uid = pod.metadata.uid
         if pod.status.phase in _ENDED:
             return PodLeft(uid, pod.status.phase == "Succeeded", group, role) if group else None

@@ -65,7 +65,7 @@ class Settings:
         kept_log_bytes: At most so much of them; the oldest go first. 0 = no limit.
         hold_s: How long a pod's step is kept waiting before it is told to ask again.
         heartbeat_s: How often a follower of events hears something.
-        stall_s: A reader who takes nothing for so long is cut.
+        stall_s: The agent closes the connection of a reader that takes nothing for so long.
         sweep_s: How often the agent looks which pods are gone.
         host_root: Below which the host's /proc and /sys/fs/cgroup are, see `Meter`; None = nothing is measured.
         measure_s: How often the node's disk and network are measured.

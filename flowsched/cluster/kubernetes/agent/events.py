@@ -30,7 +30,7 @@ class News:
         self.load: tuple[int, bytes] = (
             0,
             b"",
-        )  #: the last measurement, and its number: no event, nobody needs an older one
+        )  #: the last measurement, and its number: not kept as an event, since only the newest counts
 
     def replica(self, uri: str, size_bytes: int, present: bool) -> None:
         """Tell that a dataset is here, or no longer is."""
@@ -52,7 +52,7 @@ class News:
         )  # fmt: skip
 
     def measured(self, load: dict[str, Any]) -> None:
-        """Tell followers what was measured on this node. It is not kept for those who come later."""
+        """Send followers what was measured on this node. Followers that connect later do not get it."""
         self.load = (self.load[0] + 1, _line({"seq": self.seq, "kind": "load", "load": load}))
         self._ring()
 

@@ -142,7 +142,7 @@ class Ledger:
         return frozenset(self._users.get(uri, ()))
 
     def begin(self, uid: str, page: Page) -> Page:
-        """The page of a pod, whose inputs are in use from now on; a new one if it has none.
+        """The page of a pod; a new one if it has none. The pod's inputs are in use from now on.
 
         Raises:
             OtherOrder: It has one of another order, or the order belongs to another pod.
@@ -182,7 +182,7 @@ class Ledger:
         return [uid for uid, page in self._pages.items() if page.uris]
 
     def written_before(self, at_ms: int) -> list[str]:
-        """The pods that use nothing and whose pages were last written before a moment."""
+        """The pods that use nothing and have a page last written before a moment."""
         return [uid for uid, page in self._pages.items() if page.at_ms < at_ms and not page.uris]
 
     def forget(self, uids: Iterable[str]) -> None:

@@ -32,7 +32,7 @@ _ROTATED: Final = re.compile(r"0\.log\.(\d{8}-\d{6})(\.gz)?")
 _BLOCK: Final = 256 << 10
 #: The beginning of a file, a time in nanoseconds, tells it from others: inode numbers are given again.
 _HEAD: Final = 40
-#: Containers whose marks are remembered.
+#: The agent keeps the marks of so many containers.
 _REMEMBERED: Final = 4096
 #: A compressed file is kept decoded up to this size while it is read in pieces.
 _UNZIPPED: Final = 32 << 20

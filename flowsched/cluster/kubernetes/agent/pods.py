@@ -83,8 +83,8 @@ def _write_manifest(inputs: int, given: Input, text: str) -> None:
 def furnish(work: int, order: Order) -> None:
     """Make the folders that outputs are written to, `tmp`, and the hostfile, in the working folder.
 
-    Each is its owner's, its group's and everybody's to use exactly as the working folder itself is: a kubelet gives that
-    to the pod's group (fsGroup, set-gid) or to all.
+    Each gets the working folder's own permissions for owner, group and others: a kubelet gives that folder to the pod's
+    group (fsGroup, set-gid) or to all users.
 
     Raises:
         Unsafe: A link lies where a folder should.
@@ -158,7 +158,7 @@ class Pods:
         coming: Its transfers.
         ledger: What has been done.
         publisher: Of outputs.
-        news: Whom to tell of new datasets.
+        news: The event log that new datasets are reported to.
         clock: Wall-clock ms.
         link: Makes hard links.
         used: What a pod's containers have used so far, where that can be told. Blocks.
@@ -213,7 +213,7 @@ class Pods:
         return await asyncio.to_thread(lambda: any(self._volumes.has(uid) for uid in users))
 
     async def sweep(self, before_ms: int) -> None:
-        """Let go of what pods used whose volumes are gone, and forget those that ended before a moment."""
+        """Release the inputs of pods without volumes (they are gone), and forget pods that ended before a moment."""
         for uid in await self._gone(self._ledger.using()):
             self._ledger.release(uid)
         old = await self._gone(self._ledger.written_before(before_ms))
@@ -221,7 +221,7 @@ class Pods:
         await asyncio.to_thread(self._forget, old)
 
     async def _gone(self, uids: list[str]) -> list[str]:
-        """Those of some pods whose volumes are gone, and with whom nothing is being done."""
+        """The pods among these that have no volumes any more, and no job under way."""
         there = await asyncio.to_thread(lambda: {uid for uid in uids if self._volumes.has(uid)})
         return [uid for uid in uids if uid not in there and not self.is_busy(uid)]
 
@@ -255,7 +255,7 @@ class Pods:
     def _ended(self, name: _Job, job: asyncio.Task[dict[str, Any]]) -> None:
         del self._jobs[name]
         if not job.cancelled():
-            job.exception()  # or asyncio would complain when nobody waits; whoever asks again has it done again
+            job.exception()  # asyncio warns of an exception that no request reads; the next request starts the job again
 
     # --- inputs ----------------------------------------------------------------------------------------------
 
@@ -349,7 +349,7 @@ class Pods:
         held: dict[str, Held] = {}
         for uri in order.uris:
             entry = self._cache.find(uri)
-            if entry is None:  # somebody emptied the cache behind our back, just now
+            if entry is None:  # a user has emptied the cache folder just now
                 raise FileNotFoundError(f"{uri} has gone from the cache")
             held[uri] = Held(str(self._cache.payload(entry)))
         with self._volumes.open(request.uid, WORK) as work:

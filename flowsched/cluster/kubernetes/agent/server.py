@@ -53,18 +53,18 @@ _LAST_S: Final = 2.0
 
 
 class Policy(Enum):
-    """Who may use a route."""
+    """What a request needs in order to use a route."""
 
-    OPEN = "anybody"
-    KEY = "who has the key"
-    ORDER = "who has a signed order"
+    OPEN = "nothing"
+    KEY = "the agent key"
+    ORDER = "a signed order"
 
 
 class Door:
     """An agent's HTTP server.
 
     Args:
-        agent: Whose it is.
+        agent: The agent that it serves.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -78,7 +78,7 @@ class Door:
 
     @property
     def routes(self) -> list[tuple[Policy, str, str, Handler]]:
-        """Every route, and who may use it."""
+        """Every route, and what a request needs in order to use it."""
         return [
             (Policy.OPEN, "GET", "/healthz", self._health),
             (Policy.OPEN, "GET", "/metrics", self._metrics),

@@ -99,7 +99,7 @@ class Guard:
         return socket.socket(family, kind, protocol)
 
     async def __call__(self, **options: Any) -> Any:
-        """Make fsspec's HTTP session, all of whose connections are looked at."""
+        """Make fsspec's HTTP session. It checks the address of each connection that it opens."""
         import aiohttp
 
         connector = aiohttp.TCPConnector(socket_factory=self.socket_factory)
@@ -378,7 +378,7 @@ class Sources:
 
 
 class _Body:
-    """A stream whose bytes are admitted one piece at a time, and counted."""
+    """A stream that admits its bytes one piece at a time, and counts them."""
 
     def __init__(self, stream: BinaryIO, expected: int | None, admit: Admit, short: str) -> None:
         self._stream = stream

@@ -23,7 +23,7 @@ from flowsched.cluster.node.ranges import block_stream, held_section, open_paylo
 T = TypeVar("T")
 
 LARGEST: Final = 16 << 20
-#: Of what anybody may send: a pod's order, and what JSON makes of its quotes.
+#: The largest body on routes without the agent key: a pod's order, which JSON escapes make up to twice as long.
 LARGEST_ASKING: Final = 2 * orders.LARGEST_TEXT + 4096
 _ARRIVES_S: Final = 30.0
 
@@ -61,7 +61,7 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 class KeptPod(msgspec.Struct, frozen=True):
-    """A pod whose logs shall stay."""
+    """A pod that the agent keeps the logs of."""
 
     namespace: str
     pod: str
@@ -82,7 +82,8 @@ class Asking(msgspec.Struct, frozen=True):
     signature: str
     inputs_path: str = "/flowsched/inputs"
     work_path: str = "/flowsched/work"
-    delivered: str = ""  #: the files that a container task's pod has delivered itself, packed: told to whoever asks for its outputs
+    #: The files that a container task's pod delivered itself, packed. The agent returns them with the pod's outputs.
+    delivered: str = ""
 
 
 async def body_of(request: web.Request, kind: type[T], limit: int = LARGEST) -> T:
@@ -148,7 +149,7 @@ class Streams:
     """Sends datasets and events.
 
     Args:
-        agent: Whose they are.
+        agent: The agent that has them.
     """
 
     def __init__(self, agent: Agent) -> None:

@@ -81,7 +81,7 @@ class Workers:
             else:
                 done.set_result(result)  # type: ignore[arg-type]
 
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        with suppress(RuntimeError):  # the loop is closed: no task waits any more
             self._loop.call_soon_threadsafe(tell)
 
 
@@ -90,7 +90,7 @@ class Workers:
 
 log = structlog.get_logger(__name__)
 
-#: More orders than this may not wait: who asks for more is told to come back.
+#: More orders than this may not wait: the agent refuses further ones with 429.
 MOST_WAITING: Final = 100_000
 
 
@@ -117,7 +117,7 @@ class Transfers:
         cache: Where to.
         sources: Where from: whole datasets, and pieces of them.
         rates: How fast.
-        news: Whom to tell.
+        news: The event log that ends of transfers are reported to.
         parallel: How many at a time.
     """
 
@@ -292,6 +292,6 @@ def _seal(path: Path, mode: int) -> None:
 
 
 def _looked_at(task: asyncio.Task[Landed]) -> None:
-    """Nobody may be waiting, and asyncio would complain: the failure has been told as an event."""
+    """Read the exception, or asyncio warns if no task waits: the failure has been reported as an event."""
     if not task.cancelled():
         task.exception()

@@ -18,7 +18,7 @@ from flowsched.cluster.kubernetes import safe_paths
 from flowsched.cluster.kubernetes.safe_paths import DEEPEST, Unsafe, parts_of
 
 _BLOCK: Final = 4 << 20
-#: Why a hard link cannot be made although a copy can: another mount, somebody else's file, 65,000 links already.
+#: Why a hard link cannot be made although a copy can: another mount, a file of another user, 65,000 links already.
 _COPY_INSTEAD: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP})
 _NO_CLONE: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
 
@@ -36,7 +36,7 @@ class Measure:
 
     size_bytes: int
     directory: bool
-    movable: bool  #: nothing of it has another name elsewhere, or an owner whom we cannot replace
+    movable: bool  #: none of its files has another name elsewhere, or an owner that the agent cannot replace
 
 
 def measure(at: int, name: str) -> Measure:
@@ -135,9 +135,9 @@ def copy_bytes(reading: int, writing: int) -> None:
 
 
 def seal(path: str) -> int:
-    """Make a file or tree of the cache everybody's to read, nobody's to change, and durable; returns its bytes.
+    """Make a file or tree of the cache readable for all users, writable for none, and durable; returns its bytes.
 
-    Folders are taken over before they are read, so whoever had one open can put nothing into it any more.
+    The agent takes over the ownership of each folder before it reads it, so that the task's user can add nothing any more.
 
     Raises:
         Unsafe: It holds something that a dataset cannot hold.
@@ -169,7 +169,7 @@ def _seal(path: str, way: tuple[str, ...]) -> int:
 
 
 def place(source: str, at: int, name: str, link: Link = os.link) -> None:
-    """Put a file or tree of the cache into a folder, under a name that is taken from whoever has it.
+    """Put a file or tree of the cache into a folder. It replaces whatever has the name there.
 
     Files are hard links, or copies where the system refuses a link; folders are made, links inside stay links.
     """
@@ -222,7 +222,7 @@ _UNPACK_BLOCK: Final = 256 << 10
 
 
 def unpack(stream: BinaryIO, target: str) -> None:
-    """Unpack a stream whose members all lie in one top folder, which becomes `target`.
+    """Unpack a stream. All its members lie in one top folder, which becomes `target`.
 
     Args:
         stream: Read from its beginning; what follows the last member is left there.

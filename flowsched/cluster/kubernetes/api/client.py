@@ -71,7 +71,7 @@ LONGEST_WAIT_S: Final = 8.0
 CONNECT_S: Final = 10.0
 #: Below the 90 s after which an API server closes an idle connection, so that a request seldom meets a closed one.
 KEEP_ALIVE_S: Final = 60.0
-#: A list whose continue token expires is begun again so often in pages, then read in one piece.
+#: When its continue token expires, a list is begun again so often in pages, then read in one piece.
 LIST_TRIES: Final = 3
 
 _HEADERS: Final = {
@@ -90,7 +90,7 @@ async def no_headers() -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How to reach an API server, and as whom.
+    """How to reach an API server, and as which user.
 
     Args:
         url: "https://10.0.0.1:6443".
@@ -131,7 +131,7 @@ class Client:
     the worst is a Conflict or NotFound for what we did ourselves.
 
     Args:
-        connection: To what, and as whom.
+        connection: To which server, and as which user.
         in_flight: So many requests are open at a time; the others wait their turn.
         timeout_s: Of a request, from its turn to the last byte of its answer.
         sleep: Waits.

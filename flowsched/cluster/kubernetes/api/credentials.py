@@ -30,7 +30,7 @@ REREAD_S: Final = 60.0
 AHEAD_S: Final = 300.0
 #: After a renewal that failed, and at the least between two because of a 401.
 AGAIN_S: Final = 10.0
-#: A plugin that takes longer has perhaps asked somebody for a password.
+#: A plugin that takes longer is perhaps waiting for a password at a prompt.
 PLUGIN_S: Final = 60.0
 _NEVER: Final = float("inf")
 #: What the library raises for what people write, from a missing context to a list in place of a mapping.
@@ -226,7 +226,7 @@ class _Kubeconfig:
             raise ConfigurationError(f"reading a kubeconfig needs an extra: {extra}") from error
         if not _exists(self._paths):
             raise ConfigurationError(f"there is no kubeconfig {self._paths}")
-        settings = type.__call__(Configuration)  # not a copy of somebody's default
+        settings = type.__call__(Configuration)  # not a copy of the default that other code may have set
         try:
             async with asyncio.timeout(PLUGIN_S):
                 loader = await kube_config.load_kube_config(

@@ -86,7 +86,7 @@ class Reader:
         """Take what has arrived; the reply, once it is complete.
 
         Raises:
-            NotHttp: It is no reply, or something follows it that nobody has asked for.
+            NotHttp: It is no reply, or something follows it that no request asked for.
         """
         self._buffer += data
         if self._head is None and not self._begin():
@@ -233,7 +233,7 @@ class Lost(Exception):
 
 
 class Connections:
-    """As many as are needed at a time; who limits the calls in flight limits them.
+    """Connections to one server, as many as are needed at a time: the caller limits its calls in flight.
 
     Args:
         url: Of the server; its path is not used here.
@@ -293,7 +293,7 @@ class Connections:
             return reply
 
     async def close(self) -> None:
-        """Close those that nobody uses."""
+        """Close those that no request uses."""
         while self._idle:
             self._idle.pop().abort()
 
@@ -349,9 +349,7 @@ class _Connection(asyncio.Protocol):
         self._transport.write(request)
         try:
             return await self._waiter
-        except (
-            BaseException
-        ):  # whoever asked does not wait any more: what comes now would answer the next request
+        except BaseException:  # the caller has gone: a reply that comes now would answer the next request
             self.abort()
             raise
         finally:
@@ -380,7 +378,7 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Some of a reply; or something that nobody has asked for, after which nothing can be believed."""
+        """Take some of a reply. What no request asked for ends the connection, since no later byte can be trusted."""
         waiter = self._waiter
         if waiter is None or waiter.done():
             self.abort()

@@ -425,9 +425,7 @@ def taken(take: Callable[[T], None], each: T) -> bool:
     """Hand an object on. False: that failed, for whatever reason; what was known of it before stays."""
     try:
         take(each)
-    except (
-        Exception
-    ):  # a bug of ours that somebody's object brings out must not stop the service for everybody
+    except Exception:  # one object that triggers a bug of ours must not stop the service for all users
         meta = each.metadata
         if MISUNDERSTOOD[meta.uid] % _EACH == 0:
             log.exception(

@@ -80,7 +80,7 @@ class DeviceClaims:
         lease: Asked before every write.
 
     Attributes:
-        changed: Is told a node for which `gpus` may say something else than before. Set by whoever shows the nodes.
+        changed: Called with a node after its `gpus` may have changed. The cluster view sets it.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class DeviceClaims:
         if allocation is None:
             device = self._book.choose(place)
             if device is None:
-                raise _Absent(f"{what}: the node has no such device, or somebody else's claim has it")
+                raise _Absent(f"{what}: the node has no such device, or another workload's claim has it")
             return device
         device = device_of(allocation, self._settings.gpu_driver)
         if device is None:
@@ -229,7 +229,7 @@ class DeviceClaims:
         return device
 
     async def _config(self, explain: Explain) -> Sequence[Mapping[str, Any]] | None:
-        """What the class has drivers be told; None: nobody knows yet.
+        """The driver configuration of the device class; None: not known yet (no answer, or none that is final).
 
         Raises:
             _Denied: There is no such class.
@@ -261,7 +261,7 @@ class DeviceClaims:
                 self._background.begin(self._free(name, {uid}))
 
     async def sweep(self, living: Set[str], named: Set[str]) -> None:
-        """What was missed: users that are no more, claims that nobody uses.
+        """Clean up what was missed: users that are gone, claims that no pod uses.
 
         Args:
             living: Uids of our pods that have not ended.
@@ -317,7 +317,7 @@ class DeviceClaims:
                 log.warning("a claim was not given back", claim=name, why=str(why))
 
     async def _remove(self, claim: ResourceClaim, explain: Explain) -> None:
-        """Deallocate a claim that nobody uses, and delete it: each step only if it is still as it was seen."""
+        """Deallocate a claim that no pod uses, and delete it: each step only if the claim is still as it was seen."""
         if claim.status.allocation is not None or claim.status.reserved_for:
             written = await self._write(claim, "/status", status_patch(claim, ()), explain)
             if written is None:
@@ -338,7 +338,7 @@ class DeviceClaims:
     # --- calls -----------------------------------------------------------------------------------------------
 
     async def _make(self, place: Place, explain: Explain) -> ResourceClaim | None:
-        """A claim as it was made, or is there already; None: nobody knows yet.
+        """Create a claim, or read the one that is there; None: not known yet (no answer, or none that is final).
 
         Raises:
             _Denied: It will never be ours.
@@ -351,7 +351,7 @@ class DeviceClaims:
     async def _write(
         self, claim: ResourceClaim, part: str, body: bytes, explain: Explain
     ) -> ResourceClaim | None:
-        """Patch a claim; None if it is not as it was seen (then it has been read again), or nobody knows.
+        """Patch a claim; None if it is not as it was seen (then it has been read again), or the outcome is not known.
 
         Raises:
             _Denied: The server will never take it.
@@ -364,7 +364,7 @@ class DeviceClaims:
         return self._taken(answer, name, explain)
 
     async def _read(self, name: str, explain: Explain) -> ResourceClaim | None:
-        """Read a claim; None: there is none, or nobody knows.
+        """Read a claim; None: there is none, or it is not known yet (no answer, or none that is final).
 
         Raises:
             _Denied: It is not ours.
@@ -400,7 +400,7 @@ class DeviceClaims:
         explain: Explain,
         content_type: str = "application/json",
     ) -> Answer | None:
-        """Ask once. None: nobody knows what became of it."""
+        """Ask once. None: no answer came, so the call may or may not have had its effect."""
         try:
             return await self._client.call(method, path, body=body, content_type=content_type)
         except Unreachable as silence:

@@ -70,7 +70,7 @@ class ResourceSlice(Read, frozen=True):
 
 
 class Consumer(Read, frozen=True):
-    """Who uses a claim: a pod is `resource` "pods" of no API group."""
+    """A user of a claim: a pod is `resource` "pods" of no API group."""
 
     api_group: str = ""
     resource: str = ""
@@ -106,7 +106,7 @@ class Allocation(Read, frozen=True):
 
 
 class ResourceClaimStatus(Read, frozen=True):
-    """What a claim was given, and who uses it."""
+    """The allocation of a claim, and its users."""
 
     allocation: Allocation | None = None
     reserved_for: tuple[Consumer, ...] = ()
@@ -199,7 +199,7 @@ def numbered(
 
     Args:
         devices: That the node has, in order.
-        pinned: Numbers whose claims are allocated: they keep their devices, and are lost with them.
+        pinned: Numbers with an allocated claim: they keep their devices, and are lost with them.
         taken: By others.
     """
     gone = {*pinned.values(), *taken}
@@ -274,7 +274,7 @@ def allocation_of(
 def status_patch(
     claim: ResourceClaim, consumers: Iterable[Consumer], allocation: Mapping[str, Any] | None = None
 ) -> bytes:
-    """Who uses a claim from now on, and what it was given if it had nothing; with nobody left it has nothing any more.
+    """The new users of a claim, and its allocation if it had none. Without users, the claim is deallocated.
 
     A merge patch, so that what drivers have written stays; of the version that was seen, which no other object has.
     """
@@ -328,7 +328,7 @@ class Inventory:
         return self._where.get(pool, set())
 
     def changed(self, batch: Batch[ResourceSlice]) -> set[str]:
-        """Slices came, changed or went: the nodes whose devices may be others now."""
+        """Take slices that came, changed or went. Returns the nodes that may have other devices now."""
         pools: set[str] = set()
         if batch.replaced is not None:
             for name in self._slices.keys() - {each.metadata.name for each in batch.replaced}:
@@ -430,7 +430,7 @@ class ClaimBook:
 
         A number that has lost its device since the engine chose it (the last pod that used it has ended) gets one that is free.
         """
-        self.settled(place)  # what was chosen before may be somebody else's by now
+        self.settled(place)  # another claim may have the device that was chosen before
         numbers, pinned = self.devices(place.node), self._pinned(place.node)
         last = max((number for number in numbers if number not in pinned), default=place.number)
         device = numbers.get(place.number, numbers.get(last))
@@ -443,7 +443,7 @@ class ClaimBook:
         self._chosen.pop(place, None)
 
     def changed(self, batch: Batch[ResourceClaim]) -> set[str]:
-        """Claims came, changed or went: the nodes whose devices may be others' now, or free."""
+        """Take claims that came, changed or went. Returns the nodes with devices that others may have now, or that are free."""
         nodes: set[str] = set()
         if batch.replaced is not None:
             here = {_key(each) for each in batch.replaced}
@@ -512,7 +512,7 @@ class ClaimBook:
 
 
 def _devices(claim: ResourceClaim, driver: str) -> Iterator[DeviceId]:
-    """What somebody else's claim has; one with admin access only looks on."""
+    """The devices that a foreign claim has. A claim with admin access has none: it shares them."""
     if claim.status.allocation is not None:
         for result in claim.status.allocation.devices.results:
             if result.driver == driver and not result.admin_access:

@@ -103,7 +103,7 @@ class Binding:
     async def _touch(self, found: PodWaits) -> PodObject | None:
         """Change a pod's version, and wait until the view shows it. Returns the pod as it is then; None if it is no more."""
         pod = found.pod
-        # By its status: the right to patch whole pods would let its holder change anybody's image.
+        # By its status: the right to patch whole pods would let its holder change the image of any pod.
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
         body = msgspec.json.encode(
             {"metadata": {"uid": pod.uid, "annotations": {FENCE: f"after {pod.version}"}}}
@@ -151,8 +151,9 @@ class Binding:
             await self._look(order, path, answer)
 
     async def _fenced_look(self, order: Bind, found: PodWaits) -> None:
-        """Nobody knows: the binding may even be on its way still. A read alone would not tell, so the pod's version is changed in
-        the same write: what comes later is refused.
+        """No answer came, and the binding may still be on its way, so a read alone decides nothing.
+
+        This changes the pod's version first: the API server then refuses a binding that arrives later.
         """
         pod = await self._touch(found)
         if pod is not None and not pod.spec.node_name:

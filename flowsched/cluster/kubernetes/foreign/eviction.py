@@ -52,8 +52,9 @@ _QOS: Final = {each.word: int(each) for each in QosClass}
 
 
 def preemptible_of(metadata: Metadata) -> bool | None:
-    """Whether an object says that it may be taken away for others; None = it does not say. What is not "true" means no: who writes
-    the annotation and misspells its value wants to be left alone.
+    """Whether an object says that it may be evicted for others; None = it does not say.
+
+    Any value but "true" means no: an author that misspells the value of the annotation is on the safe side.
     """
     said = metadata.annotations.get(PREEMPTIBLE)
     if said is not None:
@@ -96,12 +97,12 @@ def _started_ms(pod: Pod) -> int | None:
 
 log = structlog.get_logger(__name__)
 
-#: Who takes the room is not said on the pod: it may be somebody whom its owner must not know of.
+#: The condition does not name the workload that takes the room: the pod's owner may have no right to know of it.
 WHY: Final = f"{SAID}preempting to accommodate work of a higher priority or of a queue that may take its room"
 STAYS: Final = f"{SAID}it stays: "
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
-#: A unit of which nobody has gone yet is given up after so many answers that decide nothing.
+#: After so many answers that decide nothing, the eviction of a unit is given up if none of its pods has gone yet.
 _TRIES: Final = 5
 
 
@@ -129,7 +130,7 @@ class MakingWay:
         self._caught_up = caught_up
 
     async def clear(self, orders: Sequence[Evict]) -> None:
-        """Take away all pods of a unit, or nobody."""
+        """Evict all pods of a unit, or none."""
         marked = await asyncio.gather(*(self._mark(order, "True", WHY) for order in orders))
         refused = next((found for found in marked if isinstance(found, str)), None)
         there = [order for order, found in zip(orders, marked, strict=True) if isinstance(found, int)]
@@ -174,7 +175,7 @@ class MakingWay:
         )  # another pod of its name, or none
 
     async def _evict(self, order: Evict, *, begun: bool) -> str | None:
-        """Evict one. Returns why not, if nobody of its unit has gone (`begun`) and it may not."""
+        """Evict one pod. Returns why not, if it may not go and no pod of its unit has gone yet (not `begun`)."""
         body = msgspec.json.encode(
             {
                 "apiVersion": "policy/v1",

@@ -183,7 +183,7 @@ def _policy(metadata: Metadata, *, queue: str = "", **rule: Any) -> GroupPolicy:
 
 
 def _rack(topology: NetworkTopology | None) -> str | None:
-    """Volcano's tiers as racks: tier 1 hangs on one switch; who may cross into higher tiers merely prefers one rack."""
+    """Volcano's tiers as racks: tier 1 hangs on one switch; a group that may cross into higher tiers only prefers one rack."""
     if topology is None:
         return None
     crosses = (topology.highest_tier_allowed or 1) > 1 or bool(topology.highest_tier_name)
@@ -277,7 +277,7 @@ def link_of(pod: Pod, native: Form = Form.NATIVE_BETA) -> GroupLink | None:
     """The group a pod belongs to; None = it is alone.
 
     Args:
-        pod: Anybody's.
+        pod: Any pod, foreign or ours.
         native: The version of native PodGroups that this cluster serves: a pod does not say it.
     """
     for kind, form, find in LINKS:
@@ -300,9 +300,9 @@ def role_of(pod: Pod) -> str:
 
 
 def queue_of(pod: Pod) -> str:
-    """Who pays, as the pod says it; "" = it does not.
+    """The queue that the pod names; "" = it names none.
 
-    The bare label `queue` is YuniKorn's on pods of its applications, and anybody's elsewhere.
+    The bare label `queue` is YuniKorn's on pods of its applications; on other pods it may mean anything, and is ignored.
     """
     said = _said(pod, _QUEUES)
     if said is None and _said(pod, _YUNIKORN_APPS) is not None:
@@ -349,7 +349,7 @@ def read_group(form: Form, group: PodGroupObject, key: str, gpu_resource: str = 
 def rule_in(pod: Pod, key: str) -> ForeignGroup | None:
     """The rule of a group that has no object, as one of its pods says it; None = there is an object, or no group.
 
-    Pods of one group should say the same. Whose word counts is the caller's affair: the first one's, say, since a rule must not
+    Pods of one group should say the same. The caller decides which pod counts: the first, say, since a rule must not
     change while members arrive.
     """
     link = link_of(pod)
@@ -473,7 +473,7 @@ class GroupBook:
         self._native = native
         self._report = report
         self.groups: dict[str, Group] = {}
-        self.dirty: set[str] = set()  #: whose status may have changed
+        self.dirty: set[str] = set()  #: keys of groups with a status that may have changed
 
     def everything(self) -> Iterator[ClusterEvent]:
         """All rules once more."""
@@ -537,7 +537,7 @@ class GroupBook:
         return _key(link.form, pod.metadata.namespace, link.name), role_of(pod)
 
     def queue_of(self, pod: Pod, key: str) -> str:
-        """Who pays: its group's queue, else what it says itself."""
+        """The queue that is charged for a pod: its group's, else the one that it names itself."""
         group = self.groups.get(key)
         if group is not None and group.told is not None and group.told.queue:
             return group.told.queue
@@ -566,7 +566,7 @@ class GroupBook:
             del self.groups[key]
 
     def _stand_in(self, pod: Pod, key: str, link: GroupLink | None) -> Group:
-        """A group whose object has not been seen, or that has none."""
+        """A group that has no PodGroup object, or one that has not been seen yet."""
         meta = pod.metadata
         if link is not None:
             said = rule_in(pod, key)

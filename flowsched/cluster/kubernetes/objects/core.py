@@ -100,7 +100,7 @@ class Status(msgspec.Struct, gc=False):
 
 
 class Taint(Read, frozen=True):
-    """Who does not tolerate it may not come (NoSchedule), should not (PreferNoSchedule), must go (NoExecute)."""
+    """A pod that does not tolerate it may not come (NoSchedule), should not (PreferNoSchedule), must go (NoExecute)."""
 
     key: str = ""
     value: str = ""
@@ -195,7 +195,7 @@ class VolumeNodeAffinity(Read, frozen=True):
 
 
 class PersistentVolumeSpec(Read, frozen=True):
-    """A volume: how large, whose, and from where it can be reached."""
+    """A volume: its size, the claim that it is bound to, and the nodes that can reach it."""
 
     capacity: Amounts = field(default_factory=dict)
     access_modes: tuple[str, ...] = ()
@@ -267,7 +267,7 @@ class StorageClass(Read, frozen=True):
 
 
 class LeaseSpec(Read, frozen=True):
-    """Who holds it, since when, for how long."""
+    """The holder of a lease, since when it holds it, and for how long."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None

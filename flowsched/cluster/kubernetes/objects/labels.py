@@ -92,7 +92,7 @@ def engine_name(obj: PodObject) -> str | None:
 
 
 def owner_reference(owner: Owner) -> dict[str, Any]:
-    """What makes an object go with another one. Nobody is kept from deleting the owner first."""
+    """The owner reference by which an object is deleted with its owner. It does not block the owner's deletion."""
     return {
         "apiVersion": owner.api_version,
         "kind": owner.kind,

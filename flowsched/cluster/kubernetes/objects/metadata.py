@@ -26,7 +26,7 @@ class Read(msgspec.Struct, gc=False, frozen=True, omit_defaults=True, rename="ca
 
 
 class OwnerReference(Read, frozen=True):
-    """Whose an object is: it goes when all its owners are gone."""
+    """An owner of an object: the object is deleted when all its owners are gone."""
 
     kind: str = ""
     name: str = ""

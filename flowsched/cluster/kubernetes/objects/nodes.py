@@ -26,7 +26,7 @@ from flowsched.executor.nodes import NodeInfo, Zone
 from flowsched.workflow.resources import parse_bytes
 from flowsched.workflow.spec import Resources
 
-#: The node labels whose values are racks, the first that a node has; a zone is the next best thing.
+#: Node labels that name the rack; the first that a node has counts. A zone stands in where there is no rack label.
 RACK_LABELS: Final = ("flowsched.io/rack", "topology.kubernetes.io/rack", "topology.kubernetes.io/zone")
 UNSCHEDULABLE: Final = ("node.kubernetes.io/unschedulable", "", "NoSchedule")
 IMAGE: Final = "image:"
@@ -50,7 +50,7 @@ def node_info(node: Node, gpu_resource: str = DEFAULT_GPU) -> NodeInfo:
 
 
 def complaints(node: Node, gpu_resource: str = DEFAULT_GPU) -> tuple[str, ...]:
-    """What a node says that cannot be understood, for whoever wrote it."""
+    """What a node says that flowsched cannot understand, in words for the author of its labels."""
     return _read(node, gpu_resource)[1]
 
 

@@ -148,7 +148,7 @@ class ClaimSource(Read, frozen=True):
 
 
 class Present(Read, frozen=True):
-    """Something whose presence is all that matters."""
+    """A field without content: only its presence matters."""
 
 
 class DiskSource(Read, frozen=True):
@@ -198,7 +198,7 @@ _VOLUME_KINDS = tuple(
 
 
 class SchedulingGate(Read, frozen=True):
-    """Somebody's wish that the pod be not scheduled yet."""
+    """A gate that a controller or a user has set: the pod may not be scheduled yet."""
 
     name: str = ""
 

@@ -64,7 +64,7 @@ def template_of(
 
 
 def _problem(pod: Pod) -> str:
-    """Why it is placed nowhere, whatever room there is: devices that somebody would have to allocate to it first."""
+    """Why no node can take it, whatever room there is: it claims devices, which flowsched does not allocate to it."""
     if not pod.spec.resource_claims:
         return ""
     names = ", ".join(claim.name for claim in pod.spec.resource_claims)
@@ -178,10 +178,10 @@ def _is_wish(given: TopologySpreadConstraint) -> bool:
 # by name: an unknown field makes them different, never equal by mistake (PEERS.md, race 8).
 
 
-#: So many kinds are remembered, then they are worked out again: no stranger fills the memory with pods that differ.
+#: At most so many kinds are kept, then they are computed again: foreign pods that all differ cannot fill the memory.
 _MOST: Final = 20_000
-#: What a spec says that decides nothing here: where the pod is (its rules then bind nobody else), and volumes, whose names
-#: are drawn by lot; those that do decide, claims, are looked up pod by pod.
+#: Fields of a spec that decide nothing here: the pod's node, and volumes, because their names are random. Claims do decide;
+#: they are looked up pod by pod.
 _LEFT_OUT: Final[dict[str, Any]] = {"node_name": "", "volumes": ()}
 _NOTHING: Final = Rules()
 Labels = Mapping[str, str]
@@ -194,7 +194,7 @@ class Alike:
 
     Args:
         template: What decides where they go, but for labels and volumes.
-        rules: The same without labels, volumes and node, before anything that nobody asks for was left out.
+        rules: All its rules, without labels, volumes and node. `Kinds.rules` narrows them to what other pods look at.
         looks: The label keys their rules look at on other pods; None = they do not look at pods.
     """
 
@@ -210,9 +210,9 @@ class Kinds:
         gpu_resource: What whole GPUs are called.
 
     Attributes:
-        watched: Label keys that any pod's rules look at; None = nobody looks at pods.
-        zones: Nodes tell NUMA zones: pods that are bound to them are marked.
-        widened: Somebody has begun to look at keys that nobody looked at before. Whoever tells everybody of it sets it back.
+        watched: Label keys that the rules of any pod look at; None = no pod's rules look at other pods.
+        zones: Nodes report NUMA zones: pods that are bound to them are marked.
+        widened: A pod's rules look at label keys that no rules looked at before. The view reports all pods again, then resets it.
     """
 
     def __init__(self, gpu_resource: str) -> None:
@@ -273,7 +273,7 @@ class Kinds:
         return Alike(template, rules, looks)
 
     def _seen(self, kind: Alike, labels: Labels) -> tuple[tuple[str, str], ...]:
-        """As many of a pod's labels as anybody looks at."""
+        """The labels of a pod that the rules of any pod look at."""
         if not labels or (self.watched is None and kind.looks is None):
             return ()
         keys = (self.watched or frozenset()) | (kind.looks or frozenset())

@@ -100,7 +100,7 @@ def claims_of(pod: Pod) -> tuple[str, ...]:
 
 
 def unknown_in(pod: Pod) -> tuple[str, ...]:
-    """What it says that may decide where it runs, and that nobody here understands: such a pod is a shape of its own."""
+    """The parts of its spec that may decide where it runs and that flowsched does not understand."""
     found = ["resourceClaims"] if pod.spec.resource_claims else []
     found += [f"volume {volume.name}" for volume in pod.spec.volumes if not volume.kind]
     exclusive = ("gcePersistentDisk", "awsElasticBlockStore", "iscsi", "rbd")
@@ -253,7 +253,7 @@ def hints_of(pod: Pod) -> Hints:
 
 
 def complaints(pod: Pod) -> tuple[str, ...]:
-    """What it says that cannot be understood, for whoever wrote it."""
+    """What it says that flowsched cannot understand, in words for the author of the pod."""
     return _read(pod)[1]
 
 

@@ -196,7 +196,7 @@ class VolcanoQueue(Read, frozen=True):
 # Four resources are called `podgroups`: paths and discovery go by group and version, never by the short name.
 
 
-#: The annotation Volcano's scheduler reads. Written beside the native field too: an API server whose gate is off
+#: The annotation Volcano's scheduler reads. Written beside the native field too: an API server with the feature gate off
 #: drops that field without a word.
 GROUP_ANNOTATION: Final = "scheduling.k8s.io/group-name"
 PLUGINS_LABEL: Final = "scheduling.x-k8s.io/pod-group"

@@ -42,13 +42,13 @@ class ReleaseSettings:
         hand_over: None = our own loop binds; else the scheduler that shall.
         gang_addresses: "dns" = members find each other by their Service; "seat" = by the addresses the engine gave.
         shared: Claims mounted in every pod.
-        steps_secret: A Secret of the tenant's namespace whose keys become variables of stage-in and stage-out alone
+        steps_secret: A Secret of the tenant's namespace; its keys become variables of stage-in and stage-out alone
             (AWS_ACCESS_KEY_ID …); "" = none.
         gpu_resource: What whole devices are asked for as; "" = by device number in the environment, and so with "dra".
         gpu_fractions: How a pod with a part of a device (or numbers) is told which: "cuda" = it sees all devices and
             CUDA_VISIBLE_DEVICES names its own; "runtime" = the container runtime shows it no others; "dra" = its devices,
             whole ones too, are those of resource claims (see `dra.inventory`).
-        gpu_driver, gpu_device_class: With "dra": whose devices are GPUs, and the class that claims name; "" = as the driver.
+        gpu_driver, gpu_device_class: With "dra": the driver of the GPUs, and the class that claims name; "" = as the driver.
         step_cpu_millicores, step_memory_bytes: What stage-out asks for *beside* what the task asks for.
         pod_level_resources: Say the pod's amounts once for all containers (Kubernetes 1.34): a pod with stage-out is
             Guaranteed then without more room.
@@ -87,7 +87,7 @@ class ReleaseSettings:
     publish_s: int = 300
 
     def __post_init__(self) -> None:
-        """Devices that are claimed are no extended resource: whoever asks for that asks for something else."""
+        """With "dra", GPUs are claimed devices, not an extended resource: a pod that asks for one asks for something else."""
         if self.gpu_fractions == "dra":
             object.__setattr__(self, "gpu_resource", "")
 
@@ -98,7 +98,7 @@ class ReleaseSettings:
 
     @property
     def scheduler(self) -> str:
-        """Who shall bind the pods."""
+        """The name of the scheduler that binds the pods."""
         return self.hand_over or self.scheduler_name
 
 
@@ -120,7 +120,7 @@ class GroupRef:
         name: Of its PodGroup, Service and Secret (`names.group_name`).
         form: Of its PodGroup.
         owner: With which its pods go: the PodGroup, once it is there.
-        queue: Who pays, for schedulers that are told by the pod.
+        queue: The queue that its pods are charged to, for schedulers that read it from the pod.
     """
 
     name: str
@@ -158,7 +158,7 @@ def extras_of(pod: Pod) -> Extras:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why there can be no such pod, whoever tries: `reason` as of a pod that ended, `message` for its owner."""
+    """Why there can never be such a pod: `reason` as of a pod that ended, `message` for its owner."""
 
     reason: str
     message: str

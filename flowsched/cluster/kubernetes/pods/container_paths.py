@@ -303,7 +303,7 @@ class _Planner:
         self._view[path] = source
 
     def _mounted(self, path: str) -> bool:
-        """Whether it lies in a folder that the document mounts: who works in place wants inputs in place too, and no copies."""
+        """Whether it lies in a folder that the document mounts: a task that works in place uses its inputs in place, not copies."""
         return any(path.startswith(tidy(mount.path).rstrip("/") + "/") for mount in self._container.mounts)
 
     # --- questions -------------------------------------------------------------------------------------------
@@ -381,7 +381,7 @@ def _folders_of(container: Container) -> Iterator[tuple[str, str]]:
 
 
 def _made_by_the_program(container: Container) -> set[str]:
-    """Paths of outputs whose folder lies in one that a step works in, and is no step's file."""
+    """Paths of outputs in a folder below a step's working folder, except the files of a step's standard streams."""
     works = [f"{tidy(step.workdir)}/" for step in container.steps if step.workdir is not None]
     streams = {tidy(path) for step in container.steps for path in stdio_of(step)}
     found = set()

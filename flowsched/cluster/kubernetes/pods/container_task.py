@@ -111,7 +111,7 @@ def _services(argument: str) -> dict[str, str]:
 STEP: Final = "step-"
 #: Where a step notes that it began, that it was told to end, and with which code it ended.
 NOTES: Final = f"{WORK}/steps"
-#: What is written to the termination message of a step whose failure is ignored, before its exit code.
+#: The prefix of the exit code in the termination message of a step that may fail (its failure is ignored).
 IGNORED: Final = "ignored exit "
 #: Linux takes 128 KiB in one variable, its name included.
 _PIECE: Final = 100 << 10
@@ -187,7 +187,7 @@ def as_step(pod: Pod, step: Step) -> Pod:
 
 
 def needs_stage_out(pod: Pod) -> bool:
-    """Whether somebody has to stay until the task has ended."""
+    """Whether the pod needs a stage-out container, which runs until the task has ended."""
     container = pod.container
     return bool(pod.outputs) or (container is not None and bool(_delivered(container) or container.leave))
 
@@ -266,7 +266,7 @@ def files_variables(pod: Pod, layout: Layout, *, contents: bool) -> list[Json]:
 
 
 def _places_left(container: Container, layout: Layout, left: Left) -> list[str]:
-    """Where a file shall be left for those who wait for it outside: on shared volumes."""
+    """Where a file is left for programs outside that wait for it: on shared volumes."""
     path = tidy(left.path)
     wanted = [
         layout.place(path),
@@ -405,7 +405,7 @@ def addressed(pod: Pod, settings: ReleaseSettings, group: GroupRef | None) -> Po
     if seat is None or settings.gang_addresses == "seat":
         return pod
     if group is None:
-        raise ValueError(f"{pod.name} has a seat in a gang and no group: nobody would find it")
+        raise ValueError(f"{pod.name} has a seat in a gang and no group: other members could not find it")
     counted: dict[str, int] = {}
     addresses = []
     for role in seat.roles:
@@ -486,7 +486,7 @@ def _devices(pod: Pod, settings: ReleaseSettings, by_number: bool) -> dict[str, 
         return {}
     if settings.gpu_fractions == "runtime":
         return {"NVIDIA_VISIBLE_DEVICES": ",".join(map(str, pod.gpu_ids))}
-    # CUDA counts devices by speed unless it is told to count them as everybody else does.
+    # By default CUDA numbers devices by speed. This makes it number them by PCI bus, as device plugins do.
     return {"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 

@@ -63,7 +63,7 @@ class PodTimeouts:
 
 @dataclass(slots=True, eq=False)
 class DesiredPod:
-    """A pod whose end the engine waits for."""
+    """A pod that the engine has asked for; the engine waits for its end."""
 
     name: str
     order: Pod | None = None
@@ -200,7 +200,7 @@ class PodController:
                 pod.task = self._background.begin(self._release(pod, before, grace_ms))
 
     async def settle(self, names: Sequence[str]) -> None:
-        """Remove pods whose ends are durable."""
+        """Remove pods after the engine has stored their ends durably."""
         for name in names:
             pod = self._desired.pop(name, None)
             obj = self._observed.get(name)
@@ -263,7 +263,7 @@ class PodController:
     def node_lost(self, node: str) -> None:
         """Note that a node is gone: its kubelet will never report how its pods ended.
 
-        `sweep` finds a pod that is bound too late to be seen here, or whose node went while no process led.
+        `sweep` finds a pod that is bound too late to be seen here, or that lost its node while no process led.
         """
         if not self._leads():
             return
@@ -387,7 +387,9 @@ class PodController:
     def _delete_if_bound_elsewhere(self, pod: DesiredPod, obj: PodObject) -> None:
         """Delete a pod that another scheduler bound first: it runs where no room was taken for it."""
         if obj.spec.node_name and obj.spec.node_name != pod.node:
-            log.warning("pod bound by somebody else", pod=pod.name, node=obj.spec.node_name, wanted=pod.node)
+            log.warning(
+                "pod bound by another scheduler", pod=pod.name, node=obj.spec.node_name, wanted=pod.node
+            )
             self._background.begin(self._api.delete(obj, None))
 
     async def _place_tombstone(self, pod: DesiredPod, reason: str) -> None:
@@ -582,7 +584,7 @@ class PodController:
                     self._background.begin(self._delete_lost(name, self._observed[name]))
 
     async def _delete_lost(self, name: str, obj: PodObject) -> None:
-        """Delete a pod whose node is gone, and with it whatever ran there: only the object is left."""
+        """Delete a pod after its node is gone. Its processes went with the node: only the object is left."""
         pod = self._desired.get(name)
         if pod is not None and pod.end is None:
             await self._delete_and_end(pod, obj, self._gone(pod, "NodeLost"))

@@ -249,7 +249,7 @@ def _bytes(text: str) -> int:
 # For schedulers other than ours, which has decided that already.
 
 
-#: The node label whose values are racks.
+#: The node label that names the rack.
 RACK_LABEL: Final = "flowsched.io/rack"
 _HOSTNAME: Final = "kubernetes.io/hostname"
 
@@ -272,7 +272,7 @@ def affinity(rules: Rules, group: str, node: str) -> Json:
 
     Args:
         rules: Of the stage.
-        group: Name of the gang, by whose label its pods know each other; "" = the pod is alone.
+        group: Name of the gang; its pods know each other by the label of that name; "" = the pod is alone.
         node: Where its inputs are; "" = not said.
     """
     told: Json = {}
@@ -320,7 +320,7 @@ READY: Final[dict[str, Any]] = {
     "timeoutSeconds": 35,
     "failureThreshold": 10,
 }
-#: How long a task may take to end after SIGTERM where nobody says otherwise: Kubernetes' own figure.
+#: How long a task may take to end after SIGTERM by default: Kubernetes' own figure.
 _GRACE_S: Final = 30
 
 

@@ -21,7 +21,7 @@ from flowsched.executor.protocol import ClusterEvent, ContainerReport, Pod, PodE
 
 log = structlog.get_logger(__name__)
 
-#: An agent that does not answer for so long has lost what the pod made, as far as anybody can tell.
+#: If the agent does not answer for so long, the service treats the pod's outputs as lost.
 PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 1.0
 #: What steps printed last is worth no longer wait, nor more bytes of each stream.
@@ -30,10 +30,10 @@ END_BYTES: Final = 10 << 10
 
 
 class Results:
-    """Between our pods and those who hear of them.
+    """Passes on the events of our pods, and completes their ends with what only the node agents know.
 
     Args:
-        agents: Who know the rest.
+        agents: Of the nodes.
         object_of: The pod as it was last seen.
         order_of: The pod's order.
         report: Takes events.
@@ -80,11 +80,11 @@ class Results:
             await self._agents.evict(output.uri, node)
 
     async def close(self) -> None:
-        """Stop; whoever adopts the pod asks again."""
+        """Stop. The process that adopts the pod asks the agents again."""
         await self._background.close()
 
     async def _tell_ends(self, event: PodEnded, report: ContainerReport, obj: PodObject) -> None:
-        """Report the end of a container task with what its steps printed last and all its files, where somebody answers soon."""
+        """Report the end of a container task, with its steps' last output and all its files if the agent answers soon."""
         names = step_names(obj)
         asked = [
             self._end_of(obj, name, stream)

@@ -48,8 +48,8 @@ from flowsched.executor.protocol import (
 
 #: Every pod says these on its way.
 _ORDINARY: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
-#: Nobody but the pod's author can change these, or an administrator who is not there: a name that is none, an image that was
-#: never brought to the node, a Secret or ConfigMap that is missing, a step that fails again and again.
+#: Only the pod's author or an administrator can remove these causes: an invalid image name, an image that was never brought
+#: to the node, a Secret or ConfigMap that is missing, a step that fails again and again.
 _PERMANENT: Final = frozenset(
     {
         "InvalidImageName",
@@ -79,7 +79,7 @@ _HOPELESS: Final = (
     "no match for platform",
     "exec format error",
 )
-#: ... unless they say it of themselves: a registry whose name does not resolve may be back in a minute.
+#: ... unless the message also has one of these: the name of a registry may resolve again in a minute.
 _HOPEFUL: Final = ("no such host", "timeout", "too many requests", "toomanyrequests", "connection refused")
 
 
@@ -89,8 +89,8 @@ class Waiting:
 
     Args:
         reason: One word; "" = nothing is wrong, it is on its way.
-        message: In the words of whoever holds it.
-        permanent: Waiting will not change it, unless somebody else does something.
+        message: In the words of Kubernetes.
+        permanent: Waiting will not change it, unless a user or an administrator acts.
     """
 
     reason: str = ""
@@ -288,7 +288,7 @@ def step_names(pod: Pod) -> tuple[str, ...]:
 
 
 def told_all(pod: Pod) -> bool:
-    """Whether stage-out's message holds all that it published; else the node's agent knows the rest (and nobody else)."""
+    """Whether stage-out's message holds all that it published; else the node's agent knows the rest (and only that)."""
     result = _result_of(pod)
     return result is None or not result.more
 
@@ -425,7 +425,7 @@ def _was_released(seen: _Seen) -> bool:
 
 
 def _disruption(seen: _Seen) -> str:
-    """Why somebody took the pod away, if Kubernetes says so: EvictionByEvictionAPI, PreemptionByScheduler …"""
+    """Why the pod was disrupted, if Kubernetes says so: EvictionByEvictionAPI, PreemptionByScheduler …"""
     condition = condition_of(seen.pod.status.conditions, "DisruptionTarget")
     if condition is None or condition.status != "True":
         return ""
@@ -433,7 +433,7 @@ def _disruption(seen: _Seen) -> str:
 
 
 def _real_code(ended: Terminated) -> int:
-    """A step's exit code, also of one whose failure was ignored: its script has told it."""
+    """A step's exit code. If its failure is ignored, the code comes from the termination message of its script."""
     told = ended.message.strip().removeprefix(IGNORED)
     if ended.reason == "OOMKilled":
         return OOM_CODE

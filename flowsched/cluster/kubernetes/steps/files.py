@@ -139,7 +139,7 @@ def has_files(env: Env) -> bool:
 
 
 def prepare(env: Env) -> tuple[int, Message]:
-    """Make the folders before anybody else puts something into them, and look for what is used where it is.
+    """Make the folders before another container writes into them, and check the inputs that are used in place.
 
     Returns:
         0, or an exit code and the message that says why the task cannot run.
@@ -168,7 +168,7 @@ def prepare(env: Env) -> tuple[int, Message]:
 
 
 def fill(env: Env) -> tuple[int, Message]:
-    """Write the files whose text is in the document, and bring to shared volumes what belongs there.
+    """Write the files that the document gives the text of, and bring to shared volumes what belongs there.
 
     Returns:
         0, or an exit code and the message that says why the task cannot run.
@@ -219,7 +219,7 @@ def _contents(env: Env) -> list[str]:
 
 
 def _write(path: str, text: str) -> None:
-    """Write a file of the document: everybody may run it, since nobody says whether it is a program."""
+    """Write a file of the document. All users may execute it, since the document does not say whether it is a program."""
     part = f"{os.path.dirname(path)}/.{os.path.basename(path)[:200]}.part"
     with open(part, "w", encoding="utf-8", errors="surrogatepass", newline="") as file:
         file.write(text)
@@ -271,9 +271,10 @@ def deliver(env: Env) -> Message:
 
 
 def _ends(order: Json, env: Env) -> tuple[bool, bool]:
-    """Whether all steps have ended well, and whether somebody wanted the pod's end before that.
+    """Whether all steps have ended well, and whether the pod was told to end before that.
 
-    Who is asked to end, and not by its timeout, was released, evicted, or its node drained: the attempt has no end of its own then.
+    A pod that is told to end, and not by its timeout, was released or evicted, or its node is drained. The attempt then has no
+    end of its own.
     """
     if order["steps"] is None:
         return True, False
@@ -342,7 +343,7 @@ def _files(path: str, uri: str, sight: Sight) -> Iterator[tuple[str, str]]:
 
 
 def _is_untouched(real: str) -> bool:
-    """Whether it is a file that stage-in has made to be mounted, and that nobody has written."""
+    """Whether it is a file that stage-in has made to be mounted, and that no step has written."""
     found = os.stat(real)
     return (found.st_size, found.st_mtime_ns) == (0, 0)
 
@@ -418,7 +419,7 @@ def _put_object(real: str, uri: str) -> None:
 
 
 def leave(env: Env) -> None:
-    """Write the files that shall be there once an attempt has ended, unless somebody has: also where nothing of it ran."""
+    """Write the files that must exist once an attempt has ended, unless they are there. Also if no step of it ran."""
     for place, text in _order(env)["leave"]:
         _leave(place, text)
 

@@ -104,7 +104,7 @@ def stage_out(env: Env) -> int:
     Outputs that are missing are told, and are no failure of this step: the task's own exit code decides.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
-    # Never called, since the signals stay blocked; but whoever looks at the process sees that it is waiting for them.
+    # Never called, since the signals stay blocked; but /proc/PID/status shows that the process handles them.
     for number in _ENDS:
         signal.signal(number, lambda *_: None)
     with _listening(env):
