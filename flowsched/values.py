@@ -1,8 +1,8 @@
 """Values: frozen dataclasses, made in half the time.
 
 A frozen dataclass sets each of its fields by `object.__setattr__`, which is most of what a value of twenty fields costs, and a
-decision makes several for each pod. Here `__init__` lets the new value be of a twin class while it is filled, whose fields are
-set as any object's are. From then on it is what it was: frozen, compared, hashed, printed, copied and replaced as before.
+decision makes several for each pod. Here `__init__` lets the new value be of a twin class while it is filled: its fields are set
+as any object's are. From then on it is what it was: frozen, compared, hashed, printed, copied and replaced as before.
 """
 
 from __future__ import annotations

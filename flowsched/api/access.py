@@ -38,7 +38,7 @@ def admit(policy: Policy, token: str | None, method: str, headers: Mapping[str, 
 def check_token(token: str, authorization: str) -> None:
     """Compare in constant time; the scheme's case does not matter (RFC 9110).
 
-    The token is also taken as the password of anybody (`Basic`): some clients can send nothing else, such as a kube-scheduler
+    The token is also taken as the password of any user (`Basic`): some clients can send nothing else, such as a kube-scheduler
     that calls its extender, which sends what stands in the URL before the host.
     """
     scheme, _, given = authorization.partition(" ")
@@ -63,7 +63,7 @@ def _password(given: str) -> bytes | None:
 
 
 def check_host(host: str) -> None:
-    """Only names that mean this machine, whoever resolves them."""
+    """Only names that mean this machine for every resolver."""
     if not is_loopback(host_name(host)):
         raise Forbidden(
             "Without a token this server answers only to localhost, 127.0.0.1 and [::1]; "

@@ -35,8 +35,8 @@ def build_api(
 ) -> web.Application:
     """Wire the routes to a service.
 
-    Without a token only loopback names are answered (see `access`), so whoever binds another address must
-    give one. On the application's shutdown `/readyz` turns 503 and streams end, so that open requests can be
+    Without a token only loopback names are answered (see `access`), so a caller that binds another
+    address must give one. On the application's shutdown `/readyz` turns 503 and streams end, so that open requests can be
     waited for.
 
     Args:

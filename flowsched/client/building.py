@@ -144,7 +144,7 @@ class Workflow:
             roles: By name: `replicas`, `command`, `min`, `completes`, and `cpu`, `memory`, `gpu`, `image` …
             scatter: One gang per element.
             inputs: As of a stage.
-            outputs: As of a stage; `role` says whose file it is.
+            outputs: As of a stage; `role` says which role writes the file.
             needs: As of a stage.
             more: Any other field of a stage.
         """

@@ -131,7 +131,7 @@ class Client:
     ) -> Run:
         """Hand in a workflow. When this returns it is durably accepted.
 
-        An idempotency key is made up if none is given, so that a request whose answer was lost can be repeated
+        An idempotency key is made up if none is given, so that a request that got no answer can be repeated
         without a second workflow. Give your own to be safe across restarts of your program.
 
         Args:
@@ -421,7 +421,7 @@ class Client:
         """Whether the service is ready, and if not what is missing.
 
         Raises:
-            Unavailable: Nobody answers.
+            Unavailable: No server answers.
         """
         status, text = await self._session.look("/readyz")
         return status == 200, text.strip()

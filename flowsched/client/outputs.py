@@ -72,7 +72,7 @@ async def _save(session: Session, path: str, target: Path | Callable[[str], Path
 
 
 def named(headers: Mapping[str, str]) -> str:
-    """The file's name as the server says it; never a path, whoever the server is."""
+    """The file's name as the server says it; never a path, whatever the server sends."""
     whole = headers.get("Content-Disposition", "").partition("filename*=UTF-8''")[2]
     name = unquote(whole.partition(";")[0]).replace("\\", "/").rpartition("/")[2].replace("\0", "")
     return name if name not in ("", ".", "..") else "output"

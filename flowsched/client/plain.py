@@ -20,7 +20,7 @@ LARGEST_ANSWER: Final = 4 << 20
 
 
 class Unreachable(Exception):
-    """Nobody answered, or not in HTTP; the message says who was asked. Whether the request arrived is not known."""
+    """No server answered, or not in HTTP. The message names the URL. Whether the request arrived is not known."""
 
 
 class Answer(NamedTuple):

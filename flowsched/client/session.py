@@ -150,7 +150,7 @@ class Session:
         """Ask once, for a status and a text, whatever they are.
 
         Raises:
-            Unavailable: Nobody answers.
+            Unavailable: No server answers.
         """
         try:
             async with self.http.get(self.url + path) as response:

@@ -43,10 +43,10 @@ class Holds:
 
     Args:
         nominated: Freed or held for pods that are still to come (`min_resources`).
-        binding: Of pods whose binding has been decided and has not been seen yet.
+        binding: Of pods that have a decided binding, which has not been observed yet.
         promised: Of the gang that waits with a reservation, where it shall start.
         freed: What will have been given back there by then.
-        deadline_ms: Whatever runs beyond this would delay it; None = nobody has a reservation.
+        deadline_ms: Whatever runs beyond this would delay it; None = no gang has a reservation.
     """
 
     nominated: Ints
@@ -56,7 +56,7 @@ class Holds:
     deadline_ms: int | None
 
     def delayed_by(self, runtime_ms: int | None, now: int) -> bool:
-        """Whether a pod that started now could delay the gang that has the reservation. Nobody knows when an unknown one ends."""
+        """Whether a pod that started now could delay the gang that has the reservation. One of unknown runtime could."""
         if self.deadline_ms is None:
             return False
         return runtime_ms is None or now + runtime_ms > self.deadline_ms
@@ -341,7 +341,7 @@ def costs(state: EngineState, asked: Asked) -> Ints:
 def _inputs(state: EngineState, asked: Asked) -> tuple[Catalogue, tuple[int, ...]]:
     """What the pod reads, and the catalogue that numbers it.
 
-    Datasets that nobody has told of are numbered beside the engine's catalogue, which is not for strangers to fill.
+    Datasets that the engine does not know are numbered in a catalogue of their own: requests must not fill the engine's.
     """
     wanted = asked.hints.inputs
     if not wanted:

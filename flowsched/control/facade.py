@@ -29,7 +29,7 @@ from flowsched.workflow.views import (
 
 @dataclass(frozen=True, slots=True)
 class OutputData:
-    """The bytes of an output. Whoever does not read `chunks` to its end closes it (`aclose`)."""
+    """The bytes of an output. A caller that does not read `chunks` to its end closes it (`aclose`)."""
 
     file_name: str  #: what the task called it; with `.tar` if it is a folder, which comes as a tar stream
     size_bytes: int  #: of all chunks together
@@ -225,7 +225,7 @@ class Facade(Protocol):
     async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:
         """`cancel`, `pause`, `resume` or `retry` (of what failed). Conflict where the state does not allow it.
 
-        The answer shows the command carried out, unless that takes longer than a few seconds or nobody leads.
+        The answer shows the command carried out, unless that takes longer than a few seconds or no process leads.
         """
         ...
 
@@ -248,11 +248,11 @@ class Facade(Protocol):
         ...
 
     async def refused_nodes(self, pod: bytes) -> Mapping[str, str]:
-        """Nodes that another scheduler's pod (a Kubernetes object in JSON) may not have now, and why. None where nobody leads."""
+        """Nodes that another scheduler's pod (a Kubernetes object in JSON) may not have now, and why. Empty if no process leads."""
         ...
 
     async def node_scores(self, pod: bytes, nodes: Sequence[str]) -> list[int]:
-        """How much each node is liked for such a pod, 0 to 10; 0 for all without an opinion, and where nobody leads."""
+        """How much each node is liked for such a pod, 0 to 10; 0 for all without an opinion, and where no process leads."""
         ...
 
     async def leader(self) -> str | None:

@@ -20,7 +20,7 @@ _LAST: Final = frozenset(f"workflow.{s.value.lower()}" for s in RunState if s.te
 
 
 class History:
-    """Wakes whoever follows the event log."""
+    """Wakes the readers that follow the event log."""
 
     def __init__(self, reads: Workflows, poll_s: float = POLL_S) -> None:
         self._reads = reads
@@ -48,9 +48,9 @@ class History:
         A retry makes an ended workflow live again, so the end is the last event *and* the state.
 
         Args:
-            workflow: Whose; None = of all.
+            workflow: Id of the workflow that the events belong to; None = of all.
             after: The last event that is known.
-            over: Says that `workflow` has ended where it is no workflow but a run, whose calls' events are told.
+            over: Given if `workflow` names a run: says whether the run has ended. The events are then those of its calls.
         """
         if after < 0:
             after = await self._reads.last_event()

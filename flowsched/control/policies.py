@@ -164,7 +164,7 @@ MOST: Final = 3
 async def with_outlooks(state: EngineState, found: Sequence[Explanation], now: int) -> list[Explanation]:
     """The same explanations, the first few with what binds them and what would let them start."""
     asked = dict.fromkeys(each.group for each in found if each.group is not None)
-    situations = situations_of(state, list(asked)[:MOST], now)  # while nobody decides
+    situations = situations_of(state, list(asked)[:MOST], now)  # no step runs meanwhile
     if not situations:
         return list(found)
     outlooks = await asyncio.to_thread(lambda: {group: outlook(each) for group, each in situations.items()})

@@ -138,7 +138,7 @@ COMMANDS: Final = ("cancel", "pause", "resume", "retry")
 STUCK_MS: Final = 60_000
 #: Stages that `explain` looks at before others get their turn: 10,000 at once took 270 ms.
 EXPLAINED: Final = 1_000
-#: And after so many failures in a row nobody should believe in the next try.
+#: After so many failures of the leader's loops in a row livez fails, too.
 STUCK_TERMS: Final = 5
 #: A database that has been away for so long is told of: one that was locked for a moment is not.
 OUTAGE_S: Final = 1.0
@@ -553,7 +553,7 @@ class Service:
         return True, "ok"
 
     def _wake(self) -> None:
-        """Something was accepted: the leader and whoever follows history shall look."""
+        """Something was accepted: wake the leader's intake and the readers of the history."""
         self._history.committed()
         if self._leader.intake is not None:
             self._leader.intake.wake()

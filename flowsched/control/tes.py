@@ -61,7 +61,7 @@ class Edges:
         self._runs: OrderedDict[str, _Run] = OrderedDict()
 
     async def after(self, call: Call, task: Task) -> tuple[str, ...]:
-        """The nodes whose files a task reads, in the order of its inputs; it is remembered for those after it."""
+        """The nodes that wrote a task's input files, in the order of the inputs. Its own outputs are noted for later tasks."""
         reads, writes = files_of(task)
         if not reads and not writes:
             return ()
@@ -290,7 +290,7 @@ class TesService:
 
     async def _workflow(self, task: Task, size: int) -> TaskWorkflow:
         call = call_of(task)
-        if call is not None and call.source != CROMWELL:  # whose folders say what its calls read
+        if call is not None and call.source != CROMWELL:  # Cromwell's folders say what a call reads
             call = replace(call, after=await self._edges.after(call, task))
         return await aside(size, workflow_of, task, call=call)
 
@@ -430,7 +430,7 @@ def _remembered(row: TesRow) -> _Known:
 
 
 def _tried(row: TesRow, view: str) -> bool:
-    """Whether the answer needs the attempts: logs do, and to tell whose fault a failure was."""
+    """Whether the answer needs the attempts: for logs, and to tell an executor error from a system error."""
     if row.run_state is None:
         return False
     failed = row.run_state in (RunState.FAILED, RunState.SKIPPED)
@@ -450,7 +450,7 @@ def _now(
 
 
 def state_of(row: TesRow, tries: Sequence[AttemptRow]) -> str:
-    """The state of a task whose workflow is there."""
+    """The state of a task that still has its workflow."""
     run = RunState(row.run_state or "")
     if run.terminal:
         return answers.final_state(run, tries[-1] if tries else None)
@@ -460,7 +460,7 @@ def state_of(row: TesRow, tries: Sequence[AttemptRow]) -> str:
 
 
 def logs_of(row: TesRow, tries: Sequence[AttemptRow], state: str) -> Sequence[Mapping[str, Any]]:
-    """The logs of a task whose workflow is there."""
+    """The logs of a task that still has its workflow."""
     since = row.started_ms if tries and tries[-1].attempt == row.attempt else None
     reason = row.reason or row.run_reason or ""
     return answers.task_logs(tries, since, state, reason, row.ended_ms)
@@ -484,7 +484,7 @@ _AT_ONCE: Final = 500
 
 
 async def keep_ends(database: Database, before_ms: int) -> int:
-    """Write down how the tasks ended whose workflows ended before a time: these may be removed then. How many it were."""
+    """Keep the ends of tasks of workflows that ended before a time. These may then be removed. Returns how many tasks."""
     reads = TesTasks(database)
     kept = 0
     while rows := await reads.expiring(before_ms, _AT_ONCE):
@@ -500,7 +500,7 @@ async def keep_ends(database: Database, before_ms: int) -> int:
 
 
 async def forget_ends(database: Database, before_ms: int, now_ms: int) -> int:
-    """Forget tasks that were made before a time, and more than 30 days ago, and whose workflows are gone. How many it were."""
+    """Remove tasks that are older than a time and than 30 days, and have no workflow any more. Returns how many."""
     reads = TesTasks(database)
     gone = 0
     while count := await reads.forget(min(before_ms, now_ms - KEEP_MS)):

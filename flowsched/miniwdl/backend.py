@@ -180,7 +180,7 @@ class Backend(TaskContainer):
             values["queue"] = str(runtime_eval["queue"].value)
         if RUNTIME_KEY in runtime_eval:
             values[RUNTIME_KEY] = str(runtime_eval[RUNTIME_KEY].value)
-        # A node that is lost, or a task that is preempted, is nobody's fault: miniwdl would let the whole run fail for it.
+        # A lost node or a preemption is not the task's fault, but miniwdl would let the whole run fail for it.
         values["preemptible"] = max(values.get("preemptible", 0), self._set.interruptions)
 
     def _run(self, logger: logging.Logger, terminating: Callable[[], bool], command: str) -> int:
@@ -228,7 +228,7 @@ class Backend(TaskContainer):
 
         Raises:
             Interrupted: It was taken away, or its node was lost.
-            Terminated: Somebody cancelled it in flowsched; that is not tried again.
+            Terminated: A user cancelled it in flowsched; that is not tried again.
             WDL.Error.RuntimeError: It could not be run at all.
         """
         said = f"{end.reason}: {end.message}" if end.message else end.reason or end.state

@@ -28,7 +28,7 @@ FIRST_WAIT_S: Final = 0.5
 LONGEST_WAIT_S: Final = 10.0
 #: A stream that has ended before the call: how long until the next one.
 AGAIN_S: Final = 1.0
-#: A call that does not start: after so long somebody wants to know why, and then again twice as late.
+#: After so long the log says why a call does not start. Each further wait is twice as long.
 ASK_WHY_S: Final = 30.0
 #: What a cancel may take when the run is being ended: miniwdl is to end too, even if the service does not come back.
 CANCEL_PATIENCE_S: Final = 30.0
@@ -49,10 +49,8 @@ class End:
 
     workflow: str
     state: str  #: SUCCEEDED, FAILED or CANCELLED
-    launched: (
-        bool  #: whether it had been given a place; one that is lost may have run without anybody knowing
-    )
-    exit_code: int | None  #: None: no program of it has ended, or nobody knows how
+    launched: bool  #: whether it had been given a place; one that is lost may have run unseen
+    exit_code: int | None  #: None: no program of it has ended, or it is not known how
     reason: str
     message: str
 
@@ -65,7 +63,7 @@ class Following:
         where: The service.
         document: What to run.
         key: So that it is accepted once, however often it is sent.
-        say: Told what somebody who reads the log of the run wants to know.
+        say: Called with what readers of the run's log need to know.
     """
 
     where: Where
@@ -142,7 +140,7 @@ class Following:
             try:
                 reasons = await run.explain()
             except FlowschedError:
-                continue  # whoever follows it says that the service is away
+                continue  # `_followed` says that the service is away
             text = "; ".join(sorted({f"{reason.code}: {reason.message}" for reason in reasons}))
             if text and text != told:
                 self.say(True, "the task waits", {"workflow": run.id, "why": text})

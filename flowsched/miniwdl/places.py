@@ -79,7 +79,7 @@ def place(stack: Sequence[str], folder: str, known: Mapping[str, Known]) -> Plac
 
 
 def after(top: str, sources: Iterable[str]) -> tuple[str, ...]:
-    """The nodes whose outputs a task reads, from where its input files lie; sorted, each once."""
+    """The nodes that wrote a task's inputs, from where the input files lie; sorted, each once."""
     found = set()
     head = top.rstrip("/") + "/"
     for source in sources:

@@ -182,8 +182,8 @@ def between(points: Sequence[tuple[int, int]], level: int) -> int:
 KEPT: Final = 32
 #: How many kinds are remembered: names of workflows may hold a date, and a service lives for years.
 KINDS: Final = 20_000
-#: Promises are made by the runtime that so many of a thousand do not exceed. A gang waits for all whose room it gets: of a dozen
-#: the last one is about here.
+#: Reservations use the runtime that so many of a thousand tasks do not exceed. A gang waits for all tasks that hold its room: of a
+#: dozen, the last one ends about here.
 FEW: Final = 950
 #: What a task is taken for where nothing like it was seen, in ms.
 UNKNOWN_MS: Final = 60_000
@@ -192,7 +192,7 @@ UNMEASURED: Final = -1
 
 
 class Measured(NamedTuple):
-    """What one task was seen to take beside its time. `UNMEASURED` where nobody looked.
+    """What one task was seen to take beside its time. `UNMEASURED` where it was not measured.
 
     `output_bytes` is all it wrote for others, `said_ms` what its user
     expected of its time, `read_bytes` and `written_bytes` are what its processes moved in all, `disk_bytes` what of that went
@@ -331,7 +331,7 @@ class Estimates:
         return None if trend is None else trend.high(input_bytes, FEW)
 
     def high_said_ms(self, workflow: str, stage: str, said_ms: int) -> int | None:
-        """What few of those exceed whose users said so much; None where no user ever did."""
+        """The runtime that few tasks exceed of those with this declared runtime; None if none ever declared one."""
         trend = self.trend(workflow, stage, SAID)
         return None if trend is None else trend.high(said_ms, FEW)
 
@@ -409,7 +409,7 @@ class Estimates:
         return None if trend is None else trend.at(input_bytes)
 
     def named(self, names: Collection[str]) -> dict[str, int]:
-        """Runtimes of all kinds whose workflow or stage has one of these names: name -> ms, the last learned kind of each."""
+        """Learned runtimes under these names of workflows or stages: name -> ms, of the kind that was learned last."""
         kinds: dict[str, Kind] = {}
         for kind in self._seen:
             for name in kind[:2] if len(kind) == 2 else ():

@@ -174,13 +174,13 @@ class StageForecast(Part, frozen=True):
     disk_bytes: int
     gpus: int
     partial: bool
-    unknown_widths: tuple[str, ...] = ()  #: nodes whose number of tasks is not known
+    unknown_widths: tuple[str, ...] = ()  #: nodes with an unknown number of tasks
 
 
 def ranks(
     plan: Plan, runtime_ms: Callable[[NodePlan], int | None], default_ms: int = DEFAULT_MS
 ) -> dict[str, RankPlan]:
-    """Upward ranks of all nodes that may run: a node that surely does not is on nobody's way and has rank 0.
+    """Upward ranks of all nodes that may run: a node that surely does not run delays no other and has rank 0.
 
     Args:
         plan: The plan.

@@ -91,7 +91,7 @@ def parse_count(value: object) -> int:
     """Read a whole count of an extended resource.
 
     Raises:
-        InvalidRequest: It is no quantity, or not whole: nobody can be given half of such a device.
+        InvalidRequest: It is no quantity, or not whole: a pod cannot be given half of such a device.
     """
     thousandths = parse_quantity(value, 1000)
     if thousandths % 1000:

@@ -93,7 +93,7 @@ class OutputSpec:
     name: str
     path: str
     role: str | None = (
-        None  #: whose file it is in a gang: member 0 of this role; None = the first completing role
+        None  #: in a gang, member 0 of this role writes the file; None = the first completing role
     )
     optional: bool = False
     value: bool = False  #: its text (at most 4 KiB) is recorded, shown, and may be asked for in `when`
@@ -243,7 +243,7 @@ class Placed:
     source: str | None = (
         None  #: a path that every node sees (this machine's, or on shared storage): used where it is, read only
     )
-    input: str | None = None  #: name of the stage's input whose bytes these are
+    input: str | None = None  #: name of the stage's input that has these bytes
     content: str | None = None
     directory: bool = False
 
@@ -273,7 +273,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A file that shall be there once an attempt has ended, however it ended: written if nobody has."""
+    """A file that shall be there once an attempt has ended, however it ended: written if no step has."""
 
     path: str
     content: str
@@ -281,7 +281,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A task whose files have paths of their own, as GA4GH TES has them."""
+    """A task that gives its files paths of their own, as GA4GH TES has them."""
 
     steps: tuple[Step, ...]
     inputs: tuple[Placed, ...] = ()
@@ -308,7 +308,7 @@ class Call:
     shard: int | None = None
     attempt: int = 1
     after: tuple[str, ...] = ()  #: nodes whose outputs it reads
-    rank_ms: int = 0  #: from its start to the end of the run, as far as somebody knows; 0 = unknown
+    rank_ms: int = 0  #: from its start to the end of the run; 0 = unknown
     since_ms: int = 0  #: when the run began; wall-clock ms, 0 = unknown
 
 
@@ -346,7 +346,7 @@ class StageSpec:
 
     @property
     def says_io(self) -> bool:
-        """Whether anybody said what its pods read and write."""
+        """Whether the document declares what its pods read and write."""
         said = (
             self.io_read_bytes
             or self.io_write_bytes
@@ -377,4 +377,4 @@ class WorkflowSpec:
     priority: int = 0
     labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     call: Call | None = None
-    user: str = ""  #: who submits it, as its queue's users are told apart; empty = nobody said
+    user: str = ""  #: the user that submits it, as its queue tells users apart; empty = not named

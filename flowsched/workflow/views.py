@@ -175,7 +175,7 @@ class QueueView(View, kw_only=True):
     cap: dict[str, int] = {}
     guarantee: dict[str, int] = {}
     reclaimable: bool = True  #: others may take back what it has beyond what it deserves
-    order: str = "best-effort"  #: or "fifo": nobody passes the head
+    order: str = "best-effort"  #: or "fifo": no task passes the head
     used: dict[str, int] = {}  #: with everything below it
     deserved: dict[
         str, int
@@ -184,7 +184,7 @@ class QueueView(View, kw_only=True):
     recent: dict[
         str, int
     ] = {}  #: what it has had on average of late, faded; counts beside `used` when it is ordered
-    users: list[QueueUserView] = []  #: who has something, or had of late; empty where nobody said who he is
+    users: list[QueueUserView] = []  #: users with something now or of late; empty where none was named
     warnings: list[str] = []  #: what its settings promise and the cluster cannot keep
     dominant_share: float = 0.0
     waiting: int = 0  #: tasks that are ready and not placed

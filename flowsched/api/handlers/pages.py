@@ -53,7 +53,7 @@ async def get_openapi(call: Call[Query]) -> web.Response:
 
 
 async def get_links(call: Call[Query]) -> web.Response:
-    """What there is: as a page for browsers, as JSON for everybody else."""
+    """What there is: as a page for browsers, as JSON for all other clients."""
     if "text/html" in call.request.headers.get("Accept", ""):
         return web.Response(text=_links_page(), content_type="text/html")
     body = {"name": "flowsched", "version": VERSION, "links": LINKS}

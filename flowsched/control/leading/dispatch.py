@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 #: Events that come this close together are one step: a stage's thousand ends need not be a thousand commits.
 DEBOUNCE_S: Final = 0.003
-#: Events that change nobody's chances need not be a step of their own so soon: a commit costs as much as a hundred of them.
+#: Events that let no group start need no step of their own so soon: a commit costs as much as a hundred of them.
 QUIET_S: Final = 0.05
 #: A wait is never longer: the event loop's timers stand still while the machine is suspended, the service's clock does not.
 LONGEST_WAIT_S: Final = 30.0
@@ -74,8 +74,8 @@ class Dispatcher:
         self.state = state
         self.tape: Tape | None = None  #: where cycles are recorded; None = nowhere. Set it while at rest
         self.steps = 0
-        self.ended: list[str] = []  #: pods whose ends are durable
-        self.ended_well: list[str] = []  #: pods whose working folders may go
+        self.ended: list[str] = []  #: pods with a durable end
+        self.ended_well: list[str] = []  #: pods with a working folder that may be removed
         self.busy_since: int | None = None  #: clock ms since when a step is under way; for livez
         self._writer = writer
         self._executor = executor
@@ -115,8 +115,8 @@ class Dispatcher:
             await self._at_rest.wait()
 
     def _is_quiet(self, event: EngineEvent) -> bool:
-        """Whether it tells no more than that what was decided takes place. The sight of strangers' pods is urgent: they take
-        room that somebody else could be given.
+        """Whether the event only says that a decision takes place. A pod of another scheduler is urgent: it takes room that the
+        engine could give to a group.
         """
         if isinstance(event, RoomTaken):
             return event.owner in self.state.foreign.assumed or event.owner in self.state.work.pods
@@ -170,7 +170,7 @@ class Dispatcher:
                 break
             except CancelRequested as refused:
                 await self._aside(result.drop)
-                # Behind what brings the workflow into memory: before it, a cancel would find nobody, again and again.
+                # Behind the event that brings the workflow into memory: before it, each cancel would find no run.
                 events = [*events, *(Command(workflow, "cancel") for workflow in refused.workflows)]
             except OutcomeUnknown:
                 raise  # perhaps written: only a look into the database tells
@@ -236,7 +236,8 @@ class Dispatcher:
     async def _drop(self, drops: Sequence[Drop]) -> None:
         """Delete what the catalogue has forgotten, before anything is launched or ordered that counts on its room.
 
-        A crash before leaves copies that nobody knows of: their node tells of them again, and so do we of what it would not delete.
+        A crash before that leaves copies that the catalogue does not know: their node reports them again. This method reports the
+        copies that a node did not delete.
         """
         await self._failpoint("drop.before")
         gone = await asyncio.gather(*(self._delete(drop) for drop in drops))

@@ -75,7 +75,7 @@ class IdleKeeping:
         while True:
             await asyncio.sleep(PERIOD_S)
             if not self._holds():
-                continue  # somebody else may write them now
+                continue  # another leader may write them now
             try:
                 await self.once()
             except FlowschedError as error:
@@ -361,7 +361,7 @@ class Leader:
         """The workflows that live, slice by slice, so that others get their turn; then what waits is placed for the first time.
 
         Nothing is placed before all claims, and all that others' pods are now, are known. Before that, the executor is asked what
-        became of every pod whose end is not known; its answers come as events, after all of this.
+        became of every pod that has no recorded end; its answers come as events, after all of this.
         """
         if found.pods:
             await self._executor.adopt(found.pods)
@@ -394,7 +394,7 @@ class Leader:
 
     def holds(self) -> bool:
         """Whether this process leads, by its own monotonic clock: asked before anything is started in the cluster, since a
-        process that was paused does not know that another has taken over meanwhile. With SQLite nobody can have.
+        process that was paused does not know that another has taken over meanwhile. With SQLite no other can.
         """
         return self.epoch > 0 and (self._database.kind == "sqlite" or self._left_s() > 0)
 
@@ -453,7 +453,7 @@ class Leader:
         beside the first (P2).
 
         Raises:
-            ConfigurationError: It was used with another cluster, and nobody said that this one is gone.
+            ConfigurationError: It was used with another cluster, and `--take-over` does not say that that one is gone.
         """
         claim = Lease(self._database, CLUSTER)
         known, ours = (await claim.look()).holder, self._executor.identity
@@ -547,7 +547,7 @@ class Leader:
             await self.dispatcher.settled()
 
     def profile_changed(self, profile: Profile) -> None:
-        """Another policy is in force from now on, whoever leads."""
+        """Another policy is in force from now on, whether this process leads now or later."""
         self.profile = profile
         self._change(lambda _: ProfileChanged(profile))
 

@@ -41,7 +41,7 @@ class Found:
 
     Args:
         living: Workflows that live, oldest first.
-        pods: Our attempts whose end is not known.
+        pods: Our attempts that have no recorded end.
         last_seq: Number of the newest submission.
         bindings: uids of foreign pods that an earlier leader may have asked to bind.
     """
@@ -206,7 +206,7 @@ class Leftovers:
     def __init__(self, dispatcher: Dispatcher, specs: CheckedSpecs) -> None:
         self._dispatcher = dispatcher
         self._specs = specs
-        self._gone: set[str] = set()  #: nobody remembers them; expiry removes what they left
+        self._gone: set[str] = set()  #: workflows without a row; expiry removes their datasets
 
     async def run(self) -> None:
         """Look for ever: nodes may come later."""
@@ -279,7 +279,9 @@ class Reconciler:
         wanted = self._dispatcher.state.work.pods
         living = {name for name in found if name not in wanted}
         for name in living - self._seen.keys():
-            log.warning("an attempt lives that nobody asked for", pod=name, released_in_s=GRACE_MS // 1000)
+            log.warning(
+                "an attempt lives that the engine does not know", pod=name, released_in_s=GRACE_MS // 1000
+            )
         self._seen = {name: self._seen.get(name, now) for name in living}
         overdue = sorted(name for name, since in self._seen.items() if now - since >= GRACE_MS)
         if overdue:

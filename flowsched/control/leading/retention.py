@@ -19,7 +19,7 @@ from flowsched.store.workflows import Workflows
 log = structlog.get_logger(__name__)
 
 PERIOD_S: Final = 600.0
-#: From a start to the first clean-up: a machine whose clock is wrong when it boots has asked for the time by then.
+#: From a start to the first clean-up: a machine that boots with a wrong clock has asked for the time by then.
 FIRST_S: Final = 120.0
 _DAY_MS: Final = 86_400_000
 #: Between two transactions of a clean-up, so that others get their turn.
@@ -88,8 +88,8 @@ class Expiry:
     async def _evict(self) -> int:
         """Datasets of workflows that the database does not have leave the caches (the news comes back as events).
 
-        A workflow has its row from the moment it is accepted until expiry removes it. So the database alone says whose
-        datasets may go: whether a workflow is in memory may change between two awaits.
+        A workflow has its row from the moment it is accepted until expiry removes it. So the database alone says
+        which datasets may go: whether a workflow is in memory may change between two awaits.
         """
         held = await self._held()
         known = await self._reads.existing(list(held))

@@ -90,7 +90,7 @@ class Cromwell:
     """Asks the servers that may be asked.
 
     Args:
-        allowed: Their URLs: nothing else is ever contacted, whoever asks for it.
+        allowed: Their URLs. No request makes it contact another server.
         sources: Where imports are found: Cromwell's metadata have those of draft-2 workflows only.
     """
 
@@ -472,7 +472,7 @@ class PlanBook:
 
 
 async def _nothing(_run: str) -> None:
-    """Nobody waits for plans."""
+    """The default of `planned`: no component waits for plans."""
 
 
 def _names(node: NodePlan) -> tuple[str, ...]:

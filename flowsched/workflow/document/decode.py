@@ -104,7 +104,7 @@ class _Linker:
                 self.reader.fault(f"{draft.path}.name", shown(draft.claimed_name), expected)
         return numbers
 
-    # 1. Every name that is used exists, and nobody waits for itself.
+    # 1. Every name that is used exists, and no stage waits for itself.
     def check_references(self) -> None:
         edges = 0
         for number, draft in enumerate(self.drafts):
@@ -133,7 +133,7 @@ class _Linker:
         return parent
 
     def _producer(self, number: int, stage: str, output: str, path: str) -> int:
-        """The number of a stage whose output is used."""
+        """The number of the stage that writes an output; -1 if no such stage can be waited for."""
         known = self._parent(number, stage, f"{stage}.{output}", path)
         if known < 0 or output in self.outputs[known]:
             return known
@@ -161,7 +161,7 @@ class _Linker:
             found = f"a cycle: {' → '.join(stages)}"
             self.reader.fault(self.drafts[cycle[0]].path, found, "stages that do not wait for themselves")
 
-    # 3. Widths: those that are not said come from `index` inputs, parents first. 0 is a width nobody knows.
+    # 3. Widths: those that are not said come from `index` inputs, parents first. 0 is an unknown width.
     def resolve_widths(self) -> None:
         for number in set(range(len(self.drafts))) - set(self.order):
             self.drafts[number].spec = replace(self.drafts[number].spec, width=0)

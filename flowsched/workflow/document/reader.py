@@ -129,7 +129,7 @@ class Reader:
         self.fault(child(path, key), f"the key {shown(key)}", expected)
 
     def mapping(self, value: object, path: str) -> Mapping[str, object] | None:
-        """An object whose keys are texts."""
+        """An object with texts as keys."""
         if not isinstance(value, Mapping):
             self.fault(path, shown(value), "an object")
             return None

@@ -216,7 +216,7 @@ def _linked(draft: _Draft) -> list[TraceTask]:
     tasks = []
     for number, entry in enumerate(draft.entries):
         outputs = dict.fromkeys(_known_files(reader, file_numbers, entry.outputs))
-        # A file that a task changes in place is its output: nobody else can have written it before.
+        # A file that a task changes in place is its output: no other task can have written it before.
         inputs = dict.fromkeys(
             file for file in _known_files(reader, file_numbers, entry.inputs) if file not in outputs
         )

@@ -27,7 +27,7 @@ MAX_LOST: Final = 10
 #: Back-off before attempt k: 1 s, 2 s, 4 s … at most a minute.
 BACKOFF_MS: Final = 1_000
 MAX_BACKOFF_MS: Final = 60_000
-#: Reasons that say a pod was taken away on purpose; all others mean that nobody knows what became of it.
+#: Reasons that say a pod was taken away on purpose; all others mean that its end is not known.
 EVICTED: Final = frozenset({"Evicted", "Preempted", "Reclaimed", "Drained"})
 #: Beginnings of reasons that say a node or the API server refused a pod that the scheduler had room for: others were faster.
 REFUSED: Final = (
@@ -190,7 +190,7 @@ class Outcomes(Settling):
         self.settle()
 
     def _again(self, stage: StageRun, task: int, whole: bool, delay_ms: int) -> None:
-        """Give a failed task (or its whole gang, whose generation rises) back to the queue."""
+        """Give a failed task back to the queue, or its whole gang: the gang's generation then rises."""
         one = np.array([task])
         self._move(stage, one, _E.REQUEUE)
         self._next_attempt(stage, one)
@@ -210,12 +210,12 @@ class Outcomes(Settling):
         self._note(stage)
 
     def evict(self, stage: StageRun, tasks: Indices, reason: str, message: str) -> None:
-        """Take pods away for others, or off a node: nobody's fault, nobody's charge. A gang is taken away as a whole.
+        """Take pods away for others, or off a node. No retry is charged. A gang is taken away as a whole.
 
         What `task_evicted` says of failing is done; whatever else it says, the tasks wait again when their pods are gone.
 
         Args:
-            stage: Whose.
+            stage: The stage of the tasks.
             tasks: Which; of a gang any of its members.
             reason: "Preempted", "Reclaimed" or "Drained".
             message: For whom and why.
@@ -253,7 +253,7 @@ class Outcomes(Settling):
         anew do they come back with it. Where it could not go on without them, it is taken away as a whole.
 
         Args:
-            stage: Whose.
+            stage: The stage of the tasks.
             tasks: Which, all of one gang.
             reason: "Preempted" or "Reclaimed".
             message: For whom and why.
@@ -316,7 +316,7 @@ class Advance(Outcomes):
     """What the cluster, the scheduler and users say to one run, in one step."""
 
     def begin(self) -> None:
-        """The workflow was accepted: open what needs nobody."""
+        """The workflow was accepted: open the stages that wait for no other."""
         run = self.run
         self._set_run(RunState.PAUSED if run.paused else RunState.RUNNING)
         self.statement.assign(run, "started_ms", self.now)
@@ -379,7 +379,7 @@ class Advance(Outcomes):
     def gone(
         self, stage: StageRun, task: int, attempt: int, at_ms: int, reason: str, *, started: bool = True
     ) -> bool:
-        """There is no such pod any more and it did not say how it ended: nobody's fault, nobody's charge."""
+        """The pod exists no more and has not reported how it ended: it is not the task's fault, and no retry is charged."""
         if not self._holds(stage, task, attempt):
             return False
         self._account(stage, task, attempt, at_ms, -1)
@@ -404,9 +404,9 @@ class Advance(Outcomes):
         self.settle()
 
     def lose(self, stage: StageRun, shard: int) -> None:
-        """An output of this shard is nowhere any more although somebody waits for it: make it again."""
+        """No node has an output of this shard any more, and a stage still reads it: make it again."""
         if self.run.cancel_requested or self.run.reason:
-            return  # it is being cancelled or aborted: nobody will read it
+            return  # it is being cancelled or aborted: no task will read it
         tasks = stage.indices_of(shard)
         again = tasks[stage.task_state[tasks] == _S.SUCCEEDED]
         if len(again) == 0 or not stage.shard_done[shard]:
@@ -431,7 +431,7 @@ class Advance(Outcomes):
         self.settle()
 
     def _start_anew(self, stage: StageRun, tasks: Indices) -> None:
-        """The rest of a gang whose completing members run again: who is being released comes back, so does who was spare."""
+        """The completing members of a gang run again: members that are being released, or were spare, come back too."""
         states = stage.task_state[tasks]
         self._release(stage, tasks[states == _S.RELEASING], _S.QUEUED)
         spare = tasks[np.isin(states, (_S.SKIPPED, _S.CANCELLED))]

@@ -42,11 +42,11 @@ class Changes:
 
     tasks: dict[int, list[Indices]] = field(default_factory=dict)
     stages: set[int] = field(default_factory=set)
-    fresh: set[int] = field(default_factory=set)  #: stages nobody has looked at since they were touched
+    fresh: set[int] = field(default_factory=set)  #: touched stages that the step has not absorbed yet
     workflow: bool = False
     release: list[tuple[int, int]] = field(
         default_factory=list
-    )  #: (stage, task) whose pod shall be taken away
+    )  #: (stage, task) with a pod that shall be taken away
     freed: list[tuple[int, int, int]] = field(
         default_factory=list
     )  #: (stage, task, attempt) that holds nothing more

@@ -21,7 +21,7 @@ TOTALS: Final = ("queued_ms", "staging_ms", "running_ms", "bytes_local", "bytes_
 _STATES: Final = len(TaskState)
 _NAMES: Final = [state.name for state in sorted(TaskState)]
 _ENDED: Final = int(TaskState.SUCCEEDED)  #: this and all that follow are terminal
-#: Columns of which most stages have but one value, and what that is. They are arrays of one value, as long as nobody writes.
+#: Columns of which most stages have but one value, and what that is. They are arrays of one value until the first write.
 _RARE: Final[Mapping[str, tuple[type[np.generic], int]]] = {
     "attempt": (np.int32, 0),
     "node": (np.int32, -1),

@@ -25,10 +25,10 @@ class Read:
     group: int | None = None
     slot: int = 0
     match: Match = Match.ALL
-    shared: int | None = None  #: number of a file that nobody writes and every shard reads
+    shared: int | None = None  #: number of a file that no task writes and every shard reads
     own: tuple[
         int, ...
-    ] = ()  #: per shard, the number of a file that nobody writes; of this group only that shard reads it
+    ] = ()  #: per shard, the number of a file that no task writes; of this group only that shard reads it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def grouped(trace: Trace, kinds: Sequence[Hashable]) -> tuple[Group, ...]:
         found.scatter(crooked)
 
 
-#: In place of a class: files that nobody writes, and that `parent` only reads too.
+#: In place of a class: files that no task writes, and that `parent` only reads too.
 NOBODYS: Final = -1
 
 
@@ -146,7 +146,7 @@ class _Partition:
         return self._repaint()
 
     def _meet_outside(self, files: Sequence[int], readers: Sequence[Sequence[int]]) -> None:
-        """Files that nobody writes: all of them for every shard of a group, or for each shard its own.
+        """Files that no task writes: all of them for every shard of a group, or for each shard its own.
 
         Groups that read the same files shard by shard get one order, so that one file keeps one URI.
         """
@@ -339,7 +339,7 @@ class _Partition:
         return sorted(files, key=lambda file: (self.files[file], file))
 
     def _outside(self, colour: int, tasks: Sequence[int]) -> Iterator[Read]:
-        """Inputs that nobody writes: the same files for all shards, or for each its own."""
+        """Inputs that no task writes: the same files for all shards, or for each its own."""
         columns = [
             [file for file in self._by_class(self.trace.tasks[task].inputs) if self.files[file] == colour]
             for task in tasks

@@ -39,7 +39,7 @@ class Place:
     """Where tasks find what they need.
 
     Args:
-        folder: URI of the folder for the files that nobody writes, without a slash at its end.
+        folder: URI of the folder for the files that no task writes, without a slash at its end.
         image: With Python and flowsched, where the cluster uses images.
         env: Variables of every task.
     """
@@ -89,7 +89,7 @@ class Synthetic:
     files: Mapping[str, int]  #: below the folder of the inputs: path -> bytes
     tasks: tuple[Planned, ...]  #: in the order of the trace
     fewer_cores: int  #: tasks that kept more cores busy than a node has; they do the same on fewer
-    less_memory: int  #: tasks whose memory, scaled, no node has; they touch less
+    less_memory: int  #: tasks that, scaled, need more memory than a node has; they touch less
 
     def critical_path(self, trace: Trace) -> float:
         """Seconds: the longest way through the DAG, computing alone. No run is shorter."""
@@ -231,7 +231,7 @@ def _item(trace: Trace, group: Group, planned: Planned, scale: Scale) -> str:
 
 
 def _paths(groups: Sequence[Group]) -> dict[Read, str]:
-    """Where files that nobody writes lie: one path for each, or a folder for those that are read shard by shard."""
+    """Where files that no task writes lie: one path for each, or a folder for those that are read shard by shard."""
     found: dict[Read, str] = {}
     for group in groups:
         for read in group.reads:

@@ -26,7 +26,7 @@ class TraceFile:
 class TraceTask:
     """A task as it ran. Tasks and files are named by their numbers in the trace.
 
-    `parents` are all it waited for: those that were declared and those whose files it reads. Inputs and outputs have no
+    `parents` are all it waited for: the declared parents, and the tasks that wrote what it reads. Inputs and outputs have no
     file in common and name none twice. None stands where the trace says nothing.
     """
 

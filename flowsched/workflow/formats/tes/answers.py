@@ -83,7 +83,7 @@ class Try(Protocol):
 
     @property
     def exit_code(self) -> int | None:
-        """None if nobody knows, or none was."""
+        """None if it is not known, or if there was none."""
         ...
 
     @property
@@ -132,7 +132,7 @@ _NOTHING: Final = Report()
 
 
 def live_state(task: TaskState | None, goal: TaskState | None, *, started: bool) -> str:
-    """The state of a task whose workflow has not ended.
+    """The state of a task before the end of its workflow.
 
     Args:
         task: Its present state; None as long as nothing has touched it.
@@ -154,7 +154,7 @@ def live_state(task: TaskState | None, goal: TaskState | None, *, started: bool)
 
 
 def final_state(run: RunState, last: Try | None) -> str:
-    """The state of a task whose workflow has ended.
+    """The state of a task after the end of its workflow.
 
     Args:
         run: The workflow's state.
@@ -321,7 +321,7 @@ class _Outputs(msgspec.Struct):
 
 
 def _as_asked(logs: Sequence[Mapping[str, Any]], body: bytes) -> list[dict[str, Any]]:
-    """Logs whose delivered files have urls in the form the client gave: `file://` is not kept in a workflow's documents."""
+    """Logs that name delivered files by the URLs that the client gave: a workflow's document does not keep `file://`."""
     asked = [each.url for each in msgspec.json.decode(body, type=_Outputs).outputs]
     places = {
         "/" + url.removeprefix("file://").partition("/")[2].rstrip("/"): url.rstrip("/")

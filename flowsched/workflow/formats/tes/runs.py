@@ -121,7 +121,7 @@ def _is_script(given: Input) -> bool:
 
 
 def _after(task: Task, run: str, node: str) -> tuple[str, ...]:
-    """The nodes below whose folders the inputs lie, each once, in the order of the inputs."""
+    """The nodes that have the inputs below their folders, each once, in the order of the inputs."""
     nodes: dict[str, None] = {}
     for given in task.inputs or ():
         place = cromwell_place(given.url or "", run)

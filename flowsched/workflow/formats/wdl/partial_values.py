@@ -1,8 +1,8 @@
 """WDL values of which only a part is known, and functions that never guess the rest.
 
 miniwdl evaluates. What is not known stands in its values as an `Opaque`; any use of its value raises `Unknown`, with what would
-have to be known. So an expression has a value only if that follows from what is known: `length` of an array whose elements are
-not known yet, the branch of an `if` whose condition is known, a member of a struct of which another one is not.
+have to be known. So an expression has a value only if that follows from what is known: `length` of an array with
+unknown elements, the branch of an `if` with a known condition, a known member of a struct that has an unknown one.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Opaque(Value.Base):
 
     @property
     def value(self) -> Any:
-        """Nobody knows.
+        """Not known yet.
 
         Raises:
             Unknown: Always.
@@ -78,7 +78,7 @@ class Opaque(Value.Base):
 
     @property
     def json(self) -> Any:
-        """Nobody knows.
+        """Not known yet.
 
         Raises:
             Unknown: Always.

@@ -36,7 +36,7 @@ def plan_wdl(
     sizes: Mapping[str, int] | None = None,
     contents: Mapping[str, str] | None = None,
 ) -> Plan:
-    """The plan of a workflow whose sources are in memory.
+    """The plan of a workflow, from sources in memory.
 
     Args:
         given: The sources.
@@ -66,7 +66,7 @@ def plan_from(
     files: Files,
     offered: list[str] | None = None,
 ) -> Plan:
-    """The plan of a workflow whose sources a callback reads. See `plan_wdl`. Not inside a running event loop: miniwdl has its own.
+    """The plan of a workflow. A callback reads its sources. See `plan_wdl`. Not inside a running event loop: miniwdl has its own.
 
     Args:
         main: Name of the workflow's own source.

@@ -23,7 +23,7 @@ class Bound:
     Args:
         value: As far as it is known.
         kind: Its type, as it is declared.
-        data: Nodes whose outputs it is made from.
+        data: Nodes that wrote what it is made from.
         waits: Nodes that must have ended before it can be had, though nothing of theirs is in it.
     """
 

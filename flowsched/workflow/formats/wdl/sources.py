@@ -66,7 +66,7 @@ class Files:
 
 
 def files_of(sizes: Mapping[str, int], contents: Mapping[str, str]) -> Files:
-    """Files of which somebody said the size, or gave the text."""
+    """Files of which the caller gives the size or the text."""
 
     def size(name: str) -> int | None:
         return sizes[name] if name in sizes else len(contents[name].encode()) if name in contents else None
