@@ -34,7 +34,7 @@ class NodeInfo:
     taints: tuple[tuple[str, str, str], ...] = ()  #: (key, value, effect)
     rack: str = ""
     disk_rate: int = 500_000_000
-    disk_busy_rate: int = 0  #: of that, what others than our pods were measured to use; kept by the engine, not told by executors
+    disk_busy_rate: int = 0  #: of that, what others than our pods were measured to use; the engine keeps it, no executor reports it
     nic_in_rate: int = 117_000_000
     nic_out_rate: int = 117_000_000
     nic_in_busy_rate: int = 0  #: of that, what others than our copies were measured to use; the engine's, too

@@ -45,7 +45,7 @@ class GroupAllocation:
         self.cost_ms = max(self.cost_ms, cost_ms)
 
     def placement(self, group: int) -> Placement:
-        """As a plan tells it. `group` is the group's key."""
+        """The allocation as an entry of a plan. `group` is the group's key."""
         devices = tuple([self.devices[role] for role in sorted(self.devices)]) if self.devices else ()
         return Placement(group, tuple(self.nodes), tuple(self.missing), self.cost_ms, self.held, devices)
 

@@ -298,7 +298,7 @@ def first_turns(asker: BatchRequest, amount: Sequence[int], most: int, alike: Al
     """
     likely = (
         2 * most // len(asker.waiting) + 4
-    )  # pods of each; a wave that ends for lack of them is tried again
+    )  # pods of each; a batch that ends for lack of them is tried again
     level = _Level(asker, amount, most, alike, min(likely, ROW))
     found = level.order()
     if likely < ROW and level.merger.short and (found is None or (found.open and len(found.slots) < most)):
@@ -389,7 +389,7 @@ class _Level:
     def _given(
         self, names: Sequence[str], members: Sequence[_Member | list[_Member] | None]
     ) -> list[_Member] | None:
-        """The members, if something can be said of each. Queues that are told by their users (lists) are worked out at once."""
+        """The members, if each is known beforehand. Queues given by their users (lists) are worked out at once."""
         found = {name: each for name, each in zip(names, members, strict=True) if isinstance(each, _Member)}
         split = {name: each for name, each in zip(names, members, strict=True) if isinstance(each, list)}
         if len(found) + len(split) < len(names):

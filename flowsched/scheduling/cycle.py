@@ -136,7 +136,7 @@ class _Cycle:
         return looked - before
 
     def serve_nominated(self) -> None:
-        """Place the groups for which others have left (see `preemption`), the oldest first, before all other groups.
+        """Place the groups for which victims have left (see `preemption`), the oldest first, before all other groups.
 
         Each takes the room that is held for it, and what else is free.
         """
@@ -236,7 +236,7 @@ class _Cycle:
         return fit.pods < offer.tables[0].count and self.wait_for_room(offer.wanting(1), family)
 
     def stay(self, fit: Assignment) -> Reason | None:
-        """Let those pods of a bag wait that had better run where their outputs are gathered or their inputs are; the others go."""
+        """Let pods of a bag wait that are better off on the gather node or where their inputs are; its other pods go."""
         first = fit.offer.tables[0].first
         if fit.offer.group.home is None and (first is None or not first[fit.spots[0].nodes].any()):
             return None  # all is there

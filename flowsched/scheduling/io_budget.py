@@ -152,7 +152,9 @@ class Budgets:
         """
         short = [key for key, average in self.averages.items() if self._used.get(key, 0) < average]
         ordered: list[PodGroup] = []
-        alike: dict[tuple[int, bool], list[PodGroup]] = {}  #: a line is in the order of standings already
+        alike: dict[
+            tuple[int, bool], list[PodGroup]
+        ] = {}  #: a line is in the order of (priority, promised) already
         for group in groups:
             alike.setdefault(self._standing(group), []).append(group)
         for same in alike.values():

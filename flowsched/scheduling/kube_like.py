@@ -93,7 +93,9 @@ def _plan(
     while active:
         for stream in active if profile.interleave else active[:1]:
             if any(role.shape.rules is not None for role in stream.group.roles):
-                stream.offer = price(stream.group, snapshot, catalogue, profile)  # others may have come
+                stream.offer = price(
+                    stream.group, snapshot, catalogue, profile
+                )  # other pods may have been placed since
             if _offer_pod(stream, room, shares, snapshot, profile, full, statement):
                 placed.setdefault(stream.group.key, stream)
         active = [stream for stream in active if stream.next_role() is not None]

@@ -31,12 +31,12 @@ _ENDS: Final = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wait:
-    """A group that had better wait.
+    """A group that is better off waiting.
 
     Args:
-        reason: Why, and until when.
-        offer: For which nodes.
-        keep: What of it need not wait; None = nothing.
+        reason: Why it waits, and until when.
+        offer: Its request, limited to the nodes that it waits for.
+        keep: The assignment of its pods that need not wait; None = all wait.
     """
 
     reason: Reason
@@ -193,7 +193,7 @@ _CPU: Final = AXES.index("cpu")
 #: After waiting so many times the cost of a copy, a task stops waiting for its preferred node's queue: it waits only for the room
 #: that the next ends will free (`Delays`).
 _PATIENCE: Final = 20
-#: So many pods are thought about in one cycle, at most …
+#: One cycle forecasts so many pods, at most …
 _THOUGHTS: Final = 256
 #: … and none that will start later than this.
 _FURTHEST_MS: Final = 600_000
@@ -254,8 +254,8 @@ def half_a_node(snapshot: Snapshot, profile: Profile) -> tuple[int, ...]:
 
 
 class _Stays(NamedTuple):
-    """Pods that wait for home: how many, when the first of them can start, and when the last of them would be home from elsewhere
-    (ms from now).
+    """Pods that wait for the gather node: how many, when the first of them can start there, and when the last of their outputs
+    would be there if they ran elsewhere (ms from now).
     """
 
     pods: int
@@ -301,7 +301,7 @@ class AvailableTimes:
             tuple[int, int], None
         ] = {}  #: (group, node) where a group that waits will probably run, in order
         self.thoughts = 0
-        #: (home, shape's id, whether the inputs are there) of bags that wait for it -> the shape, and what `left` was then
+        #: (gather node, shape's id, whether the inputs are there) of bags that wait for it -> the shape, and what `left` was then
         self.stayed: dict[tuple[int, int, bool], tuple[Shape, int]] = {}
         if len(held):
             left = expected_ends(snapshot, held, default_runtime_ms, now) - now
@@ -352,16 +352,16 @@ class AvailableTimes:
         return int(self._part(node, asked[IO])) * min(runtime_ms, _LONGEST_MS)
 
     def at_home(self, fit: Assignment, full: Mask, runtime_ms: int, left: int) -> Wait | None:
-        """Whether (some pods of) a bag should wait for the node where their outputs will be gathered.
+        """Whether (some pods of) a bag should wait for the gather node, where their outputs are collected.
 
-        A pod that runs elsewhere has its output home when it has ended, what is on its way there before has come, and its own
-        has come too; a pod that waits, when the node has done its work and the pod's. What is sooner is chosen, pod by pod.
-        `left`: what tells `again` whether something was placed since.
+        If a pod runs elsewhere, its output is there once the pod has ended, and the bytes already on their way and its own have
+        arrived. If the pod waits, its output is there once the node has done its work and the pod's. The sooner is chosen, pod
+        by pod. `left`: `again` compares it to see whether anything was placed since.
         """
         group, local = fit.offer.group, fit.offer.local
         home = group.home
         if home is None or not full[home.node] or not fit.offer.tables[0].allowed[home.node]:
-            return None  # where it has room, its costs have been weighed already
+            return None  # if it has room, its costs were weighed already
         nodes = fit.spots[0].nodes
         away = np.flatnonzero(nodes != home.node)
         stays = self._stays(group, home, len(nodes) - len(away), len(away), runtime_ms)
@@ -374,8 +374,9 @@ class AvailableTimes:
         return Wait(self._stay(group, home, stays, runtime_ms), replace(fit.offer.wanting(1)), keep)
 
     def again(self, group: PodGroup, catalogue: Catalogue, left: int) -> Reason | None:
-        """Why a bag waits for its home as one like it did before, when there was room elsewhere and none there, as there is still
-        if nothing has been placed since. None = it has to be looked at.
+        """Why a bag waits for its gather node, if a bag like it did in this cycle and nothing has been placed since.
+
+        Then there is still room elsewhere and none on that node. None = the bag has to be considered.
         """
         home, shape = group.home, group.roles[0].shape
         if home is None or not self.stayed or group.gang or group.shut or group.staged_on:
@@ -406,7 +407,7 @@ class AvailableTimes:
         for _ in range(away):
             here = there + waiting
             start = max((work + here * asked[_CPU] * runtime_ms) // cores, (io + here * pod_io) // _DISK)
-            # Wherever they run: what these pods write, and what comes, has to be written at home.
+            # Wherever they run, the gather node's disk writes what these pods write, and what arrives.
             disk_ms = io // _DISK + (here + 1) * written_ms + (coming * 1000 // disk if disk else 0)
             gone = max(max(runtime_ms, coming * 1000 // rate) + sends_ms, disk_ms)
             if max(start + runtime_ms, disk_ms) < gone and waited < _PATIENCE * gone:
@@ -418,7 +419,7 @@ class AvailableTimes:
         return _Stays(waiting, first, dearest)
 
     def _stay(self, group: PodGroup, home: Home, stays: _Stays, runtime_ms: int) -> Reason:
-        """Count the pods that wait as work of their home; why they do."""
+        """Count the waiting pods as work of their gather node. Returns why they wait."""
         asked = group.roles[0].shape.requests
         self.work[home.node] += stays.pods * asked[_CPU] * runtime_ms
         self.io[home.node] += stays.pods * self._io_ms(home.node, asked, runtime_ms)
@@ -475,7 +476,7 @@ class AvailableTimes:
         return Wait(reason, fit.offer.wanting(1), without(fit, dearest_first[:waiting]))
 
     def foresee(self, offer: PlacementRequest, count: int, runtime_ms: int) -> None:
-        """Think where pods that find no room now will probably run, so that their data can go there."""
+        """Forecast where pods that find no room now will probably run, so that their data can go there."""
         missing = offer.missing
         if missing is None:
             return

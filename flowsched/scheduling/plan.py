@@ -26,15 +26,13 @@ class ReasonCode(StrEnum):
     RACK = "RackInsufficient"  #: it fits the cluster, but no single rack
     NEIGHBOURS = "KeptApart"  #: there is room, but affinity, spread or host ports keep it from there
     ZONES = "NumaZones"  #: there is room, but no single NUMA zone has room for one pod
-    NOMINATED = "WaitingForVictims"  #: others are being taken away for it; their room is its own
+    NOMINATED = "WaitingForVictims"  #: its victims are being taken away; their room belongs to it
     RESERVED = "HeldForReservation"  #: it would fit, but would delay a reserved gang
     QUEUE_LIMIT = "QueueLimit"  #: its queue's cap is reached
     QUEUE_ORDER = "QueueOrder"  #: its queue is first in, first out, and a group before it waits
     IO_BUDGET = "IoBudget"  #: cores and memory are free, the disk's bandwidth is spoken for
-    CACHE_FULL = "CacheFull"  #: the caches of nodes with room are full of what others read, or of what must not be lost
-    STORAGE_BUDGET = (
-        "StorageBudget"  #: a shared storage carries no more at a time than those read and write that run
-    )
+    CACHE_FULL = "CacheFull"  #: the caches of nodes with room are full of what other tasks read, or of what must not be lost
+    STORAGE_BUDGET = "StorageBudget"  #: a shared storage carries no more than what running pods read from it and write to it
     WAITING_FOR_DATA = "WaitingForData"  #: its inputs are being copied to where it shall run
     WAITING_FOR_LOCALITY = "WaitingForLocality"  #: the node with its data is nearly free, a copy takes longer
     BACKLOG_WINDOW = "BacklogWindow"  #: not looked at in this cycle: more important work was

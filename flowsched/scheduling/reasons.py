@@ -28,7 +28,7 @@ from flowsched.scheduling.state.snapshot import IO, PODS, Snapshot
 _WORDS = {"cpu": "CPU", "memory": "memory", "disk": "disk", "gpu": "GPU", "io": "disk bandwidth"}
 #: Axes that only count pods, of one kind or all.
 _MARKS = (PODS, ALIGNED)
-#: So many devices of a node are told.
+#: A reason lists so many devices of a node, at most.
 _SHOWN = 8
 _BINARY = (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10))
 

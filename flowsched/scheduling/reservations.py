@@ -344,7 +344,7 @@ class Reservations:
 # later moment, and taken room from the next earlier one, so that room is never expected before it is there.
 
 
-#: So many moments are told apart, at most, and fewer where nodes are many: so many numbers are kept.
+#: A timeline keeps so many moments, at most, and fewer if there are many nodes: so many numbers are kept.
 _MOMENTS: Final = 1_024
 _NUMBERS: Final = 4_000_000
 

@@ -67,7 +67,9 @@ class Victims:
         began = began[own]  # a gang has begun, or not, as one
         has_begun = began < _NEVER
         priority = np.full(size, -_NEVER, dtype=np.int64)
-        np.maximum.at(priority, unit, ledger.priority[slots])  # a gang of others may be of several priorities
+        np.maximum.at(
+            priority, unit, ledger.priority[slots]
+        )  # the pods of a foreign gang may have several priorities
         keys = (ledger.node[slots][first], -since, lost, qos, 2 * has_begun + (rest < 0), priority)
         order = _by_name(_sorted(keys), keys, [ledger.owner[slot] for slot in slots[first].tolist()])
         young = has_begun & (now - began < min_runtime_ms)

@@ -51,7 +51,7 @@ class SimulatedNode:
         )
 
     def told(self) -> dict[str, Any]:
-        """As the header of a trace tells it."""
+        """The node's values, for the header of a trace."""
         told = {
             "name": self.name, "cores": self.cores, "memory": self.memory, "gpus": self.gpus, "disk": self.disk,
             "nic_in": self.nic_in, "nic_out": self.nic_out, "cache": self.cache, "rack": self.rack,
@@ -73,7 +73,7 @@ class SimulatedStorage:
     seek_percent: int = 0
 
     def told(self) -> dict[str, Any]:
-        """As the header of a trace tells it."""
+        """The storage's values, for the header of a trace."""
         return {"name": self.name, "disk": self.disk, "nic_in": self.nic_in, "nic_out": self.nic_out}
 
 
@@ -87,7 +87,7 @@ class SimulatedCluster:
     reference: str | None = None
 
     def told(self) -> dict[str, Any]:
-        """As the header of a trace tells it."""
+        """The cluster's values, for the header of a trace."""
         return {
             "nodes": [node.told() for node in self.nodes],
             "storage": [self.storage.told()],

@@ -40,7 +40,7 @@ class Figures:
     undelivered: int
 
     def told(self) -> dict[str, Any]:
-        """As JSON tells it."""
+        """The values for JSON."""
         return {
             name: round(each, 6) if isinstance(each, float) else each for name, each in asdict(self).items()
         }

@@ -346,7 +346,7 @@ def limits_of(cluster: SimulatedCluster) -> TransferLimits:
 
 
 def shared_by(cluster: SimulatedCluster) -> Storage:
-    """The storage as a profile tells of it: its links and its disk bound what all nodes get."""
+    """The storage as a profile declares it: its links and its disk bound what all nodes get."""
     storage = cluster.storage
     reads, writes = (min(link, storage.disk) for link in (storage.nic_out, storage.nic_in))
     return Storage(storage.name, reads, writes)

@@ -42,7 +42,7 @@ SCENARIOS: Final = 19
 LOW, MIDDLE, HIGH = 1, 9, 17
 #: Runtimes are given at these levels, in per mille.
 LEVELS: Final = tuple(range(0, 1_001, 50))
-_STEP: Final = 50_000  #: the same in millionths, in which levels are told apart
+_STEP: Final = 50_000  #: the same in millionths, the distance between levels
 _WHOLE: Final = 1_000_000
 #: What is said of a runtime of which nothing was seen, in per mille of what is expected: from a third to three times as long.
 GUESSED: Final = (

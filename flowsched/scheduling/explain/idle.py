@@ -64,7 +64,7 @@ _OF: Final[Mapping[ReasonCode, Cause]] = {
 _NOWHERE: Final = (ReasonCode.NO_MATCHING_NODE, ReasonCode.LARGER_THAN_NODE)
 #: The causes of waiting for which pods are laid onto idle room, in this order: the nearest to running first.
 _FIRST: Final = (Cause.DATA, Cause.RESERVED, Cause.QUOTA, Cause.IO, Cause.STARTING, Cause.MISMATCH)
-#: So many kinds of waiting work are told apart, the most important ones; the others are one kind that may run anywhere.
+#: So many kinds of waiting work are kept apart, the most important ones; all others count as one kind that may run anywhere.
 KINDS: Final = 64
 #: More than any cluster has; so much of every kind can be added up in 64 bits.
 _MOST: Final = 1 << 55

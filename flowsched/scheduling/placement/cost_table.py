@@ -155,7 +155,7 @@ class PlacementRequest:
         return replace(self, tables=tuple(tables), company=None)
 
     def in_zones(self, snapshot: Snapshot) -> PlacementRequest:
-        """The offer as NUMA zones are now: some of its pods, or others, have been placed since."""
+        """The request as NUMA zones are now: pods, its own or of other groups, have been placed since."""
         if all(table.most is None for table in self.tables):
             return self
         now = zones_for(

@@ -44,7 +44,7 @@ NOWHERE: Final = NodeChoice(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.in
 
 
 class ScoreCache:
-    """The standings of one cycle. Made, used and dropped with its `Capacity`."""
+    """The score cache of one cycle. It is made, used and dropped with its `Capacity`."""
 
     def __init__(self, room: Capacity) -> None:
         self._room = room

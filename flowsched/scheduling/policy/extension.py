@@ -75,7 +75,7 @@ def plugin(kind: str) -> Callable[[F], F]:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What a plugin can be told: `type` is bool, int or str."""
+    """A parameter of a plugin: `type` is bool, int or str."""
 
     name: str
     type: type
@@ -199,7 +199,7 @@ class Guard:
     def rehearse(
         self, snapshot: Snapshot, catalogue: Catalogue, groups: Sequence[PodGroup], now: int
     ) -> None:
-        """Ask it once; its trouble tells how it went."""
+        """Ask it once; its trouble shows how it went."""
         raise NotImplementedError
 
 
@@ -299,7 +299,7 @@ _GUARDS: Final[Mapping[Kind, type[Guard]]] = {
 
 
 def guarded(what: Offered, parameters: Mapping[str, object]) -> Guard:
-    """A plugin told its parameters (those left out have their defaults)."""
+    """A plugin with its parameters (those left out have their defaults)."""
     told = {each.name: parameters.get(each.name, each.default) for each in what.parameters}
     return _GUARDS[what.kind](what.name, what.function, tuple(sorted(told.items())))
 

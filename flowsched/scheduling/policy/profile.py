@@ -35,7 +35,7 @@ from flowsched.workflow.document.limits import DEFAULT, Limits
 from flowsched.workflow.document.reader import Reader, child, shown
 from flowsched.workflow.spec import EMPTY
 
-#: The profile that others extend if they say nothing.
+#: The profile that a profile extends if it names none.
 BUILT_IN: Final = "flowsched"
 #: Fields of a profile that are not written in it: its key is its name, and `queues` stand beside the profiles.
 _ELSEWHERE: Final = frozenset({"name", "queues"})
@@ -307,7 +307,7 @@ class _Decoder:
         path = self.paths[name]
         known = dict.fromkeys((*written_fields(), "extends"), "")
         section = self.reader.section(self.raw[name], path, known)
-        self.made[name] = PROFILES[self.base]  # what is wrong is told once
+        self.made[name] = PROFILES[self.base]  # each fault is reported once
         if section is None:
             return None
         start = self._extended(name, section.values, path, below)

@@ -161,7 +161,7 @@ class QueueTree:
 
     @property
     def parents(self) -> frozenset[str]:
-        """Queues that others are below."""
+        """Queues that have queues below them."""
         return self._told().parents
 
     def _told(self) -> _Facts:
@@ -264,7 +264,7 @@ class Shares:
         return path
 
     def usage(self, name: str) -> list[int]:
-        """(R,) of the queue and those below it. The same list for the whole cycle: it changes with `add`."""
+        """(R,) what the queue and the queues below it hold. The same list for the whole cycle: it changes with `add`."""
         used = self._usage.get(name)
         if (
             used is None

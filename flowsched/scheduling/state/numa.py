@@ -44,7 +44,7 @@ class Zones:
         self._held = 0
 
     def __bool__(self) -> bool:
-        """Whether any node tells zones."""
+        """Whether any node reports zones."""
         return bool(self._told)
 
     # ---- nodes and pods ----
@@ -97,7 +97,7 @@ class Zones:
         return at < len(requests) and requests[at] > 0
 
     def most(self, requests: Sequence[int], nodes: int) -> Ints:
-        """(N,) how many pods that ask for so much the zones of each node take now; more than any count where it tells none."""
+        """(N,) how many pods with these requests the zones of each node take now; more than any count if it reports no zones."""
         self._refresh()
         return self._copies(self._free, requests, nodes)
 
@@ -124,7 +124,7 @@ class Zones:
         return vector
 
     def _rebuild(self) -> None:
-        """Zones are told again when they change, which is seldom."""
+        """Compute the arrays of zones again. Nodes report zones anew only when they change, which is seldom."""
         nodes = sorted(self._told)
         self._nodes = np.array(nodes, dtype=np.int64)
         self._rows = {node: row for row, node in enumerate(nodes)}

@@ -171,7 +171,7 @@ class Snapshot:
         names, index: Node names in index order, and back. A node keeps its index for ever.
         taint_sets: The distinct values of `taints`, by taint id.
         racks: Rack names by rack id. Nodes that name no rack are together in the rack "".
-        labels, taints: Per node, as the node told.
+        labels, taints: Per node, as reported.
         claims: Every claim by owner.
         nominations: Room that is being freed for a group, by the group's key; changed through statements.
         spent: Groups with a nomination that came to nothing, and when: for a while they ask for no other (`RETAKE_MS`).
@@ -220,13 +220,13 @@ class Snapshot:
         return len(self.names)
 
     def copy(self) -> Snapshot:
-        """A copy that can be changed while this one stays. What never changes (claims, nodes as told) is shared."""
+        """A copy that can be changed while this one stays. What never changes (claims, nodes as reported) is shared."""
         own = (self.claims, self.direct.claims, self.names, self.index, self.labels, self.taints, self._infos)
         memo: dict[int, Any] = {id(each): copy(each) for each in (*own, *self.ledger.flat)}
         return deepcopy(self, memo | {id(self.cache): {}})
 
     def info(self, node: int) -> NodeInfo:
-        """A node as it was told last."""
+        """A node as it was last reported."""
         return self._infos[node]
 
     @property

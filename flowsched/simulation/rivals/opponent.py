@@ -79,7 +79,7 @@ class Opponent:
         return self.world.file(file)
 
     def expected_s(self, task: TaskId) -> float:
-        """What computing it takes, as far as anyone can tell: the mean of its category."""
+        """How long it is expected to compute, in seconds: the mean of its category."""
         return self.world.workloads[task[0]].expected[self.job(task).category].compute_s
 
     def inputs(self, task: TaskId) -> list[FileId]:

@@ -126,7 +126,7 @@ def _over(amount: NDArray[np.int64], snapshot: Snapshot, column: str) -> NDArray
 def gather_home(
     snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, role: RoleRequest
 ) -> NDArray[np.int64] | None:
-    """(N,) ms by which one pod's outputs come home later than if it ran there; 0 at home. None = the group has no home.
+    """(N,) ms by which one pod's outputs reach the gather node later than if the pod ran there; 0 on it. None = there is none.
 
     They wait for what is on its way home already, as far as that takes longer than the pod itself.
     """
