@@ -99,7 +99,7 @@ def is_loopback(name: str) -> bool:
 def policy_of(request: web.Request, policies: Mapping[tuple[str, str], Policy]) -> Policy:
     """The policy of the route that aiohttp resolved, never of the path as text: no spelling gets round it.
 
-    What matched no route needs the token too: a stranger does not learn which routes exist.
+    What matched no route needs the token too: a client without it does not learn which routes exist.
     """
     resource = request.match_info.route.resource
     method = "GET" if request.method == "HEAD" else request.method

@@ -22,9 +22,9 @@ PREFIX: Final = "/api/v1"
 
 
 class Policy(Enum):
-    """Who may use a route. There is no default: `Route` asks for one."""
+    """Which clients may use a route. There is no default: `Route` asks for one."""
 
-    OPEN = "open"  #: anyone who can connect: health checks, and the static pages, which say nothing of this server
+    OPEN = "open"  #: any client that can connect: health checks, and the static pages, which say nothing of this server
     READ = "read"  #: needs the token, where one is set; changes nothing
     WRITE = "write"  #: needs the token, where one is set; refused to pages of other origins
 

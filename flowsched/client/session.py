@@ -194,7 +194,7 @@ def _retry_after(headers: Mapping[str, str]) -> float:
 
 
 def unreachable(url: str, error: BaseException) -> errors.Unavailable:
-    """Say who could not be reached, and what to do."""
+    """Say which server could not be reached, and what to do."""
     if isinstance(error, aiohttp.ClientPayloadError):
         return errors.Unavailable(f"the connection to {url} was cut in the middle of an answer")
     why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__

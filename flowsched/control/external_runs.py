@@ -321,7 +321,7 @@ class RunService(Service):
         raise NotFound(f"call {node!r} of run {run} has no shard {shard} so far; there are {known[:20]}")
 
     async def idle(self, *, since: str = DAY) -> IdleReportView:
-        """Why what was idle was idle. Only who leads knows."""
+        """Why what was idle was idle. Only the leader knows."""
         if self._leader.dispatcher is None:
             raise Unavailable("this process does not lead (yet): ask again in a moment")
         return idle_report(self._leader.idle, self._clock(), since)

@@ -73,7 +73,7 @@ async def open_output(
 
     Args:
         reads: What was published.
-        executor: Who has it.
+        executor: Has the bytes.
         memory: Says where it is supposed to lie, if this process knows and can look now.
         task: Workflow, stage number, stage, index.
         name: Of the output.
@@ -301,7 +301,7 @@ class Service:
         return await self.workflow(workflow)
 
     async def _carried_out(self, number: int) -> None:
-        """Wait until the leader in this process has committed a command: then who asks next sees what it did."""
+        """Wait until the leader in this process has committed a command: the next answer then shows what it did."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CARRIED_OUT_S):
                 while self._leader.intake is not None:

@@ -336,7 +336,7 @@ class TesService:
         return self._shown(ident, view, known)
 
     def _shown(self, ident: str, view: str, known: _Known) -> bytes:
-        """One answer. Why a task waits is worked out only for who asks for all of it."""
+        """One answer. Why a task waits is worked out only for the view FULL."""
         if view != "FULL":
             return _shown(ident, view, known, known.logs)
         why = waits(self._memory(), ident, self._clock()) if known.state not in answers.FINAL else ()

@@ -529,7 +529,7 @@ def _add(row: list[int], amount: Sequence[int], times: int) -> None:
 
 
 def _users(state: EngineState) -> dict[str, list[QueueUserView]]:
-    """The users of each queue who hold something, or did of late; who has not said who he is, is "" among others."""
+    """The users of each queue that hold something, or did of late. "" stands for submissions that named no user."""
     usage, axes = state.cluster.snapshot.usage, state.cluster.snapshot.axes
     faded = usage.faded()
     found: dict[str, list[QueueUserView]] = {}

@@ -208,7 +208,7 @@ def _learned(candidate: Candidate, number: int) -> tuple[str, str, int] | None:
 
 
 def _seated(candidate: Candidate, tasks: Indices) -> Indices:
-    """Who has a seat: whom the gang was placed with. Pod by pod the others come later, and all are counted."""
+    """The members with which the gang was placed. Under pod-by-pod placement the others come later, so all members count."""
     stage = candidate.stage
     members = stage.indices_of(int(tasks[0]) // stage.members)
     if not candidate.group.gang:
@@ -348,7 +348,7 @@ def place(recorder: Recorder) -> None:
     evictions.drop_unwanted(recorder, {group.key for group in groups})
     if not groups:
         if state.round.reasons or state.round.reservations or told:
-            _carried_out(recorder, Plan(reasons=told))  # who waited does not wait any more
+            _carried_out(recorder, Plan(reasons=told))  # no group waits any more
         pacing.looked(recorder, 0, backlog.wake_ms)
         return
     plan = _plan(recorder, groups)

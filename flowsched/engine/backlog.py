@@ -359,8 +359,10 @@ def _gangs(
 
 
 def _latecomers(stage: StageRun, shard: int, queued: Indices) -> Indices:
-    """Queued members that join a gang that goes on: those whom a policy restarts by themselves, and those without whom it is
-    smaller than its minimum (it was placed pod by pod, before the policy of the cluster changed).
+    """Queued members that join a gang that goes on.
+
+    A member joins if a policy restarts it alone, or if the gang is smaller than its minimum without it. The latter occurs if the
+    gang was placed pod by pod, before the policy of the cluster changed.
     """
     members = stage.indices_of(shard)
     states = stage.task_state[members]

@@ -174,7 +174,7 @@ class Explanation:
 def situations_of(state: EngineState, groups: Collection[int], now: int) -> dict[int, Situation]:
     """All that decides over backlog items that were not placed, on one private copy that may leave this thread.
 
-    Who holds a promise counts first, then those who are more important. An item that is not known (any more) is left out.
+    Groups with a reservation count first, then the more important ones. An item that is not known (any more) is left out.
     """
     waiting = {group: _situation(state, group, now) for group in groups if group in state.round.refused}
     if not waiting:

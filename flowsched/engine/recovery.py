@@ -257,7 +257,7 @@ def _demand(state: EngineState, run: WorkflowRun, stage: StageRun, role: int, po
 
 
 class Standing(TypedDict):
-    """What of a claim says who may take it away, and at what loss."""
+    """The fields of a claim that say which groups may evict it, and what would be lost."""
 
     unit: str
     priority: int

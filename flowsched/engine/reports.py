@@ -84,7 +84,7 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
 
 
 def _held(recorder: Recorder, name: str, reason: str, message: str) -> None:
-    """What keeps a pod from starting is kept for those who ask; not in SQL, since the cluster tells it again."""
+    """Keep what keeps a pod from starting, for explanations. It is not in SQL, since the cluster reports it again."""
     held(recorder, name, reason)
     if name in recorder.state.work.pods and reason:
         recorder.statement.put(recorder.state.work.held, name, (reason, message))

@@ -275,7 +275,7 @@ class Backend(TaskContainer):
         )
 
     def _make_mount_points(self) -> None:
-        """Files to mount the inputs on; made here, so that they belong to who runs miniwdl."""
+        """Files to mount the inputs on; made here, so that they belong to the user that runs miniwdl."""
         for here in self._streams():
             self.touch_mount_point(here)
         if not self._bind_inputs:

@@ -30,7 +30,7 @@ _WORKFLOW_STATE: Final = ("state", "reason", "started_ms", "ended_ms")
 
 
 class Step(NamedTuple):
-    """A delta and the epoch of the leader who decided it."""
+    """A delta and the epoch of the leader that decided it."""
 
     delta: Delta
     epoch: int
@@ -86,7 +86,7 @@ class Changes:
         """Which deltas must not be written at all: their leader is deposed, or they launch what was
         cancelled.
 
-        The lease's row stays locked until the commit: no one else can begin to lead in between. So do, on
+        The lease's row stays locked until the commit: no other process can begin to lead in between. So do, on
         PostgreSQL, the rows of workflows with launches: a cancel that comes now waits for this commit, and
         finds the launches.
         """

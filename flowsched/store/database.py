@@ -54,7 +54,7 @@ class FileLock:
         self._file: int | None = None
 
     def acquire(self) -> None:
-        """Take it, or say who has it. Does nothing where this object holds it.
+        """Take it, or name the process that has it. Does nothing where this object holds it.
 
         Raises:
             FileInUse: Another process holds it; the message names it.
@@ -83,7 +83,7 @@ class FileLock:
         self._file = file
 
     def owner(self) -> str:
-        """Who holds it, in words: process, host and since when (the file's own time, UTC)."""
+        """The holder, in words: process, host and since when (the file's own time, UTC)."""
         try:
             said = json.loads(self.path.read_bytes())
             since = datetime.fromtimestamp(self.path.stat().st_mtime, tz=UTC).isoformat(timespec="seconds")
@@ -105,7 +105,7 @@ class FileLock:
 
 #: The newest revision in `migrations/versions`: known here so that an ordinary start need not load alembic.
 REVISION: Final = "0007"
-#: Any number that no one else uses: replicas that start together migrate one after the other.
+#: Any number that no other lock uses: replicas that start together migrate one after the other.
 _ADVISORY_LOCK: Final = 0x666C6F77
 
 
@@ -776,5 +776,5 @@ def pauses(jitter: Callable[[], float], first_s: float = 0.01, longest_s: float 
 
 
 def chance() -> float:
-    """A number in [0, 1) from the system, for those who do not pass their own."""
+    """A number in [0, 1) from the system, for callers that do not pass their own."""
     return int.from_bytes(os.urandom(4), "big") / 2**32

@@ -63,7 +63,7 @@ class Lease:
     async def acquire(self, holder: str, ttl_ms: int, now_ms: int) -> int | None:
         """Begin to lead if no process does. Returns the new epoch, or None while another's lease runs.
 
-        A holder who asks again takes over from its own dead past: the epoch grows, whatever that past still
+        A holder that asks again takes over from its own dead past: the epoch grows, whatever that past still
         tries.
         """
         values = {"name": self._name, "holder": holder, "ttl": ttl_ms}
@@ -86,7 +86,7 @@ class Lease:
 
     @unbroken
     async def look(self) -> Holding:
-        """Who leads, for people and standbys."""
+        """The present leader, for people and standbys."""
         async with self._database.reading() as connection:
             row = (await connection.execute(self._look, {"name": self._name})).first()
         if row is None:

@@ -35,7 +35,7 @@ class Repeats:
     """For how long a key stands for the workflow it was first used for. Without such a rule it does for ever.
 
     A workflow that lives and is older than `since_ms` counts if `while_live`. One that has ended counts if it is younger and its
-    sender has not heard of it: who asks about a task has its id, and sends it once more on purpose.
+    sender has not heard of it. A client that asks about a task has its id, so it sends the same task again on purpose.
     """
 
     since_ms: int

@@ -80,7 +80,7 @@ def _task_key() -> tuple[Column[Any], ...]:
     )
 
 
-#: Who leads, by name of the lease. `epoch` only ever grows; every write of a leader carries it.
+#: The leader, by name of the lease. `epoch` only ever grows; every write of a leader carries it.
 lease: Final = Table(
     "lease",
     metadata,

@@ -264,7 +264,7 @@ class GroupWriter:
             item.settle(outcome)
 
     def _fail(self, group: Sequence[_Item], error: Exception) -> None:
-        """Tell the callers; where the database was busy, those who have time left wait on."""
+        """Tell the callers. If the database was busy, those with time left wait on."""
         patient: list[_Item] = []
         if isinstance(error, StorageBusy) and not isinstance(error, OutcomeUnknown):
             patient = [item for item in group if item.since + self._retry_s > self._monotonic()]

@@ -140,7 +140,7 @@ def gets_whole_cores(resources: Resources, limits: Resources | None) -> bool:
 
 
 class QosClass(IntEnum):
-    """What a pod was promised, as Kubernetes computes it from requests and limits; who was promised less is taken away first."""
+    """What a pod was promised, as Kubernetes computes it from requests and limits. Pods with less of it are evicted first."""
 
     BEST_EFFORT = 0  #: it asks for neither CPU nor memory, and has no limits of them
     BURSTABLE = 1  #: it asks for some, and may use more
@@ -303,7 +303,7 @@ class Call:
 
     run: str  #: same text, same run
     run_name: str
-    source: str  #: "cromwell", "snakemake", "miniwdl", "tes": who said so
+    source: str  #: the client that named the call: "cromwell", "snakemake", "miniwdl" or "tes"
     node: str  #: the call, with the sub-workflows it is in
     shard: int | None = None
     attempt: int = 1

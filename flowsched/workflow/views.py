@@ -23,7 +23,7 @@ class WorkflowView(View, kw_only=True):
     id: str
     name: str
     queue: str
-    user: str = ""  #: who submitted it, as its document says
+    user: str = ""  #: the user that submitted it, as its document says
     priority: int
     labels: dict[str, str]
     state: str
@@ -99,7 +99,7 @@ class TaskView(View, kw_only=True):
     role: str
     item: str | None = None
     state: str
-    qos: str = ""  #: BestEffort, Burstable or Guaranteed: who was promised less makes way for others first
+    qos: str = ""  #: BestEffort, Burstable or Guaranteed: pods with the lesser promise are evicted first
     reason: str = ""
     attempt: int
     node: str | None = None

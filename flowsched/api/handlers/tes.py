@@ -192,7 +192,7 @@ async def create_tes_task(call: Call[TesQuery]) -> web.Response:
 
 
 def _client(request: web.Request) -> str:
-    """Who sends: its program and its credentials. Not its address, which changes on the way through proxies."""
+    """The sender: its program and its credentials. Not its address, which changes on the way through proxies."""
     told = "\n".join((request.headers.get("User-Agent", ""), request.headers.get("Authorization", "")))
     return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()
 

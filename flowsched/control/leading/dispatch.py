@@ -206,9 +206,7 @@ class Dispatcher:
         self._at_rest.clear()
         under_way = asyncio.ensure_future(asyncio.to_thread(work))
         under_way.add_done_callback(lambda _: self._at_rest.set())
-        return await asyncio.shield(
-            under_way
-        )  # a thread cannot be broken off: who waits for rest waits for its end
+        return await asyncio.shield(under_way)  # a thread cannot be broken off: `rest` waits for its end
 
     async def _commit(self, result: Step) -> None:
         if not result.delta:

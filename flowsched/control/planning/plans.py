@@ -509,7 +509,7 @@ _SLICE: Final = 1_000
 
 
 class Ranks(Protocol):
-    """Who knows ranks: `plans.PlanBook`."""
+    """Knows ranks: `plans.PlanBook`."""
 
     async def rank_ms(self, call: Call, labels: Mapping[str, str]) -> int | None:
         """See `PlanBook.rank_ms`."""
@@ -529,7 +529,7 @@ async def with_rank(spec: WorkflowSpec, raw: bytes, known: Ranks) -> tuple[Workf
 
 
 class NewestPlan(Ranks, Protocol):
-    """Who knows ranks, and which plan is the newest: `plans.PlanBook`."""
+    """Knows ranks, and which plan is the newest: `plans.PlanBook`."""
 
     async def newest(self) -> str | None:
         """See `PlanBook.newest`."""

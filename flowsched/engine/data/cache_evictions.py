@@ -30,7 +30,7 @@ from flowsched.workflow.run.states import TaskState
 Indices = NDArray[np.int64]
 #: Data that wait for their task's cores longer than this may be dropped for others.
 _PATIENCE_MS: Final = 600_000
-#: Who is refused for lack of cache is looked at again after so long, although nothing happens.
+#: A round looks again at groups that were refused for lack of cache after so long, even if nothing happens.
 _AGAIN_MS: Final = 60_000
 #: A copy that is ordered ahead of time replaces only what is worth less than this part of it.
 _AHEAD_PART: Final = 2
@@ -90,7 +90,7 @@ def _moves(state: EngineState, hold: Hold) -> bool:
     return any(hold.node not in state.cluster.catalogue.nodes_of(dataset) for dataset in hold.datasets)
 
 
-# ---- who is placed ----
+# ---- tasks that are placed ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def hold_room(recorder: Recorder, candidate: Candidate, task: int, node: int, *,
         shelves.used_at[dataset, node] = recorder.now
 
 
-# ---- who moves ahead ----
+# ---- copies that are ordered ahead ----
 
 
 def admit_ahead(recorder: Recorder, orders: Sequence[TransferOrder]) -> list[TransferOrder]:
@@ -264,7 +264,7 @@ def came(recorder: Recorder, dataset: int, node: int) -> None:
         recorder.statement.put(shelves.refetched_bytes, node, again)
 
 
-# ---- who waits ----
+# ---- groups that wait for cache ----
 
 
 def full(recorder: Recorder, candidate: Candidate) -> Reason:
@@ -314,7 +314,7 @@ def explained(recorder: Recorder, reason: Reason, group: PodGroup) -> Reason:
 
 
 def end_look(recorder: Recorder, plan: Plan, groups: dict[int, PodGroup]) -> Plan:
-    """Say of those who wait for cache what it holds; and who has waited long is left room by the others."""
+    """Say of groups that wait for cache what it holds. The first that has waited long reserves nodes: others leave it room."""
     state = recorder.state
     waiting = [
         reason for reason in plan.reasons if reason.code is ReasonCode.CACHE_FULL and reason.group in groups

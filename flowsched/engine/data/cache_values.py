@@ -223,7 +223,7 @@ def note_ended(state: EngineState, workflow: str, spec: WorkflowSpec) -> None:
 # ---- what may be dropped ----
 
 
-#: A last copy is dropped, and a limit gives way, for who has waited so long on a node where nothing is held for others.
+#: For a task that has waited so long, a last copy is dropped and a limit gives way, on a node that holds nothing for others.
 LAST_RESORT_MS: Final = 600_000
 #: Where a reader is expected, a copy is worth so many times more than elsewhere.
 _EXPECTED_HERE: Final = 4

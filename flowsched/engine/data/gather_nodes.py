@@ -87,7 +87,7 @@ def divided(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | N
 def home_of(
     state: EngineState, run: WorkflowRun, stage: StageRun, shard: int, far: int = _FAR
 ) -> Home | None:
-    """The home of those who read this shard's output; None = it has none. `far`: who gathers how many stages on is looked at."""
+    """The gather node of this shard's output; None = it has none. `far`: how many stages on the search goes."""
     gather = gather_of(state, run, stage)
     if gather is None or len(state.cluster.snapshot) < 2:
         return None
@@ -108,7 +108,7 @@ def home_of(
 
 
 def _find(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:
-    """By whom, in the end, what a stage writes is gathered."""
+    """Find how the outputs of a stage are gathered in the end; None = no stage gathers them."""
     gather = _find_gather(state, run, stage)
     if gather is not None:
         state.data.home_work[run.id, gather.consumer] = gather.work
@@ -275,7 +275,7 @@ def _read_by(run: WorkflowRun, parent: StageRun, consumer: StageRun, reader: int
 def _written_ms(state: EngineState, more: int) -> NDArray[np.int64]:
     """(N,) ms that nodes' disks take for what is gathered there, and so many bytes more: they are written wherever they come from.
 
-    An output that several read counts for each of them in part: those who read the same are often at home together.
+    An output with several readers counts for each of them in part: tasks that read the same often share a gather node.
     """
     written = np.full(len(state.cluster.snapshot), more, dtype=np.int64)
     for (workflow, number, _), node in state.data.homes.items():
@@ -287,7 +287,7 @@ def _written_ms(state: EngineState, more: int) -> NDArray[np.int64]:
 
 
 def _from_elsewhere(state: EngineState, run: WorkflowRun, consumer: StageRun, node: int) -> int:
-    """Bytes that others who gather for the same readers will send to a node, since their homes are elsewhere."""
+    """Bytes that stages with the same readers will send to a node, because they gather on other nodes."""
     readers = {edge.child for edge in run.graph.edges_out[consumer.number]}
     sent = 0
     for (workflow, number, _), at in state.data.homes.items():
@@ -299,7 +299,7 @@ def _from_elsewhere(state: EngineState, run: WorkflowRun, consumer: StageRun, no
 
 
 def _own_part(state: EngineState, run: WorkflowRun, consumer: StageRun) -> int:
-    """Bytes that one shard of a stage is expected to gather, each divided among all who read it."""
+    """Bytes that one shard of a stage is expected to gather, each divided among all its readers."""
     part = 0
     for spec in consumer.spec.inputs:
         if spec.stage is None:

@@ -251,7 +251,7 @@ def spreading(recorder: Recorder) -> Iterator[TransferWant]:
 
 
 def _rank(run: WorkflowRun, spread: Spread, nodes: int, copy_ms: int) -> int | None:
-    """The rank of the first who will read it soon; None where too few will, or none before long, or all too soon for a copy."""
+    """The rank of the first stage that reads it soon. None if too few shards read it, or no stage waits long enough for a copy."""
     if run.paused or run.cancel_requested or sum(run.stages[s].spec.width for s in spread.stages) < nodes:
         return None
     pending = [run.stages[s] for s in spread.stages if run.stages[s].counts[TaskState.PENDING]]

@@ -319,7 +319,7 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
 
 
 def _count_inbound(recorder: Recorder, order: TransferOrder) -> None:
-    """All that is still to come of a dataset is on its way with its first piece: who is placed next shares the link with it."""
+    """Count all that is still to come of a dataset from its first piece on: tasks placed next share the link with it."""
     state, pair = recorder.state, (order.dataset, order.dest)
     coming = state.data.coming_in.get(pair)
     if coming is None:

@@ -22,7 +22,7 @@ from flowsched.engine.transaction import Recorder
 from flowsched.executor.foreign import Evict, Stake
 from flowsched.scheduling.state.claims import ClaimKind
 
-#: A unit that could not be evicted is left alone for so long; who asked for it does not ask again sooner either.
+#: A unit that could not be evicted is left alone for so long. The group that asked for it does not ask again sooner either.
 SPARE_MS: Final = 60_000
 #: From here on Kubernetes' own classes (`system-cluster-critical` …): without such pods a cluster does not work.
 CRITICAL: Final = 2_000_000_000
@@ -50,7 +50,7 @@ def budget_seen(recorder: Recorder, name: str, allowed: int | None) -> None:
 
 
 def settle(recorder: Recorder) -> None:
-    """Bring claims up to date: who may be taken away, together with whom, and what would be lost."""
+    """Bring claims up to date: which pods may be evicted, which ones go together, and what would be lost."""
     state = recorder.state
     for unit, (key, until) in list(state.foreign.spared.items()):
         if recorder.now < until:

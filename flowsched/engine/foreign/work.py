@@ -34,7 +34,7 @@ from flowsched.executor.foreign import (
 )
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 
-#: How long a gang may stand half placed before those who have a node are taken away (FAULTS.md P4).
+#: How long a gang may stay half placed before its placed pods are taken away (FAULTS.md P4).
 T_GANG_MS: Final = 60_000
 #: How long room of `min_resources` is kept for pods that do not come.
 HOLD_MS: Final = 600_000

@@ -50,7 +50,7 @@ class Coming(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """By whom the outputs of a stage are gathered: stage `consumer`, and how its shards meet those of the producer."""
+    """How the outputs of a stage are gathered: by stage `consumer`, and how its shards meet those of the producer."""
 
     consumer: int
     match: Match
@@ -83,7 +83,7 @@ class DataState:
         push_backlog: Node -> bytes of `pushes` to it.
         spreads: Workflow -> what may be worth having everywhere.
         foreseen: (dataset, node) -> what waiting tasks will read there.
-        gathers: (workflow, stage) -> who gathers what it writes.
+        gathers: (workflow, stage) -> how its outputs are gathered.
         gathered: (workflow, stage) -> stages it gathers, and of how many of their shards.
         coming: (workflow, stage) -> shard -> (its gather node, bytes on their way there); until a producer changes.
         homes: (workflow, stage, shard) -> its gather node, where it shall find its inputs.

@@ -88,7 +88,7 @@ class ForeignWork:
 
 @dataclass(slots=True)
 class ForeignState:
-    """Groups of foreign pods, and who of them may be taken away.
+    """Groups of foreign pods, and which of the pods may be evicted.
 
     Attributes:
         groups: The groups, by key.

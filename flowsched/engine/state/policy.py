@@ -14,7 +14,7 @@ class PolicyState:
 
     Attributes:
         profile: The policy in force.
-        queues: Who pays, and in which order.
+        queues: The queues, with their shares, guarantees and caps.
         epoch: Of this leader; part of every intent.
         secret: The tokens of gangs are derived from it. It is never written anywhere.
         mounted: All data lie on a storage that every node mounts, and pods read and write there: a policy without locality stages

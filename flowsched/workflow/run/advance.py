@@ -218,7 +218,7 @@ class Outcomes(Settling):
             stage: The stage of the tasks.
             tasks: Which; of a gang any of its members.
             reason: "Preempted", "Reclaimed" or "Drained".
-            message: For whom and why.
+            message: The reason in words.
         """
         if stage.spec.gang:
             members = np.unique(tasks // stage.members)[:, None] * stage.members + np.arange(stage.members)
@@ -256,7 +256,7 @@ class Outcomes(Settling):
             stage: The stage of the tasks.
             tasks: Which, all of one gang.
             reason: "Preempted" or "Reclaimed".
-            message: For whom and why.
+            message: The reason in words.
         """
         members = stage.indices_of(int(tasks[0]) // stage.members)
         stays = members[~np.isin(members, tasks)]

@@ -160,7 +160,7 @@ class Moves:
             self.statement.put(stage.returned, code, stage.returned.get(code, 0) + by)
 
     def _release(self, stage: StageRun, tasks: Indices, goal: TaskState) -> None:
-        """Take pods away. A stronger goal is not weakened: who shall be cancelled is not queued again."""
+        """Take pods away. A stronger goal is not weakened: a task that shall be cancelled is not queued again."""
         if len(tasks) == 0:
             return
         releasing = stage.task_state[tasks] == _S.RELEASING
@@ -330,7 +330,7 @@ class Settling(Moves):
             self._note(stage)
 
     def _spare(self, stage: StageRun, succeeded: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """(members,) True where the role's minimum has succeeded: who was never placed is not waited for."""
+        """(members,) True where the role's minimum has succeeded: no member that was never placed is waited for."""
         spare = np.zeros(len(succeeded), dtype=np.bool_)
         for number, role in enumerate(stage.spec.roles):
             of_role = stage.role_of == number

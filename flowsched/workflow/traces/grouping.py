@@ -2,7 +2,7 @@
 
 A stage's shards have the same inputs and outputs, and meet those of another stage in one of three ways (`index`, `chunk`,
 `all`). So tasks may share a stage only if the trace's files relate them to every neighbour in exactly such a way. Found by
-refining: start with all tasks of one kind together, divide a group whenever its members differ in what they read or who
+refining: start with all tasks of one kind together, divide a group whenever its members differ in what they read or what
 reads them (colours of tasks and files, as in testing graphs for isomorphism), or when two groups meet in no such way. A task
 alone can always be said, so it ends, and it ends right; it does not always find the fewest stages.
 """
