@@ -12,6 +12,7 @@ from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.api.watch import Batch
 from flowsched.cluster.kubernetes.dra.claims import DeviceClaims
 from flowsched.cluster.kubernetes.dra.inventory import API, places_of
+from flowsched.cluster.kubernetes.objects.release import GpuSettings
 from tests.deploy.conftest import Cluster
 from tests.deploy.rendering import (
     BASE,
@@ -150,7 +151,8 @@ def test_the_service_may_not(installed: Cluster, verb: str, resource: str, names
 
 async def test_the_service_may_claim_gpus(installed: Cluster) -> None:
     """The whole life of a claim by the service's own account: since 1.36 an allocation needs a right that no call shows."""
-    driver, settings = "rights.gpu.test", replace(SETTINGS, gpu_fractions="dra", gpu_driver="rights.gpu.test")
+    driver = "rights.gpu.test"
+    settings = replace(SETTINGS, gpu=GpuSettings(fractions="dra", driver=driver))
     settings = replace(settings, namespace="flowsched")
     async with (
         Client(installed.connection("admin")) as admin,

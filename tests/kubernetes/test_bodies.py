@@ -13,6 +13,7 @@ import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.objects.labels import ours
+from flowsched.cluster.kubernetes.objects.release import StepSettings
 from flowsched.cluster.kubernetes.objects.request_bodies import binding, deletion
 from flowsched.cluster.kubernetes.pods.gang_objects import gang_secret, gang_service
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
@@ -185,7 +186,7 @@ async def test_the_qos_class_is_what_limits_promise(client: Client, strict: str)
     whole = w.task(cpu_millicores=2000)
     outputs = (OutputFile("bam", "a.bam", "flowsched:x"),)
     inputs = (InputFile("x", ("s3://x",)),)
-    generous = replace(settings, step_cpu_millicores=10, step_memory_bytes=64 << 20)
+    generous = replace(settings, steps=StepSettings(cpu_millicores=10, memory_bytes=64 << 20))
     at_once = replace(settings, pod_level_resources=True)
     limited = w.LIMITED
     found = {}

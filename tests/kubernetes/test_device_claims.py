@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from flowsched.cluster.kubernetes.api.client import Client, Connection
 from flowsched.cluster.kubernetes.dra.claims import DeviceClaims
 from flowsched.cluster.kubernetes.dra.inventory import FINALIZER
 from flowsched.cluster.kubernetes.executor import KubernetesCluster
-from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
+from flowsched.cluster.kubernetes.objects.release import GpuSettings
 from flowsched.executor.protocol import NodeChanged
 from tests.kubernetes import device_world as gpus
 from tests.kubernetes.device_world import CONFIG, Gpus, given, reserved, until, workflow
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.kubernetes
 @pytest.fixture
 async def world(api: Connection, namespace: str, tmp_path: Path) -> AsyncIterator[Gpus]:
     nodes = [NodeTemplate(f"{namespace}-n", cpu="16", extended={"nvidia.com/gpu": "7"})]
-    release = {"gpu_fractions": "dra", "gpu_driver": f"{namespace}.gpu.test"}
+    release = {"gpu": GpuSettings(fractions="dra", driver=f"{namespace}.gpu.test")}
     async with Gpus(api, namespace, tmp_path, nodes, agents=False, agent_port=0, **release) as world:
         yield world
 
@@ -400,8 +401,7 @@ async def listed(claims: DeviceClaims, client: Client) -> None:
 async def test_no_class_is_said_clearly(world: Gpus) -> None:
     """A pod is not bound to a device of a class that there is not."""
     release = world.settings().release
-    names = {name: getattr(release, name) for name in release.__slots__}
-    settings = ReleaseSettings(**names | {"gpu_device_class": "no-such-class"})
+    settings = replace(release, gpu=replace(release.gpu, device_class="no-such-class"))
     claims = DeviceClaims(world.client, settings, LEASE)
     await listed(claims, world.client)
     problem = await claims.reserve(half(world, "fs-wf-s-0-1"), "uid", lambda *_: None)

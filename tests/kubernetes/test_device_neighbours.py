@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client
+from flowsched.cluster.kubernetes.objects.release import GpuSettings
 from tests.kubernetes.conftest import require, running
 from tests.kubernetes.device_world import API, Gpus, given, reserved, until, workflow
 from tests.kubernetes.exec_world import make
@@ -33,7 +34,7 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 async def world(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Gpus]:
-    release = {"gpu_fractions": "dra", "gpu_driver": f"{SPACE}.gpu.test"}
+    release = {"gpu": GpuSettings(fractions="dra", driver=f"{SPACE}.gpu.test")}
     nodes = [NodeTemplate(f"{SPACE}-n", cpu="16")]
     async with Gpus(
         plane.connection(), SPACE, tmp_path, nodes, agents=False, agent_port=0, **release

@@ -17,6 +17,7 @@ from flowsched.cluster.kubernetes.api.watch import Watches
 from flowsched.cluster.kubernetes.dra.claims import DeviceClaims, claimed_devices
 from flowsched.cluster.kubernetes.dra.inventory import API, places_of
 from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.objects.release import GpuSettings
 from flowsched.cluster.kubernetes.objects.request_bodies import MERGE
 from flowsched.errors import ConfigurationError
 from tests.kubernetes import device_world as gpus
@@ -24,7 +25,7 @@ from tests.kubernetes import written as w
 from tests.kubernetes.exec_world import LEASE, make
 from tests.kubernetes.fake import FakeApi
 
-SETTINGS = replace(w.SETTINGS, gpu_fractions="dra", gpu_driver="gpu.test")
+SETTINGS = replace(w.SETTINGS, gpu=GpuSettings(fractions="dra", driver="gpu.test"))
 NODES = ("n1", "n2")
 PODS = 60
 #: So often others write as fast as they can; then ten times a second: on a slow machine, too, every write has its turn.

@@ -31,12 +31,13 @@ from flowsched.cluster.kubernetes.dra.inventory import (
     places_of,
     status_patch,
 )
+from flowsched.cluster.kubernetes.objects.release import GpuSettings
 from flowsched.cluster.kubernetes.settings import from_environment
 from flowsched.errors import ConfigurationError
 from tests.kubernetes import written as w
 
 DRIVER = "gpu.test"
-SETTINGS = replace(w.SETTINGS, gpu_fractions="dra", gpu_driver=DRIVER)
+SETTINGS = replace(w.SETTINGS, gpu=GpuSettings(fractions="dra", driver=DRIVER))
 
 
 def piece(
@@ -318,7 +319,7 @@ def test_a_claim_is_on_one_device() -> None:
     assert place.claim.startswith("fs-gpu-")
     assert place.claim.endswith("-3")
     assert claim_name("node-7", 3, replace(SETTINGS, instance="other")) != place.claim
-    told = json.loads(claim_manifest(place, replace(SETTINGS, gpu_device_class="big")))
+    told = json.loads(claim_manifest(place, replace(SETTINGS, gpu=replace(SETTINGS.gpu, device_class="big"))))
     assert told["metadata"]["finalizers"] == [FINALIZER] == ["resource.kubernetes.io/delete-protection"]
     assert told["metadata"]["labels"] == {
         "app.kubernetes.io/name": "flowsched-task",
@@ -330,7 +331,7 @@ def test_a_claim_is_on_one_device() -> None:
     assert told["metadata"]["annotations"] == {"flowsched.io/node": "node-7", "flowsched.io/gpu": "3"}
     exactly = {"deviceClassName": "big", "allocationMode": "ExactCount", "count": 1}
     assert told["spec"] == {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
-    assert SETTINGS.device_class == DRIVER
+    assert SETTINGS.gpu.claimed_class == DRIVER
 
 
 def test_an_allocation_is_what_kube_scheduler_would_write() -> None:

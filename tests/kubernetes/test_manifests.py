@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from flowsched.cluster.kubernetes import orders
 from flowsched.cluster.kubernetes.agent_keys import signing_key_of
-from flowsched.cluster.kubernetes.objects.release import Extras, Refusal, SharedVolume
+from flowsched.cluster.kubernetes.objects.release import (
+    Extras,
+    GpuSettings,
+    Refusal,
+    SharedVolume,
+    StepSettings,
+)
 from flowsched.cluster.kubernetes.pods.container_task import addressed, input_path
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
 from flowsched.cluster.node.environment import Paths, environment
@@ -188,7 +194,7 @@ def test_a_task_sees_what_it_sees_on_a_laptop(seed: int) -> None:
     [
         (0, (), {}, {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}, {}),
         (2000, (1, 3), {}, {}, {"nvidia.com/gpu": "2"}),
-        (1000, (3,), {"gpu_resource": "amd.com/gpu"}, {}, {"amd.com/gpu": "1"}),
+        (1000, (3,), {"resource": "amd.com/gpu"}, {}, {"amd.com/gpu": "1"}),
         (
             250,
             (3,),
@@ -196,11 +202,11 @@ def test_a_task_sees_what_it_sees_on_a_laptop(seed: int) -> None:
             {"CUDA_VISIBLE_DEVICES": "3", "NVIDIA_VISIBLE_DEVICES": "all", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
             {},
         ),
-        (250, (3,), {"gpu_fractions": "runtime"}, {"NVIDIA_VISIBLE_DEVICES": "3"}, {}),
+        (250, (3,), {"fractions": "runtime"}, {"NVIDIA_VISIBLE_DEVICES": "3"}, {}),
         (
             2000,
             (1, 3),
-            {"gpu_resource": ""},
+            {"resource": ""},
             {
                 "CUDA_VISIBLE_DEVICES": "1,3",
                 "NVIDIA_VISIBLE_DEVICES": "all",
@@ -214,7 +220,9 @@ def test_gpus(
     millis: int, ids: tuple[int, ...], changes: dict[str, Any], told: dict[str, str], limits: dict[str, str]
 ) -> None:
     """Whole devices are a plugin's; a part of one, or a device without plugin, is known by its number; no device is void."""
-    manifest = w.written(w.task(gpu_millis=millis, gpu_ids=ids), replace(w.SETTINGS, **changes))
+    manifest = w.written(
+        w.task(gpu_millis=millis, gpu_ids=ids), replace(w.SETTINGS, gpu=GpuSettings(**changes))
+    )
     task = w.container(manifest, "task")
     env, _ = w.started(manifest, "task", {})
     assert {key: value for key, value in env.items() if "DEVICE" in key} == told
@@ -314,11 +322,11 @@ def test_limits_like_requests_make_a_pod_guaranteed() -> None:
     )
     with_outputs = replace(whole, outputs=OUT)
     assert classes(w.written(with_outputs, extras=w.LIMITED)) == (True, False, True)
-    for half in ({"step_cpu_millicores": 10}, {"step_memory_bytes": 64 << 20}):
-        told = w.written(with_outputs, replace(w.SETTINGS, **half), extras=w.LIMITED)
+    for half in (StepSettings(cpu_millicores=10), StepSettings(memory_bytes=64 << 20)):
+        told = w.written(with_outputs, replace(w.SETTINGS, steps=half), extras=w.LIMITED)
         assert w.container(told, "stage-out")["resources"] == {"requests": {"cpu": "0", "memory": "0"}}
         assert classes(told) == (True, False, True)
-    generous = replace(w.SETTINGS, step_cpu_millicores=10, step_memory_bytes=64 << 20)
+    generous = replace(w.SETTINGS, steps=StepSettings(cpu_millicores=10, memory_bytes=64 << 20))
     assert classes(w.written(with_outputs, generous, extras=w.LIMITED)) == (True, True, True)
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from flowsched.cluster.kubernetes.executor import ClusterSettings
 from flowsched.cluster.kubernetes.objects.podgroup import Form
+from flowsched.cluster.kubernetes.objects.release import GpuSettings
 from flowsched.cluster.kubernetes.pods.gang_objects import GangObjects
 from flowsched.executor.foreign import Evict
 from tests.kubernetes.conftest import running as started
@@ -153,7 +154,7 @@ async def used(plane: ControlPlane, form: Form, wish: str, namespace: str, folde
         await publish(world.client, driver, "node-0", ["gpu-a"])
         release = world.settings().release
         settings = ClusterSettings(
-            replace(release, scheduler_name=namespace, gpu_fractions="dra", gpu_driver=driver),
+            replace(release, scheduler_name=namespace, gpu=GpuSettings(fractions="dra", driver=driver)),
             world.settings().agent_key, wish,
         )  # fmt: skip
         async with serving(world.connection, settings, folder / "service") as running:

@@ -12,7 +12,7 @@ import pytest
 from flowsched.cluster.kubernetes import orders
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
 from flowsched.cluster.kubernetes.objects.pod_requests import requests_of
-from flowsched.cluster.kubernetes.objects.release import Refusal, ReleaseSettings, SharedVolume
+from flowsched.cluster.kubernetes.objects.release import Refusal, ReleaseSettings, SharedVolume, StepSettings
 from flowsched.cluster.kubernetes.pods.container_paths import lay_out
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
 from flowsched.executor.protocol import InputFile, Pod
@@ -211,7 +211,7 @@ def test_what_a_message_may_hold_is_said_to_stage_out() -> None:
 
 def test_credentials_of_object_stores_are_for_the_steps_beside_the_task() -> None:
     """They come by reference, and the task does not get them."""
-    settings = replace(SETTINGS, steps_secret="objectstore")
+    settings = replace(SETTINGS, steps=StepSettings("objectstore"))
     manifest = written(Container((RUN,), outputs=(Delivered("/out/x", "s3://lab/x"),)), settings)
     source = [{"secretRef": {"name": "objectstore", "optional": True}}]
     assert [w.container(manifest, name).get("envFrom") for name in ("stage-in", "stage-out", "task")] == [

@@ -11,11 +11,15 @@ import msgspec
 from flowsched.cluster.kubernetes.objects.podgroup import Form
 from flowsched.cluster.kubernetes.objects.release import (
     Extras,
+    GpuSettings,
     GroupRef,
+    ImagePull,
     Owner,
+    PodUser,
     Refusal,
     ReleaseSettings,
     SharedVolume,
+    StepSettings,
 )
 from flowsched.cluster.kubernetes.pods.container_task import kubelet_expand
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
@@ -182,19 +186,16 @@ def random_settings(rng: random.Random) -> ReleaseSettings:
         default_image="registry.test/task:1",
         agent_key=b"key",
         agent_port=rng.choice([0, 8475]),
-        run_as_user=rng.choice([1000, 65534]),
+        user=PodUser(rng.choice([1000, 65534])),
         labels={"team": "genomics"} if rng.random() < 0.5 else {},
         annotations={"example.org/why": "because"} if rng.random() < 0.5 else {},
         tolerations=(Toleration("dedicated", "Equal", "batch", "NoExecute"),) if rng.random() < 0.5 else (),
-        image_pull_secrets=("pull",) if rng.random() < 0.5 else (),
-        image_pull_policy=rng.choice(["", "IfNotPresent"]),
+        pull=ImagePull(("pull",) if rng.random() < 0.5 else (), rng.choice(["", "IfNotPresent"])),
         service_account=rng.choice(["", "tasks"]),
         hand_over=rng.choice([None, "volcano", "default-scheduler"]),
         gang_addresses=rng.choice(["dns", "seat"]),
         shared=(SharedVolume("reference", "/ref", True), SharedVolume("scratch", "/scratch")) if rng.random() < 0.5 else (),
-        gpu_resource=rng.choice(["", "nvidia.com/gpu"]),
-        gpu_fractions=rng.choice(["cuda", "runtime"]),
-        step_cpu_millicores=rng.choice([0, 10]),
-        step_memory_bytes=rng.choice([0, 64 << 20]),
+        gpu=GpuSettings(rng.choice(["", "nvidia.com/gpu"]), rng.choice(["cuda", "runtime"])),
+        steps=StepSettings(cpu_millicores=rng.choice([0, 10]), memory_bytes=rng.choice([0, 64 << 20])),
         pod_level_resources=rng.random() < 0.3,
     )  # fmt: skip

@@ -142,7 +142,12 @@ async def open_cluster(settings: KubernetesSettings, service: ServiceContext) ->
     from flowsched.cluster.kubernetes.api.credentials import connect
     from flowsched.cluster.kubernetes.executor import ClusterSettings, KubernetesCluster
     from flowsched.cluster.kubernetes.lease import Lease
-    from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
+    from flowsched.cluster.kubernetes.objects.release import (
+        GpuSettings,
+        PodUser,
+        ReleaseSettings,
+        StepSettings,
+    )
 
     connection = await connect(settings.kubeconfig, settings.context)
     names = [name.strip() for name in settings.scheduler_name.split(",") if name.strip()] or ["flowsched"]
@@ -152,17 +157,19 @@ async def open_cluster(settings: KubernetesSettings, service: ServiceContext) ->
         default_image=settings.default_image,
         agent_key=settings.agent_key.encode(),
         agent_port=settings.agent_port if settings.agent_key else 0,
-        run_as_user=settings.run_as_user,
+        user=PodUser(settings.run_as_user),
         instance=settings.instance,
         scheduler_name=names[0],
         service_account=settings.service_account,
         hand_over=settings.hand_over or None,  # type: ignore[arg-type]
         gang_addresses=settings.gang_addresses,  # type: ignore[arg-type]
-        gpu_fractions=settings.gpu_fractions,  # type: ignore[arg-type]
-        gpu_driver=settings.gpu_driver,
-        gpu_device_class=settings.gpu_device_class,
+        gpu=GpuSettings(
+            fractions=settings.gpu_fractions,  # type: ignore[arg-type]
+            driver=settings.gpu_driver,
+            device_class=settings.gpu_device_class,
+        ),
         shared=shared_volumes(settings.shared),
-        steps_secret=settings.steps_secret,
+        steps=StepSettings(settings.steps_secret),
     )
     return KubernetesCluster(
         connection,

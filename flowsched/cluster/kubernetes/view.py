@@ -191,7 +191,7 @@ class View:
 
     def __post_init__(self) -> None:
         """Nothing has been seen yet."""
-        self.kinds, self.budgets = Kinds(self.settings.gpu_resource), Budgets(self.report)
+        self.kinds, self.budgets = Kinds(self.settings.gpu.resource), Budgets(self.report)
         self.agents.limited = self._cache_limited
         self.agents.loads.is_ours = self._owned.__contains__
         if self.devices is not None:
@@ -229,7 +229,7 @@ class View:
                 taken(self._node, node)
 
     def _node(self, node: Node) -> None:
-        info = node_info(node, gpu_resource=self.settings.gpu_resource)
+        info = node_info(node, gpu_resource=self.settings.gpu.resource)
         if self.devices is not None:
             info = replace(info, gpu_millis=self.devices.gpus(info.name)[0])
         self._declared[info.name] = info.cache_bytes
@@ -276,7 +276,7 @@ class View:
 
     def with_zones(self) -> None:
         """NUMA zones will be told."""
-        self.topologies, self.kinds.zones = Topologies(self.settings.gpu_resource), True
+        self.topologies, self.kinds.zones = Topologies(self.settings.gpu.resource), True
 
     def topologies_changed(self, batch: Batch[NodeResourceTopology]) -> None:
         """NUMA zones of nodes, whether the nodes have been seen yet or not."""
@@ -355,7 +355,7 @@ class View:
         uid, meta = pod.metadata.uid, pod.metadata
         if uid in self.pods or uid in self._owned or not pod.spec.node_name or pod.status.phase in _ENDED:
             return
-        resources = requests_of(pod, self.settings.gpu_resource)
+        resources = requests_of(pod, self.settings.gpu.resource)
         event = RoomTaken(uid, pod.spec.node_name, resources, namespace=meta.namespace, name=meta.name)
         self.pods[uid] = Seen(meta.namespace, meta.name, event)
         self.report(event)

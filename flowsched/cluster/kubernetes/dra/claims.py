@@ -93,7 +93,7 @@ class DeviceClaims:
         self._settings = settings
         self._lease = lease
         self.changed: Callable[[str], None] = lambda node: None
-        self._inventory = Inventory(settings.gpu_driver)
+        self._inventory = Inventory(settings.gpu.driver)
         self._book = ClaimBook(settings, self._inventory)
         self._path = f"{API}/namespaces/{settings.namespace}/resourceclaims"
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -218,7 +218,7 @@ class DeviceClaims:
             if device is None:
                 raise _Absent(f"{what}: the node has no such device, or another workload's claim has it")
             return device
-        device = device_of(allocation, self._settings.gpu_driver)
+        device = device_of(allocation, self._settings.gpu.driver)
         if device is None:
             raise _Denied(f"{what}: the claim {place.claim!r} is allocated to something else")
         if self._book.devices(place.node).get(place.number) != device:
@@ -236,7 +236,7 @@ class DeviceClaims:
         """
         now = asyncio.get_running_loop().time()
         if self._class is None or now - self._class[0] > CLASS_S:
-            name = self._settings.device_class
+            name = self._settings.gpu.claimed_class
             path = f"{API}/deviceclasses/{name}"
             answer = await self._ask("GET", path, None, explain)
             if answer is not None and answer.status == 404:
@@ -414,7 +414,7 @@ async def claimed_devices(client: Client, settings: ReleaseSettings, lease: Leas
     Raises:
         ConfigurationError: They shall be, and the API server does not serve claims.
     """
-    if settings.gpu_fractions != "dra":
+    if settings.gpu.fractions != "dra":
         return None
     kinds = await served(client, API.removeprefix("/apis/")) or set()
     if not {"ResourceClaim", "ResourceSlice"} <= kinds:

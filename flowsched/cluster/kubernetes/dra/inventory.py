@@ -185,7 +185,7 @@ def claim_name(node: str, number: int, settings: ReleaseSettings) -> str:
 
 def places_of(pod: Pod, settings: ReleaseSettings) -> list[Place]:
     """The claims that a pod of ours shares; none unless GPUs are claimed in this installation."""
-    if settings.gpu_fractions != "dra" or not pod.gpu_millis:
+    if settings.gpu.fractions != "dra" or not pod.gpu_millis:
         return []
     return [
         Place(pod.node, number, claim_name(pod.node, number, settings)) for number in sorted(set(pod.gpu_ids))
@@ -238,7 +238,7 @@ def device_of(allocation: Allocation, driver: str) -> DeviceId | None:
 
 def claim_manifest(place: Place, settings: ReleaseSettings) -> bytes:
     """A claim on one device of the class, protected from the start: it is made to be allocated."""
-    exactly = {"deviceClassName": settings.device_class, "allocationMode": "ExactCount", "count": 1}
+    exactly = {"deviceClassName": settings.gpu.claimed_class, "allocationMode": "ExactCount", "count": 1}
     return msgspec.json.encode(
         {
             "apiVersion": "resource.k8s.io/v1",
@@ -259,7 +259,7 @@ def allocation_of(
     place: Place, device: DeviceId, settings: ReleaseSettings, config: Iterable[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     """What kube-scheduler would write: the device, what its class tells the driver, and the node it can be used on."""
-    result = {"request": REQUEST, "driver": settings.gpu_driver, "pool": device.pool, "device": device.name}
+    result = {"request": REQUEST, "driver": settings.gpu.driver, "pool": device.pool, "device": device.name}
     devices: dict[str, Any] = {"results": [result]}
     told = [{"source": "FromClass", "requests": [REQUEST], **each} for each in config]
     if told:
@@ -463,7 +463,7 @@ class ClaimBook:
         if place is None:
             known = self.ours.get(claim.metadata.name)
             lost = self.gone(known) if known is not None and _same(known, claim) else set()
-            return lost | self._give(_key(claim), tuple(_devices(claim, self._settings.gpu_driver)))
+            return lost | self._give(_key(claim), tuple(_devices(claim, self._settings.gpu.driver)))
         known = self.ours.get(place.claim)
         if known is not None and _version(claim) < _version(known):
             return set()
@@ -488,7 +488,7 @@ class ClaimBook:
         for number, name in self._places.get(node, {}).items():
             allocation = self.ours[name].status.allocation
             if allocation is not None:
-                found = device_of(allocation, self._settings.gpu_driver)
+                found = device_of(allocation, self._settings.gpu.driver)
                 # What cannot be understood keeps the number, and is no device.
                 pinned[number] = found if found is not None else DeviceId("", name)
         return pinned

@@ -27,6 +27,67 @@ class SharedVolume(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class GpuSettings:
+    """How pods get their GPUs.
+
+    Args:
+        resource: What whole devices are asked for as; "" = by device number in the environment, and so with "dra".
+        fractions: How a pod with a part of a device (or numbers) is told which: "cuda" = it sees all devices and
+            CUDA_VISIBLE_DEVICES names its own; "runtime" = the container runtime shows it no others; "dra" = its devices,
+            whole ones too, are those of resource claims (see `dra.inventory`).
+        driver, device_class: With "dra": the driver of the GPUs, and the class that claims name; "" = as the driver.
+    """
+
+    resource: str = "nvidia.com/gpu"
+    fractions: Literal["cuda", "runtime", "dra"] = "cuda"
+    driver: str = "gpu.nvidia.com"
+    device_class: str = ""
+
+    def __post_init__(self) -> None:
+        """With "dra", GPUs are claimed devices, not an extended resource: a pod that asks for one asks for something else."""
+        if self.fractions == "dra":
+            object.__setattr__(self, "resource", "")
+
+    @property
+    def claimed_class(self) -> str:
+        """The DeviceClass that claims name."""
+        return self.device_class or self.driver
+
+
+@dataclass(frozen=True, slots=True)
+class StepSettings:
+    """How stage-in and stage-out run in a task's pod.
+
+    Args:
+        secret: A Secret of the tenant's namespace; its keys become variables of stage-in and stage-out alone
+            (AWS_ACCESS_KEY_ID …); "" = none.
+        cpu_millicores, memory_bytes: What stage-out asks for *beside* what the task asks for.
+        publish_s: How long stage-out may take. It is also how long a task that ignores SIGTERM lives on after its timeout, or when
+            its node is drained: Kubernetes has one figure for all containers of a pod.
+    """
+
+    secret: str = ""
+    cpu_millicores: int = 0
+    memory_bytes: int = 0
+    publish_s: int = 300
+
+
+class PodUser(NamedTuple):
+    """The user and groups that a pod's containers run as, and the group that owns its volumes."""
+
+    user: int = 1000
+    group: int = 1000
+    fs_group: int = 1000
+
+
+class ImagePull(NamedTuple):
+    """How images are pulled: the Secrets for their registries, and the policy ("" = Kubernetes' own)."""
+
+    secrets: tuple[str, ...] = ()
+    policy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseSettings:
     """How this installation releases pods.
 
@@ -42,18 +103,9 @@ class ReleaseSettings:
         hand_over: None = our own loop binds; else the scheduler that shall.
         gang_addresses: "dns" = members find each other by their Service; "seat" = by the addresses the engine gave.
         shared: Claims mounted in every pod.
-        steps_secret: A Secret of the tenant's namespace; its keys become variables of stage-in and stage-out alone
-            (AWS_ACCESS_KEY_ID …); "" = none.
-        gpu_resource: What whole devices are asked for as; "" = by device number in the environment, and so with "dra".
-        gpu_fractions: How a pod with a part of a device (or numbers) is told which: "cuda" = it sees all devices and
-            CUDA_VISIBLE_DEVICES names its own; "runtime" = the container runtime shows it no others; "dra" = its devices,
-            whole ones too, are those of resource claims (see `dra.inventory`).
-        gpu_driver, gpu_device_class: With "dra": the driver of the GPUs, and the class that claims name; "" = as the driver.
-        step_cpu_millicores, step_memory_bytes: What stage-out asks for *beside* what the task asks for.
+        gpu, steps, user, pull: How pods get GPUs, how their steps run, which user runs them, how images are pulled.
         pod_level_resources: Say the pod's amounts once for all containers (Kubernetes 1.34): a pod with stage-out is
             Guaranteed then without more room.
-        publish_s: How long stage-out may take. It is also how long a task that ignores SIGTERM lives on after its timeout, or when
-            its node is drained: Kubernetes has one figure for all containers of a pod.
     """
 
     namespace: str
@@ -61,40 +113,21 @@ class ReleaseSettings:
     default_image: str
     agent_key: bytes = field(repr=False)
     agent_port: int = 8475
-    run_as_user: int = 1000
-    run_as_group: int = 1000
-    fs_group: int = 1000
     instance: str = "flowsched"
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
-    image_pull_secrets: tuple[str, ...] = ()
-    image_pull_policy: str = ""
     priority_class: str = ""
     service_account: str = ""
     scheduler_name: str = "flowsched"
     hand_over: Literal["volcano", "default-scheduler"] | None = None
     gang_addresses: Literal["dns", "seat"] = "dns"
     shared: tuple[SharedVolume, ...] = ()
-    steps_secret: str = ""
-    gpu_resource: str = "nvidia.com/gpu"
-    gpu_fractions: Literal["cuda", "runtime", "dra"] = "cuda"
-    gpu_driver: str = "gpu.nvidia.com"
-    gpu_device_class: str = ""
-    step_cpu_millicores: int = 0
-    step_memory_bytes: int = 0
     pod_level_resources: bool = False
-    publish_s: int = 300
-
-    def __post_init__(self) -> None:
-        """With "dra", GPUs are claimed devices, not an extended resource: a pod that asks for one asks for something else."""
-        if self.gpu_fractions == "dra":
-            object.__setattr__(self, "gpu_resource", "")
-
-    @property
-    def device_class(self) -> str:
-        """The class that claims on GPUs name."""
-        return self.gpu_device_class or self.gpu_driver
+    gpu: GpuSettings = field(default_factory=GpuSettings)
+    steps: StepSettings = field(default_factory=StepSettings)
+    user: PodUser = field(default_factory=PodUser)
+    pull: ImagePull = field(default_factory=ImagePull)
 
     @property
     def scheduler(self) -> str:

@@ -463,8 +463,8 @@ def step_environment(
 
 def _values(pod: Pod, settings: ReleaseSettings, extras: Extras) -> dict[str, str]:
     """What variables say that are no secrets."""
-    by_number = pod.gpu_millis > 0 and (pod.gpu_millis % 1000 > 0 or not settings.gpu_resource)
-    told = pod if by_number and settings.gpu_fractions == "cuda" else replace(pod, gpu_ids=())
+    by_number = pod.gpu_millis > 0 and (pod.gpu_millis % 1000 > 0 or not settings.gpu.resource)
+    told = pod if by_number and settings.gpu.fractions == "cuda" else replace(pod, gpu_ids=())
     inputs = {given.name: f"{INPUTS}/{input_path(given, extras.file_names)}" for given in pod.inputs}
     if pod.container is not None:
         inputs |= {given.input: given.path for given in pod.container.inputs if given.input is not None}
@@ -480,11 +480,11 @@ def _devices(pod: Pod, settings: ReleaseSettings, by_number: bool) -> dict[str, 
 
     A pod without a GPU gets `void`: images made for GPUs say `all`, and would get all.
     """
-    if pod.gpu_millis == 0 or settings.gpu_fractions == "dra":  # a claim's driver adds the devices by itself
+    if pod.gpu_millis == 0 or settings.gpu.fractions == "dra":  # a claim's driver adds the devices by itself
         return {"NVIDIA_VISIBLE_DEVICES": "void"}
     if not by_number or not pod.gpu_ids:
         return {}
-    if settings.gpu_fractions == "runtime":
+    if settings.gpu.fractions == "runtime":
         return {"NVIDIA_VISIBLE_DEVICES": ",".join(map(str, pod.gpu_ids))}
     # By default CUDA numbers devices by speed. This makes it number them by PCI bus, as device plugins do.
     return {"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

@@ -107,11 +107,11 @@ def _min_resources(
     pod: Pod, roles: Mapping[str, int], told: Resources | None, settings: ReleaseSettings
 ) -> dict[str, str]:
     if told is not None:
-        return quantities(told, settings.gpu_resource)
+        return quantities(told, settings.gpu.resource)
     if len(roles) > 1:
         return {}
     one = Resources(pod.cpu_millicores, pod.memory_bytes, pod.disk_bytes, pod.gpu_millis, pod.extended)
-    return quantities(one, settings.gpu_resource, sum(roles.values()))
+    return quantities(one, settings.gpu.resource, sum(roles.values()))
 
 
 # ---- the objects of our own gangs ----

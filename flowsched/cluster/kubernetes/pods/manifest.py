@@ -136,8 +136,8 @@ def cpu(millicores: int) -> str:
 def _devices(pod: Pod, settings: ReleaseSettings, extras: Extras) -> Quantities:
     """Whole GPUs and extended resources. A part of a GPU is no device of a plugin: its number is in the environment."""
     counts: dict[str, int] = dict(extras.resources.extended) if extras.resources else {}
-    if settings.gpu_resource and pod.gpu_millis and pod.gpu_millis % 1000 == 0:
-        counts[settings.gpu_resource] = pod.gpu_millis // 1000
+    if settings.gpu.resource and pod.gpu_millis and pod.gpu_millis % 1000 == 0:
+        counts[settings.gpu.resource] = pod.gpu_millis // 1000
     return {name: str(count) for name, count in sorted(counts.items()) if count}
 
 
@@ -145,12 +145,12 @@ def _sidecar(settings: ReleaseSettings) -> dict[str, Any]:
     """Nothing has to be said as nothing: a namespace's LimitRange would put in its own figures."""
     if not _sidecar_asks(settings) or settings.pod_level_resources:
         return {"requests": {"cpu": "0", "memory": "0"}}
-    wanted = {"cpu": cpu(settings.step_cpu_millicores), "memory": str(settings.step_memory_bytes)}
+    wanted = {"cpu": cpu(settings.steps.cpu_millicores), "memory": str(settings.steps.memory_bytes)}
     return {"requests": wanted, "limits": wanted}
 
 
 def _sidecar_asks(settings: ReleaseSettings) -> bool:
-    return bool(settings.step_cpu_millicores and settings.step_memory_bytes)
+    return bool(settings.steps.cpu_millicores and settings.steps.memory_bytes)
 
 
 # ---- what no cluster takes ----
@@ -410,12 +410,12 @@ def _spec(
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
         # A task has the time that Kubernetes gives; what it has made needs as long as it takes to publish it.
-        "terminationGracePeriodSeconds": settings.publish_s if needs_stage_out(pod) else _GRACE_S,
+        "terminationGracePeriodSeconds": settings.steps.publish_s if needs_stage_out(pod) else _GRACE_S,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": settings.run_as_user,
-            "runAsGroup": settings.run_as_group,
-            "fsGroup": settings.fs_group,
+            "runAsUser": settings.user.user,
+            "runAsGroup": settings.user.group,
+            "fsGroup": settings.user.fs_group,
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
@@ -427,7 +427,7 @@ def _spec(
     optional = {
         "serviceAccountName": settings.service_account,
         "priorityClassName": settings.priority_class,
-        "imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets],
+        "imagePullSecrets": [{"name": name} for name in settings.pull.secrets],
         "activeDeadlineSeconds": -(-pod.timeout_ms // 1000) if pod.timeout_ms else 0,
         "resources": pod_resources(ask) if settings.pod_level_resources else {},
         "resourceClaims": [{"name": name, "resourceClaimName": claim} for name, claim in ask.claims],
@@ -512,10 +512,10 @@ def _step(name: str, settings: ReleaseSettings, env: list[Json]) -> Json:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": CONFINED,
     }
-    if settings.steps_secret:
-        step["envFrom"] = [{"secretRef": {"name": settings.steps_secret, "optional": True}}]
-    if settings.image_pull_policy:
-        step["imagePullPolicy"] = settings.image_pull_policy
+    if settings.steps.secret:
+        step["envFrom"] = [{"secretRef": {"name": settings.steps.secret, "optional": True}}]
+    if settings.pull.policy:
+        step["imagePullPolicy"] = settings.pull.policy
     return step
 
 
@@ -537,8 +537,8 @@ def _task(pod: Pod, settings: ReleaseSettings, image: str, told: TaskEnvironment
     }
     if told.command:
         task["command"] = told.command
-    if settings.image_pull_policy:
-        task["imagePullPolicy"] = settings.image_pull_policy
+    if settings.pull.policy:
+        task["imagePullPolicy"] = settings.pull.policy
     return task
 
 
