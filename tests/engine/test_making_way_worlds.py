@@ -30,6 +30,7 @@ from flowsched.executor.foreign import (
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import NodeChanged
 from flowsched.workflow.spec import Resources
+from tests.engine.world import plain
 
 NODES = {"n0": 4, "n1": 4}
 ONE = Resources(1000, 64 << 20)
@@ -149,11 +150,15 @@ class World:
         self.now += 500
         events, self.inbox = self.inbox, []
         while True:
+            before = plain(self.state.foreign), plain(self.state.round)
             result = step(self.state, events or [Tick()], self.now)
             if self.random.random() >= self.drop:
                 break
             result.drop()
             self.seen["dropped"] += 1
+            assert before == (plain(self.state.foreign), plain(self.state.round)), (
+                "a dropped step left a trace"
+            )
         result.keep()
         if self.dies():
             return

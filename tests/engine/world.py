@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields
 
 from flowsched.engine.delta import AttemptEnd, Intent, OutputWrite, StageWrite, TaskWrite
 from flowsched.engine.events import Accepted, Command, EngineEvent, Recovered, Revived, Tick
@@ -16,7 +17,9 @@ from flowsched.engine.explain import explain
 from flowsched.engine.pod_orders import decode_pod
 from flowsched.engine.recovery import Remembered, rebuild_run
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.foreign import ForeignState
 from flowsched.engine.state.policy import PolicyState
+from flowsched.engine.state.round import RoundState
 from flowsched.engine.step import Step, step
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
@@ -569,7 +572,13 @@ def fingerprint(state: EngineState) -> tuple[object, ...]:
         state.work.next_address,
         sorted(state.work.gang_bases),
         caches(state),
+        plain(state.round),
     )
+
+
+def plain(part: RoundState | ForeignState) -> list[object]:
+    """All fields of a part of the state, but for the shapes that are worked out once."""
+    return [copy(getattr(part, each.name)) for each in fields(part) if each.name != "shapes"]
 
 
 def caches(state: EngineState) -> list[object]:
