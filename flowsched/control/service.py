@@ -136,7 +136,7 @@ class Whereabouts:
 COMMANDS: Final = ("cancel", "pause", "resume", "retry")
 #: A step that takes longer than this is stuck: livez fails.
 STUCK_MS: Final = 60_000
-#: Stages that `explain` looks at before others get their turn: 10,000 at once took 270 ms.
+#: Stages that `explain` looks at before the event loop serves other requests: 10,000 at once took 270 ms.
 EXPLAINED: Final = 1_000
 #: After so many failures of the leader's loops in a row livez fails, too.
 STUCK_TERMS: Final = 5
@@ -456,7 +456,7 @@ class Service:
         return [views.explanation_view(each) for each in found]
 
     async def _explained(self, workflow: str) -> list[Explanation]:
-        """Of a workflow that lives, from memory, some stages at a time: others get their turn between them."""
+        """Of a workflow that lives, from memory, some stages at a time: the event loop serves other requests between them."""
         found: list[Explanation] = []
         first = 0
         while True:

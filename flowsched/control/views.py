@@ -235,7 +235,7 @@ def amounts(axes: tuple[str, ...], values: tuple[int, ...] | None) -> dict[str, 
 
 
 def _others(node: NodeInfo) -> dict[str, int]:
-    """What others were measured to use of a node, where it counts."""
+    """What other programs were measured to use of a node, where it counts."""
     busy = {
         "disk": node.disk_busy_rate,
         "network_in": node.nic_in_busy_rate,

@@ -380,7 +380,7 @@ def place(recorder: Recorder) -> None:
 
 
 def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
-    """Enough of ours is under way: only others' pods are looked at, and what was said of ours stays."""
+    """Enough of our pods are under way: place foreign pods only, and keep the reasons of our own groups."""
     state = recorder.state
     recorder.dirty = False
     foreign = collect_foreign(state)
@@ -559,7 +559,7 @@ def _carry_out(
             tasks, nodes, planned = tasks[fits], nodes[fits], None if planned is None else planned[fits]
         if len(tasks) == 0:
             return reason
-        missing = _really_missing(recorder, candidate, nodes)  # others may have driven out what was there
+        missing = _really_missing(recorder, candidate, nodes)  # this step may have evicted copies
     elif not recorder.state.policy.profile.of(candidate.group.queue).locality:
         missing = _really_missing(recorder, candidate, nodes)
     now = None if missing.any() else spacing.fits(candidate, nodes)

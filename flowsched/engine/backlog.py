@@ -165,7 +165,7 @@ def _again(
         staged_on = state.work.staged_on.get(state.work.groups[group.key], ())  # type: ignore[arg-type]
         now = (*expected(state, run, stage, group.reads), staged_on, state.round.promises.get(group.key))
         changed |= now != (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms)
-        # what is on its way home is the doing of others: nothing of this stage has to change for it
+        # other stages send data to the gather node: nothing of this stage has to change for it
         changed |= homed and group.home != home_of(
             state, run, stage, int(candidate.tasks[0][0]) // stage.members
         )
@@ -298,7 +298,7 @@ def expected(
 ) -> tuple[int | None, int | None]:
     """The runtime of a task that reads these datasets, and a high quantile of it, in ms; None where nothing is known.
 
-    The user's estimate, else what was learned. The high one is never below it: it says for how long others may have to wait.
+    The user's estimate, else what was learned. The high one is never below it: it says for how long other groups may have to wait.
     """
     said = stage.spec.estimate.runtime_ms
     kind = (run.spec.name, stage.spec.name)

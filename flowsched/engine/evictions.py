@@ -86,7 +86,7 @@ def give_up(recorder: Recorder, key: int) -> None:
 
 
 def _is_refused(state: EngineState, nomination: Nomination) -> bool:
-    """Whether others' pods that were to make way for it stay after all: a disruption budget kept them."""
+    """Whether foreign pods that were to make way for it stay after all: a disruption budget kept them."""
     claims = (
         state.cluster.snapshot.claims.get(owner)
         for owner in nomination.victims
@@ -225,7 +225,7 @@ def _empty(recorder: Recorder, at: int) -> None:
 
 
 def _ask_foreign(recorder: Recorder, name: str, drain: Drain, at: int) -> None:
-    """Pods of others that we placed there, where a controller makes them again."""
+    """Ask for the eviction of foreign pods that flowsched placed there, if their controllers would create them again."""
     state = recorder.state
     placed = [
         (uid, each)

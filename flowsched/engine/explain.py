@@ -79,9 +79,9 @@ def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> di
 
 
 def _with_backfill(start: Start, promised_ms: int | None, profile: Profile, now: int) -> Start:
-    """What scenarios leave out: until the promised moment others may be let onto its room, and it may be let in before its turn.
+    """Add what scenarios leave out: backfill may lend the group's reserved room, and may start the group before its turn.
 
-    How far both go was measured (`bench/predictions.py`, seeds 1 to 12; its figures are of others).
+    How far both go was measured (`bench/predictions.py`, seeds 1 to 12; its figures are of other seeds).
     """
     among_plans = profile.backfill == "conservative"
     earlier, later = (_EARLIER_AMONG_PLANS, _LATER_AMONG_PLANS) if among_plans else (_EARLIER, 0)

@@ -296,7 +296,7 @@ def elastic_of(stage: StageRun, task: int) -> tuple[int, int, int] | None:
 def _remember_addresses(
     state: EngineState, run: WorkflowRun, stage: StageRun, pod: Pod, statement: Statement
 ) -> None:
-    """Members placed later (pod by pod) must get addresses of the same block, and new gangs others."""
+    """Members placed later (pod by pod) must get addresses of the same block, and new gangs must not."""
     if pod.gang is None:
         return
     _, high, middle, low = pod.gang.addresses[pod.gang.rank].split(".")

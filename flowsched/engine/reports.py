@@ -71,7 +71,7 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
             seen(recorder, event)
         case NodeChanged(node):
             at = recorder.state.cluster.snapshot.index.get(node.name)
-            if at is not None:  # executors do not tell what others use of its disk and network card
+            if at is not None:  # executors do not report what other programs use of its disk and network card
                 node = node.measured_as(recorder.state.cluster.snapshot.info(at))
             at = recorder.state.cluster.snapshot.put_node(as_drained(recorder, node), recorder.statement)
             recorder.state.cluster.catalogue.limit(at, node.cache_bytes, recorder.statement)

@@ -29,10 +29,10 @@ from flowsched.workflow.run.run import StageRun, WorkflowRun
 #: A fifth and five times, in per mille.
 FLOOR: Final = 200
 CAP: Final = 5_000
-#: Each measurement moves a factor by one part of so many towards what was measured, and what others use by one of so many.
+#: Each measurement moves a factor by 1/_SLOW towards what was measured, and the use by other programs by 1/_FAST.
 _SLOW: Final = 8
 _FAST: Final = 4
-#: Less than this part of a rate, used by others or expected of ours, is taken for nothing.
+#: Less than this part of a rate, used by other programs or expected of our pods, counts as zero.
 _TRIFLE: Final = 16
 #: So many kinds have a factor at most.
 _KINDS: Final = 20_000
@@ -104,7 +104,7 @@ def _by_name(storages: Sequence[Storage], loads: Sequence[Load]) -> Iterator[Loa
 
 
 def _note_link(recorder: Recorder, load: Load, changed: dict[int, NodeInfo]) -> None:
-    """What others use of one way of a node's network card leaves less for copies."""
+    """Lower the rate for copies by what other programs use of one direction of a node's network card."""
     snapshot = recorder.state.cluster.snapshot
     name, _, way = load.name.rpartition("/")
     at = snapshot.index.get(name)
@@ -121,7 +121,7 @@ def _note_link(recorder: Recorder, load: Load, changed: dict[int, NodeInfo]) -> 
 
 
 def _expected(recorder: Recorder) -> tuple[dict[int, _Expected], dict[str, _Expected]]:
-    """What was learned of those that run, by node and by storage."""
+    """What running pods with a learned demand are expected to use, by node and by storage."""
     fill = recorder.state.policy.profile.io_fill_percent
     nodes: dict[int, _Expected] = {}
     storages: dict[str, _Expected] = {}
@@ -141,7 +141,7 @@ def _expected(recorder: Recorder) -> tuple[dict[int, _Expected], dict[str, _Expe
 def _compare(
     recorder: Recorder, load: Load, rate: int, here: _Expected, said: int, seen: dict[Kind, tuple[int, int]]
 ) -> int:
-    """Share out what was measured over the kinds at a place. Returns what others use of it, of late, in bytes/s."""
+    """Share out what was measured over the kinds at a place. Returns what other programs use there, in bytes/s."""
     total = sum(expected for expected, _ in here.kinds.values())
     ours = load.ours if load.ours >= 0 else min(load.rate, total + said)
     learned = max(0, ours - said)
@@ -155,7 +155,7 @@ def _compare(
 
 
 def _others(recorder: Recorder, load: Load, ours: int) -> int:
-    """What others use of a place of late, in bytes/s, with this measurement."""
+    """What other programs use of a place, in bytes/s: the moving average with this measurement."""
     used, known = max(0, load.rate - max(0, ours)), recorder.state.cluster.others.get(load.name)
     if known is None and not used:
         return 0

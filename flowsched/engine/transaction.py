@@ -149,7 +149,7 @@ class Recorder:
         self.dirty = True
 
     def _leaves(self, name: str) -> None:
-        """A pod is being taken away: its claim says so, for others expect its room."""
+        """A pod is being taken away: its claim says so, because other groups expect its room."""
         snapshot = self.state.cluster.snapshot
         claim = snapshot.claims.get(name)
         if claim is not None and claim.kind is ClaimKind.RUNNING:

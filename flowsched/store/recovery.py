@@ -55,7 +55,7 @@ async def outline(database: Database) -> Recovery:
     """Read everything that a new leader needs but the workflows themselves, in one consistent look.
 
     Finished workflows cost nothing: a partial index leaves them out. Only the leader writes what hangs on a workflow, so that each
-    may be read back by itself later (`load`), while others already submit and cancel.
+    may be read back by itself later (`load`), while clients already submit and cancel.
     """
     async with database.reading() as connection:
         living = await connection.execute(select(*_LIVING).where(_LIVE).order_by(_w.seq))

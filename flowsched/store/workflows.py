@@ -89,7 +89,7 @@ class Workflows:
         return _page(rows, limit, lambda row: (row.seq,))
 
     async def after(self, seq: int, limit: int = MOST_PER_PAGE) -> Sequence[WorkflowRow]:
-        """Workflows submitted after number `seq`, oldest first: how the leader finds what others accepted.
+        """Workflows submitted after number `seq`, oldest first: how the leader finds what other processes accepted.
 
         Numbers follow the order of commits, so none can appear behind one that has been seen.
         """

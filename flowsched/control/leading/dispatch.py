@@ -257,7 +257,7 @@ class Dispatcher:
             return False
 
     async def _place_foreign(self, result: Step) -> None:
-        """The same for pods that others made; and why those that wait do."""
+        """Evict and bind foreign pods, and publish why foreign pods wait."""
         binder = self._executor.binder
         if binder is None:
             return

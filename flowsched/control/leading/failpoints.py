@@ -16,7 +16,7 @@ from typing import Final
 from flowsched.errors import ConfigurationError
 
 ENVIRONMENT: Final = "FLOWSCHED_FAILPOINTS"
-#: Passed on Kubernetes only: where pods are objects of a server, and others make some, too.
+#: Passed on Kubernetes only: where pods are objects of a server, and other clients create some, too.
 KUBERNETES: Final = (
     "bind.before", "bind.after", "evict.before", "evict.marked", "evict.first", "kube.created", "kube.bound",
 )  # fmt: skip

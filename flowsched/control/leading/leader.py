@@ -358,10 +358,10 @@ class Leader:
         )
 
     async def _bring_back(self, dispatcher: Dispatcher, found: Found) -> None:
-        """The workflows that live, slice by slice, so that others get their turn; then what waits is placed for the first time.
+        """Load live workflows slice by slice, so that the event loop serves requests. Then place waiting tasks for the first time.
 
-        Nothing is placed before all claims, and all that others' pods are now, are known. Before that, the executor is asked what
-        became of every pod that has no recorded end; its answers come as events, after all of this.
+        Nothing is placed before all claims and the present state of foreign pods are known. Before that, the executor is asked
+        what became of every pod that has no recorded end. Its answers come as events, after all of this.
         """
         if found.pods:
             await self._executor.adopt(found.pods)

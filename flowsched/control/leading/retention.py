@@ -22,7 +22,7 @@ PERIOD_S: Final = 600.0
 #: From a start to the first clean-up: a machine that boots with a wrong clock has asked for the time by then.
 FIRST_S: Final = 120.0
 _DAY_MS: Final = 86_400_000
-#: Between two transactions of a clean-up, so that others get their turn.
+#: Between two transactions of a clean-up, so that other writers get their turn.
 _PAUSE_S: Final = 0.05
 #: Datasets that are looked at before the event loop gets its turn: some 20 ms.
 _SLICE: Final = 20_000

@@ -504,7 +504,7 @@ def _summary(row: PlanRow) -> PlanSummary:
 #: How often it is looked whether another process has made a plan, or this one leads now. Twice as long: calls of a run that another
 #: replica has planned wait twice as long for their ranks.
 LOOK_S: Final = 10.0
-#: Calls that are asked for before others get their turn on the event loop.
+#: Calls that are asked for before the event loop serves other requests.
 _SLICE: Final = 1_000
 
 

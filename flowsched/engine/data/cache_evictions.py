@@ -28,7 +28,7 @@ from flowsched.workflow.run.run import StageRun
 from flowsched.workflow.run.states import TaskState
 
 Indices = NDArray[np.int64]
-#: Data that wait for their task's cores longer than this may be dropped for others.
+#: Data that wait for their task's cores longer than this may be dropped for other tasks.
 _PATIENCE_MS: Final = 600_000
 #: A round looks again at groups that were refused for lack of cache after so long, even if nothing happens.
 _AGAIN_MS: Final = 60_000
@@ -59,7 +59,7 @@ def begin_look(recorder: Recorder) -> None:
 
 
 def note_planned(recorder: Recorder, plan: Plan, candidates: Mapping[int, Candidate]) -> None:
-    """What this step's pods find on their nodes, or read on others, is not dropped for others of the same step."""
+    """What this step's pods find on their nodes, or read on others, is not dropped for other pods of the same step."""
     look, catalogue = recorder.look, recorder.state.cluster.catalogue
     if look is None:
         return

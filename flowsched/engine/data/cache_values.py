@@ -26,7 +26,7 @@ from flowsched.workflow.spec import InputSpec, Match, WorkflowSpec
 _S = TaskState
 #: What is expected so far ahead counts half.
 _HALF_MS = 600_000
-#: So many ended workflows are remembered; of others everything is kept as if it were a result, until they expire.
+#: So many ended workflows are remembered. All data of older ones are kept like results, until the workflows expire.
 _ENDED = 50_000
 #: One read that is certain and due.
 CERTAIN = 1_000
@@ -370,7 +370,7 @@ def shut_nodes(
         look: What caches with a limit may drop; None = no cache has a limit.
         run, stage: Of the task.
         inputs: Dataset ids.
-        key: Number of its group: room that others leave to it is its own.
+        key: Number of its group: room that other groups leave to it is its own.
         waited_ms: For how long it has been ready.
     """
     if look is None:

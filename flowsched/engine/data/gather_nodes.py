@@ -210,8 +210,10 @@ def _expected(state: EngineState, run: WorkflowRun, stage: StageRun) -> int:
 def _choose(
     state: EngineState, run: WorkflowRun, consumer: StageRun, reader: int, onward: Home | None
 ) -> int | None:
-    """The ready node where what it reads is gathered first, over the node's link and onto its disk, with what others gather there;
-    with what others have planned there as work that comes first, and what it writes brought to where that is gathered.
+    """The ready node where the shard is done first.
+
+    The time counts the inputs over the node's link and onto its disk, with what other stages gather there. It also counts the
+    work already planned there, and the copy of the shard's output to its own gather node.
     """
     snapshot = state.cluster.snapshot
     nodes = len(snapshot)

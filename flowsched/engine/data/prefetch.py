@@ -190,9 +190,7 @@ def refused(recorder: Recorder, dataset: int, event: TransferFailed) -> bool:
 
 
 def pass_over(recorder: Recorder, dataset: int, source: str) -> None:
-    """A node did not give a piece. If it is still waiting for others itself, they are asked of it no more until it has said again
-    what it has.
-    """
+    """A node did not give a piece. If it does not have the whole dataset, it is no source until it reports its pieces again."""
     state = recorder.state
     node = state.cluster.snapshot.index.get(source)
     if node is not None and node not in state.cluster.catalogue.nodes_of(dataset):

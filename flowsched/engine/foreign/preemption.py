@@ -212,8 +212,9 @@ def _natural(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def _guard(recorder: Recorder) -> None:
-    """Which units must stay, so that all the others together could go and no disruption budget would be broken: the important and
-    the old ones.
+    """Guard the units that must stay, so that all other units could go together without breaking a disruption budget.
+
+    The important units and the old ones stay.
     """
     state = recorder.state
     left = Counter(state.foreign.budgets)

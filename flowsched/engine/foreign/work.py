@@ -228,7 +228,7 @@ def _holds(claim: Claim, event: RoomTaken, node: int, amount: tuple[int, ...], k
 
 
 def _moved(recorder: Recorder, event: RoomTaken, node: int) -> None:
-    """One of our pods as it is: others' rules may look at its labels; in a hand-over the other scheduler chose for itself."""
+    """One of our pods as observed. Rules of foreign pods may match its labels. In a hand-over the other scheduler chose."""
     state, statement, name = recorder.state, recorder.statement, event.owner
     left(recorder, name)
     claim = state.cluster.snapshot.claims.get(name)

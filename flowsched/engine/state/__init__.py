@@ -27,7 +27,7 @@ class EngineState:
         work: Workflows that live, their pods, and the items of the backlog.
         data: Copies that are under way or wanted, and gather nodes.
         caches: The readers of datasets, while some cache has a limit.
-        foreign: The pods of others.
+        foreign: Pods that flowsched places but did not create.
         round: Answers of the last scheduling round, and when the next is due.
     """
 

@@ -29,7 +29,7 @@ BACKOFF_MS: Final = 1_000
 MAX_BACKOFF_MS: Final = 60_000
 #: Reasons that say a pod was taken away on purpose; all others mean that its end is not known.
 EVICTED: Final = frozenset({"Evicted", "Preempted", "Reclaimed", "Drained"})
-#: Beginnings of reasons that say a node or the API server refused a pod that the scheduler had room for: others were faster.
+#: Beginnings of reasons that say a node or the API server refused a pod that the scheduler had room for: another pod took it first.
 REFUSED: Final = (
     "BindRefused",
     "OutOf",
@@ -210,7 +210,7 @@ class Outcomes(Settling):
         self._note(stage)
 
     def evict(self, stage: StageRun, tasks: Indices, reason: str, message: str) -> None:
-        """Take pods away for others, or off a node. No retry is charged. A gang is taken away as a whole.
+        """Take pods away for other groups, or off a node. No retry is charged. A gang is taken away as a whole.
 
         What `task_evicted` says of failing is done; whatever else it says, the tasks wait again when their pods are gone.
 
@@ -249,8 +249,9 @@ class Outcomes(Settling):
         self.settle()
 
     def shed(self, stage: StageRun, tasks: Indices, reason: str, message: str) -> None:
-        """Take members for others that their gang can spare: it goes on, and does not wait for them. Only if the gang is ever begun
-        anew do they come back with it. Where it could not go on without them, it is taken away as a whole.
+        """Take members that their gang can spare, for other groups. The gang goes on and does not wait for them.
+
+        They come back only if the gang is begun anew. Where it could not go on without them, it is taken away as a whole.
 
         Args:
             stage: The stage of the tasks.
