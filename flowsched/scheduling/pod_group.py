@@ -112,7 +112,7 @@ class PodGroup:
             put it off for ever, so nothing that might run beyond this moment is let onto its room any more.
         home: Where its outputs will be gathered, if that is known.
         staged_on: Nodes its inputs have been staged to, if it has been through STAGING, for delay decisions.
-        user: The user of its queue that submitted it; empty if the workflow names none.
+        user: The user of its queue: as the workflow names it, or a foreign pod's namespace; empty if there is none.
         remote: Dataset ids that every pod reads too, but over the network, where they are not on its node.
         shut: Nodes whose caches have no room for its data now, sorted.
         preempts: Whether it may take others' room.

@@ -53,7 +53,7 @@ class Claim:
         priority: As declared; a group of higher priority may take its room.
         qos: `QosClass`: what promises less is taken first.
         started_ms: When its process began to run; None = it has done nothing yet.
-        user: The user of its queue that submitted it; empty if the workflow names none.
+        user: The user of its queue: as the workflow names it, or a foreign pod's namespace; empty if there is none.
         direct: What it reads from and writes to shared storages, as in `Shape`.
         learned: Workflow and stage, where what it counts for of disks or storages was learned of their tasks, and the per mille
             of it that is counted.

@@ -25,7 +25,7 @@ _BITS: Final = 32
 
 
 class Payer(NamedTuple):
-    """The owner of an account: a queue and its user. The user is empty if the workflow names none."""
+    """The owner of an account: a queue and its user (as in `Claim`); the user is empty if there is none."""
 
     queue: str
     user: str
