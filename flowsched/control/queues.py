@@ -80,7 +80,7 @@ def check_tree(row: QueueRow, others: Mapping[str, QueueRow]) -> None:
 
 
 def _beyond(tree: Mapping[str, QueueRow], parent: str, resource: str, row: QueueRow) -> Fault | None:
-    """What is wrong if queues below `parent` are guaranteed more than it: its own guarantee if it has one, and its cap."""
+    """The fault if queues below `parent` are guaranteed more than its own guarantee (if it has one) or its cap."""
     above = tree.get(parent)
     if above is None:
         return None

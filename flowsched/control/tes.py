@@ -355,7 +355,7 @@ class TesService:
         return True
 
     def revived(self, ident: str) -> None:
-        """A failed task is tried again: what is remembered of its end is not its end."""
+        """A failed task is tried again: the remembered end is not its last one."""
         known = self._known.get(ident)
         if known is not None:
             known.ended = False

@@ -300,7 +300,7 @@ def task_position(token: str | None) -> tuple[int, int]:
 # ---- idle room ----
 
 
-#: What is looked at if nothing else is said.
+#: The period of a report if the client gives none.
 DAY: Final = "24h"
 #: Names that are told, of one cause.
 _NAMED: Final = 3

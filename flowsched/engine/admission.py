@@ -47,7 +47,7 @@ Indices = NDArray[np.int64]
 
 
 class Binds:
-    """What is bound in one look."""
+    """The bindings of one scheduling round."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -450,7 +450,7 @@ def _serve(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> No
 
 
 def _collected(recorder: Recorder) -> Backlog:
-    """What of ours waits. What can never run has failed then, and what lost its inputs has them made again."""
+    """The backlog of our own work. Tasks that can never run fail here, and the producers of lost inputs run again."""
     state = recorder.state
     backlog = collect(state, recorder.now, recorder.look)
     if backlog.unrunnable or backlog.lost:
@@ -509,7 +509,7 @@ def _promises(before: Mapping[int, int], plan: Plan) -> dict[int, int]:
 
 
 def _give_up_waiting(recorder: Recorder) -> None:
-    """Policies on `task_pending`: what has waited too long, and when the next will have."""
+    """Apply policies on `task_pending` to tasks that have waited too long, and wake when the next one will have."""
     state = recorder.state
     staging = {(group.workflow, group.stage) for group in state.data.staging.values()}
     staging = {pair for pair in staging if _may_give_up(state, *pair)}

@@ -111,7 +111,7 @@ def _hold(recorder: Recorder, nomination: Nomination) -> None:
         free = np.maximum(snapshot.allocatable[node] - snapshot.used[node], 0)
         more = np.minimum(wanted - held, free)
         devices = _devices_to_hold(snapshot, nomination, node)
-        if devices is not None:  # what is free of other devices is not its own
+        if devices is not None:  # other devices may be free, but they are not for it
             lacks = sum(dict(nomination.devices)[node]) - sum(part for _, part in devices)
             more[GPU] = max(0, min(more[GPU], wanted[GPU] - held[GPU] - lacks))
         if more.any():
@@ -129,7 +129,7 @@ def _hold(recorder: Recorder, nomination: Nomination) -> None:
 
 
 def _devices_to_hold(snapshot: Snapshot, nomination: Nomination, node: int) -> Parts | None:
-    """What is held for it already of the GPUs of a node, and what is free of the rest; None where any whole ones will do."""
+    """The GPU parts of a node that are held for it already, plus free parts of the rest. None where any whole GPUs will do."""
     wanted = dict(nomination.devices).get(node)
     if wanted is None:
         return None
@@ -161,9 +161,9 @@ def _evict(recorder: Recorder, eviction: Eviction) -> None:
 
 # ---- drained nodes ----
 #
-# No new pod starts there; what has not ended by a moment is evicted and runs elsewhere. A drain is a row in SQL, and an event
-# tells the engine of it, again after a restart. What the cluster reports of the node meanwhile is remembered until the node is
-# given back.
+# No new pod starts there. Pods that have not ended by a deadline are evicted, and their tasks run elsewhere. A drain is a row in
+# SQL, and an event tells the engine of it, again after a restart. What the cluster reports of the node meanwhile is remembered
+# until the node is given back.
 
 
 #: Foreign pods that were asked to go and have not are asked again after so long.

@@ -300,7 +300,7 @@ def _queued(
 
 
 def _with_interval(state: EngineState, told: Explanation, reason: Reason, now: int) -> Explanation:
-    """What was promised a start is also told between which moments it will really come, as runtimes go."""
+    """Add to a group with a reservation the interval in which its start is expected, given the spread of runtimes."""
     if reason.start_ms is None or reason.group not in {each.group for each in state.round.reservations}:
         return told
     start = expected_starts(state, [reason.group], now).get(reason.group)

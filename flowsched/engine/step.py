@@ -120,7 +120,7 @@ def step(
     # 1. What happened, in order; each event with all that follows inside its workflow.
     for event in events:
         _apply(recorder, event)
-    # 2. What is ready gets room; what lacks bytes gets a target.
+    # 2. Ready groups get room. Groups that lack bytes get target nodes.
     if placing:
         place(recorder)
     # 3. Bytes that shall move, as far as links allow.

@@ -77,7 +77,7 @@ class Recorder:
     dirty: bool = False
     #: Nothing but time may have done so.
     ticked: bool = False
-    #: Foreign groups, and which of their pods: what is at stake with them may have changed.
+    #: Foreign groups, and those of their pods that may be evicted on other terms now.
     reconsidered: dict[str, set[str]] = field(default_factory=dict)
     _advances: dict[str, Advance] = field(default_factory=dict)
     _runs: dict[str, WorkflowRun] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Recorder:
     _asked: dict[str, None] = field(default_factory=dict)
 
     def reconsider(self, group: str, uids: Iterable[str]) -> None:
-        """What is at stake with pods of a foreign group may have changed."""
+        """Note that pods of a foreign group may be evicted on other terms now."""
         self.reconsidered.setdefault(group, set()).update(uids)
 
     def advance(self, run: WorkflowRun) -> Advance:

@@ -143,7 +143,7 @@ class Changes:
         await self._no_bindings.run(connection, [(uid,) for uid, binding in last.items() if binding is None])
 
     async def _write_usage(self, connection: AsyncConnection, deltas: Sequence[Delta]) -> None:
-        """What was used, of several rows of an account the last."""
+        """Write the usage of accounts. Of several rows of one account the last counts."""
         rows = {(row.queue, row.user): row for delta in deltas for row in delta.usage}
         values = [
             (*key, row.at_ms, row.served_ms, encode({name: str(amount) for name, amount in row.past.items()}))

@@ -100,7 +100,7 @@ RENEW_S: Final = 5.0
 #: Between two tries of something that found the database away: from the first to the longest.
 FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 2.0
-#: What waits for long says so again after this.
+#: A long wait is logged again after this.
 SAY_AGAIN_S: Final = 60.0
 #: The event loop shows this often that it moves.
 BEAT_S: Final = 0.5

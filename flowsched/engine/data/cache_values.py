@@ -24,7 +24,7 @@ from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import InputSpec, Match, WorkflowSpec
 
 _S = TaskState
-#: What is expected so far ahead counts half.
+#: A read that is expected so far ahead counts half.
 _HALF_MS = 600_000
 #: So many ended workflows are remembered. All data of older ones are kept like results, until the workflows expire.
 _ENDED = 50_000

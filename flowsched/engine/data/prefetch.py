@@ -72,7 +72,7 @@ def foreseen(recorder: Recorder) -> list[TransferWant]:
 
 
 def pushes(recorder: Recorder) -> list[TransferWant]:
-    """What shall go to its readers' homes; what is there, lost, or not waited for any more is forgotten."""
+    """Copies to the gather nodes of their readers. Forgets data that are there, are lost, or have no waiting reader."""
     state, wants = recorder.state, []
     for pair, (want, workflow, number) in list(state.data.pushes.items()):
         run = state.work.runs.get(workflow)
@@ -204,7 +204,7 @@ def pass_over(recorder: Recorder, dataset: int, source: str) -> None:
 # of those tasks. Until then the links have time.
 
 
-#: What is less is there soon enough when it is asked for.
+#: A smaller dataset arrives soon enough if it is copied on demand.
 _LEAST_BYTES: Final = 256_000_000
 
 

@@ -28,7 +28,7 @@ class ForeignCandidate:
 
 @dataclass(slots=True)
 class ForeignBacklog:
-    """What is offered, and why the rest is not."""
+    """The foreign groups that are offered to a round, and why the others are not."""
 
     candidates: dict[int, ForeignCandidate]
     reasons: list[Reason]

@@ -63,7 +63,7 @@ class Outcomes(Settling):
             self._abort(f"stage {stage.spec.name!r}: task {task} completed")
 
     def _well(self, stage: StageRun, task: int) -> None:
-        """It counts as done: what went wrong before is of no interest any more."""
+        """Count the task as done, and forget the reasons of earlier failures."""
         leaving = stage.task_state[task] == _S.RELEASING
         self._move(stage, np.array([task]), _E.END_SUCCEEDED if leaving else _E.SUCCEED)
         self.statement.pop(stage.reasons, task)
@@ -276,7 +276,7 @@ class Outcomes(Settling):
         self.settle()
 
     def _released(self, stage: StageRun, task: int) -> None:
-        """What was being taken away is gone: it becomes its goal."""
+        """A pod that was being taken away is gone: its task gets the state that is its goal."""
         goal = TaskState(int(stage.goal[task]))
         one = np.array([task])
         self._move(stage, one, END_OF[goal])
@@ -415,7 +415,7 @@ class Advance(Outcomes):
         self._requeue_ended(stage, again)
         self._start_anew(stage, tasks)
         for (number, _), shards in self.run.outputs.items():
-            if number == stage.number:  # what is not written again does not exist
+            if number == stage.number:  # an output that is not written again does not exist
                 self.statement.pop(shards, shard)
         self.statement.set(stage.shard_done, shard, False)
         was_done = stage.state.terminal

@@ -171,7 +171,7 @@ class Moves:
         self.changes.release.extend((stage.number, task) for task in tasks.tolist())
 
     def _cancel_waiting(self, stage: StageRun) -> None:
-        """Close the stage: what waits is cancelled, and what is given back later will be."""
+        """Close the stage: cancel its waiting tasks now, and those that are given back later."""
         self.statement.assign(stage, "closed", True)
         if stage.uniform is not None:
             if stage.uniform is _S.PENDING:
@@ -350,14 +350,14 @@ class Settling(Moves):
         self._shards_are_done(stage, np.array([shard]))
 
     def _complete_stage(self, stage: StageRun) -> None:
-        """It has succeeded, since a policy says so: what runs of it is released, what waits is skipped."""
+        """Let the stage succeed, since a policy says so: release its running tasks and skip its waiting ones."""
         self._release(stage, np.flatnonzero(may(stage.task_state, _E.RELEASE)), _S.SUCCEEDED)
         self._skip_waiting(stage, np.arange(stage.spec.tasks))
         self.statement.assign(stage, "failed", False)
         self._shards_are_done(stage, np.flatnonzero(~stage.shard_done))
 
     def _skip_waiting(self, stage: StageRun, tasks: Indices) -> None:
-        """What waits of these tasks shall not run."""
+        """Skip those of these tasks that wait."""
         self._move(stage, tasks[stage.task_state[tasks] == _S.STAGING], _E.STAGED)
         self._move(stage, tasks[_WAITING[stage.task_state[tasks]]], _E.SKIP)
 
@@ -444,7 +444,7 @@ class Settling(Moves):
         return None
 
     def _doom(self, stage: StageRun, reason: str) -> None:
-        """It cannot run any more. What runs of it goes on; what waits is skipped or, if some ran, cancelled."""
+        """The stage cannot run any more. Running tasks go on. Waiting ones are skipped or, if some tasks ran, cancelled."""
         if not stage.failed:
             self.statement.assign(stage, "reason", reason)
         untouched = stage.uniform is not None or bool((stage.version == 0).all())
