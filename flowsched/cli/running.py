@@ -65,7 +65,7 @@ class HandedIn:
 
 
 def source(path: str, replay: ReplayOptions | None) -> bytes | Loaded:
-    """What a command names: a document, or a trace that is to be replayed."""
+    """The input of a command: a document, or a trace to replay."""
     if replay is None:
         return document(path)
     from flowsched.cli.traces import load

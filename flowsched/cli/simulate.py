@@ -36,7 +36,7 @@ _GZIP: Final = b"\x1f\x8b"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What shall be simulated."""
+    """The options of a simulation."""
 
     workloads: tuple[Path, ...]
     cluster: str

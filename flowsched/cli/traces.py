@@ -93,7 +93,7 @@ class Category:
 
 @dataclass(slots=True)
 class Report:
-    """What came of a replay. Times in seconds, of the scaled run."""
+    """The result of a replay. Times in seconds, of the scaled run."""
 
     tasks: int
     succeeded: int
@@ -184,7 +184,7 @@ def _bytes(path: str) -> bytes:
 
 
 def largest_of(nodes: Sequence[NodeView]) -> Largest:
-    """What one node has to give, without what others' pods took of it (agents, on Kubernetes)."""
+    """The resources of one node, less those of foreign pods (agents, on Kubernetes)."""
 
     def room(node: NodeView, name: str) -> int:
         return node.allocatable.get(name, 0) - (0 if node.running else node.used.get(name, 0))

@@ -239,7 +239,7 @@ def settings_for(
 def kubernetes_settings(
     cluster: str, kubeconfig: Path | None, context: str | None, namespace: str | None
 ) -> KubernetesSettings | None:
-    """What is said of Kubernetes by options and FLOWSCHED_* variables; None for another executor."""
+    """The Kubernetes settings from options and FLOWSCHED_* variables; None for another executor."""
     if cluster != "kubernetes":
         return None
     from dataclasses import replace
@@ -251,7 +251,7 @@ def kubernetes_settings(
 
 
 def key_values(pairs: list[str] | None) -> tuple[tuple[str, str], ...]:
-    """What `--cluster-option` says."""
+    """The parsed values of `--cluster-option`."""
     found = [pair.partition("=") for pair in pairs or ()]
     for key, equals, _ in found:
         if not key or not equals:

@@ -55,7 +55,7 @@ class PartOf(msgspec.Struct):
 
 
 class Replicas(msgspec.Struct):
-    """What an agent's cache holds."""
+    """The content of an agent's cache."""
 
     instance: str
     seq: int
@@ -121,7 +121,7 @@ _KEPT: Final = 50_000
 
 @dataclass(slots=True)
 class Loads:
-    """What all agents measured last."""
+    """The last measurements of all agents."""
 
     is_ours: Callable[[str], bool] = lambda _: False  #: whether a pod, by uid, is one of ours
     _last: dict[str, tuple[float, NodeLoad]] = field(default_factory=dict)
@@ -312,7 +312,7 @@ class Agents:
                 self._report(ReplicaSeen(uri, node, size, present=False))
 
     def url(self, node: str) -> str | None:
-        """Where a node's agent is."""
+        """The address of a node's agent."""
         agent = self._agents.get(node)
         return None if agent is None else agent.url
 
@@ -602,7 +602,7 @@ class Agents:
 
 
 def fetched_by_pods(order: Transfer, now_ms: int) -> TransferDone | TransferFailed:
-    """What becomes of an order where there are no agents: pods fetch what they read themselves, as a whole."""
+    """The end of a transfer order on clusters without agents: pods fetch the whole datasets that they read."""
     if not order.whole:
         text = f"there are no agents that could bring pieces of {order.uri}"
         return TransferFailed(
@@ -612,7 +612,7 @@ def fetched_by_pods(order: Transfer, now_ms: int) -> TransferDone | TransferFail
 
 
 def _key(order: Transfer) -> tuple[str, int]:
-    """What an agent has under way only once: a dataset, or a piece of one."""
+    """The key of a transfer: an agent runs only one at a time for a dataset, or for a piece of one."""
     return order.uri, -1 if order.whole else order.offset
 
 

@@ -103,7 +103,7 @@ class ClusterSettings:
 
 
 class EventQueue:
-    """What has happened, for one reader, in batches.
+    """Events for one reader, in batches.
 
     Events are dropped until the reader listens: while this process does not lead, no engine needs them, and a new leader asks for
     the whole state.
@@ -274,7 +274,7 @@ class KubernetesCluster(Executor):
             self.queue.put(fetched_by_pods(order, self.lease.clock()))
 
     def events(self) -> AsyncIterator[Sequence[ClusterEvent]]:
-        """What happens, in batches; ends after `stop`."""
+        """Yield events in batches; ends after `stop`."""
         return self.queue.batches()
 
     async def logs(
@@ -319,7 +319,7 @@ class KubernetesCluster(Executor):
         return await self._agents.evict(uri, node)
 
     def flows(self) -> Mapping[str, tuple[int, int]]:
-        """What agents have moved."""
+        """Node -> (bytes in, bytes out) that agents have moved."""
         return self._agents.flows()
 
     async def stop(self) -> None:

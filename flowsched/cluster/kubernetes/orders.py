@@ -107,7 +107,7 @@ def is_signed(key: bytes, text: str, signature: str) -> bool:
 
 
 def digest(text: str) -> str:
-    """What tells one order from another."""
+    """A digest that differs between orders."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -28,7 +28,7 @@ class _Output(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What stage-out tells. `more`: not all of it found room in the message."""
+    """The message of stage-out. `more`: the message had no room for all of it."""
 
     outputs: tuple[_Output, ...] = ()
     reason: str = ""
@@ -61,7 +61,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """What stage-in tells."""
+    """The message of stage-in."""
 
     bytes_local: Count = 0
     bytes_moved: Count = 0
@@ -71,7 +71,7 @@ class Staged(msgspec.Struct, frozen=True):
 
 
 class Used(msgspec.Struct, frozen=True):
-    """What a container used, where its node says it."""
+    """The usage of a container, where its node reports it."""
 
     cpu_ms: Count = 0
     max_rss_bytes: Count = 0

@@ -184,7 +184,7 @@ _DYING_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What is to be seen of an attempt. `final` is None while it runs, or may."""
+    """The observed state of an attempt. `final` is None while it runs, or may."""
 
     started_ms: int | None = None
     final: PodEnded | PodGone | None = None

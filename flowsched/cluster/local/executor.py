@@ -184,7 +184,7 @@ class LocalCluster(Executor):
         return await self.processes.evict(uri, node)
 
     async def events(self) -> AsyncIterator[Sequence[ClusterEvent]]:
-        """What happens, in batches, in order per pod; ends after `stop`. One reader."""
+        """Yield events in batches, in order per pod; ends after `stop`. One reader."""
         while True:
             await self._news.wait()
             self._news.clear()

@@ -728,7 +728,7 @@ class RunnerProcesses:
             self._site.report(NodeChanged(node))
 
     async def _measure(self) -> None:
-        """What the disk carries, every few seconds."""
+        """Measure and report the load of the disk every few seconds."""
         meter = DiskMeter(self._site.root, tuple(self._site.nodes))
         loop = asyncio.get_running_loop()
         last = loop.time()

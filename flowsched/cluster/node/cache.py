@@ -38,7 +38,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the pieces are pieces of. `version`: as its source has named it; pieces of two never mix."""
+    """The dataset that pieces belong to. `version`: as its source has named it; pieces of two versions never mix."""
 
     uri: str
     size_bytes: int
@@ -87,7 +87,7 @@ class Partial:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """What is there, for good: ranges of bytes, in order."""
+        """The ranges of bytes that are there, on the disk, in order."""
         return tuple(self._spans)
 
     @property

@@ -19,7 +19,7 @@ _NOT_IN_A_NAME: Final = re.compile(r"[^A-Z0-9]")
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Where things are on the pod's node. All absolute."""
+    """Paths of an attempt on the pod's node. All absolute."""
 
     folder: str  #: of the attempt
     work: str  #: the task's working folder

@@ -123,7 +123,7 @@ class DiskMeter:
     _by_attempt: dict[str, int] = field(default_factory=dict)
 
     def measure(self, attempts: Iterable[tuple[str, str, int]], seconds: float) -> LoadMeasured | None:
-        """What was carried since the last time, so many seconds ago; None the first time, and where nothing can be told.
+        """Measure the load since the last call; None the first time, and where nothing can be measured.
 
         Args:
             attempts: (name, node, process) of each that runs.
@@ -214,7 +214,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What counters said at one moment."""
+    """The values of the counters at one moment."""
 
     disk: Disk | None
     pods: Mapping[str, int] | None
@@ -239,7 +239,7 @@ class Meter:
     _folders: dict[str, Path] = field(default_factory=dict)
 
     def measure(self, copied: Pair, over_ms: int) -> dict[str, Any] | None:
-        """What was carried since the last time, so many ms ago; None the first time.
+        """Measure the load since the last call; None the first time.
 
         Args:
             copied: Bytes that this agent's copies have brought and given away so far.
@@ -277,7 +277,7 @@ class Meter:
         }
 
     def used(self, uid: str) -> dict[str, int]:
-        """What a pod has used so far: `disk_bytes` and `cpu_ms`; nothing where its control group cannot be read."""
+        """The usage of a pod so far: `disk_bytes` and `cpu_ms`; empty where its control group cannot be read."""
         disk, folder = disk_of(self.cache, self.host / "proc"), self._folder(uid)
         told: dict[str, int] = {}
         if folder is None:

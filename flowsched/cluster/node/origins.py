@@ -284,7 +284,7 @@ def put(path: str, uri: str) -> None:
 
 @contextmanager
 def _refusals(uri: str, scheme: str) -> Iterator[None]:
-    """What any file system raises while a dataset is looked for or opened, as `NotFetched`."""
+    """Turn errors of any file system into `NotFetched` while a dataset is looked for or opened."""
     try:
         yield
     except NotFetched:

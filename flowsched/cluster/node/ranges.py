@@ -27,7 +27,7 @@ _BLOCK: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is wanted: a range of a dataset, of a version if that is known, from `source` (None = its origin)."""
+    """A wanted range of a dataset, of a version if that is known, from `source` (None = its origin)."""
 
     uri: str
     offset: int

@@ -43,7 +43,7 @@ class Stopped(Exception):
 
 
 class Rates:
-    """What may flow.
+    """Limits on the bytes that one node moves.
 
     Args:
         disk_rate: Bytes/s that are read and written, together; 0 = no limit.

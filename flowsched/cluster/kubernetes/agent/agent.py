@@ -115,7 +115,7 @@ class Settings:
 
     @property
     def origins(self) -> Origins:
-        """What may be fetched: by scheme, folder and address."""
+        """The origins that the agent may fetch from: by scheme, folder and address."""
         guarded = (("get_client", Guard(self.networks)),)
         return Origins(self.roots, self.schemes, options=(("http", guarded), ("https", guarded)))
 
@@ -265,7 +265,7 @@ class Agent:
             await asyncio.sleep(self.settings.measure_s)
 
     def _used_by(self, uid: str) -> dict[str, int]:
-        """What a pod has used so far, where that can be told. Blocks."""
+        """The usage of a pod so far, where it can be measured. Blocks."""
         return self._meter.used(uid) if self._meter is not None else {}
 
     # --- what is over ----------------------------------------------------------------------------------------

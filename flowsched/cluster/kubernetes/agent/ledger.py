@@ -89,7 +89,7 @@ class OtherOrder(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is written of one pod.
+    """The record of one pod.
 
     Args:
         pod: The engine's name of it.

@@ -50,7 +50,7 @@ class Piece:
 
 @dataclass(slots=True)
 class _Marks:
-    """What is known of one stream of one container."""
+    """Positions known in one stream of one container."""
 
     lengths: dict[str, int] = field(
         default_factory=dict
@@ -167,7 +167,7 @@ class Reader:
     def _decoded(
         self, path: Path, stream: str, local: int, marks: _Marks, inode: int | None = None
     ) -> Iterator[bytes]:
-        """What is decoded of one file from `local` on, block by block."""
+        """The decoded bytes of one file from `local` on, block by block."""
         if path.suffix == ".gz":
             yield from self._unzip(path, stream, local)
             return
@@ -273,7 +273,7 @@ _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 class BadName(Exception):
-    """What was given is no name of a namespace, pod or container, or no uid."""
+    """The given text is no name of a namespace, pod or container, or no uid."""
 
 
 @dataclass(frozen=True, slots=True)

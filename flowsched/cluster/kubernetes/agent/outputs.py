@@ -183,5 +183,5 @@ def _renamed(at: int, name: str, target: Path) -> bool:
 
 
 def as_moving(found: Iterable[Found]) -> tuple[dict[str, Any], ...]:
-    """What was found, as it is written down."""
+    """The outputs found, in the form in which the ledger keeps them."""
     return tuple(asdict(one) for one in found)

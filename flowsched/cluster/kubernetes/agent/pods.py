@@ -114,8 +114,8 @@ def furnish(work: int, order: Order) -> None:
 def _give(fd: int, like: os.stat_result, mode: int) -> None:
     """Make something as the working folder is.
 
-    Linux drops the set-gid bit without a word where the group is not the caller's and he has no CAP_FSETID, which an agent
-    need not have: so the mode is set while the group is ours. A change of a folder's owner leaves it its bits.
+    Linux silently drops the set-gid bit if the caller is not in the group and lacks CAP_FSETID, which an agent may lack.
+    So the agent sets the mode while the group is its own. A change of a folder's owner leaves it its bits.
     """
     if os.geteuid() == 0:
         os.fchown(fd, os.geteuid(), os.getegid())
@@ -139,7 +139,7 @@ _MADE_HERE: Final = "flowsched:"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a step sent, checked."""
+    """A checked request of a step."""
 
     uid: str
     text: str

@@ -403,7 +403,7 @@ class _Body:
 
 
 class _Answer:
-    """What a peer sends of a section; closing it closes the connection."""
+    """The body of a section that a peer sends; closing it closes the connection."""
 
     def __init__(self, answer: http.client.HTTPResponse, let_go: Callable[[], None]) -> None:
         self._answer = answer
@@ -421,7 +421,7 @@ class _Answer:
 def _section_of(
     uri: str, peer: Peer, answer: http.client.HTTPResponse, start: int, let_go: Callable[[], None]
 ) -> Section:
-    """What an agent's answer is a section of.
+    """The section that an agent's answer holds.
 
     Raises:
         NotFetched: It is none.

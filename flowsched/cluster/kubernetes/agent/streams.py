@@ -307,7 +307,7 @@ class Streams:
                 bell.clear()
                 lines = news.since(sent)
                 if lines is None:
-                    return  # he was too slow; when he comes back he is told so
+                    return  # the follower was too slow; when it connects again, the agent tells it so
                 number, load = news.load
                 if lines or number != measured:
                     await self._write(answer, b"".join(lines) + (load if number != measured else b""))

@@ -106,7 +106,7 @@ class Order:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What is under way only once."""
+        """The agent runs only one transfer of a key at a time."""
         return self.uri, -1 if self.offset is None else self.offset
 
 
@@ -281,7 +281,7 @@ class Transfers:
 
 
 def _more(order: Order, **said: Any) -> dict[str, Any]:
-    """What is told of a piece beside what is told of every transfer."""
+    """Fields that only the event of a piece has; empty for a whole dataset."""
     return {} if order.offset is None else {"offset": order.offset, **said}
 
 

@@ -24,7 +24,7 @@ _UNDECIDED: Final = frozenset({500, 502, 504})
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the server said, whatever it said."""
+    """A reply of the server, of any status."""
 
     status: int
     body: bytes
@@ -112,7 +112,7 @@ class Permanent:
 
 
 def judge(answer: Answer) -> Transient | Permanent:
-    """What to think of a refusal.
+    """Decide whether a refusal is transient or permanent.
 
     A quota, a missing right and a missing namespace are an administrator's to change, so the pod waits; a denial by a policy
     (an admission webhook, Pod Security) or a fault in the object is about the pod.

@@ -21,7 +21,7 @@ _BARE: Final = (204, 304)
 
 
 class NotHttp(Exception):
-    """What has arrived is no reply."""
+    """The bytes that arrived are no HTTP reply."""
 
 
 class Reply(NamedTuple):
@@ -162,7 +162,7 @@ class Reader:
 
 
 class _Head(NamedTuple):
-    """What a head says. `length` None = as long as the connection."""
+    """The parsed head of a reply. `length` None = as long as the connection."""
 
     status: int
     length: int | None

@@ -106,7 +106,7 @@ GRAVES: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[T]):
-    """What has arrived since the last batch.
+    """Objects and changes that have arrived since the last batch.
 
     Args:
         replaced: A complete fresh list, or None. What is neither in it nor in `unread` is gone.
@@ -131,7 +131,7 @@ class Counts:
 
 
 class Memory:
-    """What has been seen since the last list: enough to tell news from what comes late or twice.
+    """Versions seen since the last list: enough to tell new events from late or repeated ones.
 
     Versions grow with every write of anything, and the version of a DELETED is that of the deletion: so nothing that is
     older than an object's end is news, and what is newer (it left a selector, and came back) is.
@@ -479,7 +479,7 @@ class Watches:
 
     @property
     def problem(self) -> str:
-        """What is wrong with which watch; "" while all are well."""
+        """The first watch with a problem, and that problem; "" while all are well."""
         return next((f"{path}: {r.problem}" for path, r in self._reflectors.items() if r.problem), "")
 
     async def synced(self) -> None:

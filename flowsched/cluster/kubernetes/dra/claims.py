@@ -108,7 +108,7 @@ class DeviceClaims:
     # --- what the watches show -------------------------------------------------------------------------------
 
     def watched(self) -> Sequence[Watched]:
-        """What has to be followed, and in which order it is listed."""
+        """The resources to watch, in the order in which they are listed."""
         return (
             (f"{API}/resourceslices", ResourceSlice, self._slices_changed),
             (f"{API}/resourceclaims", ResourceClaim, self._claims_changed),

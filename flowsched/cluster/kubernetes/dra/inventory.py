@@ -63,7 +63,7 @@ class ResourceSliceSpec(Read, frozen=True):
 
 
 class ResourceSlice(Read, frozen=True):
-    """What a driver publishes."""
+    """Devices that a driver publishes."""
 
     metadata: Metadata = Metadata()
     spec: ResourceSliceSpec = ResourceSliceSpec()
@@ -100,7 +100,7 @@ class DeviceResults(Read, frozen=True):
 
 
 class Allocation(Read, frozen=True):
-    """What a claim was given."""
+    """The devices that a claim has."""
 
     devices: DeviceResults = DeviceResults()
 
@@ -120,7 +120,7 @@ class ResourceClaim(Read, frozen=True):
 
 
 class DeviceClassSpec(Read, frozen=True):
-    """What drivers are told of every device of the class. Which devices are in it (CEL) is not looked at."""
+    """The configuration that drivers get for devices of the class. Its selectors (CEL) are not read."""
 
     config: tuple[dict[str, Any], ...] = field(default_factory=tuple)
 
@@ -258,7 +258,7 @@ def claim_manifest(place: Place, settings: ReleaseSettings) -> bytes:
 def allocation_of(
     place: Place, device: DeviceId, settings: ReleaseSettings, config: Iterable[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """What kube-scheduler would write: the device, what its class tells the driver, and the node it can be used on."""
+    """The allocation that kube-scheduler would write: the device, its class's configuration, and the node it is on."""
     result = {"request": REQUEST, "driver": settings.gpu.driver, "pool": device.pool, "device": device.name}
     devices: dict[str, Any] = {"results": [result]}
     told = [{"source": "FromClass", "requests": [REQUEST], **each} for each in config]
@@ -439,7 +439,7 @@ class ClaimBook:
         return device
 
     def settled(self, place: Place) -> None:
-        """What was chosen has been allocated, or will not be."""
+        """Forget the choice of a device: it has been allocated, or will not be."""
         self._chosen.pop(place, None)
 
     def changed(self, batch: Batch[ResourceClaim]) -> set[str]:

@@ -160,7 +160,7 @@ class Binding:
             self._refuse(order, "no answer")
 
     async def _look(self, order: Bind, path: str, answer: Answer) -> None:
-        """It was refused: see what is."""
+        """Read the pod after a refused binding, to see whether it is bound all the same."""
         pause = _FIRST_PAUSE_S
         while True:
             seen = await self._ask("GET", path, None)

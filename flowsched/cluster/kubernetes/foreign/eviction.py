@@ -64,7 +64,7 @@ def preemptible_of(metadata: Metadata) -> bool | None:
 
 
 def stake_of(pod: Pod, budgets: tuple[str, ...]) -> Stake:
-    """What is at stake.
+    """The disruption cost of a pod: what preemption must know of it.
 
     Args:
         pod: One that has a node.
@@ -146,7 +146,10 @@ class MakingWay:
         await asyncio.gather(*(self._tell(order) for order in there))
 
     async def _take_back(self, orders: Sequence[Evict], why: str) -> None:
-        """The engine hears of it when it sees the pods without their marks: else it would take them for an earlier leader's."""
+        """Unmark the pods, and report the refusal only after the view shows that.
+
+        Otherwise the engine would take the marks for those of an earlier leader.
+        """
         log.info("pods stay", namespace=orders[0].namespace, pods=len(orders), first=orders[0].name, why=why)
         versions = await asyncio.gather(
             *(self._mark(order, "False", f"{STAYS}{why}"[:1024]) for order in orders)
@@ -290,7 +293,7 @@ class Budgets:
         self._of: dict[str, dict[str, _Budget]] = {}  #: namespace -> name -> budget
 
     def everything(self) -> Iterator[ClusterEvent]:
-        """What was told, once more."""
+        """All budgets once more."""
         for namespace, budgets in self._of.items():
             for name, budget in budgets.items():
                 yield BudgetSeen(f"{namespace}/{name}", budget.allowed)

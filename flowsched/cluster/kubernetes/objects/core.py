@@ -79,7 +79,7 @@ class Cause(msgspec.Struct, gc=False):
 
 
 class Details(msgspec.Struct, gc=False, rename="camel"):
-    """What a refusal is about."""
+    """The object that a refusal is about."""
 
     name: str = ""
     kind: str = ""
@@ -109,7 +109,7 @@ class Taint(Read, frozen=True):
 
 
 class NodeSpec(Read, frozen=True):
-    """What an administrator wants of a node."""
+    """The taints of a node, and whether it takes new pods."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
@@ -131,7 +131,7 @@ class ContainerImage(Read, frozen=True):
 
 
 class NodeSystemInfo(Read, frozen=True):
-    """What runs on the node."""
+    """The kubelet version, operating system and architecture of a node."""
 
     kubelet_version: str = ""
     operating_system: str = ""
@@ -139,7 +139,7 @@ class NodeSystemInfo(Read, frozen=True):
 
 
 class NodeStatus(Read, frozen=True):
-    """What a node has, and how it is. `allocatable` is what pods may take."""
+    """The capacity and conditions of a node. Pods may take `allocatable`."""
 
     allocatable: Amounts = field(default_factory=dict)
     capacity: Amounts = field(default_factory=dict)
@@ -258,7 +258,7 @@ class TopologySelectorTerm(Read, frozen=True):
 
 
 class StorageClass(Read, frozen=True):
-    """Where volumes come from; WaitForFirstConsumer: only when it is known where the pod runs."""
+    """A source of volumes. WaitForFirstConsumer: it makes a volume only after the pod's node is chosen."""
 
     metadata: Metadata = Metadata()
     provisioner: str = ""

@@ -61,7 +61,7 @@ def member_host(role: str, role_index: int) -> str:
 
 
 def member_address(role: str, role_index: int, service: str, namespace: str) -> str:
-    """Where a gang's member is found by DNS, from any pod of the cluster."""
+    """The DNS name of a gang's member, for any pod of the cluster."""
     return f"{member_host(role, role_index)}.{service}.{namespace}.svc"
 
 

@@ -96,7 +96,7 @@ def _read(node: Node, gpu_resource: str) -> tuple[NodeInfo, tuple[str, ...]]:
 
 
 def _allocatable(node: Node, gpu_resource: str, wrong: list[str]) -> Resources:
-    """What pods may take, each amount by itself: one that is none is 0."""
+    """The resources that pods may take. An amount that cannot be parsed is 0 and is noted in `wrong`."""
     amounts = {}
     for name, value in node.status.allocatable.items():
         try:
@@ -154,7 +154,7 @@ _AXES: Final[Mapping[str, str]] = {"cpu": "cpu", "memory": "memory", "ephemeral-
 
 
 class ZoneResource(Read, frozen=True):
-    """What a zone has of one resource: for pods in all, and free."""
+    """The amount of one resource in a zone: for pods in all, and free."""
 
     name: str = ""
     allocatable: str | int = "0"

@@ -114,7 +114,7 @@ class ClaimUse(Read, frozen=True):
 
 
 class ResourceRequirements(Read, frozen=True):
-    """What is asked for, and what may not be exceeded."""
+    """Resource requests and limits."""
 
     requests: Amounts = field(default_factory=dict)
     limits: Amounts = field(default_factory=dict)
@@ -218,7 +218,7 @@ class PodResourceClaim(Read, frozen=True):
 
 
 class PodSpec(Read, frozen=True):
-    """What the pod is to be."""
+    """The specification of a pod."""
 
     node_name: str = ""
     scheduler_name: str = ""

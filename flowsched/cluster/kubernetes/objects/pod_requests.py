@@ -34,7 +34,7 @@ Nanos = dict[str, int]
 
 
 def requests_of(pod: Pod, gpu_resource: str = DEFAULT_GPU) -> Resources:
-    """What a pod takes of a node.
+    """The resources that a pod takes of a node.
 
     The sum of its containers and sidecars, or what an init container needs beside the sidecars that have started before it, if
     that is more; what is said for the pod as a whole instead, where it is; its overhead; and one of the node's `pods`.
@@ -143,7 +143,7 @@ def _containers(pod: Pod) -> Nanos:
 
 
 def _effective(container: Container, status: ContainerStatus | None, infeasible: bool) -> Nanos:
-    """What a container holds while it is resized in place (KEP-1287): a kubelet takes, and gives back, step by step."""
+    """The resources of a container during a resize in place (KEP-1287): a kubelet takes and gives back step by step."""
     wanted = _nanos(container.resources.requests)
     if status is None or status.resources is None:
         return wanted
@@ -232,7 +232,7 @@ _PER_SECOND: Final = "/s"
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What was said.
+    """Inputs, I/O and runtime as a foreign pod declares them.
 
     Args:
         inputs: (URI, bytes) of what it reads, each once; 0 = the size is not known.
@@ -248,7 +248,7 @@ class Hints:
 
 
 def hints_of(pod: Pod) -> Hints:
-    """What a pod says."""
+    """The hints of a pod, without those that flowsched cannot understand."""
     return _read(pod)[0]
 
 

@@ -231,7 +231,7 @@ WISHES: Final[Mapping[str, tuple[Form, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class PodLink:
-    """What a pod carries so that it belongs to a PodGroup."""
+    """The labels, annotations and spec fields by which a pod belongs to a PodGroup."""
 
     spec: Mapping[str, Any] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)

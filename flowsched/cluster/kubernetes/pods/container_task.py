@@ -193,7 +193,7 @@ def needs_stage_out(pod: Pod) -> bool:
 
 
 def _delivered(container: Container) -> tuple[Delivered, ...]:
-    """What is taken out of a container: nothing of a member of a gang that another speaks for."""
+    """The outputs that this container delivers; none if another member delivers for the gang."""
     return container.outputs if container.delivers else ()
 
 
@@ -214,7 +214,7 @@ def in_place(output: Delivered, layout: Layout) -> bool:
 
 
 def command_of(step: Step, *, watch: bool, before: Sequence[Step] = ()) -> list[str]:
-    """What a step's container runs, spelled so that a kubelet changes nothing of it.
+    """The command of a step's container, escaped so that a kubelet expands nothing in it.
 
     Args:
         step: It.
@@ -238,12 +238,12 @@ def _fresh(step: Step, before: Sequence[Step]) -> str:
 
 
 def step_variables(number: int) -> list[Json]:
-    """What a step's script has to know."""
+    """The variables that a step's script reads."""
     return [{"name": "FLOWSCHED_STEP", "value": f"{NOTES}/{number}"}]
 
 
 def files_variables(pod: Pod, layout: Layout, *, contents: bool) -> list[Json]:
-    """What stage-in and stage-out are told of the files of a container task.
+    """The variables that describe the files of a container task to stage-in and stage-out.
 
     Args:
         pod: With its container.

@@ -168,7 +168,7 @@ def _metadata(group: str, settings: ReleaseSettings, owner: Owner | None) -> dic
 
 
 class _Denied(Exception):
-    """What a gang needs will never be made."""
+    """The API server will never accept an object that a gang needs."""
 
 
 @dataclass(slots=True, eq=False)
@@ -301,7 +301,7 @@ class GangObjects:
             pause = min(_LONGEST_PAUSE_S, pause * 2)
 
     async def _remove(self, gang: _Gang) -> None:
-        """What is left of a gang; the garbage collector would do it too where there is a PodGroup that owns the rest."""
+        """Delete the objects of a gang. Where a PodGroup owns the others, the garbage collector would delete them too."""
         if gang.made is not None and not gang.made.done():
             gang.made.cancel()
             await asyncio.gather(gang.made, return_exceptions=True)

@@ -54,7 +54,7 @@ Quantities = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a pod asks for.
+    """The resources that a pod asks for.
 
     Args:
         requests, limits: Of the task.
@@ -75,7 +75,7 @@ class Ask:
 
 
 def asked(pod: Pod, settings: ReleaseSettings, extras: Extras) -> Ask:
-    """What the containers of a pod ask for."""
+    """The resources that the containers of a pod ask for."""
     memory_limit = max(pod.memory_limit_bytes or 0, pod.memory_bytes)
     cpu_limit = extras.limits.cpu_millicores if extras.limits else 0
     requests = {"cpu": cpu(pod.cpu_millicores), "memory": str(pod.memory_bytes)}

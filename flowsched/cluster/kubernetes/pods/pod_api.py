@@ -43,7 +43,7 @@ class Doubt:
 
 
 class PodApi:
-    """What is asked of the API server about pods of one namespace.
+    """The calls to the API server about pods of one namespace.
 
     Args:
         client: Of the API server.
@@ -92,7 +92,7 @@ class PodApi:
         return answer
 
     async def create_tombstone(self, name: str, reason: str, explain: Explain) -> Answer | None:
-        """Take a pod's name (the engine's) for ever, once. None: it is not known whether that was done."""
+        """Take a pod's name (the engine's) for good; asks once. None: it is not known whether that was done."""
         await self._lease.held()
         return await self._ask("POST", self._path, tombstone(name, self._settings, reason), explain)
 

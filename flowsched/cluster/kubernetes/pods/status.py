@@ -218,7 +218,7 @@ class _Seen:
         return PodEnded(self.name, at_ms, code, why, words, outputs, self._usage(), self._report())
 
     def _report(self) -> ContainerReport | None:
-        """What a container task did; None of any other."""
+        """The report of a container task; None for any other task."""
         if STEPS not in self.pod.metadata.annotations:
             return None
         out = self.terminated(STAGE_OUT)
@@ -256,7 +256,7 @@ class _Seen:
 def outcome(
     pod: Pod, name: str, now_ms: int, *, released: bool = False, deleted: bool = False
 ) -> tuple[Outcome, ...]:
-    """What a pod's status says.
+    """Read the events of an attempt from its pod's status.
 
     Args:
         pod: One of ours, as it was last seen.

@@ -211,7 +211,7 @@ def _ask(env: Env, what: str, body: dict[str, str]) -> Answer:
 
 
 def _refused(status: int, answer: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    """What to tell when the agent could not be asked, or does not take the order."""
+    """Exit code and message after the agent could not be reached, or refused the order."""
     if status == 0:
         return UNREACHABLE, {**answer, "reason": "AgentUnreachable"}
     return BAD_ORDER, {**answer, "reason": "OrderRefused"}

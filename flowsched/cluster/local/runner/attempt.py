@@ -222,7 +222,7 @@ def published(task: Task) -> tuple[list[Record], str, str]:
 
 
 def usage(task: Task, before: dict[str, int]) -> Record:
-    """What the attempt used: all its processes, since all have been reaped by now."""
+    """The usage of the attempt: of all its processes, since all have been reaped by now."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     unit = 1 if sys.platform == "darwin" else 1024
     read, written, disk = kin.io_since(before, kin.io_counts())

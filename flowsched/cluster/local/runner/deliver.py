@@ -169,7 +169,7 @@ class Delivery:
                     yield from self.walk(join(path, name), (*above, here))
 
     def real_of(self, path: str) -> str | None:
-        """Where a path leads to; None if that is nowhere."""
+        """The real path that a path leads to; None if it leads nowhere."""
         try:
             real = self.places.real(path)
         except OSError:

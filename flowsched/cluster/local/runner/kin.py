@@ -66,7 +66,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def become_subreaper() -> None:
-    """What loses its parent among the descendants of this process becomes its child."""
+    """Make orphans among the descendants of this process its children."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -139,7 +139,7 @@ def _pss_kb(pid: int) -> int:
 
 
 def io_counts() -> dict[str, int]:
-    """What this process and all it has reaped have read and written, in bytes, by the kernel's names: `rchar` and `wchar`
+    """Bytes that this process and all it has reaped have read and written, by the kernel's names: `rchar` and `wchar`
     from the page cache or not, `read_bytes` and `write_bytes` from and to disks. Zeros where the kernel does not tell.
     """
     counts = {"rchar": 0, "wchar": 0, "read_bytes": 0, "write_bytes": 0}
