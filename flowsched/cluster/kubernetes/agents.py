@@ -271,7 +271,7 @@ class Agents:
         self._sweeper = asyncio.create_task(self._sweep(), name="agents")
 
     async def close(self) -> None:
-        """Let go of all agents; what they do goes on."""
+        """Close the connections to all agents. Their transfers and copies continue."""
         tasks = [agent.task for agent in self._agents.values()] + [self._sweeper]
         for task in tasks:
             if task is not None:
@@ -419,7 +419,7 @@ class Agents:
     # --- one agent -------------------------------------------------------------------------------------------
 
     async def _follow(self, agent: _Agent) -> None:
-        """Read its list, then what changes, for ever."""
+        """Read the agent's list, then follow its events, until cancelled."""
         pause = _FIRST_PAUSE_S
         away_since: float | None = None
         loop = asyncio.get_running_loop()
@@ -512,8 +512,9 @@ class Agents:
                 self._refuse(order, event.error.message, event.error, event.version)
 
     def _answered(self, agent: _Agent, event: Event) -> list[Transfer]:
-        """The orders that an event is the end of. What is told of the whole dataset ends those of its pieces, too: some pod has
-        fetched it, or the agent is an older one, which knows no pieces.
+        """The orders that an event ends. An event about the whole dataset also ends the orders of its pieces.
+
+        In that case a pod has fetched the dataset, or the agent is an older one, which knows no pieces.
         """
         if event.offset >= 0:
             return agent.orders.pop((event.uri, event.offset), [])
@@ -564,7 +565,7 @@ class Agents:
             self._fail(agent, key, message)
 
     async def _sweep(self) -> None:
-        """Orders for nodes that have no agent do not wait for ever."""
+        """Every second, report measured loads and end orders that have waited too long for a node's agent."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(1.0)

@@ -246,7 +246,7 @@ class View:
             self.report(NodeChanged(info))
 
     def _with_cache(self, info: NodeInfo) -> NodeInfo:
-        """The node with the limit of its cache: the lower of its annotation and its agent's limit; 0 = none."""
+        """The node with the limit of its cache: the lower of its annotation and its agent's limit; 0 = no limit."""
         said = [
             each for each in (self._declared.get(info.name, 0), self.agents.limits.get(info.name, 0)) if each
         ]

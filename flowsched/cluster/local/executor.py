@@ -100,7 +100,7 @@ class Processes(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything; what runs goes on."""
+        """Release all resources of the service. Running attempts continue."""
         ...
 
 

@@ -212,7 +212,7 @@ Images = Literal["ignore", "refuse"]
 SCAN_S: Final = 0.5
 #: How often the room on the root's file system is looked at.
 SPACE_S: Final = 1.0
-#: What cannot be seen now is told of again after this.
+#: While attempts cannot be read, that is logged again after this.
 UNSEEN_S: Final = 60.0
 #: If the runner has not ended a released attempt so long after the grace, the service ends it without the runner.
 OVERDUE_S: Final = 3.0

@@ -98,7 +98,7 @@ PAIR_S: Final = 2.0
 LONGEST_WAIT_S: Final = 20.0
 #: A connection that brought nothing, but lasted so long, was no failure.
 LASTING_S: Final = 30.0
-#: So many stale lists in a row are believed.
+#: Of so many stale lists in a row, the last is accepted.
 STALE_LISTS: Final = 3
 #: So many deleted objects are remembered, so that a late event does not bring one back.
 GRAVES: Final = 20_000
@@ -244,7 +244,7 @@ class Reflector(Generic[T]):
         return self._memory.newest
 
     async def changes(self) -> AsyncGenerator[Batch[T], None]:
-        """Everything there is, then everything that happens, for ever. Close it (`aclosing`) when no longer read."""
+        """Yield a full list, then every change, without end. Close it (`aclosing`) when no longer read."""
         while True:
             yield await self._listed()
             async with aclosing(self._followed()) as batches:

@@ -172,7 +172,7 @@ class DeviceClaims:
                 self._book.settled(place)
 
     async def _step(self, place: Place, user: Consumer, explain: Explain) -> bool:
-        """Bring a claim as far as one look allows. True: it is as it should be; False: look again.
+        """Take one step towards the desired claim. True: the claim is as it should be; False: call again.
 
         Raises:
             _Denied: It will not be.

@@ -74,7 +74,7 @@ class Conditions:
                     self._wanted[uid] = (verdict.code, verdict.message)
 
     async def run(self) -> None:
-        """Write for ever."""
+        """Write conditions periodically until cancelled."""
         while True:
             await asyncio.sleep(PERIOD_S)
             try:

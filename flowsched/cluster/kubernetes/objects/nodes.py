@@ -109,7 +109,7 @@ def _allocatable(node: Node, gpu_resource: str, wrong: list[str]) -> Resources:
 
 
 def _taints(node: Node) -> tuple[tuple[str, str, str], ...]:
-    """Its taints; `unschedulable` is one of them, also before the controller that writes it has come round."""
+    """The taints of a node. `unschedulable` counts as one, even before the node controller has written that taint."""
     taints = [(each.key, each.value, each.effect) for each in node.spec.taints]
     if node.spec.unschedulable and not any(key == UNSCHEDULABLE[0] for key, _, _ in taints):
         taints.append(UNSCHEDULABLE)

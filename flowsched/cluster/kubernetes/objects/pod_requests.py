@@ -272,7 +272,7 @@ def _read(pod: Pod) -> tuple[Hints, tuple[str, ...]]:
         rate = total * 1000 // runtime
     deadline = pod.spec.active_deadline_seconds
     ends = [end for end in (runtime, None if deadline is None else deadline * 1000) if end is not None]
-    # Like any amount: sums of what strangers write must still fit 64 bits.
+    # Like any amount: sums of amounts in foreign pods must still fit 64 bits.
     rate, total = min(rate, LARGEST_BYTES), min(total, LARGEST_BYTES)
     return Hints(_inputs(pod), rate, total, min(ends, default=None)), tuple(wrong)
 

@@ -197,7 +197,7 @@ class VolcanoQueue(Read, frozen=True):
 
 
 #: The annotation Volcano's scheduler reads. Written beside the native field too: an API server with the feature gate off
-#: drops that field without a word.
+#: silently drops that field.
 GROUP_ANNOTATION: Final = "scheduling.k8s.io/group-name"
 PLUGINS_LABEL: Final = "scheduling.x-k8s.io/pod-group"
 TASK_SPEC: Final = "volcano.sh/task-spec"

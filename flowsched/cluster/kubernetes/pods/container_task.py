@@ -39,12 +39,12 @@ from flowsched.workflow.spec import Container, Delivered, Left, Step
 _REFERENCE: Final = re.compile(r"\$(\$?)\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 #: Every container gets variables of the API server's own Service, whatever `enableServiceLinks` says.
 _SERVICE_PREFIX: Final = "KUBERNETES_"
-#: The value of what the kubelet knows and we do not: no expansion of ours can be equal to a text that holds it.
+#: Stands for a value that only the kubelet knows. No text of a pod can hold it, so no expansion with it equals such a text.
 _UNKNOWN: Final = "\0"
 
 
 def kubelet_expand(text: str, values: Mapping[str, str]) -> str:
-    """What the kubelet makes of an argument, or of a variable's value, where it knows these variables."""
+    """Expand an argument, or a variable's value, as the kubelet does if it knows these variables."""
     parts: list[str] = []
     at = 0
     while (dollar := text.find("$", at)) >= 0 and dollar + 1 < len(text):
