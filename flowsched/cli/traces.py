@@ -24,7 +24,7 @@ import flowsched
 from flowsched.cli.context import data_folder, say
 from flowsched.cli.printing import render
 from flowsched.client import Client
-from flowsched.cluster.local.nodes import machine_cores
+from flowsched.cluster.local.virtual_nodes import machine_cores
 from flowsched.errors import InvalidRequest, TooLarge, Unavailable
 from flowsched.synthetic import write_bytes
 from flowsched.workflow.formats.wfformat import LIMITS, read_trace

@@ -33,8 +33,8 @@ from flowsched.executor.protocol import (
     TransferFailed,
     Usage,
 )
-from flowsched.workflow.run.arrays import BOUND, STARTED, Ended
 from flowsched.workflow.run.run import StageRun, WorkflowRun
+from flowsched.workflow.run.transitions import BOUND, STARTED, Ended
 
 _ENCODER: Final = msgspec.json.Encoder()
 

@@ -23,8 +23,8 @@ from flowsched.executor.protocol import PodEnded, Usage
 from flowsched.scheduling.policy.framework import BURSTS, Storage
 from flowsched.scheduling.state.snapshot import IO
 from flowsched.workflow.estimates import UNMEASURED, Measured
-from flowsched.workflow.run.arrays import STARTED
 from flowsched.workflow.run.run import StageRun, WorkflowRun
+from flowsched.workflow.run.transitions import STARTED
 
 #: A fifth and five times, in per mille.
 FLOOR: Final = 200

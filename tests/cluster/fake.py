@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from flowsched.cluster.local.nodes import Site
+from flowsched.cluster.local.virtual_nodes import Site
 from flowsched.cluster.node.rates import TokenBucket
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from flowsched.cluster.conformance import pod
 from flowsched.cluster.local.executor import LocalCluster
-from flowsched.cluster.local.nodes import virtual_nodes
+from flowsched.cluster.local.virtual_nodes import virtual_nodes
 from flowsched.executor.protocol import ClusterEvent, ContainerReport, Pod, PodEnded, PodGone
 from flowsched.workflow.spec import Container, Delivered, Step
 

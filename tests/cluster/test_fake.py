@@ -10,7 +10,7 @@ import pytest
 
 from flowsched.cluster.conformance import Observer, pod
 from flowsched.cluster.local.executor import LocalCluster
-from flowsched.cluster.local.nodes import virtual_nodes
+from flowsched.cluster.local.virtual_nodes import virtual_nodes
 from flowsched.executor.protocol import (
     NodeChanged,
     PodEnded,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowsched.cluster.local.nodes import machine_cores, machine_memory_bytes, virtual_nodes
+from flowsched.cluster.local.virtual_nodes import machine_cores, machine_memory_bytes, virtual_nodes
 from flowsched.errors import ConfigurationError
 
 

@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from flowsched.cluster.local.nodes import Site, virtual_nodes
 from flowsched.cluster.local.transfers import Staging
+from flowsched.cluster.local.virtual_nodes import Site, virtual_nodes
 from flowsched.cluster.node.cache import Cache, Entry, file_name
 from flowsched.cluster.node.origins import Origins
 from flowsched.cluster.node.rates import TokenBucket

@@ -205,7 +205,7 @@ def test_only_moves_assigns_a_task_state() -> None:
             ):
                 first = node.args[0] if node.args else None
                 if isinstance(first, ast.Attribute) and first.attr == "task_state":
-                    assert name == "workflow/run/arrays.py", f"{name}:{node.lineno}"
+                    assert name == "workflow/run/transitions.py", f"{name}:{node.lineno}"
 
 
 def test_no_module_imports_itself_through_others() -> None:

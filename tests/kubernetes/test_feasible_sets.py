@@ -33,7 +33,7 @@ from flowsched.executor.selectors import selects
 from flowsched.scheduling.feasibility import allowed_nodes, beside_others
 from flowsched.scheduling.pod_group import Shape
 from flowsched.scheduling.policy.framework import PROFILES
-from flowsched.scheduling.policy.plugins.fit import free_ports
+from flowsched.scheduling.policy.plugins.node_filters import free_ports
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement

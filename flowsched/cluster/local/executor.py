@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from flowsched.cluster.local.nodes import Site
+from flowsched.cluster.local.virtual_nodes import Site
 from flowsched.errors import ConfigurationError
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (

@@ -26,7 +26,6 @@ import structlog
 from flowsched.cluster.local import attempts
 from flowsched.cluster.local import attempts as kin
 from flowsched.cluster.local.attempts import Attempts, Sight
-from flowsched.cluster.local.nodes import Site
 from flowsched.cluster.local.orders import compose, write_order
 from flowsched.cluster.local.runner import cgroups
 from flowsched.cluster.local.runner.bounds import Bounds
@@ -34,6 +33,7 @@ from flowsched.cluster.local.runner.cgroups import find_base
 from flowsched.cluster.local.runner.records import elapsed_ms, wall_ms
 from flowsched.cluster.local.space import Space, is_full
 from flowsched.cluster.local.transfers import Staging
+from flowsched.cluster.local.virtual_nodes import Site
 from flowsched.cluster.local.writers import Writers, writes_outside, written_paths
 from flowsched.cluster.node.cache import Cache
 from flowsched.cluster.node.meter import INTERVAL_S, DiskMeter

@@ -58,8 +58,8 @@ async def open_cluster(settings: LocalSettings, service: ServiceContext) -> Loca
         InvalidRequest: A quantity is none.
     """
     from flowsched.cluster.local.executor import LocalCluster
-    from flowsched.cluster.local.nodes import cache_limit, labelled, virtual_nodes
     from flowsched.cluster.local.processes import RunnerProcesses
+    from flowsched.cluster.local.virtual_nodes import cache_limit, labelled, virtual_nodes
     from flowsched.cluster.node.origins import Origins
     from flowsched.workflow.resources import parse_bytes, parse_cpu
 

@@ -22,8 +22,8 @@ from typing import BinaryIO, Final, TypeVar
 
 import structlog
 
-from flowsched.cluster.local.nodes import Site
 from flowsched.cluster.local.space import is_full, no_room, shortage
+from flowsched.cluster.local.virtual_nodes import Site
 from flowsched.cluster.node.cache import Cache, Entry, file_name
 from flowsched.cluster.node.origins import NotFetched, Origins, Section, failure, file_section
 from flowsched.cluster.node.ranges import Landed, Piece, bring, held_section

@@ -24,7 +24,8 @@ from flowsched.scheduling.policy.plugins.affinity import (
     near_affinity,
 )
 from flowsched.scheduling.policy.plugins.contention import slowdown_now, slowdown_step
-from flowsched.scheduling.policy.plugins.fit import (
+from flowsched.scheduling.policy.plugins.locality import StageIn, gather_home
+from flowsched.scheduling.policy.plugins.node_filters import (
     free_ports,
     node_affinity,
     node_name,
@@ -33,7 +34,6 @@ from flowsched.scheduling.policy.plugins.fit import (
     numa_zones,
     volume_nodes,
 )
-from flowsched.scheduling.policy.plugins.locality import StageIn, gather_home
 from flowsched.scheduling.policy.plugins.wishes import wishes
 from flowsched.scheduling.state.claims import Claim
 from flowsched.scheduling.state.data import Catalogue

@@ -13,10 +13,19 @@ from typing import Final
 
 import numpy as np
 
-from flowsched.workflow.run.arrays import BOUND, ENDED, READY, STAGED_AT, STARTED, Ended, Indices, Settling
 from flowsched.workflow.run.lifecycle import END_OF, TaskEvent, mask_of, may
 from flowsched.workflow.run.run import StageRun
 from flowsched.workflow.run.states import RunState, TaskState
+from flowsched.workflow.run.transitions import (
+    BOUND,
+    ENDED,
+    READY,
+    STAGED_AT,
+    STARTED,
+    Ended,
+    Indices,
+    Settling,
+)
 from flowsched.workflow.spec import Action, On, When
 
 _S = TaskState

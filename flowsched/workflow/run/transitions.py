@@ -1,4 +1,4 @@
-"""Changes of a run's arrays: moves of tasks, and what follows inside a workflow when shards complete and stages end.
+"""Transitions of a run: moves of task states, and what follows inside a workflow when shards complete and stages end.
 
 Children become ready, stages end, and with the last stage the workflow.
 """
