@@ -162,9 +162,9 @@ async def test_what_a_task_writes_to_is_made_as_its_volume_is(node: Served) -> N
 
 FURNISH = """
     import os, sys
-    from flowsched.cluster.kubernetes.agent import layout
+    from flowsched.cluster.kubernetes.agent import pods
     from flowsched.cluster.kubernetes.orders import Order
-    layout.furnish(os.open(sys.argv[1], os.O_RDONLY), Order("p", (), (), ("a/b",), "h", 0))
+    pods.furnish(os.open(sys.argv[1], os.O_RDONLY), Order("p", (), (), ("a/b",), "h", 0))
 """
 
 
