@@ -17,7 +17,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from bench.blackbox.workloads import Folders
@@ -187,19 +187,8 @@ class Arena:
         return found
 
     def runners(self) -> list[int]:
-        """Pids of the service's runners: for each task its nearest ancestor that is no task.
-
-        In the moment of an exec a process has no environment. A process that has written START and no END is a task, too.
-        """
-        tasks = self.tasks().keys() | self._begun()
-        found = set()
-        for pid in tasks:
-            parent = pid
-            while parent in tasks:
-                parent = _parent(parent)
-            if parent > 1:
-                found.add(parent)
-        return sorted(found - {os.getpid()})
+        """Pids of the service's runners."""
+        return sorted(runners_of(self.tasks().keys() | self._begun(), _parent) - {os.getpid()})
 
     def _begun(self) -> set[int]:
         """Pids of START lines without an END line."""
@@ -226,6 +215,22 @@ class Arena:
         """Unmount everything. `enter` removes the control groups once nothing lives in them."""
         for path in (Path("/dev/shm"), self.cluster, self.base):
             subprocess.run(["umount", "--lazy", str(path)], capture_output=True)
+
+
+def runners_of(tasks: Collection[int], parent_of: Callable[[int], int]) -> set[int]:
+    """The parent of each task's highest process.
+
+    In the moment of an exec a process has no environment, so a process in the middle of a task may not be known as one of it. A
+    process with a task's process above it is therefore never a runner.
+    """
+    found = set()
+    for pid in tasks:
+        line = [pid]
+        while line[-1] > 1:
+            line.append(parent_of(line[-1]))
+        highest = max(at for at, each in enumerate(line) if each in tasks)
+        found.add(line[highest + 1])
+    return {pid for pid in found if pid > 1}
 
 
 def _own_groups(name: str) -> list[Path]:
