@@ -12,8 +12,23 @@ from typing import Final, TypeVar
 import aiohttp
 import msgspec
 
-from flowsched import errors, tokens
 from flowsched.client.plain import wrong_url
+from flowsched.errors import (
+    ConfigurationError,
+    Conflict,
+    Fault,
+    FlowschedError,
+    Forbidden,
+    InvalidDocument,
+    InvalidRequest,
+    NotFound,
+    TooLarge,
+    TooMuch,
+    Unauthorized,
+    Unavailable,
+    Unsupported,
+)
+from flowsched.tokens import found
 from flowsched.version import VERSION
 from flowsched.workflow.views import ProblemView
 
@@ -30,16 +45,16 @@ SILENCE_S: Final = 45.0
 _NOT_SENT: Final = (aiohttp.ClientConnectorError,)
 _LOST: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
 
-_ERRORS: Final[Mapping[int, type[errors.FlowschedError]]] = {
-    400: errors.InvalidRequest,
-    401: errors.Unauthorized,
-    403: errors.Forbidden,
-    404: errors.NotFound,
-    409: errors.Conflict,
-    413: errors.TooLarge,
-    422: errors.Unsupported,
-    429: errors.TooMuch,
-    503: errors.Unavailable,
+_ERRORS: Final[Mapping[int, type[FlowschedError]]] = {
+    400: InvalidRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    413: TooLarge,
+    422: Unsupported,
+    429: TooMuch,
+    503: Unavailable,
 }
 
 
@@ -49,7 +64,7 @@ class Session:
     def __init__(self, url: str, token: str | None, timeout: float) -> None:
         wrong = wrong_url(url)
         if wrong is not None:
-            raise errors.ConfigurationError(wrong)
+            raise ConfigurationError(wrong)
         self.url = url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._stream_timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout, sock_read=SILENCE_S)
@@ -70,7 +85,7 @@ class Session:
     def _authorization(self) -> dict[str, str]:
         """The header with the token: the given one, else the one of a service that this user runs on this machine."""
         if self._given is None and self._found is None:
-            self._found = tokens.found(
+            self._found = found(
                 self.url
             )  # looked for each time until it is there: the service may come up later
         token = self._given or self._found
@@ -80,7 +95,7 @@ class Session:
         """Whether a refusal was about a found token, and another one is to be found now: another service has the port."""
         if status != 401 or self._given is not None:
             return False
-        before, self._found = self._found, tokens.found(self.url)
+        before, self._found = self._found, found(self.url)
         return self._found not in (None, before)
 
     async def close(self) -> None:
@@ -138,7 +153,7 @@ class Session:
                         raise error
             except aiohttp.InvalidURL:
                 example = "http://127.0.0.1:8470"
-                raise errors.ConfigurationError(f"{self.url!r} is no URL such as {example}") from None
+                raise ConfigurationError(f"{self.url!r} is no URL such as {example}") from None
             except _LOST as lost:
                 if attempt == ATTEMPTS or not (again or isinstance(lost, _NOT_SENT)):
                     raise unreachable(self.url, lost) from lost
@@ -193,15 +208,15 @@ def _retry_after(headers: Mapping[str, str]) -> float:
     return min(float(text), LONGEST_WAIT_S) if text.isascii() and text.isdigit() else 0.0
 
 
-def unreachable(url: str, error: BaseException) -> errors.Unavailable:
+def unreachable(url: str, error: BaseException) -> Unavailable:
     """Say which server could not be reached, and what to do."""
     if isinstance(error, aiohttp.ClientPayloadError):
-        return errors.Unavailable(f"the connection to {url} was cut in the middle of an answer")
+        return Unavailable(f"the connection to {url} was cut in the middle of an answer")
     why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
-    return errors.Unavailable(f"no answer from {url} ({why}); is `flowsched serve` running there?")
+    return Unavailable(f"no answer from {url} ({why}); is `flowsched serve` running there?")
 
 
-def problem_error(status: int, content: bytes) -> errors.FlowschedError:
+def problem_error(status: int, content: bytes) -> FlowschedError:
     """The error that the server raised, from its problem document; faults included."""
     try:
         view = msgspec.json.decode(content, type=ProblemView)
@@ -209,12 +224,12 @@ def problem_error(status: int, content: bytes) -> errors.FlowschedError:
         text = content[:200].decode("utf-8", "replace")
         view = ProblemView(title=f"status {status}", status=status, detail=text)
     faults = [
-        errors.Fault(fault.get("path", ""), fault.get("found", ""), fault.get("expected", ""))
+        Fault(fault.get("path", ""), fault.get("found", ""), fault.get("expected", ""))
         for fault in view.faults
     ]
     if status == 422 and faults:
-        return errors.InvalidDocument(faults)
-    kind = _ERRORS.get(status) or (errors.InvalidRequest if status < 500 else errors.FlowschedError)
+        return InvalidDocument(faults)
+    kind = _ERRORS.get(status) or (InvalidRequest if status < 500 else FlowschedError)
     return kind(view.detail or view.title)
 
 
@@ -228,4 +243,4 @@ def decoded(content: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, ValueError) as error:
         shown = content[:80].decode("utf-8", "replace")
-        raise errors.FlowschedError(f"the answer is not one of flowsched's ({error}): {shown!r}") from error
+        raise FlowschedError(f"the answer is not one of flowsched's ({error}): {shown!r}") from error
