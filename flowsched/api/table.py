@@ -138,7 +138,8 @@ _WORKFLOWS: Final[tuple[Route[Any], ...]] = (
         }, tag="tasks",
     ),
     Route(
-        "GET", f"{_ONE}/explain", workflows.explain_workflow, Policy.READ, "Explain what does not run",
+        "GET", f"{_ONE}/explain", workflows.explain_workflow, Policy.READ,
+        "Explain what does not run, and why a task went to its node",
         workflows.ExplainQuery, _ok("One entry per reason.", list[ExplanationView]),
     ),
     Route(

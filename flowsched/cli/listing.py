@@ -50,9 +50,9 @@ async def workflow(
         output.hint(f"\nnext: `flowsched explain {ident}`, `flowsched retry {ident}`")
 
 
-async def explain(client: Client, ident: str, stage: str | None, form: Form) -> None:
+async def explain(client: Client, ident: str, stage: str | None, index: int | None, form: Form) -> None:
     """`flowsched explain`."""
-    found = await client.explain(ident, stage)
+    found = await client.explain(ident, stage, index)
     output.many(found, form, lambda views: render.explain_panel(views, datetime.now(UTC)))
 
 

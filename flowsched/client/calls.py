@@ -70,9 +70,9 @@ class Run:
         """What one of its tasks wrote."""
         return self.client.logs(self.id, stage, index, follow=follow)
 
-    async def explain(self, stage: str | None = None) -> list[ExplanationView]:
-        """Why what does not run does not run."""
-        return await self.client.explain(self.id, stage)
+    async def explain(self, stage: str | None = None, index: int | None = None) -> list[ExplanationView]:
+        """Why what does not run does not run; of one task, also why it went to its node."""
+        return await self.client.explain(self.id, stage, index)
 
     async def cancel(self, reason: str | None = None) -> WorkflowView:
         """Stop it: nothing of it starts any more."""
@@ -274,9 +274,15 @@ class Client:
         """
         return await save_output(self._session, _output_path(workflow, stage, index, name), path)
 
-    async def explain(self, workflow: str, stage: str | None = None) -> Explanations:
-        """Why what does not run does not run."""
-        return await self._get(f"{_path(workflow)}/explain", Explanations, _params(stage=stage))
+    async def explain(
+        self, workflow: str, stage: str | None = None, index: int | None = None
+    ) -> Explanations:
+        """Why what does not run does not run; of one task, also why it went to its node (code `Placed`).
+
+        The costs are those of the last try, in ms; `task(...).attempts` has them of every try (`AttemptView.choice`).
+        """
+        asked = _params(stage=stage, index=index)
+        return await self._get(f"{_path(workflow)}/explain", Explanations, asked)
 
     async def idle(self, since: str | None = None) -> IdleReportView:
         """Why what was idle in the last `since` (a span such as 8h; a day) was idle."""

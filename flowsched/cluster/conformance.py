@@ -10,9 +10,10 @@ import asyncio
 import shlex
 import unittest
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
+
+from msgspec import structs
 
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
@@ -59,7 +60,7 @@ def pod(name: str = "fs-wf-s-0-1", *command: str, **changes: Any) -> Pod:
         memory_bytes=1 << 30,
         gpu_millis=0,
     )
-    return replace(plain, **changes)
+    return structs.replace(plain, **changes)
 
 
 def shell(name: str, script: str, **changes: Any) -> Pod:

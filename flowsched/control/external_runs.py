@@ -326,13 +326,21 @@ class RunService(Service):
             raise Unavailable("this process does not lead (yet): ask again in a moment")
         return idle_report(self._leader.idle, self._clock(), since)
 
-    async def explain(self, workflow: str, *, stage: str | None = None) -> list[ExplanationView]:
-        """Why what does not run does not run."""
+    async def explain(
+        self, workflow: str, *, stage: str | None = None, index: int | None = None
+    ) -> list[ExplanationView]:
+        """Why what does not run does not run; of one task (of a run: one shard of a call), also why on its node."""
         try:
-            return await super().explain(workflow, stage=stage)
+            return await super().explain(workflow, stage=stage, index=index)
         except NotFound as refusal:
             if await self._runs.find(workflow) is None:
                 raise refusal
+        if stage is not None and index is not None:
+            call = await self._call(workflow, stage, index)
+            of_task = await super().explain(call.workflow, stage=call.stage, index=0)
+            for view in of_task:
+                view.stage, view.shards = call.node, [] if call.shard is None else [call.shard]
+            return of_task
         calls = [
             call
             for call in _last(await self._runs.calls(workflow))

@@ -196,7 +196,9 @@ class Facade(Protocol):
         """One task with its attempts and outputs."""
         ...
 
-    async def explain(self, workflow: str, *, stage: str | None = None) -> list[ExplanationView]:
+    async def explain(
+        self, workflow: str, *, stage: str | None = None, index: int | None = None
+    ) -> list[ExplanationView]:
         """Why what does not run does not run."""
         ...
 

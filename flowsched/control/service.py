@@ -446,14 +446,27 @@ class Service:
                 return number, each
         raise NotFound(f"workflow {workflow} has no stage {stage!r}")
 
-    async def explain(self, workflow: str, *, stage: str | None = None) -> list[ExplanationView]:
-        """Why what does not run does not run; for what has failed, why it failed."""
+    async def explain(
+        self, workflow: str, *, stage: str | None = None, index: int | None = None
+    ) -> list[ExplanationView]:
+        """Why what does not run does not run; for what has failed, why it failed; of one task, also why on its node."""
+        if index is not None:
+            return await self._explained_task(workflow, stage, index)
         await self._reads.get(workflow)  # there must be one
         found = await self._explained(workflow)
         if stage is not None:
             await self._locate(workflow, stage, 0)
             found = [each for each in found if each.stage == stage]
         return [views.explanation_view(each) for each in found]
+
+    async def _explained_task(self, workflow: str, stage: str | None, index: int) -> list[ExplanationView]:
+        """Of one task: why it is in its state, with the tasks of its stage that are too, and why on the node of its last try."""
+        if stage is None:
+            raise InvalidRequest("an index needs the name of its stage: ask with ?stage=NAME&index=N")
+        task = await self.task(workflow, stage, index)
+        found = [each for each in await self.explain(workflow, stage=stage) if each.state == task.state]
+        placed = views.placed_view(task)
+        return found if placed is None else [*found, placed]
 
     async def _explained(self, workflow: str) -> list[Explanation]:
         """Of a workflow that lives, from memory, some stages at a time: the event loop serves other requests between them."""

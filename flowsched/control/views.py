@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from flowsched.engine.delta import OutputWrite, TaskWrite
@@ -22,18 +23,20 @@ from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares, guarantee
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.store.rows import AttemptRow, StageRow, StoredEvent, WorkflowRow
 from flowsched.workflow.graph import StageGraph
-from flowsched.workflow.resources import parse_duration
+from flowsched.workflow.resources import format_duration, parse_duration
 from flowsched.workflow.returned import added
 from flowsched.workflow.run.run import StageRun
 from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import Resources, RoleSpec, StageSpec, WorkflowSpec, qos_class
 from flowsched.workflow.views import (
     AttemptView,
+    ChoiceView,
     EventView,
     ExplanationView,
     IdleHourView,
     IdleReportView,
     IdleView,
+    NodeCostView,
     NodeView,
     OutputView,
     QueueUserView,
@@ -177,7 +180,56 @@ def attempt_view(row: AttemptRow) -> AttemptView:
         reason=row.reason,
         message=row.message,
         usage=dict(row.usage),
+        choice=choice_view(row.choice),
     )
+
+
+def choice_view(row: str) -> ChoiceView | None:
+    """Why a try went to its node, of what its row keeps."""
+    if not row:
+        return None
+    kept = msgspec.json.decode(row)
+    others = [
+        NodeCostView(node=each["node"], cost_ms=each["terms"], full=each.get("full", False))
+        for each in kept.get("others", ())
+    ]
+    return ChoiceView(cost_ms=kept.get("terms", {}), others=others, staged=kept.get("staged", False))
+
+
+def placed_view(task: TaskView) -> ExplanationView | None:
+    """Why the last try of a task went to its node; None where it had none."""
+    if not task.attempts:
+        return None
+    last = task.attempts[-1]
+    return ExplanationView(
+        stage=task.stage,
+        shards=[task.shard],
+        tasks=1,
+        state=task.state,
+        code="Placed",
+        message=_placed_text(last.node, last.choice),
+        numbers={} if last.choice is None else {f"{name} ms": ms for name, ms in last.choice.cost_ms.items()},
+    )
+
+
+def _placed_text(node: str, choice: ChoiceView | None) -> str:
+    if choice is None:
+        return f"{node}: why was not kept"
+    if not choice.cost_ms:
+        return f"{node}: no data to bring and no other cost, so packing decided among the nodes with room"
+    said = [
+        f"{node}: {_terms_text(choice.cost_ms)}" + (", copied before it started" if choice.staged else "")
+    ]
+    for other in choice.others:
+        terms = _terms_text(other.cost_ms)
+        name = other.node or "a node without its data"
+        said.append(f"{name}: {terms}, full" if other.full else f"{name}: {terms}")
+    return "; ".join(said)
+
+
+def _terms_text(terms: Mapping[str, int]) -> str:
+    told = {name: ms for name, ms in terms.items() if ms} or dict(list(terms.items())[:1])
+    return ", ".join(f"{name} {format_duration(ms) if ms else '0s'}" for name, ms in told.items())
 
 
 def output_view(row: OutputWrite, state: EngineState | None) -> OutputView:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.engine import evictions, pacing
 from flowsched.engine.backlog import Backlog, collect
+from flowsched.engine.choices import NO_COSTS
+from flowsched.engine.choices import told as choice_rows
 from flowsched.engine.data import cache_evictions
 from flowsched.engine.data.cache_evictions import hold_room
 from flowsched.engine.data.prefetch import foresee
 from flowsched.engine.data.remote_reads import begin_reading, sources
-from flowsched.engine.data.staging import Targets, sweep
+from flowsched.engine.data.staging import Targets, chosen_before_staging, sweep
 from flowsched.engine.evictions import empty_nodes
 from flowsched.engine.foreign import preemption
 from flowsched.engine.foreign.backlog import carry_out_foreign, collect_foreign, serve_held
@@ -29,7 +31,7 @@ from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import GangSeat
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.explain.recording import Draft, recorded, taped
-from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
+from flowsched.scheduling.plan import Choice, Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.reservations import with_plans
 from flowsched.scheduling.state.claims import Claim, ClaimKind
@@ -58,9 +60,21 @@ class Binds:
         self._pods: dict[str, PodRef] = {}
 
     def bind(
-        self, candidate: Candidate, tasks: Indices, nodes: Indices, devices: Mapping[int, Parts] | None
+        self,
+        candidate: Candidate,
+        tasks: Indices,
+        nodes: Indices,
+        devices: Mapping[int, Parts] | None,
+        choices: Sequence[Choice | None] = (),
     ) -> None:
-        """Pods of one group take their room. `devices`: the GPUs of each task; None = they ask for none."""
+        """Pods of one group take their room.
+
+        Args:
+            candidate: The group.
+            tasks, nodes: (k,) its tasks, and where they go.
+            devices: The GPUs of each task; None = they ask for none.
+            choices: Why, by role.
+        """
         recorder = self._recorder
         state, now = recorder.state, recorder.now
         run, stage, group = candidate.run, candidate.stage, candidate.group
@@ -77,6 +91,7 @@ class Binds:
         if gang:  # taken away as a whole (`recovery.standing`)
             part_of = stage.members
         task_numbers, node_numbers = tasks.tolist(), nodes.tolist()
+        told = choice_rows(choices, state.cluster.snapshot.names, staged=False)
         for task, node in zip(task_numbers, node_numbers, strict=True):
             number = 0 if len(alike) == 1 else int(stage.role_of[task % stage.members])
             shape = group.roles[number].shape
@@ -118,13 +133,15 @@ class Binds:
                 begin_reading(state, stage, ref, recorder.statement)
             if look:
                 hold_room(recorder, candidate, task, node, bound=True)
-            recorder.intend(run, stage, pod, encode_pod(pod))
+            why = told[number].get(node, NO_COSTS) if told else NO_COSTS
+            why = chosen_before_staging(recorder, run, stage, task, node) or why
+            recorder.intend(run, stage, pod, encode_pod(pod), why)
         if gang or look or devices is not None:
             self.take()
         names = state.cluster.snapshot.names
         where = [names[node_numbers[0]]] if len(node_numbers) == 1 else [names[n] for n in {*node_numbers}]
-        told = {"group": group.name, "tasks": len(task_numbers), "nodes": sorted(where)}
-        recorder.advance(run).changes.events.append(("gang.placed" if group.gang else "tasks.placed", told))
+        event = {"group": group.name, "tasks": len(task_numbers), "nodes": sorted(where)}
+        recorder.advance(run).changes.events.append(("gang.placed" if group.gang else "tasks.placed", event))
 
     def devices_of(
         self, candidate: Candidate, tasks: Indices, nodes: Indices, planned: Indices | None
@@ -371,7 +388,7 @@ def place(recorder: Recorder) -> None:
     targets.move()
     binds.move()
     reasons = (*plan.reasons, *(reason for reason in refused if reason), *told)
-    plan = replace(plan, reasons=reasons, look_at=_sooner(plan.look_at, spacing.next_ms))
+    plan = structs.replace(plan, reasons=reasons, look_at=_sooner(plan.look_at, spacing.next_ms))
     if recorder.look is not None:
         plan = cache_evictions.end_look(recorder, plan, {group.key: group for group in groups})
     _carried_out(recorder, plan, groups)
@@ -397,7 +414,9 @@ def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
         for each in state.round.reasons.values()
         if isinstance(state.work.groups.get(each.group), GroupKey)
     ]
-    _carried_out(recorder, replace(plan, reasons=(*ours, *theirs)), [*state.round.refused.values(), *groups])
+    _carried_out(
+        recorder, structs.replace(plan, reasons=(*ours, *theirs)), [*state.round.refused.values(), *groups]
+    )
     later = (
         state.round.look_at
         if state.round.look_at is not None and state.round.look_at > recorder.now
@@ -496,7 +515,9 @@ def _rest(group: PodGroup, placed: Placement) -> PodGroup:
     if group.gang:
         return group
     role = group.roles[0]
-    return replace(group, roles=(replace(role, count=max(1, role.count - len(placed.nodes[0]))),))
+    return structs.replace(
+        group, roles=(structs.replace(role, count=max(1, role.count - len(placed.nodes[0]))),)
+    )
 
 
 def _promises(before: Mapping[int, int], plan: Plan) -> dict[int, int]:
@@ -572,7 +593,7 @@ def _carry_out(
     if not (missing.any() if len(missing) > 1 else missing[0]):
         devices = binds.devices_of(candidate, tasks, nodes, planned)
         if devices is None or len(devices) == len(tasks):
-            binds.bind(candidate, tasks, nodes, devices)
+            binds.bind(candidate, tasks, nodes, devices, placement.choices)
             return reason
     here = missing == 0
     if candidate.group.gang and not here.all():
@@ -588,9 +609,9 @@ def _carry_out(
                 placement.group, ReasonCode.INSUFFICIENT, "GPUs are free in pieces only, no one has room"
             )
         if seated.any() and (not candidate.group.gang or seated.all()):
-            binds.bind(candidate, tasks[seated], nodes[seated], devices)
+            binds.bind(candidate, tasks[seated], nodes[seated], devices, placement.choices)
     if away.any() and _may_move(recorder, candidate, nodes[away]):
-        targets.begin(candidate, tasks[away], nodes[away])
+        targets.begin(candidate, tasks[away], nodes[away], placement.choices)
     elif away.any():
         message = "its inputs have been copied to several nodes; it waits for room on one of them"
         reason = Reason(placement.group, ReasonCode.WAITING_FOR_LOCALITY, message)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.engine.data.cache_values import Look, shut_nodes
@@ -123,7 +124,7 @@ def _by_size(state: EngineState, backlog: Backlog, told: Sequence[Candidate]) ->
     ordered = []
     for candidate, rank_ms in zip(told, ranks, strict=True):
         if rank_ms != candidate.group.rank_ms:
-            candidate = replace(candidate, group=replace(candidate.group, rank_ms=rank_ms))
+            candidate = structs.replace(candidate, group=replace(candidate.group, rank_ms=rank_ms))
             backlog.candidates[candidate.group.key] = candidate
         ordered.append(candidate)
     return ordered
@@ -190,10 +191,10 @@ def _told_anew(
     if (*now, home) == (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms, group.home):
         return candidate
     runtime_ms, high_ms, staged_on, promised_ms = now
-    group = replace(
+    group = structs.replace(
         group, runtime_ms=runtime_ms, high_ms=high_ms, staged_on=staged_on, promised_ms=promised_ms, home=home
     )
-    return replace(candidate, group=group)
+    return structs.replace(candidate, group=group)
 
 
 class _Alike:

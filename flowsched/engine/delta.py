@@ -52,6 +52,7 @@ class Intent(NamedTuple):
     epoch: int
     at_ms: int
     pod: bytes
+    choice: str = ""  #: why on this node, as `engine.choices` writes it; empty = it was not kept
 
 
 class AttemptEnd(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.engine.backlog import memory_limit, memory_steps, resources_of
@@ -29,7 +30,7 @@ _DECODER: Final = msgspec.json.Decoder(Pod)
 def encode_pod(pod: Pod) -> bytes:
     """A launch order as the intent keeps it, without the gang's secret."""
     if pod.gang is not None:
-        pod = replace(pod, gang=replace(pod.gang, token=""))
+        pod = structs.replace(pod, gang=replace(pod.gang, token=""))
     return _ENCODER.encode(pod)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypedDict
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.engine.data.cache_values import hold_again
@@ -232,7 +233,7 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
             **standing(run, stage, task),
         )
         if stage.task_state[task] == TaskState.RELEASING:
-            claim = replace(claim, kind=ClaimKind.RELEASING)
+            claim = structs.replace(claim, kind=ClaimKind.RELEASING)
         state.cluster.snapshot.claim(claim, statement)
         state.cluster.snapshot.usage.credit(
             Payer(claim.queue, claim.user), claim.amount, claim.since_ms, statement

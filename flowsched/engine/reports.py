@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from flowsched.engine.data.cache_evictions import came
 from flowsched.engine.data.inputs import producer_of
@@ -112,7 +113,7 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     if found is None:
         return
     run, stage, ref = found
-    event = replace(event, at_ms=_within(recorder, stage, ref.task, STARTED, event.at_ms))
+    event = structs.replace(event, at_ms=_within(recorder, stage, ref.task, STARTED, event.at_ms))
     state = recorder.state
     node = state.cluster.snapshot.names[int(stage.node[ref.task])]
     started = int(stage.times[ref.task, STARTED])

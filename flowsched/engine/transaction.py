@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.engine.data.cache_values import Look
@@ -153,7 +154,7 @@ class Recorder:
         snapshot = self.state.cluster.snapshot
         claim = snapshot.claims.get(name)
         if claim is not None and claim.kind is ClaimKind.RUNNING:
-            snapshot.claim(replace(claim, kind=ClaimKind.RELEASING), self.statement)
+            snapshot.claim(structs.replace(claim, kind=ClaimKind.RELEASING), self.statement)
 
     def _note_ready(self, run: WorkflowRun, stage: StageRun) -> None:
         pair = (run.id, stage.number)
@@ -168,8 +169,8 @@ class Recorder:
             self.statement.exclude(self.state.work.ready, pair)
             self.statement.exclude(self.state.work.impatient, pair)
 
-    def intend(self, run: WorkflowRun, stage: StageRun, pod: Pod, encoded: bytes) -> None:
-        """A pod will be launched once this step is durable."""
+    def intend(self, run: WorkflowRun, stage: StageRun, pod: Pod, encoded: bytes, choice: str) -> None:
+        """A pod will be launched once this step is durable. `choice`: why on its node, as `engine.choices` writes it."""
         self.launches.append(pod)
         self.delta.intents.append(
             Intent(
@@ -182,6 +183,7 @@ class Recorder:
                 epoch=pod.epoch,
                 at_ms=self.now,
                 pod=encoded,
+                choice=choice,
             )
         )
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from flowsched.executor.foreign import Bind, Evict, ForeignEvent, Verdict
 from flowsched.executor.nodes import LoadMeasured, NodeInfo
-from flowsched.values import quick
 from flowsched.workflow.spec import Container, Resources, Rules
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class InputFile:
+class InputFile(msgspec.Struct, frozen=True):
     """An input as the pod sees it. One uri without manifest, or several in a manifest file, in shard order."""
 
     name: str
@@ -28,9 +27,7 @@ class InputFile:
     manifest: bool = False
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class OutputFile:
+class OutputFile(msgspec.Struct, frozen=True):
     """An output the pod must leave at `path` (relative to its working folder); published as dataset `uri`."""
 
     name: str
@@ -57,9 +54,7 @@ class GangSeat:
     generation: int = 0  #: of the gang: it rises when the whole gang starts anew
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class Pod:
+class Pod(msgspec.Struct, frozen=True):
     """One pod to launch: one attempt of one task, bound to a node."""
 
     name: str
@@ -83,17 +78,19 @@ class Pod:
     gang: GangSeat | None = None
     gpu_ids: tuple[int, ...] = ()
     runtime_hint_ms: int | None = None  #: for fake processes and simulations
-    secrets: Mapping[str, str] = field(default_factory=dict)  #: variable -> reference, never the value
+    secrets: Mapping[str, str] = msgspec.field(
+        default_factory=dict
+    )  #: variable -> reference, never the value
     memory_limit_bytes: int | None = None  #: what it is killed at; None = at what it asked for
     disk_bytes: int = 0
-    extended: Mapping[str, int] = field(default_factory=dict)
+    extended: Mapping[str, int] = msgspec.field(default_factory=dict)
     limits: Resources | None = None  #: CPU and extended resources; 0 = not limited
     rules: Rules | None = None
     queue: str = ""
     priority: int = 0
     container: Container | None = None  #: its steps run in place of `command`
     #: uri -> node that it is read from, over the network: inputs that are not copied to its own node
-    remote: Mapping[str, str] = field(default_factory=dict)
+    remote: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +125,7 @@ class ContainerReport:
     returned: int | None = None
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(msgspec.Struct, frozen=True):
     """Bytes that shall move: dataset `uri` to node `dest`, from node `source` or, if that is None, from its origin.
 
     Where `whole` is false it is only a piece: `size_bytes` from `offset` on. A node that has a piece may be the source of it.
@@ -183,9 +178,7 @@ class Usage:
 # What an executor reports. `at_ms` is wall-clock ms where it happened.
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class PodStarted:
+class PodStarted(msgspec.Struct, frozen=True):
     """The pod's process runs."""
 
     name: str
@@ -204,9 +197,7 @@ class PodHeld:
     message: str = ""
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class PodEnded:
+class PodEnded(msgspec.Struct, frozen=True):
     """The pod's process has ended and its outputs are published (exit 0) or dropped.
 
     `reason`: "" for an ordinary exit; else `Timeout`, `OOMKilled`, `OutputMissing`, `StartFailed`, `Released` …
@@ -236,9 +227,7 @@ class PodGone:
     lost_inputs: tuple[str, ...] = ()  #: uris that were not where the catalogue said
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class TransferDone:
+class TransferDone(msgspec.Struct, frozen=True):
     """The bytes are on the node; `moved_bytes` really travelled (0 when they were there already)."""
 
     uri: str

@@ -10,7 +10,7 @@ import numpy as np
 from flowsched.scheduling.placement.capacity import Capacity
 from flowsched.scheduling.placement.cost_table import Assignment
 from flowsched.scheduling.placement.gang import Ints, NodeChoice, gang_cost
-from flowsched.scheduling.plan import Placement
+from flowsched.scheduling.plan import Choice, Placement
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.state.snapshot import Snapshot
 
@@ -26,6 +26,7 @@ class GroupAllocation:
     cost_ms: int = 0
     held: tuple[tuple[int, tuple[int, ...]], ...] = ()
     devices: dict[int, Ints] = field(default_factory=dict)  #: by role, where they matter
+    choices: dict[int, Choice] = field(default_factory=dict)  #: by role, where more than packing was weighed
 
     @classmethod
     def of(cls, group: PodGroup) -> GroupAllocation:
@@ -44,10 +45,17 @@ class GroupAllocation:
         self.nodes[role], self.missing[role] = nodes, missing
         self.cost_ms = max(self.cost_ms, cost_ms)
 
+    def explain(self, role: int, choice: Choice) -> None:
+        """Pods of a role got nodes for this reason."""
+        before = self.choices.get(role)
+        self.choices[role] = choice if before is None else before.then(choice)
+
     def placement(self, group: int) -> Placement:
         """The allocation as an entry of a plan. `group` is the group's key."""
         devices = tuple([self.devices[role] for role in sorted(self.devices)]) if self.devices else ()
-        return Placement(group, tuple(self.nodes), tuple(self.missing), self.cost_ms, self.held, devices)
+        nodes, missing = tuple(self.nodes), tuple(self.missing)
+        choices = tuple([self.choices.get(role) for role in range(len(nodes))]) if self.choices else ()
+        return Placement(group, nodes, missing, self.cost_ms, self.held, devices, choices)
 
 
 def hold_rest(fit: Assignment, room: Capacity, snapshot: Snapshot) -> tuple[tuple[int, tuple[int, ...]], ...]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.scheduling.allocation import GroupAllocation
@@ -619,7 +620,7 @@ def serve_first(cycle: CycleState, budget: int) -> set[object]:
         return set()
     long = cycle.promises.outlasting(offer)
     packing = cycle.profile.of(offer.group.queue).packing
-    table = offer.tables[0].wanting(pods, 1)
+    table = structs.replace(offer.tables[0], count=pods, minimum=1)
     spots = cycle.standings.place_each(offer.axes, table, packing, spare=long is not None)
     pods = wave.turns(len(spots.nodes)) if len(spots.nodes) < pods else pods
     if pods == 0:

@@ -11,15 +11,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from flowsched.scheduling.batches import serve_first
 from flowsched.scheduling.cycle_state import CycleState, Family
 from flowsched.scheduling.kube_like import plan_kube_like
 from flowsched.scheduling.locality_delay import AvailableTimes, Delays
 from flowsched.scheduling.placement.capacity import Mask
+from flowsched.scheduling.placement.choice import beside
 from flowsched.scheduling.placement.cost_table import Assignment, PlacementRequest, price
 from flowsched.scheduling.placement.gang import FEW, NodeChoice
 from flowsched.scheduling.placement.score_cache import best_of
@@ -229,7 +230,7 @@ class _Cycle:
             if wait.keep is not None:
                 self.state.commit(wait.keep)
             start = self.state.promises.reserve(wait.offer)
-            return self.refuse(wait.reason if start is None else replace(wait.reason, start_ms=start))
+            return self.refuse(wait.reason if start is None else structs.replace(wait.reason, start_ms=start))
         self.state.commit(fit)
         if group.gang or fit.pods == left:
             return True
@@ -324,7 +325,7 @@ class _Cycle:
         if not lacks and self.fits(least, None, None):
             reason = self.held_up(least, family)
             held = self.state.promises.reserve(least) if reason.code is ReasonCode.RESERVED else None
-            return self.refuse(reason if held is None else replace(reason, start_ms=held))
+            return self.refuse(reason if held is None else structs.replace(reason, start_ms=held))
         left = 0 if offer.group.gang else offer.group.roles[0].count - self.state.placed(offer.group)
         taken = self.taking.attempt(offer, left, self.state.promises)
         if taken is not None:
@@ -335,7 +336,7 @@ class _Cycle:
             start is None and offer.company is None and not offer.group.shut
         ):  # a pod that starts may let in a group with affinity to it
             self.state.full[family] = reason
-        return self.refuse(replace(reason, start_ms=start))
+        return self.refuse(structs.replace(reason, start_ms=start))
 
     def held_up(self, least: PlacementRequest, family: Family) -> Reason:
         """Why a group waits although free cores would do for it: they are promised, or its data are not there."""
@@ -413,7 +414,8 @@ class _Cycle:
         found = best_of(nodes, rows, whole, bare.tables[0], packing)
         if found is None:
             return None
-        return Assignment(bare, (NodeChoice(found[0], np.array([found[1]])),), (None,), long)
+        why = beside(bare.tables[0], found[0].item(0), nodes, rows, state.pricer.elsewhere_ms(group))
+        return Assignment(bare, (NodeChoice(found[0], np.array([found[1]])),), (None,), long, why)
 
     def fits(
         self, offer: PlacementRequest, local: Mask | None, long: Mask | None, *, soft: bool = False

@@ -11,6 +11,7 @@ from flowsched.scheduling.allocation import GroupAllocation, hold_rest
 from flowsched.scheduling.io_budget import Budgets, budgeted
 from flowsched.scheduling.locality_delay import AvailableTimes, half_a_node, work_ms
 from flowsched.scheduling.placement.capacity import Capacity
+from flowsched.scheduling.placement.choice import choice_of
 from flowsched.scheduling.placement.cost_table import Assignment, Pricer
 from flowsched.scheduling.placement.gang import Ints
 from flowsched.scheduling.placement.score_cache import ScoreCache
@@ -96,6 +97,7 @@ class CycleState:
         given.held = hold_rest(fit, self.room, self.snapshot)
         self.left -= fit.pods
         ends = self.now + runtime_of(group, self.profile), self.now + longest_of(group, self.profile)
+        self._explain(fit, given)
         for table, role, spots, bound in zip(offer.tables, offer.order, fit.spots, fit.bound, strict=True):
             self.room.take(offer.axes, table, spots, bound, fit.long)
             start = spots.nodes if bound is None else spots.nodes[bound]
@@ -117,6 +119,18 @@ class CycleState:
             if shape.rules is not None:
                 self.snapshot.peers.put(shape.rules, start.tolist(), self.statement)
             self._foresee(group, spots.nodes, missing, shape.io_bytes)
+
+    def _explain(self, fit: Assignment, given: GroupAllocation) -> None:
+        """Note why its nodes were chosen, before it takes their room."""
+        offer = fit.offer
+        if fit.choice is not None:
+            given.explain(0, fit.choice)
+        elif offer.terms and any(offer.terms):
+            rows = self.room.rows(offer.axes, None, fit.long)
+            for at, (role, spots) in enumerate(zip(offer.order, fit.spots, strict=True)):
+                choice = choice_of(offer, at, spots.nodes, rows)
+                if choice is not None:
+                    given.explain(role, choice)
 
     def _foresee(self, group: PodGroup, nodes: Ints, missing: Ints, io_bytes: int) -> None:
         """Let later groups of this cycle see the copies and IO-heavy pods that follow from this one."""

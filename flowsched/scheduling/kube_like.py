@@ -13,9 +13,9 @@ pods than the gang has; inside a role, pods are in replica order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from flowsched.scheduling.feasibility import beside_others
 from flowsched.scheduling.placement.capacity import Capacity
@@ -124,7 +124,7 @@ def _offer_pod(
     kin = (profile.of(group.queue).name, shape)
     if kin in full:
         stream.left[role] = 0
-        stream.reason = stream.reason or replace(full[kin], group=group.key)
+        stream.reason = stream.reason or structs.replace(full[kin], group=group.key)
         return False
     if not shares.allowed(group.queue, requests, 1):
         stream.left[role] = 0
@@ -133,9 +133,9 @@ def _offer_pod(
         return False
     if offer.one_per_node:
         taken = np.isin(np.arange(len(snapshot)), [n for role in stream.nodes for n in role])
-        table = replace(table, allowed=table.allowed & ~taken)
+        table = structs.replace(table, allowed=table.allowed & ~taken)
     if shape.rules is not None:
-        table = replace(table, allowed=beside_others(snapshot, shape, table.allowed)[0])
+        table = structs.replace(table, allowed=beside_others(snapshot, shape, table.allowed)[0])
     rows = [room.hard(axis) for axis in offer.axes]
     whole = [room.allocatable(axis) for axis in offer.axes]
     spots = place_role(rows, whole, table, 1, profile.of(group.queue).packing, NEVER)

@@ -6,10 +6,11 @@ Source: Zaharia et al. 2010 (delay scheduling); here the wait is bounded by what
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.scheduling.placement.capacity import Mask
@@ -179,7 +180,7 @@ def without(fit: Assignment, dropped: NDArray[np.intp]) -> Assignment | None:
     keep = np.delete(np.arange(len(spots.nodes)), dropped)
     if not len(keep):
         return None
-    return replace(fit, spots=(spots.only(keep),), bound=(None if bound is None else bound[keep],))
+    return structs.replace(fit, spots=(spots.only(keep),), bound=(None if bound is None else bound[keep],))
 
 
 # ---- the horizon: how long nodes are busy, as a fluid ----
@@ -371,7 +372,7 @@ class AvailableTimes:
             shape = group.roles[0].shape
             self.stayed[home.node, id(shape), local is None or bool(local[home.node])] = shape, left
         keep = without(fit, away[len(away) - stays.pods :])
-        return Wait(self._stay(group, home, stays, runtime_ms), replace(fit.offer.wanting(1)), keep)
+        return Wait(self._stay(group, home, stays, runtime_ms), structs.replace(fit.offer.wanting(1)), keep)
 
     def again(self, group: PodGroup, catalogue: Catalogue, left: int) -> Reason | None:
         """Why a bag waits for its gather node, if a bag like it did in this cycle and nothing has been placed since.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
-
-from flowsched.values import quick
 
 
 class ReasonCode(StrEnum):
@@ -40,9 +41,7 @@ class ReasonCode(StrEnum):
     BACKOFF = "BackOff"  #: waits before its next attempt
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(msgspec.Struct, frozen=True):
     """Why one group is not placed, with the numbers.
 
     Args:
@@ -58,21 +57,50 @@ class Reason:
     group: int
     code: ReasonCode
     message: str
-    numbers: Mapping[str, int] = field(default_factory=dict)
+    numbers: Mapping[str, int] = msgspec.field(default_factory=dict)
     start_ms: int | None = None
     start_low_ms: int | None = None
     start_high_ms: int | None = None
 
     def of(self, group: int) -> Reason:
-        """The same reason for another group (as `replace`, in a fifth of the time)."""
-        return Reason(
-            group, self.code, self.message, self.numbers, self.start_ms, self.start_low_ms, self.start_high_ms
-        )
+        """The same reason for another group."""
+        return structs.replace(self, group=group)
 
 
-@quick
+#: What a pod costs on a node, by name: ("stage-in", ms), ("slowdown", ms), or the name of a plug-in.
+CostTerms: TypeAlias = tuple[tuple[str, int], ...]
+
+
+class NodeCost(NamedTuple):
+    """A node that was not chosen.
+
+    `node`: its index; None stands for every node that has none of the inputs. `full`: it had no room then.
+    """
+
+    node: int | None
+    terms: CostTerms
+    full: bool = False
+
+
 @dataclass(frozen=True, slots=True)
-class Placement:
+class Choice:
+    """Why the pods of one role went to their nodes.
+
+    Args:
+        nodes: The chosen nodes by index, with what the first pod of the group cost there.
+        others: The nodes that would have been chosen next, at most two, the cheapest first.
+    """
+
+    nodes: Mapping[int, CostTerms]
+    others: tuple[NodeCost, ...]
+
+    def then(self, later: Choice) -> Choice:
+        """Add a later choice of the same role."""
+        nodes = {**later.nodes, **self.nodes}
+        return Choice(nodes, tuple([each for each in later.others if each.node not in nodes]))
+
+
+class Placement(msgspec.Struct, frozen=True):
     """Where pods of one group go.
 
     Args:
@@ -85,6 +113,7 @@ class Placement:
         held: (node, (R,) amounts) that `min_resources` keeps beside its pods.
         devices: For each role, (k, D) thousandths of each GPU of its node that a pod gets; empty where parts of GPUs are not
             about.
+        choices: For each role, why its nodes; None where no cost but packing was weighed. Decides nothing.
     """
 
     group: int
@@ -93,6 +122,7 @@ class Placement:
     cost_ms: int = 0
     held: tuple[tuple[int, tuple[int, ...]], ...] = ()
     devices: tuple[NDArray[np.int64], ...] = ()
+    choices: tuple[Choice | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +181,7 @@ class Nomination:
         return f"nominated/{self.group}/{node}"
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """All that one cycle decided, in the order in which it decided."""
 
     placements: tuple[Placement, ...] = ()

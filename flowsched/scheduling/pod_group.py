@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from flowsched.executor.constraints import Rules
 from flowsched.scheduling.state.gpus import Parts
-from flowsched.values import quick
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,7 @@ class Shape:
         return bool(self.rules is not None or self.rack or self.one_per_node or self.io_bytes or self.direct)
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class RoleRequest:
+class RoleRequest(msgspec.Struct, frozen=True):
     """`count` pods of one shape; a gang starts only with at least `minimum` of them."""
 
     name: str
@@ -85,9 +84,7 @@ class Home:
     coming_bytes: int = 0
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class PodGroup:
+class PodGroup(msgspec.Struct, frozen=True):
     """One item of the backlog.
 
     A gang (`gang` true) is placed all or nothing: at least the minimum of every role. Any other group is a

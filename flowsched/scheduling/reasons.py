@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 
 from flowsched.executor.nodes import ALIGNED
 from flowsched.scheduling.placement.capacity import Capacity
@@ -85,8 +86,8 @@ def _with_cache(offer: PlacementRequest) -> PlacementRequest:
     if not offer.group.shut:
         return offer
     masks = [a.mask for a in offer.allowed] if offer.company is None else offer.company.masks
-    tables = tuple(replace(t, allowed=mask) for t, mask in zip(offer.tables, masks, strict=True))
-    return replace(offer, group=replace(offer.group, shut=()), tables=tables)
+    tables = tuple(structs.replace(t, allowed=mask) for t, mask in zip(offer.tables, masks, strict=True))
+    return structs.replace(offer, group=replace(offer.group, shut=()), tables=tables)
 
 
 def _no_zone(offer: PlacementRequest, rows: Sequence[Ints], snapshot: Snapshot) -> Reason:
@@ -94,7 +95,7 @@ def _no_zone(offer: PlacementRequest, rows: Sequence[Ints], snapshot: Snapshot) 
     fits = [min(_fits(rows, offer, at), table.minimum) for at, table in enumerate(offer.tables)]
     at = next((at for at, table in enumerate(offer.tables) if fits[at] < table.minimum), 0)
     table, role = offer.tables[at], offer.group.roles[offer.order[at]]
-    roomy = copies_of(rows, replace(table, most=None), 1) > 0
+    roomy = copies_of(rows, structs.replace(table, most=None), 1) > 0
     full = int((roomy & (copies_of(rows, table, 1) == 0)).sum())
     wanted = sum(table.minimum for table in offer.tables)
     asked = [

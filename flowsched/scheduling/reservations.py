@@ -9,10 +9,11 @@ Source: Lifka 1995 (EASY).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.scheduling.placement.capacity import Capacity, Mask
@@ -24,7 +25,6 @@ from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.state.claims import EMPTY, UNKNOWN, ClaimKind
 from flowsched.scheduling.state.gpus import DEVICES, copies_by_device, parts_of
 from flowsched.scheduling.state.snapshot import IO, Snapshot
-from flowsched.values import quick
 
 T = TypeVar("T")
 
@@ -34,9 +34,7 @@ RELEASING_MS: Final = 10_000
 OVERDUE_MS: Final = 1_000
 
 
-@quick
-@dataclass(frozen=True, slots=True, eq=False)
-class Taken:
+class Taken(msgspec.Struct, frozen=True, eq=False):
     """Room that this cycle gave to pods which start now, until `end_ms` (of all, or (P,) of each); few hold it beyond `late_ms`."""
 
     end_ms: int | Ints
@@ -662,4 +660,6 @@ def with_plans(groups: Iterable[PodGroup], reservations: Iterable[Reservation]) 
         )
         for each in reservations
     }
-    return [replace(group, kept=plans[group.key]) if group.key in plans else group for group in groups]
+    return [
+        structs.replace(group, kept=plans[group.key]) if group.key in plans else group for group in groups
+    ]

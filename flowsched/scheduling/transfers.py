@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from flowsched.errors import ConfigurationError, FlowschedError
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
-from flowsched.values import quick
 from flowsched.workflow.resources import parse_bytes
 
 #: Copies up to this size go beside the others: they take next to nothing of the link, and many wait for little.
@@ -46,9 +47,7 @@ def parse_piece_size(text: str) -> int:
     return size
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class TransferWant:
+class TransferWant(msgspec.Struct, frozen=True):
     """A dataset is wanted on node `dest`; rank and priority are those of the task that will read it.
 
     `ahead`: 0 = the task waits for it there; 1 = the task waits for room there; 2 = the task is not ready yet.
@@ -61,9 +60,7 @@ class TransferWant:
     ahead: int = 0
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class TransferOrder:
+class TransferOrder(msgspec.Struct, frozen=True):
     """Copy the dataset, or a piece of it, to node `dest` from node `source`, or from its origin where that is None."""
 
     dataset: int

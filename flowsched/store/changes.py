@@ -23,7 +23,18 @@ _NAMED: Final = 20
 TASK_COLUMNS: Final = tuple(column.name for column in tables.tasks.columns)
 _TASK_STATE: Final = TASK_COLUMNS[3:]
 _TASK_KEY: Final = {"workflow_id": "workflow_id", "stage": "stage", "index": "index"}
-_ATTEMPT: Final = ("workflow_id", "stage", "index", "attempt", "name", "node", "epoch", "at_ms", "pod")
+_ATTEMPT: Final = (
+    "workflow_id",
+    "stage",
+    "index",
+    "attempt",
+    "name",
+    "node",
+    "epoch",
+    "at_ms",
+    "pod",
+    "choice",
+)
 
 _STAGE_STATE: Final = ("state", "counts", "started_ms", "ended_ms", "reason", "totals")
 _WORKFLOW_STATE: Final = ("state", "reason", "started_ms", "ended_ms")
@@ -119,7 +130,7 @@ class Changes:
         """
         await self._write_tasks(connection, _last_of_each(write for delta in deltas for write in delta.tasks))
         intents = [
-            (i.workflow, i.stage, i.index, i.attempt, i.name, i.node, i.epoch, i.at_ms, i.pod)
+            (i.workflow, i.stage, i.index, i.attempt, i.name, i.node, i.epoch, i.at_ms, i.pod, i.choice)
             for delta in deltas
             for i in delta.intents
         ]

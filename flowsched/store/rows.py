@@ -69,6 +69,7 @@ class AttemptRow(NamedTuple):
     message: str
     usage: Mapping[str, int]
     report: str  #: JSON of a `ContainerReport`, or ""
+    choice: str = ""  #: JSON, as `engine.choices` writes it; "" = it was not kept
 
 
 class OpenAttempt(NamedTuple):

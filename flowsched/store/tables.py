@@ -206,6 +206,7 @@ attempts: Final = Table(
     _text("message"),
     _json("usage"),
     _text("report"),
+    _text("choice"),
     Column("pod", LargeBinary, nullable=False),
 )
 Index("ix_attempts_task", attempts.c.workflow_id, attempts.c.stage, attempts.c["index"])

@@ -313,7 +313,7 @@ def stage_row(row: Sequence[Any]) -> StageRow:
 
 def attempt_row(row: Sequence[Any]) -> AttemptRow:
     """Give a row of `ATTEMPT_COLUMNS` its names."""
-    return AttemptRow._make((*row[:13], decode(row[13]), row[14]))
+    return AttemptRow._make((*row[:13], decode(row[13]), *row[14:]))
 
 
 def decode(document: str) -> Any:

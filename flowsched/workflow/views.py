@@ -65,6 +65,22 @@ class StageView(View, kw_only=True):
     bytes_moved: int = 0  #: input bytes that had to be copied there
 
 
+class NodeCostView(View, kw_only=True):
+    """What a task would have cost on a node, in ms by term: stage-in, gather, slowdown, preferred, or a plug-in's name."""
+
+    node: str  #: empty: every node that has none of the inputs
+    cost_ms: dict[str, int]
+    full: bool = False  #: it had no room then
+
+
+class ChoiceView(View, kw_only=True):
+    """Why a try went to its node."""
+
+    cost_ms: dict[str, int] = {}  #: on its node, by term; empty: nothing but packing was weighed
+    others: list[NodeCostView] = []  #: the nodes that came next, at most two
+    staged: bool = False  #: decided before the inputs were copied to the node
+
+
 class AttemptView(View, kw_only=True):
     """One try of one task."""
 
@@ -78,6 +94,7 @@ class AttemptView(View, kw_only=True):
     reason: str = ""
     message: str = ""
     usage: dict[str, int] = {}
+    choice: ChoiceView | None = None  #: why on this node; none for tries of a version that did not keep it
 
 
 class OutputView(View, kw_only=True):
@@ -129,7 +146,7 @@ class SuggestionView(View, kw_only=True):
 
 
 class ExplanationView(View, kw_only=True):
-    """Why something of a workflow does not run."""
+    """Why something of a workflow does not run; of one task, also why it went to its node (code `Placed`)."""
 
     stage: str
     shards: list[int] = []  #: the first few concerned

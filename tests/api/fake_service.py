@@ -281,7 +281,9 @@ class FakeService:
                 return view
         raise NotFound(f"there is no task {stage}[{index}]")
 
-    async def explain(self, workflow: str, *, stage: str | None = None) -> list[ExplanationView]:
+    async def explain(
+        self, workflow: str, *, stage: str | None = None, index: int | None = None
+    ) -> list[ExplanationView]:
         await self.workflow(workflow)
         message = "2 of 4 cpu are free"
         numbers = {"free": 2000, "asked": 4000}

@@ -13,8 +13,9 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import structs
 
 from flowsched.cluster.conformance import pod
 from flowsched.cluster.local.executor import LocalCluster
@@ -63,7 +64,7 @@ class Driver:
         if task % 2 == 0 or not sys.platform.startswith("linux"):
             return made
         steps = (Step(command), Step(("sh", "-c", "echo done > /out/result")))
-        return replace(
+        return structs.replace(
             made, container=Container(steps, outputs=(Delivered("/out/result", f"{folder}/result"),))
         )
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from flowsched.engine.data.cache_values import Look
 from flowsched.engine.data.remote_reads import end_reading, hold_sources, reads_remotely, sources
@@ -182,7 +183,9 @@ def test_a_dataset_in_pieces_is_on_its_way_as_a_whole() -> None:
     counted = [on.state.cluster.snapshot.inbound.tolist()]
     for _ in range(3):
         order = on.last.transfers[0]
-        done = replace(on.arrival(order, 300 * MB), offset=order.offset, whole=False, moved_bytes=100 * MB)
+        done = structs.replace(
+            on.arrival(order, 300 * MB), offset=order.offset, whole=False, moved_bytes=100 * MB
+        )
         on.tell(done)
         counted.append(on.state.cluster.snapshot.inbound.tolist())
     assert counted == [[300 * MB], [200 * MB], [100 * MB], [0]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -251,3 +252,16 @@ def test_an_input_that_was_never_written_fails_its_reader_and_not_the_step() -> 
     assert scene.states("w", "b") == "FAILED CANCELLED"
     assert scene.state_of("w") == "FAILED: a SUCCEEDED, b FAILED"
     assert scene.runs["w"].reason == "b: InputMissing: input 'i': a.o was not written"
+
+
+def test_a_task_whose_inputs_were_copied_keeps_why_they_were_copied_there() -> None:
+    """The costs of the decision to copy, not those once the copy is there; the row says so."""
+    scene = Scene(node(nic_in_rate=1_000))
+    scene.submit("w", reader())
+    scene.arrive(scene.last.transfers[0])
+    (intent,) = scene.deltas[-1].intents
+    kept = json.loads(intent.choice)
+    assert kept["staged"] is True
+    assert kept["terms"]["stage-in"] >= 1_000
+    scene.end("fs-w-a-0-0")
+    scene.nothing_left()

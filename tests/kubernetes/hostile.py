@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec import structs
 
 from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, Pod
 
@@ -30,38 +31,38 @@ assert len(TEXTS) >= 60
 
 #: Field -> a task with a text in it.
 PLACES: Final[Mapping[str, Callable[[Pod, str], Pod]]] = {
-    "command": lambda pod, text: replace(pod, command=("run", text)),
-    "first of command": lambda pod, text: replace(pod, command=(text, "x")),
-    "env": lambda pod, text: replace(pod, env={"MODE": text}),
-    "env name": lambda pod, text: replace(pod, env={text: "x"}),
-    "secret": lambda pod, text: replace(pod, secrets={"TOKEN": text}),
-    "secret's key": lambda pod, text: replace(pod, secrets={"TOKEN": f"aws/{text}"}),
-    "secret's variable": lambda pod, text: replace(pod, secrets={text: "aws"}),
+    "command": lambda pod, text: structs.replace(pod, command=("run", text)),
+    "first of command": lambda pod, text: structs.replace(pod, command=(text, "x")),
+    "env": lambda pod, text: structs.replace(pod, env={"MODE": text}),
+    "env name": lambda pod, text: structs.replace(pod, env={text: "x"}),
+    "secret": lambda pod, text: structs.replace(pod, secrets={"TOKEN": text}),
+    "secret's key": lambda pod, text: structs.replace(pod, secrets={"TOKEN": f"aws/{text}"}),
+    "secret's variable": lambda pod, text: structs.replace(pod, secrets={text: "aws"}),
     "role": lambda pod, text: _role(pod, text or "-"),
-    "gang's token": lambda pod, text: replace(pod, gang=GangSeat("a", 0, 0, ("h",), ("a",), text)),
-    "image": lambda pod, text: replace(pod, image=text),
-    "item": lambda pod, text: replace(pod, item=text),
+    "gang's token": lambda pod, text: structs.replace(pod, gang=GangSeat("a", 0, 0, ("h",), ("a",), text)),
+    "image": lambda pod, text: structs.replace(pod, image=text),
+    "item": lambda pod, text: structs.replace(pod, item=text),
     "input name": lambda pod, text: _input(pod, name=text),
     "input uri": lambda pod, text: _input(pod, uris=(text,)),
     "input uris": lambda pod, text: _input(pod, uris=(text, text), manifest=True),
     "output name": lambda pod, text: _output(pod, name=text),
     "output path": lambda pod, text: _output(pod, path=text),
     "output uri": lambda pod, text: _output(pod, uri=text),
-    "name": lambda pod, text: replace(pod, name=text),
-    "workflow": lambda pod, text: replace(pod, workflow=text),
-    "stage": lambda pod, text: replace(pod, stage=text),
+    "name": lambda pod, text: structs.replace(pod, name=text),
+    "workflow": lambda pod, text: structs.replace(pod, workflow=text),
+    "stage": lambda pod, text: structs.replace(pod, stage=text),
 }
 
 
 def _input(pod: Pod, **changes: Any) -> Pod:
-    return replace(pod, inputs=(InputFile(**{"name": "reads", "uris": ("s3://x",), **changes}),))
+    return structs.replace(pod, inputs=(InputFile(**{"name": "reads", "uris": ("s3://x",), **changes}),))
 
 
 def _output(pod: Pod, **changes: Any) -> Pod:
-    return replace(
+    return structs.replace(
         pod, outputs=(OutputFile(**{"name": "bam", "path": "a.bam", "uri": "flowsched:x", **changes}),)
     )
 
 
 def _role(pod: Pod, role: str) -> Pod:
-    return replace(pod, gang=GangSeat(role, 0, 0, ("h", "i"), (role, "other"), "t"))
+    return structs.replace(pod, gang=GangSeat(role, 0, 0, ("h", "i"), (role, "other"), "t"))

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from msgspec import structs
 
 from flowsched.cluster.kubernetes.agents import Agents
 from flowsched.cluster.node.cache import Cache
@@ -233,8 +233,8 @@ async def test_the_service_hears_of_each_piece(
     assert any(end.whole for end in ends if isinstance(end, TransferDone))
     seen = [event for event in service.heard if isinstance(event, ReplicaSeen)]
     assert {(event.node, event.present) for event in seen} == {("node-0", True)}
-    onward = [replace(order, dest="node-1", source="node-0", version='"one"') for order in orders]
-    await service.agents.transfer([replace(onward[0], version='"other"'), onward[1]])
+    onward = [structs.replace(order, dest="node-1", source="node-0", version='"one"') for order in orders]
+    await service.agents.transfer([structs.replace(onward[0], version='"other"'), onward[1]])
     failed, done = sorted((await service.ends(5))[3:], key=lambda end: end.offset)
     assert isinstance(failed, TransferFailed)
     assert (failed.offset, failed.changed, failed.version, failed.source) == (0, True, '"one"', "node-0")

@@ -15,6 +15,7 @@ import aiohttp
 import msgspec
 import pytest
 import yaml
+from msgspec import structs
 
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings, extras_of
@@ -104,11 +105,11 @@ async def test_a_task_reads_what_another_one_wrote(
     script = 'cat "$1" > "$2" 2>/dev/null; echo "$3" >> "$2"'
     out = "$(FLOWSCHED_OUTPUT_TEXT)"
     first = w.task("fs-w1-one-0-1", "sh", "-c", script, "-", "/dev/null", out, "one", cpu_millicores=100)
-    first = replace(first, outputs=(OutputFile("text", "text", "flowsched:w1/one/0/text"),))
+    first = structs.replace(first, outputs=(OutputFile("text", "text", "flowsched:w1/one/0/text"),))
     second = w.task(
         "fs-w1-two-0-1", "sh", "-c", script, "-", "$(FLOWSCHED_INPUT_BEFORE)", out, "two", cpu_millicores=100
     )
-    second = replace(
+    second = structs.replace(
         second,
         inputs=(InputFile("before", ("flowsched:w1/one/0/text",)),),
         outputs=(OutputFile("text", "text", "flowsched:w1/two/0/text", value=True),),

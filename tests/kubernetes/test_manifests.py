@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from flowsched.cluster.kubernetes import orders
 from flowsched.cluster.kubernetes.agent_keys import signing_key_of
@@ -40,7 +41,7 @@ def test_a_task_is_one_pod() -> None:
     pod = w.task(
         "fs-w1-Align-7-2", "align", "$(FLOWSCHED_INPUT_READS)", stage="Align", index=7, shard=7, attempt=2
     )
-    pod = replace(
+    pod = structs.replace(
         pod, inputs=(InputFile("reads", ("s3://lab/x.fq",)),), timeout_ms=90_001, cpu_millicores=2500
     )
     manifest = w.written(pod)
@@ -316,17 +317,17 @@ def test_limits_like_requests_make_a_pod_guaranteed() -> None:
     whole = w.task(cpu_millicores=2000)
     assert classes(w.written(whole, extras=w.LIMITED)) == (True, True)
     assert classes(w.written(whole)) == (False, False)
-    assert classes(w.written(replace(whole, memory_limit_bytes=2 * w.GIB), extras=w.LIMITED)) == (
+    assert classes(w.written(structs.replace(whole, memory_limit_bytes=2 * w.GIB), extras=w.LIMITED)) == (
         False,
         False,
     )
-    with_outputs = replace(whole, outputs=OUT)
+    with_outputs = structs.replace(whole, outputs=OUT)
     assert classes(w.written(with_outputs, extras=w.LIMITED)) == (True, False, True)
     for half in (StepSettings(cpu_millicores=10), StepSettings(memory_bytes=64 << 20)):
-        told = w.written(with_outputs, replace(w.SETTINGS, steps=half), extras=w.LIMITED)
+        told = w.written(with_outputs, structs.replace(w.SETTINGS, steps=half), extras=w.LIMITED)
         assert w.container(told, "stage-out")["resources"] == {"requests": {"cpu": "0", "memory": "0"}}
         assert classes(told) == (True, False, True)
-    generous = replace(w.SETTINGS, steps=StepSettings(cpu_millicores=10, memory_bytes=64 << 20))
+    generous = structs.replace(w.SETTINGS, steps=StepSettings(cpu_millicores=10, memory_bytes=64 << 20))
     assert classes(w.written(with_outputs, generous, extras=w.LIMITED)) == (True, True, True)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from scheduling_cases import GIB, frozen, group, node
 
 from flowsched.scheduling.cycle import cycle
@@ -234,7 +235,7 @@ def test_a_promised_device_is_not_taken_by_what_would_outlast_the_promise(profil
     again = plan(snapshot, first, long, third, profile=profile)
     assert placed(again) == {2: [(0, [0, 500])]}
     assert {each.group: each.code for each in again.reasons}[3] is ReasonCode.RESERVED
-    short = replace(third, runtime_ms=1000)
+    short = structs.replace(third, runtime_ms=1000)
     assert placed(plan(snapshot, first, long, short, profile=profile))[3] == [(0, [300, 0])]
 
 
@@ -289,7 +290,7 @@ def test_every_suggestion_for_parts_of_gpus_is_true_and_the_least(seed: int) -> 
     """In 40 random worlds: with the change the group starts, with one unit less it does not."""
     snapshot, groups = random_world(seed)
     tree = QueueTree([Queue("default")])
-    waits = replace(groups[-1], key=99)
+    waits = structs.replace(groups[-1], key=99)
     found = suggest(snapshot, Catalogue(), tree, waits, OURS, NOW, tuple(groups[:-1]))
     if found is None:
         return

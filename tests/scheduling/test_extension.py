@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from scheduling_cases import bag, cluster, run, shape
 
 from flowsched.errors import ConfigurationError
@@ -84,7 +85,7 @@ def test_an_order_decides_inside_a_queue_but_never_against_priority() -> None:
     profile = Profile(queue_order=guarded(offered("backwards", backwards), {}))  # type: ignore[arg-type]
     groups = [bag(key, ready_ms=NOW) for key in (1, 2, 3)]
     assert placed(decided(cluster(1), profile, *groups)) == {3: [0]}
-    waited = replace(groups[0], ready_ms=NOW - profile.promote_ms)
+    waited = structs.replace(groups[0], ready_ms=NOW - profile.promote_ms)
     assert placed(decided(cluster(1), profile, waited, *groups[1:])) == {1: [0]}
 
 

@@ -197,7 +197,8 @@ def test_gangs_of_several_roles_are_the_greedy_too(seed: int) -> None:
         table = problem.table()
         tables.append(
             CostTable(
-                **{name: getattr(table, name) for name in table.__slots__} | {"minimum": problem.minimum}
+                **{name: getattr(table, name) for name in table.__struct_fields__}
+                | {"minimum": problem.minimum}
             )  # type: ignore[attr-defined]
         )
     room, whole = [np.array(row) for row in problems[0].room], [np.array(row) for row in problems[0].whole]

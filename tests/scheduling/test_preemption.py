@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 from scheduling_cases import SECOND, bag, cluster, gang, run, shape
 
@@ -127,7 +128,7 @@ def test_victims_go_by_lost_work() -> None:
     works(snapshot, "equal", 0, 1, priority=1)
     for owner in ("much", "little"):
         claim = snapshot.claims[owner]
-        snapshot.claim(replace(claim, qos=1), Statement())
+        snapshot.claim(structs.replace(claim, qos=1), Statement())
     order = []
     for cores in range(1, 7):
         taken = {
@@ -161,7 +162,7 @@ def test_room_that_is_being_left_is_taken_before_anybody_is_asked_to_go() -> Non
     """A pod is leaving anyway: the group is nominated to its room, without a victim."""
     snapshot = cluster(4)
     works(snapshot, "leaving", 0, 2)
-    snapshot.claim(replace(snapshot.claims["leaving"], kind=ClaimKind.RELEASING), Statement())
+    snapshot.claim(structs.replace(snapshot.claims["leaving"], kind=ClaimKind.RELEASING), Statement())
     works(snapshot, "low", 0, 2)
     plan = decide(snapshot, gang(1, 2, priority=1))
     assert victims(plan) == []
@@ -172,7 +173,7 @@ def test_two_groups_do_not_count_on_the_same_room() -> None:
     """The first is given what is being left; the second needs the other victim."""
     snapshot = cluster(4)
     works(snapshot, "leaving", 0, 2)
-    snapshot.claim(replace(snapshot.claims["leaving"], kind=ClaimKind.RELEASING), Statement())
+    snapshot.claim(structs.replace(snapshot.claims["leaving"], kind=ClaimKind.RELEASING), Statement())
     works(snapshot, "low", 0, 2)
     plan = decide(snapshot, gang(1, 2, priority=2), gang(2, 2, priority=1))
     assert victims(plan) == [(("low",), "Preempted")]
@@ -195,7 +196,7 @@ def test_a_nominated_group_asks_for_nobody_else() -> None:
     """One of its two victims has not left: it waits, although another victim could be had."""
     snapshot = cluster(4)
     works(snapshot, "leaving", 0, 2)
-    snapshot.claim(replace(snapshot.claims["leaving"], kind=ClaimKind.RELEASING), Statement())
+    snapshot.claim(structs.replace(snapshot.claims["leaving"], kind=ClaimKind.RELEASING), Statement())
     works(snapshot, "low", 0, 1)
     nominated(snapshot, 1, 3, "gone", "leaving", held=1)
     plan = decide(snapshot, gang(1, 3, priority=5))
@@ -360,7 +361,7 @@ def test_members_that_are_missing_already_are_not_spared_again() -> None:
     """One of three is leaving for somebody else: two are there, and two must stay."""
     snapshot = cluster(3)
     members(snapshot, "g", 3, 2)
-    gone = replace(snapshot.claims["g-0"], kind=ClaimKind.RELEASING)
+    gone = structs.replace(snapshot.claims["g-0"], kind=ClaimKind.RELEASING)
     snapshot.claim(gone, Statement())
     assert told(decide(snapshot, gang(1, 2, priority=1))) == [(("g-1", "g-2"), False)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -69,11 +68,13 @@ def test_groups_that_differ_in_inputs_only_are_priced_as_each_by_itself(seed: in
 def told(offer: PlacementRequest) -> list[object]:
     """Each field, arrays as lists."""
     found: list[object] = []
-    for field in fields(offer):
-        value = getattr(offer, field.name)
-        if field.name == "tables":
-            value = [[plain(getattr(table, each.name)) for each in fields(CostTable)] for table in value]
-        elif field.name == "allowed":
+    for name in offer.__struct_fields__:
+        value = getattr(offer, name)
+        if name == "tables":
+            value = [[plain(getattr(table, each)) for each in CostTable.__struct_fields__] for table in value]
+        elif name == "terms":
+            value = [[(term, ms.tolist()) for term, ms in terms] for terms in value if terms]
+        elif name == "allowed":
             value = [(each.mask.tolist(), each.refusals, each.count) for each in value]
         found.append(plain(value))
     return found

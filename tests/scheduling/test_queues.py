@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from scheduling_cases import SECOND, bag, claim, cluster, gang, node, run, shape
 
 from flowsched.errors import ConfigurationError
@@ -92,8 +93,8 @@ def test_a_gang_leaves_out_extras_that_would_break_a_cap() -> None:
     """Two of four members are needed; the cap allows three cores: it starts with its minimum."""
     queues = QueueTree([Queue("default", cap=(3000,))])
     wanted = gang(1, 4)
-    roles = (replace(wanted.roles[0], minimum=2),)
-    assert counts(decide(cluster(8), queues, replace(wanted, roles=roles))) == {1: 2}
+    roles = (structs.replace(wanted.roles[0], minimum=2),)
+    assert counts(decide(cluster(8), queues, structs.replace(wanted, roles=roles))) == {1: 2}
 
 
 def test_queues_that_make_no_sense_are_refused() -> None:
@@ -173,7 +174,7 @@ def test_streams_of_short_workflows_pass_nobody_for_whom_room_must_be_collected(
     """Sixteen of sixteen cores at once, or nodes whole, one by one: promised room at once, not only when they have aged."""
     large = late or bag(1, 5, shape(4, 0), ready_ms=5 * SECOND, workflow="long")
     profile = replace(OURS, order="shortest", age_class_ms=HOUR)
-    start = endless_stream(profile, replace(large, rank_ms=HOUR, runtime_ms=HOUR), 200)
+    start = endless_stream(profile, structs.replace(large, rank_ms=HOUR, runtime_ms=HOUR), 200)
     assert start is not None
     assert start <= 5 + 35
 

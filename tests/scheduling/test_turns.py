@@ -9,6 +9,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from scheduling_cases import SECOND, bag, claim, cluster, gang, node, run, shape
 
 from flowsched.scheduling.cycle import cycle
@@ -446,7 +447,9 @@ class Streams:
             key, runtime = self.serial, self.rng.randint(2, 20) * SECOND
             members, cores = (self.rng.choice([2, 4, 16]), 1) if self.rng.random() < 0.1 else (0, 1)
             made = gang(key, members) if members else bag(key, 1, shape(cores, 1))
-            self.backlog[key] = replace(made, queue=queue, ready_ms=now, runtime_ms=runtime, rank_ms=runtime)
+            self.backlog[key] = structs.replace(
+                made, queue=queue, ready_ms=now, runtime_ms=runtime, rank_ms=runtime
+            )
 
     def longest(self, now: int, queue_besides: str) -> int:
         """The longest that any group waits or has waited, those of one queue left out."""

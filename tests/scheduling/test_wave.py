@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from flowsched.scheduling import batches
 from flowsched.scheduling import cycle as cycle_module
@@ -210,7 +211,7 @@ def test_what_may_take_long_is_counted_on_late() -> None:
     snapshot = Snapshot()
     snapshot.put_node(node("n0", 10))
     some = [bag(at, 1, shape(1), queue=f"q{at}", runtime_ms=10_000) for at in range(10)]
-    some[0] = replace(some[0], high_ms=100_000)
+    some[0] = structs.replace(some[0], high_ms=100_000)
     last = gang(20, 1, shape(10), queue="z")
     plan = cycle(snapshot, Catalogue(), QueueTree(), [*some, last], OURS, 0, 100)
     assert [(each.group, each.start_ms) for each in plan.reservations] == [(20, 100_000)]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 from scheduling_cases import GIB
 
 from flowsched.executor.constraints import Rules, host_port, pod_term, requirement
@@ -214,14 +215,16 @@ class Planted(Case):
             case "not ready":
                 self.renode(ready=False)
             case "reservation":
-                big = replace(self.group(5), gang=True, priority=5, queue="x", min_resources=None, inputs=())
+                big = structs.replace(
+                    self.group(5), gang=True, priority=5, queue="x", min_resources=None, inputs=()
+                )
                 shape = Shape((1000, GIB, 0, 0, 0) + (1,) * self.zoned)
                 most = int(self.snapshot.allocatable[self.snapshot.ready, 0].sum()) // 1000
                 whole = RoleRequest("big", shape, max(1, most - self.of(0, 1, 4)), max(1, most - 4))
                 self.situation = replace(
                     situation,
-                    others=(replace(big, roles=(whole,)), *situation.others),
-                    group=replace(group, runtime_ms=self.of(600_000, 7_200_000)),
+                    others=(structs.replace(big, roles=(whole,)), *situation.others),
+                    group=structs.replace(group, runtime_ms=self.of(600_000, 7_200_000)),
                 )
             case "rule":
                 db = (requirement("app", "In", ("db",)),)
@@ -230,11 +233,13 @@ class Planted(Case):
                 self.reshape(None, rules=choices[self.of(0, 1, 2)])
             case "min_resources":
                 self.situation = replace(
-                    situation, group=replace(group, min_resources=(self.of(16, 64) * 1000, 32 * GIB))
+                    situation, group=structs.replace(group, min_resources=(self.of(16, 64) * 1000, 32 * GIB))
                 )
             case "lost input":
                 lost = self.catalogue.intern("s3://lab/gone", GIB)
-                self.situation = replace(situation, group=replace(group, inputs=(*group.inputs, lost)))
+                self.situation = replace(
+                    situation, group=structs.replace(group, inputs=(*group.inputs, lost))
+                )
             case "members":
                 self.members(role, self.of(3, 8, 20))
             case "zones":
@@ -245,17 +250,17 @@ class Planted(Case):
     def reshape(self, role: int | None, **what: object) -> None:
         group = self.situation.group
         roles = tuple(
-            replace(each, shape=replace(each.shape, **what)) if role in (None, at) else each  # type: ignore[arg-type]
+            structs.replace(each, shape=replace(each.shape, **what)) if role in (None, at) else each  # type: ignore[arg-type]
             for at, each in enumerate(group.roles)
         )
-        self.situation = replace(self.situation, group=replace(group, roles=roles))
+        self.situation = replace(self.situation, group=structs.replace(group, roles=roles))
 
     def members(self, role: int, times: int) -> None:
         group = self.situation.group
         roles = list(group.roles)
         each = roles[role]
-        roles[role] = replace(each, count=each.count * times, minimum=each.minimum * times)
-        self.situation = replace(self.situation, group=replace(group, roles=tuple(roles)))
+        roles[role] = structs.replace(each, count=each.count * times, minimum=each.minimum * times)
+        self.situation = replace(self.situation, group=structs.replace(group, roles=tuple(roles)))
 
     def renode(self, **what: object) -> None:
         """All nodes, or all but a few."""

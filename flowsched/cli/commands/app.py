@@ -295,14 +295,16 @@ def explain(
     ctx: typer.Context,
     workflow: Annotated[str | None, typer.Argument(metavar="ID", help="The workflow's id.")] = None,
     stage: Annotated[str | None, typer.Argument(help="Only this stage.")] = None,
+    index: Annotated[int | None, typer.Argument(min=0, help="Only this task: also why on its node.")] = None,
     cluster: Annotated[bool, typer.Option("--cluster", help="Why cores are idle instead.")] = False,
     since: Annotated[str, typer.Option(help="With --cluster: how far back, as 8h or 7d.")] = "24h",
     output: Output = Form.TABLE,
 ) -> None:
-    """Say why something does not run, or cores are idle.
+    """Say why something does not run, why a task went to its node, or why cores are idle.
 
-    With the numbers, with what would change it, and with the time at which it will. `--cluster`: why cores,
-    memory and GPUs were idle, hour by hour.
+    With the numbers, with what would change it, and with the time at which it will. With the INDEX of a task:
+    what it cost on its node, and on those that came next. `--cluster`: why cores, memory and GPUs were idle,
+    hour by hour.
     """
     from flowsched.cli import listing
     from flowsched.cli import listing as idling
@@ -312,7 +314,7 @@ def explain(
     if workflow is None:
         ask(ctx, lambda client: idling.explain_cluster(client, since, output))
     else:
-        ask(ctx, lambda client: listing.explain(client, workflow, stage, output))
+        ask(ctx, lambda client: listing.explain(client, workflow, stage, index, output))
 
 
 @app.command()

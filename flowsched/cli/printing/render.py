@@ -344,7 +344,7 @@ def node_table(nodes: Iterable[NodeView]) -> Table:
 def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None = None) -> RenderableType:
     """Why something does not run, one paragraph per reason."""
     if not explanations:
-        return Text("Nothing waits: there is nothing to explain.", "green")
+        return Text("Nothing waits. Why a task went to its node: flowsched explain ID STAGE INDEX.", "green")
     parts: list[RenderableType] = []
     for view in explanations:
         tasks = f"{view.tasks} task{'s' * (view.tasks != 1)}"

@@ -8,10 +8,11 @@ forgets the copy, the row goes with the step, and only then are bytes deleted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.engine.data.cache_values import Look, desperate, written_by
@@ -291,7 +292,7 @@ def explained(recorder: Recorder, reason: Reason, group: PodGroup) -> Reason:
         text = (
             f"it reads {_size(reads)}, and the largest cache may hold {_size(largest)}: give nodes more cache"
         )
-        return replace(reason, message=text, numbers={"need_bytes": reads, "cache_bytes": largest})
+        return structs.replace(reason, message=text, numbers={"need_bytes": reads, "cache_bytes": largest})
     best = min(nodes, key=lambda node: (total - shelves.of[node].free - look.loose(node), node))
     shelf = shelves.of[best]
     held = sum(shelves.sizes[dataset] for dataset in shelf.held)
@@ -310,7 +311,7 @@ def explained(recorder: Recorder, reason: Reason, group: PodGroup) -> Reason:
         "due_bytes": shelf.due,
         "kept_bytes": stays,
     }
-    return replace(reason, message=text, numbers=numbers)
+    return structs.replace(reason, message=text, numbers=numbers)
 
 
 def end_look(recorder: Recorder, plan: Plan, groups: dict[int, PodGroup]) -> Plan:
@@ -337,7 +338,7 @@ def end_look(recorder: Recorder, plan: Plan, groups: dict[int, PodGroup]) -> Pla
             recorder.statement.assign(state.caches, "first", late[0].key)
             recorder.statement.assign(state.caches, "nodes", _nodes_for(recorder, late[0]))
     told = {id(reason): explained(recorder, reason, groups[reason.group]) for reason in waiting}
-    return replace(plan, reasons=tuple(told.get(id(reason), reason) for reason in plan.reasons))
+    return structs.replace(plan, reasons=tuple(told.get(id(reason), reason) for reason in plan.reasons))
 
 
 def _nodes_for(recorder: Recorder, group: PodGroup) -> frozenset[int]:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.engine.choices import told
 from flowsched.engine.data.cache_evictions import admit_ahead, came, has_room, hold_room
 from flowsched.engine.data.prefetch import foreseen, landed, moved_by, pass_over, pushes, refused, spreading
 from flowsched.engine.delta import ReplicaWrite
@@ -19,6 +20,7 @@ from flowsched.engine.state.work import Candidate, GroupKey, pod_name
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import Transfer, TransferDone, TransferFailed
 from flowsched.scheduling.io_budget import limits_of
+from flowsched.scheduling.plan import Choice
 from flowsched.scheduling.policy.framework import Storage
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.transfers import TransferLimits, TransferOrder, TransferWant, admit
@@ -101,8 +103,14 @@ class Targets:
         self._wanted: set[tuple[int, int]] | None = None  #: (dataset, node) that a staging group waits for
         self._stages: dict[int, tuple[Candidate, list[int], list[int]]] = {}
 
-    def begin(self, candidate: Candidate, tasks: NDArray[np.int64], nodes: NDArray[np.int64]) -> None:
-        """Give tasks their targets, and want the bytes that are missing there."""
+    def begin(
+        self,
+        candidate: Candidate,
+        tasks: NDArray[np.int64],
+        nodes: NDArray[np.int64],
+        choices: Sequence[Choice | None] = (),
+    ) -> None:
+        """Give tasks their targets, and want the bytes that are missing there. `choices`: why these nodes, by role."""
         recorder = self._recorder
         state, statement, catalogue = recorder.state, recorder.statement, recorder.state.cluster.catalogue
         stage, run, group = candidate.stage, candidate.run, candidate.group
@@ -118,9 +126,18 @@ class Targets:
         payer: dict[tuple[int, int], int] = {}
         # It holds no room yet, and when it will is not known: its end says how long it will run.
         until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
+        why = told(choices, state.cluster.snapshot.names, staged=True)
         for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
             name = pod_name(run.id, stage.spec.name, task, stage.attempt.item(task))
-            role = group.roles[int(stage.role_of[task % stage.members]) if len(group.roles) > 1 else 0]
+            number = int(stage.role_of[task % stage.members]) if len(group.roles) > 1 else 0
+            role = group.roles[number]
+            if why and node in why[number]:
+                of_stage = (run.id, stage.number)
+                chosen = state.data.chosen.get(of_stage)
+                if chosen is None:
+                    chosen = {}
+                    statement.put(state.data.chosen, of_stage, chosen)
+                statement.put(chosen, task, (node, why[number][node]))
             amount, kind = role.shape.requests, ClaimKind.STAGING
             self._note(Claim(name, node, amount, kind, group.queue, recorder.now, until, 0, group.name))
             hold_room(recorder, candidate, task, node, bound=False)
@@ -157,6 +174,18 @@ class Targets:
             advance = self._recorder.advance(candidate.run)
             advance.target(candidate.stage, np.array(tasks), np.array(nodes))
         self._stages.clear()
+
+
+def chosen_before_staging(
+    recorder: Recorder, run: WorkflowRun, stage: StageRun, task: int, node: int
+) -> str | None:
+    """Why a task's inputs were copied to the node where it starts now; None where they were not, or it is not known any more."""
+    chosen = recorder.state.data.chosen.get((run.id, stage.number))
+    if not chosen or task not in chosen:
+        return None
+    target, why = chosen[task]
+    recorder.statement.pop(chosen, task)
+    return why if target == node else None
 
 
 def arrived(recorder: Recorder, event: TransferDone) -> None:

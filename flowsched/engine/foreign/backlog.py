@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from flowsched.engine.foreign.work import HOLD_MS, bind
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.foreign import ClassKey, ForeignKey, ForeignWork
@@ -178,15 +180,15 @@ def _offers(state: EngineState, key: str, work: ForeignWork) -> Iterator[Foreign
         for kind in kinds:
             alone = (_role(state, kind, len(work.waiting[kind]), 1, group),)
             bag = _pod_group(state, group, ForeignKey(key, kind), alone, gang=False)
-            yield ForeignCandidate(key, replace(bag, preempts=kind.preempts), (kind,))
+            yield ForeignCandidate(key, structs.replace(bag, preempts=kind.preempts), (kind,))
         return
     least = _minimums(work, group, kinds, lacking)
     roles = tuple(_role(state, kind, len(work.waiting[kind]), least[kind], group) for kind in kinds)
     offered = _pod_group(state, group, ForeignKey(key, None), roles, gang=True)
     if not all(kind.preempts for kind in kinds if least[kind]):
-        offered = replace(offered, preempts=False)
+        offered = structs.replace(offered, preempts=False)
     if group.min_resources is not None and not work.staying:
-        offered = replace(offered, min_resources=state.cluster.snapshot.vector(group.min_resources))
+        offered = structs.replace(offered, min_resources=state.cluster.snapshot.vector(group.min_resources))
     yield ForeignCandidate(key, offered, tuple(kinds))
 
 

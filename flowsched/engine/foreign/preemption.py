@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec import structs
 
 from flowsched.engine.state.foreign import ForeignWork, Placed
 from flowsched.engine.transaction import Recorder
@@ -97,7 +98,7 @@ def ask(recorder: Recorder, owners: Iterable[str], message: str, *, begun: bool 
         statement.put(state.foreign.making_way, uid, unit)
         claim = state.cluster.snapshot.claims.get(uid)
         if claim is not None:
-            state.cluster.snapshot.claim(replace(claim, kind=ClaimKind.RELEASING), statement)
+            state.cluster.snapshot.claim(structs.replace(claim, kind=ClaimKind.RELEASING), statement)
         recorder.evictions.append(Evict(uid, placed.namespace, placed.name, message, unit, begun))
     for key in sorted(groups):
         work = state.foreign.groups[key]
@@ -120,7 +121,7 @@ def stay(recorder: Recorder, uids: Sequence[str]) -> None:
         statement.put(work.placed, uid, work.placed[uid]._replace(leaving=False))
         claim = state.cluster.snapshot.claims.get(uid)
         if claim is not None:
-            state.cluster.snapshot.claim(replace(claim, kind=ClaimKind.RUNNING, unit=""), statement)
+            state.cluster.snapshot.claim(structs.replace(claim, kind=ClaimKind.RUNNING, unit=""), statement)
         statement.put(state.foreign.spared, unit, (key, recorder.now + SPARE_MS))
         recorder.reconsider(key, (uid,))
 
@@ -172,7 +173,7 @@ def _write(
     claim = snapshot.claims.get(uid)
     if claim is None or claim.kind is not ClaimKind.RUNNING:
         return
-    fresh = replace(
+    fresh = structs.replace(
         claim, unit=unit, priority=stake.priority, qos=stake.qos, started_ms=stake.started_ms, elastic=elastic
     )
     if fresh != claim:

@@ -7,8 +7,9 @@ not yet seen) holds its room until then, and never loses it by age.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec import structs
 
 from flowsched.engine.delta import BindingWrite
 from flowsched.engine.foreign.preemption import budget_seen, cover, stay
@@ -204,7 +205,7 @@ def _taken(recorder: Recorder, event: RoomTaken) -> None:
             user=event.namespace if queue else "",
         )
         if known is not None:  # what is at stake with it is settled later in the step
-            claim = replace(
+            claim = structs.replace(
                 claim,
                 unit=known.unit,
                 priority=known.priority,
@@ -233,7 +234,7 @@ def _moved(recorder: Recorder, event: RoomTaken, node: int) -> None:
     left(recorder, name)
     claim = state.cluster.snapshot.claims.get(name)
     if claim is not None and claim.rules != event.rules:
-        claim = replace(claim, rules=event.rules)
+        claim = structs.replace(claim, rules=event.rules)
         state.cluster.snapshot.claim(claim, statement)
         recorder.dirty = True
     if claim is None or claim.node == node:
@@ -243,7 +244,7 @@ def _moved(recorder: Recorder, event: RoomTaken, node: int) -> None:
     run = state.work.runs.get(ref.workflow)
     if run is not None:
         statement.set(run.stages[ref.stage].node, ref.task, node)
-    state.cluster.snapshot.claim(replace(claim, node=node), statement)
+    state.cluster.snapshot.claim(structs.replace(claim, node=node), statement)
 
 
 def _left(recorder: Recorder, event: PodLeft) -> None:

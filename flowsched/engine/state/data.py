@@ -77,6 +77,7 @@ class DataState:
         moving: Transfers under way, by (dataset, node, piece).
         copying: Of those from a storage with a budget: (storage/read, bytes/s) they count for.
         coming_in: (dataset, node) -> what is still to come of it, of those that have begun to.
+        chosen: (workflow, stage) -> task -> (the node its inputs are copied to, why it was chosen).
         backoff: (dataset, node) -> when a transfer that failed is tried again.
         read_from: (dataset, node) -> how many pods elsewhere read it there.
         pushes: (dataset, node) -> what shall be copied to its gather node, and for which stage: (want, workflow, stage).
@@ -97,6 +98,7 @@ class DataState:
     moving: dict[tuple[int, int, int], TransferOrder] = field(default_factory=dict)
     copying: dict[tuple[int, int, int], tuple[str, int]] = field(default_factory=dict)
     coming_in: dict[tuple[int, int], Coming] = field(default_factory=dict)
+    chosen: dict[tuple[str, int], dict[int, tuple[int, str]]] = field(default_factory=dict)
     backoff: dict[tuple[int, int], Backoff] = field(default_factory=dict)
     read_from: dict[tuple[int, int], int] = field(default_factory=dict)
     pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = field(default_factory=dict)
@@ -120,3 +122,4 @@ class DataState:
             self.gathered.pop(pair, None)
             self.home_work.pop(pair, None)
             self.coming.pop(pair, None)
+            self.chosen.pop(pair, None)

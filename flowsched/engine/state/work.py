@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.engine.state.foreign import ForeignKey
 from flowsched.scheduling.pod_group import PodGroup, Shape
-from flowsched.values import quick
 from flowsched.workflow.estimates import Estimates
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.spec import EMPTY
@@ -59,9 +59,7 @@ class GroupKey(NamedTuple):
     memory_steps: int
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """What a pod group of the backlog stands for: the tasks of each of its roles, in replica order."""
 
     run: WorkflowRun

@@ -19,6 +19,7 @@ from enum import Enum
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,7 +27,7 @@ from flowsched.errors import FlowschedError, InvalidRequest
 from flowsched.executor.constraints import HostPort, NodeTerm, PodTerm, Requirement, Rules, Spread
 from flowsched.executor.nodes import NodeInfo, Zone
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.plan import Nomination, Plan
+from flowsched.scheduling.plan import Nomination, Placement, Plan
 from flowsched.scheduling.pod_group import Home, Kept, PodGroup, RoleRequest, Shape
 from flowsched.scheduling.policy.extension import Offered
 from flowsched.scheduling.policy.framework import Profile, Storage
@@ -86,6 +87,8 @@ NAMES: Final[Mapping[str, type]] = {
     "Zone": Zone,
     "Zones": Zones,
 }
+#: What of a plan decides nothing: plans that differ in nothing else are equal.
+_UNDECIDED: Final = {(Placement, "choices")}
 _NAME_OF: Final = {kind: name for name, kind in NAMES.items()}
 #: Classes that have another name now: the name in files of format 2 and before (`module:class`), and the present one.
 _FORMER: Final = {"_Kind": "PeerKind"}
@@ -179,7 +182,7 @@ class Writer:
             raise FlowschedError(
                 f"a value of {where} cannot be recorded, since no snapshot has a name for it: {value!r:.80}"
             )
-        return name, _lasting(value) if is_dataclass(kind) else None
+        return name, _lasting(value) if is_dataclass(kind) or issubclass(kind, msgspec.Struct) else None
 
 
 class Reader:
@@ -225,6 +228,11 @@ class Reader:
         raise InvalidRequest(f"{plain!r:.60} is nothing that a snapshot holds")
 
     def _made(self, kind: type, held: Mapping[str, Any]) -> object:
+        if issubclass(kind, msgspec.Struct):  # what came later than the file has its default
+            self._objects.append(None)  # its own values never hold it
+            at = len(self._objects) - 1
+            self._objects[at] = kind(**{name: self.value(inner) for name, inner in held.items()})
+            return self._objects[at]
         made: object = object.__new__(kind)
         self._objects.append(made)
         for name, inner in held.items():
@@ -248,6 +256,8 @@ def _lasting(value: object) -> list[str]:
 
 def attributes(value: object) -> list[str]:
     """The names of all that an object holds, in the order of its class."""
+    if isinstance(value, msgspec.Struct):
+        return list(value.__struct_fields__)
     if is_dataclass(value):
         return [each.name for each in fields(value)]
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
@@ -263,7 +273,7 @@ def _class(where: str) -> type:
 
 
 def readable(value: Any) -> Any:
-    """A value for people and for comparing: lists and objects by name. There is no way back."""
+    """A value for people and for comparing: lists and objects by name, without what decides nothing. There is no way back."""
     if isinstance(value, Enum):
         return value.value
     if value is None or isinstance(value, bool | int | str):
@@ -274,8 +284,9 @@ def readable(value: Any) -> Any:
         return {str(key): readable(value[key]) for key in sorted(value)}
     if isinstance(value, tuple | list):
         return [readable(each) for each in value]
-    if is_dataclass(value):
-        return {each.name: readable(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, msgspec.Struct) or is_dataclass(value):
+        names = [name for name in attributes(value) if (type(value), name) not in _UNDECIDED]
+        return {name: readable(getattr(value, name)) for name in names}
     raise FlowschedError(f"a plan holds {value!r:.80}, which cannot be written")
 
 

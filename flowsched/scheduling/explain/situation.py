@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 
 from flowsched.executor.constraints import Rules
 from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo
@@ -184,9 +185,10 @@ def _each_shape(situation: Situation, change: Callable[[Shape], Shape], role: st
     if role is not None and all(each.name != role for each in group.roles):
         raise KeyError(f"no role {role!r}; there are {', '.join(each.name for each in group.roles)}")
     roles = tuple(
-        replace(each, shape=change(each.shape)) if role in (None, each.name) else each for each in group.roles
+        structs.replace(each, shape=change(each.shape)) if role in (None, each.name) else each
+        for each in group.roles
     )
-    return replace(situation, group=replace(group, roles=roles))
+    return replace(situation, group=structs.replace(group, roles=roles))
 
 
 def _with(amounts: tuple[int, ...], axis: int, to: int) -> tuple[int, ...]:
@@ -203,24 +205,25 @@ def _request(s: Situation, change: Suggestion, statement: Statement) -> Situatio
 
 def _min_member(s: Situation, change: Suggestion, statement: Statement) -> Situation:
     roles = tuple(
-        replace(role, minimum=change.to) if role.name == change.object else role for role in s.group.roles
+        structs.replace(role, minimum=change.to) if role.name == change.object else role
+        for role in s.group.roles
     )
-    return replace(s, group=replace(s.group, roles=roles))
+    return replace(s, group=structs.replace(s.group, roles=roles))
 
 
 def _min_resources(s: Situation, change: Suggestion, statement: Statement) -> Situation:
     axis = axis_of(s.snapshot, change.what)
     return replace(
-        s, group=replace(s.group, min_resources=_with(s.group.min_resources or (), axis, change.to))
+        s, group=structs.replace(s.group, min_resources=_with(s.group.min_resources or (), axis, change.to))
     )
 
 
 def _runtime(s: Situation, change: Suggestion, statement: Statement) -> Situation:
-    return replace(s, group=replace(s.group, runtime_ms=change.to))
+    return replace(s, group=structs.replace(s.group, runtime_ms=change.to))
 
 
 def _priority(s: Situation, change: Suggestion, statement: Statement) -> Situation:
-    return replace(s, group=replace(s.group, priority=change.to))
+    return replace(s, group=structs.replace(s.group, priority=change.to))
 
 
 def _toleration(s: Situation, change: Suggestion, statement: Statement) -> Situation:
@@ -357,7 +360,7 @@ def _free(s: Situation, change: Suggestion, statement: Statement) -> Situation:
         less = min(held, lack)
         if less > 0:
             amount = tuple(s.snapshot.ledger.amount_of(claim.owner).tolist())
-            s.snapshot.claim(replace(claim, amount=_with(amount, axis, held - less)), statement)
+            s.snapshot.claim(structs.replace(claim, amount=_with(amount, axis, held - less)), statement)
             lack -= less
     return s
 

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+import msgspec
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.scheduling.feasibility import Allowed, InterPodAffinity, all_but, allowed_nodes, company_of
 from flowsched.scheduling.placement.capacity import Capacity, Mask
 from flowsched.scheduling.placement.gang import CostTable, Ints, NodeChoice, place_gang, place_in_one_rack
 from flowsched.scheduling.placement.one_by_one import Problem, place_in_one_rack_one_by_one, place_one_by_one
+from flowsched.scheduling.plan import Choice
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest
-from flowsched.scheduling.policy.framework import Cost, Profile
+from flowsched.scheduling.policy.framework import Cost, Profile, term_name
+from flowsched.scheduling.policy.plugins.locality import StageIn
 from flowsched.scheduling.queues.tree import BILLION
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.gpus import DEVICES, GPU, copies_by_device
 from flowsched.scheduling.state.numa import zones_for
 from flowsched.scheduling.state.snapshot import IO, Snapshot, packing_axes
-from flowsched.values import quick
 
 #: Parts of a divisible bundle are counted in these; rounding favours the gang by less than one part per node.
 MILLION: Final = 1_000_000
@@ -50,9 +53,7 @@ def bundle_on(left: Sequence[Ints], rest: Sequence[int], allowed: NDArray[np.boo
 # ---- offers, fits, and the pricer that makes them ----
 
 
-@quick
-@dataclass(frozen=True, slots=True, eq=False)
-class PlacementRequest:
+class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
     """A group, priced against the nodes as they are now.
 
     Args:
@@ -67,6 +68,7 @@ class PlacementRequest:
         rack: None, "required" or "preferred".
         company: How rules between pods bear on it, already part of the tables; None = not at all.
         local: (N,) where nothing is missing; None = everywhere.
+        terms: For each table, what is summed in `first` and `each`: the name of each cost, and (N,) ms.
     """
 
     group: PodGroup
@@ -79,6 +81,7 @@ class PlacementRequest:
     rack: str | None
     company: InterPodAffinity | None = None
     local: Mask | None = None
+    terms: tuple[tuple[tuple[str, Ints], ...], ...] = ()
 
     @property
     def plain(self) -> bool:
@@ -108,51 +111,39 @@ class PlacementRequest:
 
     def of(self, group: PodGroup) -> PlacementRequest:
         """The same offer for another group that asks for the same."""
-        return self._with(group, self.tables)
-
-    def _with(self, group: PodGroup, tables: tuple[CostTable, ...]) -> PlacementRequest:
-        """As `replace`, in a third of the time."""
-        return PlacementRequest(
-            group,
-            self.axes,
-            tables,
-            self.order,
-            self.allowed,
-            self.missing,
-            self.one_per_node,
-            self.rack,
-            self.company,
-            self.local,
-        )
+        return structs.replace(self, group=group)
 
     def wanting(self, count: int) -> PlacementRequest:
         """The offer of a bag for `count` of its pods."""
         if self.tables[0].count == count:
             return self
-        return self._with(self.group, (self.tables[0].wanting(count, 1),))
+        return structs.replace(self, tables=(structs.replace(self.tables[0], count=count, minimum=1),))
 
     def at_least(self) -> PlacementRequest:
         """The offer for the minimum of every role."""
         if all(table.count == table.minimum for table in self.tables):
             return self
-        return replace(self, tables=tuple(replace(t, count=t.minimum) for t in self.tables))
+        return structs.replace(self, tables=tuple(structs.replace(t, count=t.minimum) for t in self.tables))
 
     def only(self, mask: Mask) -> PlacementRequest:
         """The offer for some nodes only."""
-        return replace(self, tables=tuple(replace(t, allowed=t.allowed & mask) for t in self.tables))
+        return structs.replace(
+            self, tables=tuple(structs.replace(t, allowed=t.allowed & mask) for t in self.tables)
+        )
 
     def without_rack(self) -> PlacementRequest:
         """The offer as if racks did not matter, to explain."""
-        return replace(self, rack=None)
+        return structs.replace(self, rack=None)
 
     def alone(self) -> PlacementRequest:
         """The offer as if there were no other pods to be near to or apart from, and no NUMA zones, to explain."""
         if self.company is None:
             return self.without_zones()
         tables = (
-            replace(t, allowed=a.mask, most=None) for t, a in zip(self.tables, self.allowed, strict=True)
+            structs.replace(t, allowed=a.mask, most=None)
+            for t, a in zip(self.tables, self.allowed, strict=True)
         )
-        return replace(self, tables=tuple(tables), company=None)
+        return structs.replace(self, tables=tuple(tables), company=None)
 
     def in_zones(self, snapshot: Snapshot) -> PlacementRequest:
         """The request as NUMA zones are now: pods, its own or of other groups, have been placed since."""
@@ -161,27 +152,27 @@ class PlacementRequest:
         now = zones_for(
             [self.group.roles[r].shape.requests for r in self.order], snapshot.zones, len(snapshot)
         )
-        tables = (table if table.most is None else replace(table, most=now) for table in self.tables)
-        return replace(self, tables=tuple(tables))
+        tables = (table if table.most is None else structs.replace(table, most=now) for table in self.tables)
+        return structs.replace(self, tables=tuple(tables))
 
     def without_zones(self) -> PlacementRequest:
         """The offer as if nodes had no NUMA zones, to explain."""
         if all(table.most is None for table in self.tables):
             return self
-        return replace(self, tables=tuple(replace(table, most=None) for table in self.tables))
+        return structs.replace(self, tables=tuple(structs.replace(table, most=None) for table in self.tables))
 
     def by_sums(self) -> PlacementRequest:
         """The offer as if GPUs could be had in pieces."""
         if self.axes[-1] != DEVICES:
             return self
-        tables = (replace(t, needs=t.needs[:-1], packs=t.packs[:-1]) for t in self.tables)
-        return replace(self, axes=self.axes[:-1], tables=tuple(tables))
+        tables = (structs.replace(t, needs=t.needs[:-1], packs=t.packs[:-1]) for t in self.tables)
+        return structs.replace(self, axes=self.axes[:-1], tables=tuple(tables))
 
     def without(self, axis: int) -> PlacementRequest:
         """The offer as if nothing were asked of one axis, to explain."""
         at = self.axes.index(axis)
-        tables = (replace(t, needs=(*t.needs[:at], 0, *t.needs[at + 1 :])) for t in self.tables)
-        return replace(self, tables=tuple(tables))
+        tables = (structs.replace(t, needs=(*t.needs[:at], 0, *t.needs[at + 1 :])) for t in self.tables)
+        return structs.replace(self, tables=tuple(tables))
 
     def place(
         self, rows: Sequence[Ints], room: Capacity, snapshot: Snapshot, profile: Profile
@@ -247,9 +238,7 @@ class PlacementRequest:
         return bundle_on(left, rest, np.logical_or.reduce([table.allowed for table in self.tables]))
 
 
-@quick
-@dataclass(frozen=True, slots=True, eq=False)
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True, eq=False):
     """Where a group could go.
 
     Args:
@@ -258,12 +247,14 @@ class Assignment:
         bound: For each table, (k,) whether each pod may bind at once (the others are targets); None = all
             may.
         long: (N,) where it would outlast the reservation's start; None = nowhere.
+        choice: Why, where only some nodes were compared; else the offer's terms tell.
     """
 
     offer: PlacementRequest
     spots: tuple[NodeChoice, ...]
     bound: tuple[Mask | None, ...]
     long: Mask | None
+    choice: Choice | None = None
 
     def full(self, rows: Sequence[Ints]) -> Mask:
         """(N,) where no further pod of its first role finds room once this one is placed. `rows`: by axis, what is free."""
@@ -323,6 +314,14 @@ class Pricer:
         known = self._of(group.queue)._lasting(group)
         return None if known is None else known.of(group)
 
+    def elsewhere_ms(self, group: PodGroup) -> int | None:
+        """Ms to bring all inputs of a group to a node that has none of them; None = nodes differ, or it does not matter."""
+        profile = self._profile.of(group.queue)
+        if not profile.locality:
+            return None
+        stage_in = StageIn(profile.origin_rate, profile.move_price_percent)
+        return stage_in.elsewhere_ms(self._snapshot, self._catalogue, group.inputs)
+
     def _of(self, queue: str) -> Pricer:
         """The pricer of a queue's profile."""
         profile = self._profile.of(queue)
@@ -345,13 +344,14 @@ class Pricer:
             return None
         key = group.roles[0], group.gang
         if key not in self._plain:
-            offer = self._priced(replace(group, inputs=()) if group.inputs else group)
+            offer = self._priced(structs.replace(group, inputs=()) if group.inputs else group)
             self._plain[key] = offer if offer.lasts else None
         return self._plain[key]
 
     def _with_inputs(self, bare: PlacementRequest, group: PodGroup) -> PlacementRequest:
         """The offer of a group that asks for what another does that reads nothing: only where its inputs are is looked at anew."""
         snapshot, table = self._snapshot, bare.tables[0]
+        terms: list[tuple[str, Ints]] = []
         missing: Ints | None = None
         if self._profile.locality:
             missing = self._catalogue.missing_bytes(group.inputs, len(snapshot))
@@ -362,7 +362,7 @@ class Pricer:
             allowed=table.allowed,
             count=table.count,
             minimum=table.minimum,
-            first=_sum(self._costs[1], snapshot, self._catalogue, group, group.roles[0]),
+            first=_sum(self._costs[1], snapshot, self._catalogue, group, group.roles[0], terms),
         )
         return PlacementRequest(
             group=group,
@@ -374,6 +374,7 @@ class Pricer:
             one_per_node=False,
             rack=None,
             local=None if missing is None else missing == 0,
+            terms=(tuple(terms),),
         )
 
     def _priced(self, group: PodGroup) -> PlacementRequest:
@@ -394,11 +395,16 @@ class Pricer:
         if snapshot.zones:
             requests = [group.roles[r].shape.requests for r in roles]
             zones = zones_for(requests, snapshot.zones, len(snapshot))
-        tables = []
+        tables, terms_of = [], []
         for at, (r, where) in enumerate(zip(roles, allowed, strict=True)):
             role = group.roles[r]
             mask = where.mask if company is None else company.masks[at]
-            each, first, step = (_sum(c, snapshot, self._catalogue, group, role) for c in self._costs)
+            terms: list[tuple[str, Ints]] = []
+            pod_costs, first_costs, step_costs = self._costs
+            first = _sum(first_costs, snapshot, self._catalogue, group, role, terms)
+            each = _sum(pod_costs, snapshot, self._catalogue, group, role, terms)
+            step = _sum(step_costs, snapshot, self._catalogue, group, role, [])
+            terms_of.append(tuple(terms))
             tables.append(
                 CostTable(
                     needs=tuple([_need(role, axis, where, snapshot, profile) for axis in axes]),
@@ -427,6 +433,7 @@ class Pricer:
             rack=rack if group.gang else None,
             company=company,
             local=None if missing is None else missing == 0,
+            terms=tuple(terms_of),
         )
 
     def _axes(self, group: PodGroup) -> tuple[int, ...]:
@@ -474,11 +481,18 @@ def _need(role: RoleRequest, axis: int, where: Allowed, snapshot: Snapshot, prof
 
 
 def _sum(
-    costs: Sequence[Cost], snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, role: RoleRequest
+    costs: Sequence[Cost],
+    snapshot: Snapshot,
+    catalogue: Catalogue,
+    group: PodGroup,
+    role: RoleRequest,
+    terms: list[tuple[str, Ints]],
 ) -> Ints | None:
+    """(N,) the sum of some costs, which are added to `terms`; None = nothing anywhere."""
     total: Ints | None = None
     for cost in costs:
         more = cost(snapshot, catalogue, group, role)
         if more is not None:
+            terms.append((term_name(cost), more))
             total = more if total is None else total + more
     return total

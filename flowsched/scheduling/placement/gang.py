@@ -14,15 +14,14 @@ Whole numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.policy.plugins.topology import feasible_racks
 from flowsched.scheduling.state.gpus import copies_by_device, seat
-from flowsched.values import quick
 
 Ints = NDArray[np.int64]
 
@@ -85,9 +84,7 @@ PER_MILLE: Final = 1000
 FEW: Final = 6
 
 
-@quick
-@dataclass(frozen=True, slots=True, eq=False)
-class CostTable:
+class CostTable(msgspec.Struct, frozen=True, eq=False):
     """What one role asks for, and what it costs node by node.
 
     Args:
@@ -111,12 +108,6 @@ class CostTable:
     first: Ints | None = None
     step: Ints | None = None
     most: Ints | None = None
-
-    def wanting(self, count: int, minimum: int) -> CostTable:
-        """The table for so many pods (as `replace`, in a third of the time)."""
-        return CostTable(
-            self.needs, self.packs, self.allowed, count, minimum, self.each, self.first, self.step, self.most
-        )
 
 
 def copies_of(room: Sequence[Ints], table: CostTable, limit: int) -> Ints:

@@ -10,10 +10,11 @@ Axes as in `gang`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.scheduling.feasibility import InterPodAffinity, Mask, Refusals, beside_others
@@ -138,12 +139,12 @@ class _Walk:
         shape = problem.company.shapes[at]
         table = self.trial.table(problem.tables[at], problem.one_per_node)
         if self.among is not None:
-            table = replace(table, allowed=table.allowed & self.among)
+            table = structs.replace(table, allowed=table.allowed & self.among)
         mask, refusals = beside_others(problem.snapshot, shape, table.allowed)
         each, priced, wished = table.each, self.priced[at], wish_ms(problem.snapshot, shape)
         if each is not None and priced is not None and wished is not None:
             each = each + (wished - priced)
-        table = replace(table, allowed=mask, each=each)
+        table = structs.replace(table, allowed=mask, each=each)
         spots = place_role(self.trial.room, problem.allocatable, table, 1, problem.packing, NEVER)
         if not len(spots.nodes):
             return refusals

@@ -215,6 +215,19 @@ class Profile:
         return ((slowdown_step,) if self.contention else ()) + self.step_costs
 
 
+_TERM_NAMES: Final[Mapping[object, str]] = {
+    gather_home: "gather",
+    slowdown_now: "slowdown",
+    wishes: "preferred",
+}
+
+
+def term_name(cost: Cost) -> str:
+    """How people read what a cost adds: "stage-in", "gather", "slowdown", "preferred", or the name of a plug-in."""
+    known = _TERM_NAMES.get(cost) or getattr(cost, "name", None) or getattr(cost, "__name__", None)
+    return str(known or type(cost).__name__)
+
+
 #: The fields in which a queue's profile may differ from the default one; the rest concerns a cycle as a whole.
 PER_QUEUE: Final = frozenset(
     {

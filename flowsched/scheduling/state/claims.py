@@ -7,15 +7,14 @@ row back exactly where it was.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.executor.constraints import Rules
 from flowsched.scheduling.state.gpus import Parts
-from flowsched.values import quick
 
 #: In `until`: the end is not known.
 UNKNOWN = -1
@@ -32,9 +31,7 @@ class ClaimKind(IntEnum):
     NOMINATED = 3  #: room that was freed for a nominated group: holds room until the group is placed
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """Room on one node, for one owner (a pod's name).
 
     Args:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.executor.nodes import ALIGNED, NodeInfo
@@ -503,7 +504,9 @@ class Snapshot:
         if len(claim.amount) > IO and claim.amount[IO]:
             amount[IO] = min(amount[IO], self.allocatable[claim.node, IO])
         if (amount[GPU] or claim.devices) and claim.kind is not ClaimKind.STAGING:
-            claim = replace(claim, devices=self.devices.fitted(claim.node, claim.devices, int(amount[GPU])))
+            claim = structs.replace(
+                claim, devices=self.devices.fitted(claim.node, claim.devices, int(amount[GPU]))
+            )
         self._insert(claim, amount, +1)
         statement.undo_with(lambda: self._remove(claim.owner, -1))
 

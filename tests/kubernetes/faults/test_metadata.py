@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from flowsched.cluster.conformance import pod as order
 from flowsched.cluster.kubernetes.api.watch import MISUNDERSTOOD, Batch
@@ -166,7 +166,7 @@ async def test_fault_28_no_metadata_stops_the_service(fake: FakeApi, fake_world:
         nodes = await cluster.start()
         await cluster.view()
         view = cluster._view
-        cluster.pods.launch([replace(order("fs-wf-s-0-1"), node=nodes[0].name)])
+        cluster.pods.launch([structs.replace(order("fs-wf-s-0-1"), node=nodes[0].name)])
 
         @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
         @given(st.lists(pods(), min_size=1, max_size=3), st.lists(groups(), max_size=2))

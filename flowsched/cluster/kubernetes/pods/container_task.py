@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from msgspec import structs
+
 from flowsched.cluster.kubernetes.agent_keys import signing_key_of
 from flowsched.cluster.kubernetes.objects.names import SecretKey, member_address, secret_key
 from flowsched.cluster.kubernetes.objects.release import (
@@ -183,7 +185,7 @@ def step_names(container: Container) -> list[str]:
 
 def as_step(pod: Pod, step: Step) -> Pod:
     """The pod as one of its steps sees it."""
-    return replace(pod, command=step.command, image=step.image, env={**pod.env, **step.env})
+    return structs.replace(pod, command=step.command, image=step.image, env={**pod.env, **step.env})
 
 
 def needs_stage_out(pod: Pod) -> bool:
@@ -411,7 +413,7 @@ def addressed(pod: Pod, settings: ReleaseSettings, group: GroupRef | None) -> Po
     for role in seat.roles:
         number = counted[role] = counted.get(role, -1) + 1
         addresses.append(member_address(role, number, group.name, settings.namespace))
-    return replace(pod, gang=replace(seat, addresses=tuple(addresses)))
+    return structs.replace(pod, gang=replace(seat, addresses=tuple(addresses)))
 
 
 def task_environment(
@@ -464,7 +466,7 @@ def step_environment(
 def _values(pod: Pod, settings: ReleaseSettings, extras: Extras) -> dict[str, str]:
     """What variables say that are no secrets."""
     by_number = pod.gpu_millis > 0 and (pod.gpu_millis % 1000 > 0 or not settings.gpu.resource)
-    told = pod if by_number and settings.gpu.fractions == "cuda" else replace(pod, gpu_ids=())
+    told = pod if by_number and settings.gpu.fractions == "cuda" else structs.replace(pod, gpu_ids=())
     inputs = {given.name: f"{INPUTS}/{input_path(given, extras.file_names)}" for given in pod.inputs}
     if pod.container is not None:
         inputs |= {given.input: given.path for given in pod.container.inputs if given.input is not None}

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 import structlog
+from msgspec import structs
 
 from flowsched.cluster.kubernetes.agents import Agents
 from flowsched.cluster.kubernetes.background import BackgroundTasks
@@ -58,7 +59,7 @@ class Results:
         if obj is not None and isinstance(event, PodEnded) and event.usage.disk_bytes < 0:
             moved, cpu_ms = self._agents.loads.used_by(obj.metadata.uid)  # no step of the pod has told it
             usage = replace(event.usage, disk_bytes=moved, cpu_ms=event.usage.cpu_ms or cpu_ms)
-            event = replace(event, usage=usage)
+            event = structs.replace(event, usage=usage)
         failed = isinstance(event, PodGone) or (
             isinstance(event, PodEnded) and bool(event.exit_code or event.reason)
         )
@@ -108,7 +109,7 @@ class Results:
             )
             for name, step in zip(names, report.steps, strict=False)
         )
-        self._report(replace(event, container=replace(report, steps=steps, outputs=files)))
+        self._report(structs.replace(event, container=replace(report, steps=steps, outputs=files)))
 
     async def _end_of(self, obj: PodObject, container: str, stream: str) -> tuple[tuple[str, str], str]:
         meta = obj.metadata
@@ -124,7 +125,7 @@ class Results:
         while loop.time() < end:
             told = await self._agents.outputs(obj.spec.node_name, obj.metadata.uid)
             if told is not None:
-                self._report(replace(event, outputs=told.published))
+                self._report(structs.replace(event, outputs=told.published))
                 return
             await asyncio.sleep(_PAUSE_S)
         log.warning("outputs are not known", pod=event.name, node=obj.spec.node_name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ class StageIn:
             the link meanwhile. A copy that is on its way already is not charged again.
     """
 
+    name: ClassVar[str] = "stage-in"
     origin_rate: int
     price_percent: int = 0
 
@@ -87,6 +89,14 @@ class StageIn:
             cost = np.full(len(snapshot), max(own, link) + price, dtype=np.int64)
         remote = self._remote(snapshot, catalogue, group)
         return cost if remote is None else cost + remote
+
+    def elsewhere_ms(self, snapshot: Snapshot, catalogue: Catalogue, inputs: Sequence[int]) -> int | None:
+        """Ms until held inputs are on a node that has none of them, and nothing else is on its way to. None = nodes differ."""
+        slowest = _slowest(snapshot)
+        if slowest is None:
+            return None
+        own = sum([catalogue.sizes[dataset] for dataset in inputs]) * 1000 // slowest if slowest else 0
+        return own + own * self.price_percent // 100 + COPY_OVERHEAD_MS
 
     def _remote(self, snapshot: Snapshot, catalogue: Catalogue, group: PodGroup) -> NDArray[np.int64] | None:
         """(N,) ms to read over the network what is not copied, and the link's price. None = there is no such thing."""
