@@ -254,7 +254,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.control.history import ALONE_POLL_S, POLL_S, History
     from flowsched.control.intake import Documents
     from flowsched.control.leading.failpoints import from_environment
-    from flowsched.control.leading.leader import Leader
+    from flowsched.control.leading.leader import Leader, TermSettings
     from flowsched.control.planning.plans import servers
     from flowsched.control.planning.wdl_path import folders
     from flowsched.scheduling.transfers import parse_piece_size
@@ -269,7 +269,9 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     make_root(settings.root)
     disk = _database_disk(settings)
     leading: list[Leader] = []
-    executor = await _executor(settings, failpoint, clock, disk, lambda: all(one.holds() for one in leading))
+    executor = await _executor(
+        settings, failpoint, clock, disk, lambda: all(one.leadership.holds() for one in leading)
+    )
     async with Database.attach(settings.url) as database:  # the leader settles it once it answers
         reads = Workflows(database)
         history = History(reads, ALONE_POLL_S if settings.url.startswith("sqlite") else POLL_S)
@@ -282,14 +284,16 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 history,
                 documents,
                 profile=profiles.profile,
-                keep_days=settings.keep_days,
-                piece_bytes=parse_piece_size(settings.piece_size),
+                settings=TermSettings(
+                    keep_days=settings.keep_days,
+                    retention_clock=lambda: min(clock(), now_ms()),  # the earlier one: it removes less
+                    piece_bytes=parse_piece_size(settings.piece_size),
+                    shrink=FreedMemory().give_back_soon,
+                ),
                 take_over=settings.take_over,
                 holder=holder_of(settings),
                 secret=_shared_secret(settings),
-                shrink=FreedMemory().give_back_soon,
                 clock=clock,
-                retention_clock=lambda: min(clock(), now_ms()),  # the earlier one: it removes less
                 monotonic=elapsed_s,
                 failpoint=failpoint,
             )
@@ -485,7 +489,7 @@ async def running(
             servers = await _listen(connections, runner.server, settings, sockets)
             url = _url_of(settings, servers)
             if not settings.replicated:
-                await _until(lambda: leader.accepted, leading)
+                await _until(lambda: leader.leadership.accepted, leading)
                 accepted()
                 await _until(lambda: service.ready()[0], leading)
             caller = asyncio.current_task()

@@ -431,10 +431,10 @@ class Service:
         Raises:
             Conflict: They lie elsewhere; the message says where.
         """
-        if self._leader.standing_by and not self._replicated:
+        if self._leader.leadership.standing_by and not self._replicated:
             raise Conflict(
                 "the logs and outputs of tasks lie under the root of the process that leads, ask that one; "
-                f"this one is {self._leader.standing_by}"
+                f"this one is {self._leader.leadership.standing_by}"
             )
 
     async def _locate(self, workflow: str, stage: str, index: int) -> tuple[int, Any]:
@@ -532,7 +532,7 @@ class Service:
 
     async def leader(self) -> str | None:
         """See `Facade.leader`; asked of the database, at most once a second."""
-        if self._leader.epoch or not self._replicated:
+        if self._leader.leadership.epoch or not self._replicated:
             return None
         return await self._whereabouts.url()
 
@@ -552,13 +552,13 @@ class Service:
         outage = self._database.outage
         if outage is not None and (away_s := time.monotonic() - outage.since) >= OUTAGE_S:
             return False, f"database: {outage.message} (for {away_s:.0f} s; the service waits and goes on)"
-        if self._leader.standing_by:
-            return True, self._leader.standing_by
+        if self._leader.leadership.standing_by:
+            return True, self._leader.leadership.standing_by
         if self._leader.dispatcher is not None and self._executor.trouble:
             return False, f"cluster: {self._executor.trouble}; nothing new is started"
-        if self._leader.dispatcher is None and self._leader.waits_for:
-            return False, self._leader.waits_for
-        if self._leader.epoch == 0:
+        if self._leader.dispatcher is None and self._leader.leadership.waits_for:
+            return False, self._leader.leadership.waits_for
+        if self._leader.leadership.epoch == 0:
             return self._replicated, "leader: waiting for the lease"  # replicas answer all the same
         if self._leader.dispatcher is None:
             back, living = self._leader.recovered
@@ -589,7 +589,7 @@ class Service:
         if state is None:
             _, missing = self.ready()
             raise Unavailable(
-                f"this process does not lead (yet): {self._leader.standing_by or missing}; ask again in a moment"
+                f"this process does not lead (yet): {self._leader.leadership.standing_by or missing}; ask again in a moment"
             )
         return state
 

@@ -21,7 +21,7 @@ import pytest
 from sqlalchemy.event import listen
 
 from flowsched.app import Settings, running
-from flowsched.control.leading import leader
+from flowsched.control.leading import leadership
 from flowsched.control.leading.heartbeat import BEAT_S, HELD_S, Heartbeat, Stall
 from flowsched.errors import LeadershipLost, Unavailable
 from flowsched.store.database import Database, url_for
@@ -210,18 +210,18 @@ async def test_with_sqlite_a_late_renewal_is_no_reason_to_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock on the file is the leadership: the database is locked for longer than a lease, and the same term goes on."""
-    monkeypatch.setattr(leader, "RENEW_S", 0.05)
-    monkeypatch.setattr(leader, "LEASE_MS", 1_200)
+    monkeypatch.setattr(leadership, "RENEW_S", 0.05)
+    monkeypatch.setattr(leadership, "LEASE_MS", 1_200)
     async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
-        epoch = up.service._leader.epoch
+        epoch = up.service._leader.leadership.epoch
         with closing(connect(tmp_path / "flowsched.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             await asyncio.sleep(3)
             other.execute("ROLLBACK")
-        assert up.service._leader.holds()
+        assert up.service._leader.leadership.holds()
         ident = (await up.facade.submit(SMALL)).id
         assert (await up.facade.command(ident, "cancel")).state == "CANCELLED"
-        assert up.service._leader.epoch == epoch
+        assert up.service._leader.leadership.epoch == epoch
 
 
 @pytest.mark.postgresql
@@ -229,8 +229,8 @@ async def test_a_lease_outlives_a_loop_that_stands_still(
     fresh_postgres: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long step, request or garbage collection: the lease is renewed all the same, by a thread; another asks all the time."""
-    monkeypatch.setattr(leader, "RENEW_S", 0.2)
-    monkeypatch.setattr(leader, "LEASE_MS", 6_000)
+    monkeypatch.setattr(leadership, "RENEW_S", 0.2)
+    monkeypatch.setattr(leadership, "LEASE_MS", 6_000)
     database, moves, taken = fresh_postgres(), threading.Event(), list[int]()
     async with process(database, tmp_path, FakeProcesses()) as one:
         one.lead()
@@ -242,11 +242,11 @@ async def test_a_lease_outlives_a_loop_that_stands_still(
         another.join()
         assert taken == []
         async with asyncio.timeout(60):  # the loop sees what the thread has done
-            while not one.leader.holds():
+            while not one.leader.leadership.holds():
                 await asyncio.sleep(0.02)
         ident = (await one.service.submit(SMALL)).id
         assert (await one.service.command(ident, "cancel")).state == "CANCELLED"
-        assert one.leader.epoch == 1
+        assert one.leader.leadership.epoch == 1
 
 
 @pytest.mark.postgresql
@@ -254,9 +254,9 @@ async def test_a_process_that_is_stuck_loses_its_lease_in_spite_of_the_thread(
     fresh_postgres: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing has moved for too long: another may begin, and the old leader stops as soon as it moves again."""
-    monkeypatch.setattr(leader, "RENEW_S", 0.1)
-    monkeypatch.setattr(leader, "LEASE_MS", 2_000)
-    monkeypatch.setattr(leader, "STUCK_S", 1.0)
+    monkeypatch.setattr(leadership, "RENEW_S", 0.1)
+    monkeypatch.setattr(leadership, "LEASE_MS", 2_000)
+    monkeypatch.setattr(leadership, "STUCK_S", 1.0)
     database, taken = fresh_postgres(), list[int]()
     async with process(database, tmp_path, FakeProcesses()) as one:
         one.lead()

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from flowsched.app import Settings, assembled, running
-from flowsched.control.leading import leader
+from flowsched.control.leading import leadership
+from flowsched.control.leading.leader import first_address
 from flowsched.engine.events import NodeDrained
 from flowsched.errors import Unavailable
 from flowsched.scheduling.policy.framework import PROFILES
@@ -116,9 +117,9 @@ async def test_a_lease_outlives_a_database_that_is_locked_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A backup, or our own large transaction, keeps the lock longer than SQLite waits: the service goes on leading."""
-    monkeypatch.setattr(leader, "RENEW_S", 0.05)
+    monkeypatch.setattr(leadership, "RENEW_S", 0.05)
     async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
-        epoch = up.service._leader.epoch
+        epoch = up.service._leader.leadership.epoch
         with contextlib.closing(sqlite3.connect(tmp_path / "flowsched.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             await asyncio.sleep(2.5)
@@ -126,11 +127,11 @@ async def test_a_lease_outlives_a_database_that_is_locked_for_a_while(
         async with asyncio.timeout(30):
             await up.facade.submit(DOCUMENT)
         assert up.facade.ready() == (True, "ok")
-        assert up.service._leader.epoch == epoch
+        assert up.service._leader.leadership.epoch == epoch
 
 
 def test_two_services_on_one_machine_do_not_share_gang_addresses() -> None:
     """A new database begins with epoch 1: members of both would ask for the same address and port."""
-    assert leader.first_address(1, b"a" * 32) == 1_163_307
-    assert leader.first_address(1, b"b" * 32) == 1_122_444
-    assert leader.first_address(2, b"a" * 32) == 1_163_307 + 65_537
+    assert first_address(1, b"a" * 32) == 1_163_307
+    assert first_address(1, b"b" * 32) == 1_122_444
+    assert first_address(2, b"a" * 32) == 1_163_307 + 65_537

@@ -17,6 +17,7 @@ import pytest
 
 from flowsched.app import Settings, running
 from flowsched.control.leading import dispatch
+from flowsched.control.leading.leader import TermSettings
 from flowsched.control.leading.recover import Leftovers, Reconciler, make_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
@@ -180,7 +181,7 @@ async def test_what_a_large_workflow_left_in_the_heap_is_given_back_once_it_has_
     """And not after each small one: a trim walks the whole heap."""
     shrunk: list[str] = []
     async with process(str(tmp_path / "db"), tmp_path, FakeProcesses()) as one:
-        one.leader._shrink = lambda: shrunk.append("once")
+        one.leader.settings = TermSettings(shrink=lambda: shrunk.append("once"))
         one.lead()
         await one.ready()
         await one.service.command(await chain(one, 10), "cancel")

@@ -17,7 +17,7 @@ from flowsched.cluster.kubernetes.executor import ClusterSettings, KubernetesClu
 from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.control.history import ALONE_POLL_S, History
 from flowsched.control.intake import Documents
-from flowsched.control.leading.leader import Leader
+from flowsched.control.leading.leader import Leader, TermSettings
 from flowsched.control.service import Service
 from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.store.database import Database
@@ -72,9 +72,9 @@ async def serving(
             leader = Leader(
                 opened, writer, cluster, history, documents, profile=PROFILES["flowsched"], holder=new_id(),
                 secret=b"s" * 32, clock=now_ms, monotonic=time.monotonic, failpoint=failpoint,
-                piece_bytes=piece_bytes,
+                settings=TermSettings(piece_bytes=piece_bytes),
             )  # fmt: skip
-            cluster.lease.may_act = leader.holds
+            cluster.lease.may_act = leader.leadership.holds
             service = Service(
                 opened, writer, cluster, history, documents, leader, clock=now_ms, new_id=new_id, failpoint=failpoint,
             )  # fmt: skip

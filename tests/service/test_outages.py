@@ -16,7 +16,7 @@ import pytest
 
 from flowsched import Client
 from flowsched.app import Settings, running
-from flowsched.control.leading import leader
+from flowsched.control.leading import leadership
 from tests.postgres import Server, start_or_skip
 from tests.service.serving import PATIENCE_S, Service
 
@@ -152,25 +152,25 @@ async def test_a_wire_that_is_cut_for_longer_than_the_lease(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     """Connections that are closed, and those that go silent, are waited out; the same process leads on, with the same epoch."""
-    monkeypatch.setattr(leader, "LEASE_MS", 3_000)
-    monkeypatch.setattr(leader, "RENEW_S", 0.5)
+    monkeypatch.setattr(leadership, "LEASE_MS", 3_000)
+    monkeypatch.setattr(leadership, "RENEW_S", 0.5)
     cut = await asyncio.to_thread(Cut, server)
     name = server.fresh().split("?")[0].rpartition("/")[2]
     url = f"postgresql://flowsched@127.0.0.1:{cut.port}/{name}"
     marks = tmp_path / "marks"
     async with running(Settings(port=0, root=tmp_path / "root", cpu="2", database=url)) as up:
-        epoch = up.service._leader.epoch
+        epoch = up.service._leader.leadership.epoch
         ident = await submitted(up.url, appending(marks, 4.0, tasks=2))
         while not marks.exists():
             await asyncio.sleep(0.05)
         cut.set(mode)
-        while up.service._leader.holds() or up.facade.ready()[0]:
+        while up.service._leader.leadership.holds() or up.facade.ready()[0]:
             await asyncio.sleep(0.1)
         assert "does not answer" in up.facade.ready()[1]
         assert up.facade.live() == (True, "ok")
         cut.set("open")
         assert await ended(up.url, ident) == "SUCCEEDED"
-        assert up.service._leader.epoch == epoch
+        assert up.service._leader.leadership.epoch == epoch
     assert sorted(marks.read_text().split()) == ["0", "0", "1", "1", "END", "END", "START", "START"]
     cut.close()
 

@@ -1,12 +1,11 @@
-"""Leading: take the lease, recover, run the loops, keep the book of idle room, stop at once when the lease is lost."""
+"""Leading: recover, run the loops, keep the book of idle room, stop at once when the lease is lost."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 import structlog
@@ -15,6 +14,7 @@ from flowsched.control.history import History
 from flowsched.control.intake import Documents, Intake
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.leading.draining import remembered
+from flowsched.control.leading.leadership import FIRST_PAUSE_S, Leadership
 from flowsched.control.leading.recover import Found, Leftovers, Reconciler, recover, runs_back
 from flowsched.control.leading.retention import Expiry
 from flowsched.engine.events import (
@@ -30,7 +30,6 @@ from flowsched.engine.state import EngineState
 from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.state.work import WorkState
 from flowsched.errors import (
-    ConfigurationError,
     FlowschedError,
     LeadershipLost,
     OutcomeUnknown,
@@ -42,8 +41,7 @@ from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Executor
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import Queue, QueueTree
-from flowsched.store.database import Database, chance, pauses
-from flowsched.store.lease import Lease, Renewal
+from flowsched.store.database import Database
 from flowsched.store.rows import QueueRow
 from flowsched.store.settings import IdleHours, Queues
 from flowsched.store.writer import GroupWriter
@@ -95,24 +93,8 @@ class IdleKeeping:
 # ---- the term of a leader ----
 
 
-LEASE_MS: Final = 15_000
-RENEW_S: Final = 5.0
-#: Between two tries of something that found the database away: from the first to the longest.
-FIRST_PAUSE_S: Final = 0.2
-LONGEST_PAUSE_S: Final = 2.0
-#: A long wait is logged again after this.
-SAY_AGAIN_S: Final = 60.0
-#: The event loop shows this often that it moves.
-BEAT_S: Final = 0.5
-#: A process in which nothing has moved for so long is stuck: it renews no more, and livez fails.
-STUCK_S: Final = 60.0
-#: Name of the row that says which cluster the database goes with; it never expires.
-CLUSTER: Final = "cluster"
-FOR_EVER_MS: Final = 1_000_000_000_000
 #: A term that lasted so long was a good one: what fails after it fails for the first time.
 STEADY_S: Final = 60.0
-#: How long the end of a process waits for its lease to be given back.
-GIVE_BACK_S: Final = 2.0
 Failpoint = Callable[[str], Awaitable[None]]
 #: What makes an event of a change, from the state that it concerns.
 _Change = Callable[[EngineState], EngineEvent]
@@ -156,11 +138,21 @@ def queue_from(row: QueueRow, axes: tuple[str, ...]) -> Queue:
     )
 
 
-def _of_another_cluster(owner: str, ours: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"this database belongs to the cluster {owner}, not to {ours}: its tasks may still run there. "
-        "Use that root, or --take-over if that cluster is gone for good"
-    )
+@dataclass(frozen=True, slots=True)
+class TermSettings:
+    """What every term of a leader is told.
+
+    Args:
+        keep_days: Ended workflows stay for so long.
+        retention_clock: By which that is measured; None = the leader's clock.
+        piece_bytes: Larger datasets move in pieces of this size; 0 = as a whole.
+        shrink: Called where much memory has become free.
+    """
+
+    keep_days: float = 30.0
+    retention_clock: Callable[[], int] | None = None
+    piece_bytes: int = 0
+    shrink: Callable[[], object] = lambda: None
 
 
 class Leader:
@@ -175,40 +167,29 @@ class Leader:
         documents: Documents,
         *,
         profile: Profile,
-        keep_days: float = 30.0,
-        piece_bytes: int = 0,
+        settings: TermSettings | None = None,
         take_over: bool = False,
         holder: str,
         secret: bytes,
-        shrink: Callable[[], object] = lambda: None,
         clock: Callable[[], int],
-        retention_clock: Callable[[], int] | None = None,
         monotonic: Callable[[], float],
         failpoint: Failpoint,
     ) -> None:
-        self._retention_clock = retention_clock or clock  #: by which ended workflows are removed
         self._database = database
         self._writer = writer
         self._executor = executor
         self._history = history
         self._documents = documents
         self.profile = profile  #: of this term and those that follow
-        self._keep_days = keep_days
-        self._piece_bytes = piece_bytes
-        self._take_over = take_over
-        self._holder = holder
+        self.settings = settings or TermSettings()
         self._secret = secret
-        self._shrink = shrink
         self._clock = clock
         self._monotonic = monotonic
         self._failpoint = failpoint
-        self._lease = Lease(database)
-        self._renewed = self._beat = monotonic()
-        self.epoch = 0
+        self.leadership = Leadership(
+            database, executor, holder=holder, take_over=take_over, clock=clock, monotonic=monotonic
+        )
         self.failures = 0  #: terms that failed one after the other
-        self.standing_by = ""  #: for which process, while another one leads
-        self.accepted = False  #: cluster and database may be led by this process: it leads, or stands by
-        self.waits_for = ""  #: what must come back before it can go on: the database, room on a disk
         self.recovered = 0, 0  #: of how many workflows that live, how many are back in memory
         self.dispatcher: Dispatcher | None = None
         self.intake: Intake | None = None
@@ -232,43 +213,20 @@ class Leader:
             StorageCorrupt: The database's files are damaged.
             ConfigurationError: It cannot lead like this; the message says what to change.
         """
-        await self._insist("the database cannot be opened yet", self._database.settle)
+        leadership = self.leadership
+        await leadership.insist("the database cannot be opened yet", self._database.settle)
         # The cluster first: a process that it refuses must not take the lease from the one that uses it.
-        self.nodes = list(await self._insist("the cluster cannot be opened yet", self._executor.start))
+        self.nodes = list(await leadership.insist("the cluster cannot be opened yet", self._executor.start))
         try:
-            self.epoch = await self._acquire()
-            await self._insist("the database does not answer", self._match)
-            self.accepted = True
-            log.info("leading", epoch=self.epoch, nodes=len(self.nodes))
+            await leadership.take()
+            log.info("leading", epoch=leadership.epoch, nodes=len(self.nodes))
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._renew(), name="lease")
+                group.create_task(leadership.renew(self._busy_s), name="lease")
                 group.create_task(self._terms(), name="terms")
         finally:
             self.dispatcher = self.intake = None
             await self._executor.stop()
-            await self._give_back()
-
-    async def _insist(self, waits: str, act: Callable[[], Awaitable[T]]) -> T:
-        """Do something that needs the database or a disk, again and again until they let it.
-
-        Args:
-            waits: What a line of the log says meanwhile.
-            act: What to do. What it raises beside `Unavailable` and `OSError` is raised.
-        """
-        said = -SAY_AGAIN_S
-        for pause in pauses(chance, FIRST_PAUSE_S, LONGEST_PAUSE_S):
-            try:
-                done = await act()
-            except (Unavailable, OSError) as error:
-                self.waits_for = f"{waits}: {error}"
-                if self._monotonic() - said >= SAY_AGAIN_S:
-                    said = self._monotonic()
-                    log.warning(f"{waits}, trying again", error=str(error))
-                await asyncio.sleep(pause)
-            else:
-                self.waits_for = ""
-                return done
-        raise AssertionError("pauses never end")
+            await leadership.give_back()
 
     async def _terms(self) -> None:
         """Recover and work. Whatever goes wrong in a term, the next one begins from SQL and the cluster, the only truths.
@@ -294,7 +252,7 @@ class Leader:
                     pause = self._failed()
                     log.error("a loop failed, recovering", error=_said(error), pause_s=pause, exc_info=error)
                 await asyncio.sleep(pause)
-                await self._insist("the database does not answer", self._lease.look)
+                await self.leadership.look()
 
     def _failed(self) -> float:
         """Count a failed term; returns how long to wait before the next, in s."""
@@ -307,19 +265,21 @@ class Leader:
         state = EngineState(
             policy=PolicyState(
                 profile=self.profile,
-                epoch=self.epoch,
+                epoch=self.leadership.epoch,
                 secret=self._secret,
                 remote_reads=self._executor.remote_reads,
             ),
-            work=WorkState(next_address=first_address(self.epoch, self._secret)),
+            work=WorkState(next_address=first_address(self.leadership.epoch, self._secret)),
         )
-        state.cluster.transfer_limits = replace(state.cluster.transfer_limits, piece_bytes=self._piece_bytes)
+        state.cluster.transfer_limits = replace(
+            state.cluster.transfer_limits, piece_bytes=self.settings.piece_bytes
+        )
         found = await recover(self._database, state, self.nodes)
         self.recovered = 0, len(found.living)
         state.policy.queues = QueueTree(
             queue_from(row, state.cluster.snapshot.axes) for row in await Queues(self._database).list()
         )
-        keeping = IdleKeeping(self._database, self.idle, clock=self._clock, holds=self.holds)
+        keeping = IdleKeeping(self._database, self.idle, clock=self._clock, holds=self.leadership.holds)
         self.idle.stop()
         await keeping.load()
         dispatcher = Dispatcher(
@@ -329,7 +289,7 @@ class Leader:
             clock=self._clock,
             failpoint=self._failpoint,
             committed=self._history.committed,
-            shrink=self._shrink,
+            shrink=self.settings.shrink,
             idle=self.idle,
         )
         intake = Intake(
@@ -353,9 +313,8 @@ class Leader:
             self.dispatcher = self.intake = None
 
     def _expiry(self, dispatcher: Dispatcher) -> Expiry:
-        return Expiry(
-            self._database, dispatcher, self._executor, keep_days=self._keep_days, clock=self._retention_clock
-        )
+        settings, clock = self.settings, self.settings.retention_clock or self._clock
+        return Expiry(self._database, dispatcher, self._executor, keep_days=settings.keep_days, clock=clock)
 
     async def _bring_back(self, dispatcher: Dispatcher, found: Found) -> None:
         """Load live workflows slice by slice, so that the event loop serves requests. Then place waiting tasks for the first time.
@@ -392,153 +351,13 @@ class Leader:
             if isinstance(node, NodeInfo):
                 self.nodes = [n for n in self.nodes if n.name != node.name] + [node]
 
-    def holds(self) -> bool:
-        """Whether this process leads, by its own monotonic clock: asked before anything is started in the cluster, since a
-        process that was paused does not know that another has taken over meanwhile. With SQLite no other can.
-        """
-        return self.epoch > 0 and (self._database.kind == "sqlite" or self._left_s() > 0)
-
-    async def _acquire(self) -> int:
-        """Wait until this process may lead; returns the new epoch.
-
-        Raises:
-            ConfigurationError: The database belongs to another cluster, which no process leads.
-        """
-        while True:
-            epoch = await self._insist("the database does not answer", self._ask_to_lead)
-            if epoch is not None:
-                self.standing_by = ""
-                return epoch
-            await asyncio.sleep(RENEW_S / 2)
-
-    async def _ask_to_lead(self) -> int | None:
-        """Take the lease if it is free; None: this process stands by, and `standing_by` says for whom."""
-        asked = self._monotonic()
-        owner = (await Lease(self._database, CLUSTER).look()).holder
-        holding = await self._lease.look()
-        if owner not in ("", self._executor.identity) and not self._take_over:
-            if not holding.live and not self.standing_by:
-                raise _of_another_cluster(owner, self._executor.identity)
-            if not holding.live:
-                text = f"no process leads {owner}: start flowsched there, or here with --take-over if it is gone for good"
-                self._stand_by(text)
-            else:
-                self._stand_by(f"{holding.holder} leads on {owner}")
-            return None
-        epoch = await self._lease.acquire(self._holder, LEASE_MS, self._clock())
-        if epoch is not None:
-            self._renewed = asked
-            return epoch
-        holding = await self._lease.look()
-        self._stand_by(f"{holding.holder} leads" + (f" on {owner}" if owner else ""))
-        return None
-
-    def _stand_by(self, text: str) -> None:
-        """Note for which process this one stands by, and say so once."""
-        self.accepted, text = True, f"standing by: {text}"
-        if text != self.standing_by:
-            self.standing_by = text
-            log.info(text)
-
-    async def _give_back(self) -> None:
-        """Let another begin at once; if the database does not answer, the lease runs out by itself."""
-        with contextlib.suppress(FlowschedError, TimeoutError):
-            async with asyncio.timeout(GIVE_BACK_S):
-                await self._lease.release(self.epoch)
-
-    async def _match(self) -> None:
-        """See that the database goes with this cluster.
-
-        Another cluster's answer to "what became of this attempt?" would be "there is none", and a second one would be started
-        beside the first (P2).
-
-        Raises:
-            ConfigurationError: It was used with another cluster, and `--take-over` does not say that that one is gone.
-        """
-        claim = Lease(self._database, CLUSTER)
-        known, ours = (await claim.look()).holder, self._executor.identity
-        if known not in ("", ours) and not self._take_over:
-            raise _of_another_cluster(known, ours)
-        if known != ours:
-            if known:
-                await claim.release((await claim.look()).epoch)
-            await claim.acquire(ours, FOR_EVER_MS, self._clock())
-
-    async def _renew(self) -> None:
-        """Renew for ever; on PostgreSQL by a thread, that no step can starve.
-
-        While the database is away the lease runs out by our own monotonic clock: `holds` is false from then on, and nothing new is
-        started (FAULTS.md row 14). If no other process has taken over when the database is back, this one leads on with the same
-        epoch. With SQLite the lock on the file is the leadership, and no other process can take over.
-
-        Raises:
-            LeadershipLost: Another process leads.
-        """
-        if self._database.kind != "sqlite":
-            await self._watch()
-        while True:
-            await asyncio.sleep(RENEW_S)
-            await self._insist("the lease is not renewed yet", self._renew_once)
-            if not self._executor.trouble:
-                await self._database.keep_headroom()
-
-    async def _renew_once(self) -> None:
-        asked = self._monotonic()
-        try:
-            async with asyncio.timeout(RENEW_S):  # a connection may be half-open
-                held = await self._lease.renew(self.epoch, LEASE_MS, self._clock())
-        except TimeoutError:
-            outage = self._database.failed(TimeoutError(f"no answer in {RENEW_S:g} s"))
-            raise Unavailable(outage.message) from None
-        if not held:
-            raise LeadershipLost("another process leads now")
-        self._renewed = asked
-
-    async def _watch(self) -> None:
-        """See what the thread that renews meets with, and show it that the event loop moves: a stuck process renews no more.
-
-        Raises:
-            LeadershipLost: Another process leads.
-        """
-        self._beat = self._monotonic()
-        renewal = Renewal(
-            self._database,
-            self.epoch,
-            LEASE_MS,
-            period_s=RENEW_S,
-            pause_s=FIRST_PAUSE_S,
-            alive=lambda: self.stuck_s() < STUCK_S,
-            renewed=self._renewed,
-            monotonic=self._monotonic,
-        )
-        renewal.start()
-        said = ""
-        try:
-            while not renewal.lost:
-                self._beat, self._renewed = self._monotonic(), renewal.renewed
-                if renewal.trouble != said and (said := renewal.trouble):
-                    log.warning("the lease is not renewed yet", error=said)
-                if renewal.trouble and self._left_s() < 0:
-                    self._database.failed(OSError(renewal.trouble))
-                await asyncio.sleep(BEAT_S)
-        finally:
-            renewal.stop()
-            for _ in range(20):  # a renewal under way would bring back what is given back now
-                if renewal.stopped:
-                    break
-                await asyncio.sleep(0.1)
-        raise LeadershipLost("another process leads now")
-
     def stuck_s(self) -> float:
         """For how long nothing has moved, seconds: the event loop, or a step that is under way."""
-        now = self._monotonic()
-        dispatcher = self.dispatcher
-        began = dispatcher.busy_since if dispatcher is not None else None
-        return max(now - self._beat, 0.0 if began is None else (self._clock() - began) / 1000)
+        return max(self.leadership.still_s(), self._busy_s())
 
-    def _left_s(self) -> float:
-        """Seconds until we must not count on the lease any more."""
-        return LEASE_MS / 1000 - (self._monotonic() - self._renewed) - 1.0
+    def _busy_s(self) -> float:
+        began = None if self.dispatcher is None else self.dispatcher.busy_since
+        return 0.0 if began is None else (self._clock() - began) / 1000
 
     async def drain_changed(self, event: NodeDrained) -> None:
         """A node shall be empty, or is used again."""

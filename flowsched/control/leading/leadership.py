@@ -1,0 +1,260 @@
+"""Leadership: the lease of one process, taken, renewed and given back, and the cluster that the database goes with."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import structlog
+
+from flowsched.errors import ConfigurationError, FlowschedError, LeadershipLost, Unavailable
+from flowsched.executor.protocol import Executor
+from flowsched.store.database import Database, chance, pauses
+from flowsched.store.lease import Lease, Renewal
+
+log = structlog.get_logger(__name__)
+
+LEASE_MS: Final = 15_000
+RENEW_S: Final = 5.0
+#: Between two tries of something that found the database away: from the first to the longest.
+FIRST_PAUSE_S: Final = 0.2
+LONGEST_PAUSE_S: Final = 2.0
+#: A long wait is logged again after this.
+SAY_AGAIN_S: Final = 60.0
+#: The event loop shows this often that it moves.
+BEAT_S: Final = 0.5
+#: A process in which nothing has moved for so long is stuck: it renews no more, and livez fails.
+STUCK_S: Final = 60.0
+#: Name of the row that says which cluster the database goes with; it never expires.
+CLUSTER: Final = "cluster"
+FOR_EVER_MS: Final = 1_000_000_000_000
+#: How long the end of a process waits for its lease to be given back.
+GIVE_BACK_S: Final = 2.0
+T = TypeVar("T")
+
+
+def _of_another_cluster(owner: str, ours: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"this database belongs to the cluster {owner}, not to {ours}: its tasks may still run there. "
+        "Use that root, or --take-over if that cluster is gone for good"
+    )
+
+
+class Leadership:
+    """Whether this process may lead.
+
+    Attributes:
+        epoch: Of the lease that it holds or held last; 0 = it has never led.
+        standing_by: For which process it stands by, while another one leads.
+        accepted: Cluster and database may be led by this process: it leads, or stands by.
+        waits_for: What must come back before it can go on: the database, room on a disk.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        executor: Executor,
+        *,
+        holder: str,
+        take_over: bool,
+        clock: Callable[[], int],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._database = database
+        self._executor = executor
+        self._holder = holder
+        self._take_over = take_over
+        self._clock = clock
+        self._monotonic = monotonic
+        self._lease = Lease(database)
+        self._renewed = self._beat = monotonic()
+        self.epoch = 0
+        self.standing_by = ""
+        self.accepted = False
+        self.waits_for = ""
+
+    async def insist(self, waits: str, act: Callable[[], Awaitable[T]]) -> T:
+        """Do something that needs the database or a disk, again and again until they let it.
+
+        Args:
+            waits: What a line of the log says meanwhile.
+            act: What to do. What it raises beside `Unavailable` and `OSError` is raised.
+        """
+        said = -SAY_AGAIN_S
+        for pause in pauses(chance, FIRST_PAUSE_S, LONGEST_PAUSE_S):
+            try:
+                done = await act()
+            except (Unavailable, OSError) as error:
+                self.waits_for = f"{waits}: {error}"
+                if self._monotonic() - said >= SAY_AGAIN_S:
+                    said = self._monotonic()
+                    log.warning(f"{waits}, trying again", error=str(error))
+                await asyncio.sleep(pause)
+            else:
+                self.waits_for = ""
+                return done
+        raise AssertionError("pauses never end")
+
+    async def take(self) -> None:
+        """Wait until this process may lead, and see that the database goes with its cluster.
+
+        Raises:
+            ConfigurationError: The database belongs to another cluster.
+        """
+        self.epoch = await self._acquire()
+        await self.insist("the database does not answer", self._match)
+        self.accepted = True
+
+    async def look(self) -> None:
+        """Wait until the database answers."""
+        await self.insist("the database does not answer", self._lease.look)
+
+    def holds(self) -> bool:
+        """Whether this process leads, by its own monotonic clock: asked before anything is started in the cluster, since a
+        process that was paused does not know that another has taken over meanwhile. With SQLite no other can.
+        """
+        return self.epoch > 0 and (self._database.kind == "sqlite" or self._left_s() > 0)
+
+    async def _acquire(self) -> int:
+        """Wait until this process may lead; returns the new epoch.
+
+        Raises:
+            ConfigurationError: The database belongs to another cluster, which no process leads.
+        """
+        while True:
+            epoch = await self.insist("the database does not answer", self._ask_to_lead)
+            if epoch is not None:
+                self.standing_by = ""
+                return epoch
+            await asyncio.sleep(RENEW_S / 2)
+
+    async def _ask_to_lead(self) -> int | None:
+        """Take the lease if it is free; None: this process stands by, and `standing_by` says for whom."""
+        asked = self._monotonic()
+        owner = (await Lease(self._database, CLUSTER).look()).holder
+        holding = await self._lease.look()
+        if owner not in ("", self._executor.identity) and not self._take_over:
+            if not holding.live and not self.standing_by:
+                raise _of_another_cluster(owner, self._executor.identity)
+            if not holding.live:
+                text = f"no process leads {owner}: start flowsched there, or here with --take-over if it is gone for good"
+                self._stand_by(text)
+            else:
+                self._stand_by(f"{holding.holder} leads on {owner}")
+            return None
+        epoch = await self._lease.acquire(self._holder, LEASE_MS, self._clock())
+        if epoch is not None:
+            self._renewed = asked
+            return epoch
+        holding = await self._lease.look()
+        self._stand_by(f"{holding.holder} leads" + (f" on {owner}" if owner else ""))
+        return None
+
+    def _stand_by(self, text: str) -> None:
+        """Note for which process this one stands by, and say so once."""
+        self.accepted, text = True, f"standing by: {text}"
+        if text != self.standing_by:
+            self.standing_by = text
+            log.info(text)
+
+    async def give_back(self) -> None:
+        """Let another begin at once; if the database does not answer, the lease runs out by itself."""
+        with contextlib.suppress(FlowschedError, TimeoutError):
+            async with asyncio.timeout(GIVE_BACK_S):
+                await self._lease.release(self.epoch)
+
+    async def _match(self) -> None:
+        """See that the database goes with this cluster.
+
+        Another cluster's answer to "what became of this attempt?" would be "there is none", and a second one would be started
+        beside the first (P2).
+
+        Raises:
+            ConfigurationError: It was used with another cluster, and `--take-over` does not say that that one is gone.
+        """
+        claim = Lease(self._database, CLUSTER)
+        known, ours = (await claim.look()).holder, self._executor.identity
+        if known not in ("", ours) and not self._take_over:
+            raise _of_another_cluster(known, ours)
+        if known != ours:
+            if known:
+                await claim.release((await claim.look()).epoch)
+            await claim.acquire(ours, FOR_EVER_MS, self._clock())
+
+    async def renew(self, busy_s: Callable[[], float]) -> None:
+        """Renew for ever; on PostgreSQL by a thread, that no step can starve.
+
+        While the database is away the lease runs out by our own monotonic clock: `holds` is false from then on, and nothing new is
+        started (FAULTS.md row 14). If no other process has taken over when the database is back, this one leads on with the same
+        epoch. With SQLite the lock on the file is the leadership, and no other process can take over.
+
+        Args:
+            busy_s: For how long the step that is under way has been, seconds.
+
+        Raises:
+            LeadershipLost: Another process leads.
+        """
+        if self._database.kind != "sqlite":
+            await self._watch(busy_s)
+        while True:
+            await asyncio.sleep(RENEW_S)
+            await self.insist("the lease is not renewed yet", self._renew_once)
+            if not self._executor.trouble:
+                await self._database.keep_headroom()
+
+    async def _renew_once(self) -> None:
+        asked = self._monotonic()
+        try:
+            async with asyncio.timeout(RENEW_S):  # a connection may be half-open
+                held = await self._lease.renew(self.epoch, LEASE_MS, self._clock())
+        except TimeoutError:
+            outage = self._database.failed(TimeoutError(f"no answer in {RENEW_S:g} s"))
+            raise Unavailable(outage.message) from None
+        if not held:
+            raise LeadershipLost("another process leads now")
+        self._renewed = asked
+
+    async def _watch(self, busy_s: Callable[[], float]) -> None:
+        """See what the thread that renews meets with, and show it that the event loop moves: a stuck process renews no more.
+
+        Raises:
+            LeadershipLost: Another process leads.
+        """
+        self._beat = self._monotonic()
+        renewal = Renewal(
+            self._database,
+            self.epoch,
+            LEASE_MS,
+            period_s=RENEW_S,
+            pause_s=FIRST_PAUSE_S,
+            alive=lambda: max(self.still_s(), busy_s()) < STUCK_S,
+            renewed=self._renewed,
+            monotonic=self._monotonic,
+        )
+        renewal.start()
+        said = ""
+        try:
+            while not renewal.lost:
+                self._beat, self._renewed = self._monotonic(), renewal.renewed
+                if renewal.trouble != said and (said := renewal.trouble):
+                    log.warning("the lease is not renewed yet", error=said)
+                if renewal.trouble and self._left_s() < 0:
+                    self._database.failed(OSError(renewal.trouble))
+                await asyncio.sleep(BEAT_S)
+        finally:
+            renewal.stop()
+            for _ in range(20):  # a renewal under way would bring back what is given back now
+                if renewal.stopped:
+                    break
+                await asyncio.sleep(0.1)
+        raise LeadershipLost("another process leads now")
+
+    def still_s(self) -> float:
+        """For how long the event loop has not moved, seconds."""
+        return self._monotonic() - self._beat
+
+    def _left_s(self) -> float:
+        """Seconds until we must not count on the lease any more."""
+        return LEASE_MS / 1000 - (self._monotonic() - self._renewed) - 1.0
