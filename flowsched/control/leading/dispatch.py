@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import structlog
@@ -56,6 +56,105 @@ def cost_of(spec: WorkflowSpec) -> int:
     return sum(stage.tasks + STAGE_COST for stage in spec.stages)
 
 
+class Inbox:
+    """Events that wait for the next step."""
+
+    def __init__(self) -> None:
+        self._events: list[EngineEvent] = []
+        self._under_way = self._taken = 0  #: events in the current step, and in all before it
+        self._wake = asyncio.Event()
+        self._later: asyncio.TimerHandle | None = None  #: wakes for quiet events
+
+    def put(self, events: Sequence[EngineEvent], *, quiet: bool) -> None:
+        """Add events; never blocks. `quiet`: no group can start because of them."""
+        self._events.extend(events)
+        if not quiet:
+            self._wake.set()
+        elif self._later is None:
+            self._later = asyncio.get_running_loop().call_later(QUIET_S, self._wake.set)
+
+    def take(self) -> list[EngineEvent]:
+        """All that wait; the step that takes them in ends with `taken`."""
+        events, self._events = self._events, []
+        self._under_way = len(events)
+        return events
+
+    def taken(self) -> None:
+        """The step has taken in what it was given."""
+        self._taken, self._under_way = self._taken + self._under_way, 0
+
+    async def settled(self) -> None:
+        """Wait until all that waits now has been taken in, or `SETTLED_S` are over."""
+        wanted = self._taken + self._under_way + len(self._events)
+        for _ in range(int(SETTLED_S / 0.01)):
+            if self._taken >= wanted:
+                return
+            await asyncio.sleep(0.01)
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Wait until something comes, then a moment more for what comes with it."""
+        try:
+            async with asyncio.timeout(timeout_s):  # wait_for of Python 3.11 may lose a cancel
+                await self._wake.wait()
+            await asyncio.sleep(DEBOUNCE_S)
+        except TimeoutError:
+            return
+        finally:
+            self._wake.clear()
+            if self._later is not None:
+                self._later.cancel()
+                self._later = None
+
+
+class StateThread:
+    """Does what changes the engine's state: in a thread where that may take long, so that requests are answered meanwhile."""
+
+    def __init__(self) -> None:
+        self._large: set[str] = set()  #: workflows that live of which a step may take long
+        self._took_s = 0.0  #: the last step
+        self._at_rest = asyncio.Event()
+        self._at_rest.set()
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the event loop may read the state now: no other thread changes it. True until the next `await`."""
+        return self._at_rest.is_set()
+
+    async def rest(self) -> None:
+        """Wait until the event loop may read the state."""
+        while not self._at_rest.is_set():  # the next step may begin before a waiter gets its turn
+            await self._at_rest.wait()
+
+    def expect(self, events: Sequence[EngineEvent]) -> None:
+        """Note the large workflows that events bring."""
+        for event in events:
+            if isinstance(event, (Accepted, Recovered, Revived)) and cost_of(event.run.spec) > LONG_COST:
+                self._large.add(event.run.id)
+
+    def forget_ended(self, runs: Mapping[str, object]) -> bool:
+        """Forget large workflows that live no more. Returns whether there was one."""
+        if self._large <= runs.keys():
+            return False
+        self._large &= runs.keys()
+        return True
+
+    async def do(self, work: Callable[[], T], *, timed: bool = False) -> T:
+        """Do it. `timed`: how long it takes tells whether the next needs the thread."""
+        began = time.perf_counter()
+        done = await self._done(work)
+        if timed:
+            self._took_s = time.perf_counter() - began
+        return done
+
+    async def _done(self, work: Callable[[], T]) -> T:
+        if not self._large and self._took_s < LONG_S:
+            return work()
+        self._at_rest.clear()
+        under_way = asyncio.ensure_future(asyncio.to_thread(work))
+        under_way.add_done_callback(lambda _: self._at_rest.set())
+        return await asyncio.shield(under_way)  # a thread cannot be broken off: `rest` waits for its end
+
+
 class Dispatcher:
     """Owns the engine state of a leader."""
 
@@ -84,35 +183,24 @@ class Dispatcher:
         self._committed = committed
         self._shrink = shrink  #: called when a large workflow has left memory
         self._idle = idle  #: where idle room is accounted for; None = nowhere
-        self._inbox: list[EngineEvent] = []
-        self._under_way = self._taken = 0  #: events in the current step, and in all before it
-        self._wake = asyncio.Event()
-        self._later: asyncio.TimerHandle | None = None  #: wakes for quiet events
+        self._inbox = Inbox()
+        self._thread = StateThread()
         self._now = 0
         self._told: object = None  #: the reasons that were published last
-        self._large: set[str] = set()  #: workflows that live of which a step may take long
-        self._took_s = 0.0  #: the last step
         self.changing = asyncio.Lock()  #: held from a step's beginning until its changes are kept or undone
-        self._at_rest = asyncio.Event()
-        self._at_rest.set()
 
     def tell(self, events: Sequence[EngineEvent]) -> None:
         """Something happened. Never blocks; the events are applied in order, soon."""
-        self._inbox.extend(events)
-        if not all(map(self._is_quiet, events)):
-            self._wake.set()
-        elif self._later is None:
-            self._later = asyncio.get_running_loop().call_later(QUIET_S, self._wake.set)
+        self._inbox.put(events, quiet=all(map(self._is_quiet, events)))
 
     @property
     def at_rest(self) -> bool:
-        """Whether the event loop may read the state now: no other thread changes it. True until the next `await`."""
-        return self._at_rest.is_set()
+        """As `StateThread.at_rest`."""
+        return self._thread.at_rest
 
     async def rest(self) -> None:
         """Wait until the event loop may read the state."""
-        while not self._at_rest.is_set():  # the next step may begin before a waiter gets its turn
-            await self._at_rest.wait()
+        await self._thread.rest()
 
     def _is_quiet(self, event: EngineEvent) -> bool:
         """Whether the event only says that a decision takes place. A pod of another scheduler is urgent: it takes room that the
@@ -126,26 +214,22 @@ class Dispatcher:
         """Step for ever. Ends by an error that needs a rebuild or another leader (see `GroupWriter.commit`)."""
         wake_ms: int | None = None
         while True:
-            await self._something(wake_ms)
+            wait_s = None if wake_ms is None else max(0.0, (wake_ms - self._clock()) / 1000)
+            await self._inbox.wait(None if wait_s is None else min(wait_s, LONGEST_WAIT_S))
             wake_ms = await self._round()
 
     async def _round(self) -> int | None:
         """One step with what has come; returns when the next one is due. Nothing of it is held while there is nothing to do."""
-        events, self._inbox = self._inbox, []
-        self._under_way = len(events)
+        events = self._inbox.take()
         self.busy_since = self._clock()
         result = await self.once(events or [Tick()])
         self.busy_since = None
-        self._taken, self._under_way = self._taken + self._under_way, 0
+        self._inbox.taken()
         return result.wake_ms
 
     async def settled(self) -> None:
         """Wait until it has taken in what it was told until now, or `SETTLED_S` are over."""
-        wanted = self._taken + self._under_way + len(self._inbox)
-        for _ in range(int(SETTLED_S / 0.01)):
-            if self._taken >= wanted:
-                return
-            await asyncio.sleep(0.01)
+        await self._inbox.settled()
 
     async def once(self, events: Sequence[EngineEvent], *, placing: bool = True) -> Step:
         """One step, committed and carried out. See `step` for `placing`."""
@@ -169,44 +253,31 @@ class Dispatcher:
                 await self._commit(result)
                 break
             except CancelRequested as refused:
-                await self._aside(result.drop)
+                await self._thread.do(result.drop)
                 # Behind the event that brings the workflow into memory: before it, each cancel would find no run.
                 events = [*events, *(Command(workflow, "cancel") for workflow in refused.workflows)]
             except OutcomeUnknown:
                 raise  # perhaps written: only a look into the database tells
             except StorageBusy as busy:
-                await self._aside(result.drop)
+                await self._thread.do(result.drop)
                 log.warning("the database is busy, the step waits", error=str(busy))
                 await asyncio.sleep(BUSY_PAUSE_S)
                 if self.busy_since is not None:
                     self.busy_since = self._clock()  # it waits, and is not stuck
-        await self._aside(result.keep)
+        await self._thread.do(result.keep)
         if self._idle is not None:
             result.wake_at(self._idle.note(self.state, result.now))
-        if not self._large <= self.state.work.runs.keys():
-            self._large &= self.state.work.runs.keys()
+        if self._thread.forget_ended(self.state.work.runs):
             self._shrink()
         return result
 
     async def _decide(self, events: Sequence[EngineEvent], placing: bool) -> Step:
-        """The step itself: in a thread where it may take long, so that requests are answered meanwhile."""
-        for event in events:
-            if isinstance(event, (Accepted, Recovered, Revived)) and cost_of(event.run.spec) > LONG_COST:
-                self._large.add(event.run.id)
-        began = time.perf_counter()
-        now = self._now
-        result = await self._aside(lambda: step(self.state, events, now, placing=placing, tape=self.tape))
-        self._took_s = time.perf_counter() - began
-        return result
-
-    async def _aside(self, work: Callable[[], T]) -> T:
-        """Do what changes the state, in a thread where it may take long."""
-        if not self._large and self._took_s < LONG_S:
-            return work()
-        self._at_rest.clear()
-        under_way = asyncio.ensure_future(asyncio.to_thread(work))
-        under_way.add_done_callback(lambda _: self._at_rest.set())
-        return await asyncio.shield(under_way)  # a thread cannot be broken off: `rest` waits for its end
+        """The step itself."""
+        self._thread.expect(events)
+        now, state = self._now, self.state
+        return await self._thread.do(
+            lambda: step(state, events, now, placing=placing, tape=self.tape), timed=True
+        )
 
     async def _commit(self, result: Step) -> None:
         if not result.delta:
@@ -271,18 +342,3 @@ class Dispatcher:
         if self.state.round.reasons is not self._told:
             self._told = self.state.round.reasons
             await binder.publish(list(verdicts(self.state)))
-
-    async def _something(self, wake_ms: int | None) -> None:
-        """Wait until there is something to do, then a moment more for what comes with it."""
-        timeout = None if wake_ms is None else min(max(0.0, (wake_ms - self._clock()) / 1000), LONGEST_WAIT_S)
-        try:
-            async with asyncio.timeout(timeout):  # wait_for of Python 3.11 may lose a cancel
-                await self._wake.wait()
-            await asyncio.sleep(DEBOUNCE_S)
-        except TimeoutError:
-            return
-        finally:
-            self._wake.clear()
-            if self._later is not None:
-                self._later.cancel()
-                self._later = None
