@@ -28,6 +28,9 @@ from flowsched.statement import Statement
 #: What groups have in common that are refused for the same lack of room.
 Family = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
 _ALL: Final = 1 << 62
+#: (1,) bytes missing of one pod that lacks nothing.
+_NOTHING: Final = np.zeros(1, dtype=np.int64)
+_NOTHING.setflags(write=False)
 
 
 class CycleState:
@@ -114,7 +117,9 @@ class CycleState:
                 self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)
             self.shares.add(group.queue, shape.requests, len(spots.nodes), group.user)
             self.budgets.take(shape.direct, len(spots.nodes))
-            missing = offer.missing[spots.nodes] if offer.missing is not None else np.zeros_like(spots.nodes)
+            missing = _NOTHING if len(spots.nodes) == 1 else np.zeros_like(spots.nodes)
+            if offer.missing is not None:
+                missing = offer.missing[spots.nodes]
             given.add(role, spots, missing)
             if shape.rules is not None:
                 self.snapshot.peers.put(shape.rules, start.tolist(), self.statement)

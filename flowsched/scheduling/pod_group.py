@@ -14,8 +14,7 @@ from flowsched.executor.constraints import Rules
 from flowsched.scheduling.state.gpus import Parts
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """Everything about a pod that influences filters and costs, canonical: equal shapes get equal masks and
     costs.
 

@@ -199,7 +199,9 @@ def _with(amounts: tuple[int, ...], axis: int, to: int) -> tuple[int, ...]:
 def _request(s: Situation, change: Suggestion, statement: Statement) -> Situation:
     axis = axis_of(s.snapshot, change.what)
     return _each_shape(
-        s, lambda shape: replace(shape, requests=_with(shape.requests, axis, change.to)), change.object
+        s,
+        lambda shape: structs.replace(shape, requests=_with(shape.requests, axis, change.to)),
+        change.object,
     )
 
 
@@ -229,24 +231,27 @@ def _priority(s: Situation, change: Suggestion, statement: Statement) -> Situati
 def _toleration(s: Situation, change: Suggestion, statement: Statement) -> Situation:
     key, value, effect = split_taint(change.what)
     row = (key, "Equal", value, effect)
-    return _each_shape(s, lambda shape: replace(shape, tolerations=tuple(sorted({*shape.tolerations, row}))))
+    return _each_shape(
+        s, lambda shape: structs.replace(shape, tolerations=tuple(sorted({*shape.tolerations, row})))
+    )
 
 
 def _selector(s: Situation, change: Suggestion, statement: Statement) -> Situation:
     pair = split_label(change.what)
     return _each_shape(
-        s, lambda shape: replace(shape, selector=tuple(each for each in shape.selector if each != pair))
+        s,
+        lambda shape: structs.replace(shape, selector=tuple(each for each in shape.selector if each != pair)),
     )
 
 
 def _rack(s: Situation, change: Suggestion, statement: Statement) -> Situation:
     return _each_shape(
-        s, lambda shape: replace(shape, rack="preferred" if shape.rack == "required" else shape.rack)
+        s, lambda shape: structs.replace(shape, rack="preferred" if shape.rack == "required" else shape.rack)
     )
 
 
 def _one_per_node(s: Situation, change: Suggestion, statement: Statement) -> Situation:
-    return _each_shape(s, lambda shape: replace(shape, one_per_node=False))
+    return _each_shape(s, lambda shape: structs.replace(shape, one_per_node=False))
 
 
 def _rule(s: Situation, change: Suggestion, statement: Statement) -> Situation:
@@ -255,7 +260,7 @@ def _rule(s: Situation, change: Suggestion, statement: Statement) -> Situation:
     def without(shape: Shape) -> Shape:
         if shape.rules is None:
             return shape
-        return replace(shape, rules=replace(shape.rules, **{change.what: empty}))
+        return structs.replace(shape, rules=replace(shape.rules, **{change.what: empty}))
 
     return _each_shape(s, without)
 

@@ -91,18 +91,20 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
     @property
     def lasts(self) -> bool:
         """Whether nothing that a cycle changes is in its table."""
-        if (
-            self.group.shut
+        table = self.tables[0]
+        return not (
+            self.missing is not None
+            or table.first is not None
+            or table.each is not None
+            or table.step is not None
+            or table.most is not None
             or len(self.tables) > 1
-            or self.missing is not None
+            or self.company is not None
+            or self.group.shut
             or self.rack is not None
             or self.one_per_node
-        ):
-            return False
-        table = self.tables[0]
-        priced = table.each is None and table.first is None and table.step is None
-        alone = table.most is None and self.company is None and self.group.min_resources is None
-        return priced and alone and all(isinstance(need, int) for need in table.needs)
+            or self.group.min_resources is not None
+        ) and all(isinstance(need, int) for need in table.needs)
 
     def stage_ms(self, nodes: int) -> Ints:
         """(N,) ms to bring the inputs there."""
@@ -300,6 +302,9 @@ class Pricer:
         self._others: dict[int, Pricer] = {}  #: of queues that have a profile of their own, by its id
         self._filters = profile.all_filters()
         self._costs = (profile.all_costs(), profile.all_first_costs(), profile.all_step_costs())
+        self._stage_in = (
+            StageIn(profile.origin_rate, profile.move_price_percent) if profile.locality else None
+        )
         self._own_costs = not (profile.costs or profile.first_costs or profile.step_costs)
         self._packs = packing_axes(snapshot.axes)
         #: Offers that last by what they ask for: nothing that a cycle changes is in them.
@@ -316,11 +321,8 @@ class Pricer:
 
     def elsewhere_ms(self, group: PodGroup) -> int | None:
         """Ms to bring all inputs of a group to a node that has none of them; None = nodes differ, or it does not matter."""
-        profile = self._profile.of(group.queue)
-        if not profile.locality:
-            return None
-        stage_in = StageIn(profile.origin_rate, profile.move_price_percent)
-        return stage_in.elsewhere_ms(self._snapshot, self._catalogue, group.inputs)
+        stage_in = self._of(group.queue)._stage_in
+        return stage_in and stage_in.elsewhere_ms(self._snapshot, self._catalogue, group.inputs)
 
     def _of(self, queue: str) -> Pricer:
         """The pricer of a queue's profile."""
