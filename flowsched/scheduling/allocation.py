@@ -53,7 +53,8 @@ class GroupAllocation:
     def placement(self, group: int) -> Placement:
         """The allocation as an entry of a plan. `group` is the group's key."""
         devices = tuple([self.devices[role] for role in sorted(self.devices)]) if self.devices else ()
-        nodes, missing, choices = tuple(self.nodes), tuple(self.missing), ()
+        nodes, missing = tuple(self.nodes), tuple(self.missing)
+        choices: tuple[Choice | None, ...] = ()
         if self.choices:
             choices = tuple(map(self.choices.get, range(len(nodes))))
         return Placement(group, nodes, missing, self.cost_ms, self.held, devices, choices)

@@ -223,6 +223,25 @@ SPARED: Final = "; its gang goes on without it"
 _Family = tuple[object, ...]
 
 
+@dataclass(slots=True, eq=False)
+class _Leaving:
+    """What could leave in this cycle, and what leaves already.
+
+    Attributes:
+        victims: What could be evicted.
+        gone: (V,) which of them this cycle has chosen.
+        coming: (N, R) what becomes free and is promised to none.
+        coming_devices: (N, D) of that, thousandths of each GPU; (0, 0) where parts of GPUs are not about.
+        accounts: What queues have once all that leaves has left.
+    """
+
+    victims: Victims
+    gone: NDArray[np.bool_]
+    coming: Ints
+    coming_devices: Ints
+    accounts: Accounts
+
+
 class Preemption:
     """The evictions and nominations of one cycle. It costs one comparison if no claim can be taken.
 
@@ -242,16 +261,12 @@ class Preemption:
         self._tries = TRIES
         self._futile: set[_Family] = set()
         self._served: set[int] = set()
-        self._victims: Victims | None = None
-        self._gone: NDArray[np.bool_]
-        self._coming: Ints
-        self._coming_devices: Ints
+        self._known: _Leaving | None = None
         devices = (DEVICES,) if snapshot.devices.matter else ()
         self._every = (
             *range(len(snapshot.axes)),
             *devices,
         )  #: axes, GPUs by device among them where they matter
-        self._accounts: Accounts
         self.evictions: list[Eviction] = []
         self.nominations: list[Nomination] = []
         self.look_at: int | None = None
@@ -316,7 +331,7 @@ class Preemption:
             for nodes in promises.made[0].nodes:
                 spared[nodes] = False
             offer = offer.only(spared)
-        victims = self._all()
+        victims = self._leaving().victims
         wanted = 1
         if not group.gang:
             wanted = max(1, self._shares.allowed(group.queue, group.roles[0].shape.requests, left))
@@ -337,27 +352,27 @@ class Preemption:
             return None
         return self._take(tried, *found)
 
-    def _all(self) -> Victims:
+    def _leaving(self) -> _Leaving:
         """Victims and what is on its way; worked out once in a cycle, when it is first asked for."""
-        if self._victims is None:
+        if self._known is None:
             snapshot = self._snapshot
-            self._victims = Victims(
-                snapshot, self._now, self._profile.min_runtime_ms, self._profile.victim_order
-            )
-            self._gone = np.zeros(len(self._victims), dtype=np.bool_)
-            self._coming = leaving(snapshot) - awaited(snapshot, self._served)
+            victims = Victims(snapshot, self._now, self._profile.min_runtime_ms, self._profile.victim_order)
+            devices = np.zeros((0, 0), dtype=np.int64)
             if self._every[-1] == DEVICES:
-                self._coming_devices = leaving_devices(snapshot) - awaited_devices(snapshot, self._served)
-            self._accounts = Accounts(self._tree, self._shares, snapshot.total, {})
+                devices = leaving_devices(snapshot) - awaited_devices(snapshot, self._served)
+            accounts = Accounts(self._tree, self._shares, snapshot.total, {})
             for queue, amount in leaving_by_queue(snapshot).items():
-                self._accounts.add(queue, amount.tolist(), -1)
+                accounts.add(queue, amount.tolist(), -1)
             for nomination in (
                 each for each in snapshot.nominations.values() if each.group not in self._served
             ):
                 for node, amounts in nomination.room:
-                    self._accounts.add(nomination.queue, amounts, +1)
-                    self._accounts.add(nomination.queue, held_for(snapshot, nomination, node), -1)
-        return self._victims
+                    accounts.add(nomination.queue, amounts, +1)
+                    accounts.add(nomination.queue, held_for(snapshot, nomination, node), -1)
+            coming = leaving(snapshot) - awaited(snapshot, self._served)
+            gone = np.zeros(len(victims), dtype=np.bool_)
+            self._known = _Leaving(victims, gone, coming, devices, accounts)
+        return self._known
 
     def _choose(
         self, offer: PlacementRequest, victims: Victims
@@ -369,15 +384,21 @@ class Preemption:
         if spots is not None:
             return spots, chosen
         need = _need(offer, len(self._snapshot.axes))
+        book = self._leaving()
         may = entitled(
-            offer.group, need, victims, self._accounts, preempt=self._profile.preempt, reclaim=self._reclaims
+            offer.group,
+            need,
+            victims,
+            book.accounts,
+            preempt=self._profile.preempt,
+            reclaim=self._reclaims,
         )
         if offer.group.part_of:
             may &= ~victims.named(offer.group.part_of)
-        may[victims.rest[(victims.rest >= 0) & ~may & ~self._gone]] = (
+        may[victims.rest[(victims.rest >= 0) & ~may & ~book.gone]] = (
             False  # a gang goes as a whole, or not at all
         )
-        eligible = np.flatnonzero(may & ~self._gone)
+        eligible = np.flatnonzero(may & ~book.gone)
         if not len(eligible):
             return None
         chosen[eligible] = True
@@ -417,7 +438,7 @@ class Preemption:
         used = np.logical_or.reduce([wants[axis] > 0 for axis in asked])
         near = np.zeros(len(chosen), dtype=np.bool_)
         near[victims.unit[used[victims.node]]] = True
-        chosen = victims.together(chosen & near) & ~self._gone
+        chosen = victims.together(chosen & near) & ~self._leaving().gone
         spare = {
             node: [int(rows[axis][node] - wants[axis][node]) if wants[axis][node] else None for axis in asked]
             + _spare_devices(rows, wants, node)
@@ -452,7 +473,8 @@ class Preemption:
         return {axis: self._room.hard(axis) + self._awaits(axis) for axis in self._every}
 
     def _awaits(self, axis: int) -> Ints:
-        return self._coming_devices if axis == DEVICES else self._coming[:, axis]
+        book = self._leaving()
+        return book.coming_devices if axis == DEVICES else book.coming[:, axis]
 
     def _fits(self, offer: PlacementRequest, rows: Mapping[int, Ints]) -> tuple[NodeChoice, ...] | None:
         """Where all of it goes on such rows (of every axis)."""
@@ -480,7 +502,8 @@ class Preemption:
         self, offer: PlacementRequest, spots: tuple[NodeChoice, ...], chosen: NDArray[np.bool_]
     ) -> Reason:
         """Note the decision, and let the rest of the cycle see it."""
-        group, snapshot, victims = offer.group, self._snapshot, self._all()
+        book = self._leaving()
+        group, snapshot, victims = offer.group, self._snapshot, book.victims
         rows = _with(self._rows(), self._every, victims, np.flatnonzero(chosen[victims.unit]))
         by_axis = self._wants(offer, rows, spots)
         wants = np.stack([by_axis[axis] for axis in range(len(snapshot.axes))], axis=1)
@@ -498,10 +521,10 @@ class Preemption:
                 if axis == GPU:  # of devices that are free now, not of others
                     held = np.minimum(held, amounts - (seats - free).sum(axis=1))
                 self._room.hold(axis, nodes, held)
-                self._coming[nodes, axis] -= amounts - held
+                book.coming[nodes, axis] -= amounts - held
         if DEVICES in by_axis:
             self._room.hold(DEVICES, nodes, free)
-            self._coming_devices[nodes] -= seats - free
+            book.coming_devices[nodes] -= seats - free
         gone: list[str] = []
         for claims, part in victims.leaving_together(chosen):
             reason = PREEMPTED if _outranks(self._tree, group, claims[0]) else RECLAIMED
@@ -510,12 +533,12 @@ class Preemption:
             gone.extend(owners)
             self.evictions.append(Eviction(owners, group.key, reason, message, part))
             for claim in claims:
-                self._coming[claim.node, : len(claim.amount)] += np.array(claim.amount, dtype=np.int64)
+                book.coming[claim.node, : len(claim.amount)] += np.array(claim.amount, dtype=np.int64)
                 if self._every[-1] == DEVICES:
-                    self._coming_devices[claim.node] += snapshot.devices.row(claim.devices)
-                self._accounts.add(claim.queue, claim.amount, -1)
-        self._gone |= chosen
-        self._accounts.add(group.queue, wants.sum(axis=0).tolist(), +1)
+                    book.coming_devices[claim.node] += snapshot.devices.row(claim.devices)
+                book.accounts.add(claim.queue, claim.amount, -1)
+        book.gone |= chosen
+        book.accounts.add(group.queue, wants.sum(axis=0).tolist(), +1)
         room = tuple((int(node), tuple(wants[node].tolist())) for node in nodes)
         owners = tuple(sorted(gone))
         pods, until = sum(len(each.nodes) for each in spots), self._now + NOMINATION_MS

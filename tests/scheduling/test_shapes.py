@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from scheduling_cases import GIB, bag, cluster, gang, node, shape
 
 from flowsched.executor import constraints as demands
@@ -174,7 +175,7 @@ CHANGES = {
 @pytest.mark.parametrize("field", sorted(CHANGES))
 def test_every_field_of_a_shape_that_matters_changes_the_decision(field: str) -> None:
     """One field at a time against the same plain shape."""
-    assert decided(replace(shape(), **{field: CHANGES[field]})) != decided(shape())  # type: ignore[arg-type]
+    assert decided(structs.replace(shape(), **{field: CHANGES[field]})) != decided(shape())  # type: ignore[arg-type]
 
 
 def test_no_field_is_forgotten_here() -> None:

@@ -209,7 +209,7 @@ def test_a_department_of_ten_teams_gets_no_more_than_one_of_one_team() -> None:
 
 
 def gpu_shape(cores: int, gpus: int) -> object:
-    return replace(shape(cores, 0), requests=(cores * 1000, 0, 0, gpus * 1000, 0))
+    return structs.replace(shape(cores, 0), requests=(cores * 1000, 0, 0, gpus * 1000, 0))
 
 
 def test_one_teams_gpus_do_not_keep_anothers_cores() -> None:

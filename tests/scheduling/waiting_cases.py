@@ -250,7 +250,7 @@ class Planted(Case):
     def reshape(self, role: int | None, **what: object) -> None:
         group = self.situation.group
         roles = tuple(
-            structs.replace(each, shape=replace(each.shape, **what)) if role in (None, at) else each  # type: ignore[arg-type]
+            structs.replace(each, shape=structs.replace(each.shape, **what)) if role in (None, at) else each  # type: ignore[arg-type]
             for at, each in enumerate(group.roles)
         )
         self.situation = replace(self.situation, group=structs.replace(group, roles=roles))

@@ -322,7 +322,9 @@ class Pricer:
     def elsewhere_ms(self, group: PodGroup) -> int | None:
         """Ms to bring all inputs of a group to a node that has none of them; None = nodes differ, or it does not matter."""
         stage_in = self._of(group.queue)._stage_in
-        return stage_in and stage_in.elsewhere_ms(self._snapshot, self._catalogue, group.inputs)
+        if stage_in is None:
+            return None
+        return stage_in.elsewhere_ms(self._snapshot, self._catalogue, group.inputs)
 
     def _of(self, queue: str) -> Pricer:
         """The pricer of a queue's profile."""
