@@ -284,12 +284,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 history,
                 documents,
                 profile=profiles.profile,
-                settings=TermSettings(
-                    keep_days=settings.keep_days,
-                    retention_clock=lambda: min(clock(), now_ms()),  # the earlier one: it removes less
-                    piece_bytes=parse_piece_size(settings.piece_size),
-                    shrink=FreedMemory().give_back_soon,
-                ),
+                settings=_term_settings(settings, clock),
                 take_over=settings.take_over,
                 holder=holder_of(settings),
                 secret=_shared_secret(settings),
@@ -318,6 +313,19 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 refusal=_refusal(_bounds(settings)) if settings.executor == "local" else None,
             )
             yield service, leader, writer, executor
+
+
+def _term_settings(settings: Settings, clock: Callable[[], int]) -> TermSettings:
+    """What each term of a leader is told."""
+    from flowsched.control.leading.leader import TermSettings
+    from flowsched.scheduling.transfers import parse_piece_size
+
+    return TermSettings(
+        keep_days=settings.keep_days,
+        retention_clock=lambda: min(clock(), now_ms()),  # the earlier one: it removes less
+        piece_bytes=parse_piece_size(settings.piece_size),
+        shrink=FreedMemory().give_back_soon,
+    )
 
 
 def _profiles(settings: Settings, clock: Callable[[], int]) -> ProfileBook:
