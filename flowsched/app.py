@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from flowsched.cluster.local.runner.bounds import Bounds
     from flowsched.cluster.local.space import Space
     from flowsched.control.admission import LiveLimits
+    from flowsched.control.leading.leader import TermSettings
     from flowsched.control.profiles import ProfileBook
 
 DEFAULT_PORT: Final = 8470
@@ -254,10 +255,9 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.control.history import ALONE_POLL_S, POLL_S, History
     from flowsched.control.intake import Documents
     from flowsched.control.leading.failpoints import from_environment
-    from flowsched.control.leading.leader import Leader, TermSettings
+    from flowsched.control.leading.leader import Leader
     from flowsched.control.planning.plans import servers
     from flowsched.control.planning.wdl_path import folders
-    from flowsched.scheduling.transfers import parse_piece_size
     from flowsched.store.database import Database
     from flowsched.store.workflows import Workflows
     from flowsched.store.writer import GroupWriter

@@ -22,13 +22,13 @@ from flowsched.engine.evictions import empty_nodes
 from flowsched.engine.foreign import preemption
 from flowsched.engine.foreign.backlog import carry_out_foreign, collect_foreign, serve_held
 from flowsched.engine.foreign.work import release_half_placed
-from flowsched.engine.pod_orders import Likenesses, encode_pod, likeness, make_pod, seats
+from flowsched.engine.pod_orders import Likeness, Likenesses, encode_pod, likeness, make_pod, seats
 from flowsched.engine.recovery import elastic_of
 from flowsched.engine.reports import make_again
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import Candidate, GroupKey, PodRef
 from flowsched.engine.transaction import Recorder
-from flowsched.executor.protocol import GangSeat
+from flowsched.executor.protocol import GangSeat, Pod
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.explain.recording import Draft, recorded, taped
 from flowsched.scheduling.plan import Choice, Placement, Plan, Reason, ReasonCode
@@ -84,8 +84,6 @@ class Binds:
         if gang:
             first = _gang_base(recorder, candidate, tasks)
             places = seats(state, candidate, _seated(candidate, tasks), first)
-        until = None if group.runtime_ms is None else now + group.runtime_ms
-        late = None if group.high_ms is None else now + group.high_ms
         alike = [likeness(candidate, number, self._likenesses) for number in range(len(group.roles))]
         unit, part_of = f"{run.id}/{stage.spec.name}/", 1
         if gang:  # taken away as a whole (`recovery.standing`)
@@ -94,7 +92,6 @@ class Binds:
         told = choice_rows(choices, state.cluster.snapshot.names, staged=False)
         for task, node in zip(task_numbers, node_numbers, strict=True):
             number = 0 if len(alike) == 1 else int(stage.role_of[task % stage.members])
-            shape = group.roles[number].shape
             gpus: Parts = () if devices is None else devices[task]
             devices_of = tuple([device for device, _ in gpus]) if gpus else ()
             pod = make_pod(
@@ -107,27 +104,8 @@ class Binds:
                 devices_of,
                 sources(state, group, node),
             )
-            claim = Claim(
-                owner=pod.name,
-                node=node,
-                amount=shape.requests,
-                kind=_RUNNING,
-                queue=group.queue,
-                user=group.user,
-                since_ms=now,
-                until_ms=until,
-                io_bytes=shape.io_bytes,
-                direct=shape.direct,
-                learned=None if not candidate.demands else _learned(candidate, number),
-                group=group.name,
-                late_ms=late,
-                unit=f"{unit}{task // part_of}",
-                priority=run.spec.priority,
-                qos=alike[number].qos,
-                devices=gpus,
-                elastic=elastic_of(stage, task) if gang else None,
-            )
-            self._claims.append(claim)
+            unit_of = f"{unit}{task // part_of}"
+            self._claims.append(_claim(candidate, pod, node, alike[number], gpus, unit_of, now))
             self._pods[pod.name] = ref = PodRef(run.id, stage.number, task, pod.attempt, pod.remote)
             if pod.remote:
                 begin_reading(state, stage, ref, recorder.statement)
@@ -214,6 +192,34 @@ class Binds:
         local = np.maximum(0, totals - stage.moved[tasks])
         if not stage.holds_only("local", local):
             self._recorder.statement.set(stage.own("local"), tasks, local)
+
+
+def _claim(
+    candidate: Candidate, pod: Pod, node: int, alike: Likeness, gpus: Parts, unit: str, now: int
+) -> Claim:
+    """The room that a pod takes. `alike`: of its role; `unit`: what is taken away together with it."""
+    group, stage = candidate.group, candidate.stage
+    shape = group.roles[alike.number].shape
+    return Claim(
+        owner=pod.name,
+        node=node,
+        amount=shape.requests,
+        kind=_RUNNING,
+        queue=group.queue,
+        user=group.user,
+        since_ms=now,
+        until_ms=None if group.runtime_ms is None else now + group.runtime_ms,
+        io_bytes=shape.io_bytes,
+        direct=shape.direct,
+        learned=None if not candidate.demands else _learned(candidate, alike.number),
+        group=group.name,
+        late_ms=None if group.high_ms is None else now + group.high_ms,
+        unit=unit,
+        priority=candidate.run.spec.priority,
+        qos=alike.qos,
+        devices=gpus,
+        elastic=elastic_of(stage, pod.index) if stage.spec.gang else None,
+    )
 
 
 def _learned(candidate: Candidate, number: int) -> tuple[str, str, int] | None:
