@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from flowsched.scheduling.placement.choice import OTHERS
 from flowsched.scheduling.plan import Choice, CostTerms, NodeCost
 
 #: Nothing but packing was weighed.
@@ -27,12 +28,15 @@ def told(choices: Sequence[Choice | None], names: Sequence[str], *, staged: bool
 
 
 def _of_role(choice: Choice, names: Sequence[str], staged: bool) -> dict[int, str]:
-    others = [_other(each, names) for each in choice.others]
-    return {node: _row(terms, others, staged) for node, terms in choice.nodes.items()}
+    cheapest = [(each.node, _other(each, names)) for each in choice.cheapest(OTHERS + 1)]
+    return {node: _row(node, terms, cheapest, staged) for node, terms in choice.nodes.items()}
 
 
-def _row(terms: CostTerms, others: Sequence[Mapping[str, Any]], staged: bool) -> str:
-    row: dict[str, Any] = {"terms": dict(terms), "others": others}
+def _row(
+    node: int, terms: CostTerms, cheapest: Sequence[tuple[int | None, Mapping[str, Any]]], staged: bool
+) -> str:
+    others = [other for at, other in cheapest if at != node]
+    row: dict[str, Any] = {"terms": dict(terms), "others": others[:OTHERS]}
     if staged:
         row["staged"] = True
     return _ENCODER.encode(row).decode()

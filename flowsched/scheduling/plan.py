@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -88,16 +89,24 @@ class Choice:
 
     Args:
         nodes: The chosen nodes by index, with what the first pod of the group cost there.
-        others: The nodes that would have been chosen next, at most two, the cheapest first.
+        others: The nodes that would have been chosen next, the cheapest first.
     """
 
     nodes: Mapping[int, CostTerms]
     others: tuple[NodeCost, ...]
 
     def then(self, later: Choice) -> Choice:
-        """Add a later choice of the same role."""
-        nodes = {**later.nodes, **self.nodes}
-        return Choice(nodes, tuple([each for each in later.others if each.node not in nodes]))
+        """Add a later choice of the same role: what it says of a node holds for both."""
+        known = {each.node: each for each in (*self.others, *later.others)}
+        return Choice({**later.nodes, **self.nodes}, tuple(known.values()))
+
+    def cheapest(self, most: int) -> list[NodeCost]:
+        """The cheapest nodes that it knows, chosen or not: a pod's next best node is often one that a sibling went to."""
+        known: dict[int | None, NodeCost] = {
+            each: NodeCost(each, terms) for each, terms in self.nodes.items()
+        }
+        known |= {each.node: each for each in self.others}
+        return heapq.nsmallest(most, known.values(), key=lambda each: sum(ms for _, ms in each.terms))
 
 
 class Placement(msgspec.Struct, frozen=True):

@@ -116,3 +116,12 @@ def test_memory_decides_what_is_full() -> None:
     (choice,) = choices(snapshot, catalogue, bag(1, inputs=(data,)))
     assert choice is not None
     assert choice.others[0] == NodeCost(0, (("stage-in", 0),), full=True)
+
+
+def test_what_a_bag_says_in_two_turns_is_one_choice() -> None:
+    """Two of three pods fit beside the input, the third copies: for it n0 was next, and full; for them n1 was."""
+    snapshot, catalogue, data = lab(2, 4, 4)
+    (choice,) = choices(snapshot, catalogue, bag(1, 3, inputs=(data,), runtime_ms=10_000_000))
+    assert choice is not None
+    assert set(choice.nodes) == {0, 1}
+    assert [each.node for each in choice.cheapest(3)] == [0, 1, 2]
