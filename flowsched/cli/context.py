@@ -129,7 +129,10 @@ def tell(error: Exception) -> None:
             "give the server's token: --token TOKEN, or FLOWSCHED_TOKEN in the environment. It is found without for a server "
             "that the same user runs on this machine; there `flowsched token` prints it",
         ),
-        (errors.NotFound, "`flowsched ls` lists the workflows of this server"),
+        (
+            errors.NotFound,
+            "`flowsched ls` lists the workflows of this server, `flowsched show ID` the stages and tasks of one",
+        ),
         (errors.Unavailable, "start one with `flowsched serve`, or name another: --server URL"),
     ):
         if isinstance(error, kind):

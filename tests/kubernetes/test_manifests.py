@@ -324,10 +324,10 @@ def test_limits_like_requests_make_a_pod_guaranteed() -> None:
     with_outputs = structs.replace(whole, outputs=OUT)
     assert classes(w.written(with_outputs, extras=w.LIMITED)) == (True, False, True)
     for half in (StepSettings(cpu_millicores=10), StepSettings(memory_bytes=64 << 20)):
-        told = w.written(with_outputs, structs.replace(w.SETTINGS, steps=half), extras=w.LIMITED)
+        told = w.written(with_outputs, replace(w.SETTINGS, steps=half), extras=w.LIMITED)
         assert w.container(told, "stage-out")["resources"] == {"requests": {"cpu": "0", "memory": "0"}}
         assert classes(told) == (True, False, True)
-    generous = structs.replace(w.SETTINGS, steps=StepSettings(cpu_millicores=10, memory_bytes=64 << 20))
+    generous = replace(w.SETTINGS, steps=StepSettings(cpu_millicores=10, memory_bytes=64 << 20))
     assert classes(w.written(with_outputs, generous, extras=w.LIMITED)) == (True, True, True)
 
 
