@@ -124,7 +124,7 @@ def _by_size(state: EngineState, backlog: Backlog, told: Sequence[Candidate]) ->
     ordered = []
     for candidate, rank_ms in zip(told, ranks, strict=True):
         if rank_ms != candidate.group.rank_ms:
-            candidate = structs.replace(candidate, group=replace(candidate.group, rank_ms=rank_ms))
+            candidate = structs.replace(candidate, group=structs.replace(candidate.group, rank_ms=rank_ms))
             backlog.candidates[candidate.group.key] = candidate
         ordered.append(candidate)
     return ordered

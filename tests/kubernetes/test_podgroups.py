@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from flowsched.cluster.kubernetes.foreign.groups import (
     GroupLink,
@@ -120,7 +121,7 @@ def test_what_we_write_we_read(form: Form) -> None:
 # --- our own -------------------------------------------------------------------------------------------------
 
 MEMBER = w.task(gang=w.seat(), cpu_millicores=1500, queue="Team_A", rules=Rules(rack="required"))
-ALIKE = replace(
+ALIKE = structs.replace(
     MEMBER, gang=GangSeat("w", 0, 0, ("a", "b", "c"), ("w", "w", "w"), "t"), gpu_millis=500, disk_bytes=7
 )
 

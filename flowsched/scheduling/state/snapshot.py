@@ -541,7 +541,7 @@ class Snapshot:
         """A claim's process runs since `at_ms`: from here on taking it away loses work."""
         claim = self.claims.get(owner)
         if claim is not None and claim.started_ms is None:
-            statement.put(self.claims, owner, replace(claim, started_ms=at_ms))
+            statement.put(self.claims, owner, structs.replace(claim, started_ms=at_ms))
             statement.set(self.ledger.started, self.ledger.slot_of(owner), at_ms)
 
     def add_inbound(
