@@ -300,7 +300,7 @@ def explain(
     since: Annotated[str, typer.Option(help="With --cluster: how far back, as 8h or 7d.")] = "24h",
     output: Output = Form.TABLE,
 ) -> None:
-    """Say why something does not run, why a task went to its node, or why cores are idle.
+    """Say why tasks wait, or run where they do, or cores are idle.
 
     With the numbers, with what would change it, and with the time at which it will. With the INDEX of a task:
     what it cost on its node, and on those that came next. `--cluster`: why cores, memory and GPUs were idle,
