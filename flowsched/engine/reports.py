@@ -11,7 +11,7 @@ from msgspec import structs
 from flowsched.engine.data.cache_evictions import came
 from flowsched.engine.data.inputs import producer_of
 from flowsched.engine.data.prefetch import note_written, seen
-from flowsched.engine.data.staging import arrived, failed, think_again
+from flowsched.engine.data.staging import arrived, failed
 from flowsched.engine.delta import AttemptEnd, ReplicaWrite
 from flowsched.engine.evictions import as_drained
 from flowsched.engine.foreign.work import report_foreign
@@ -127,10 +127,7 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     at = state.cluster.snapshot.index[node]
     recorder.advance(run).ended(stage, ref.task, ref.attempt, event.at_ms, end)
     if event.outputs and len(state.cluster.snapshot) > 1:
-        known = (run.id, stage.number) in state.data.gathers
         note_written(recorder, run, stage, ref.task, at)
-        if not known and state.data.gathers.get((run.id, stage.number)) is not None:
-            think_again(recorder, run, stage)
 
 
 def returned_by(event: PodEnded) -> int:

@@ -262,18 +262,6 @@ def finish(recorder: Recorder, number: int) -> None:
     recorder.dirty = True
 
 
-def withdraw(recorder: Recorder, number: int) -> None:
-    """Nothing has moved yet: the tasks are offered to the scheduler again, as if they had never had these targets."""
-    state = recorder.state
-    group = state.data.staging[number]
-    key = state.work.groups.get(group.key)
-    if isinstance(key, GroupKey) and key in state.work.staged_on:
-        there = {*group.nodes.tolist()}
-        left = tuple(node for node in state.work.staged_on[key] if node not in there)
-        recorder.statement.put(state.work.staged_on, key, left)
-    finish(recorder, number)
-
-
 def sweep(recorder: Recorder) -> None:
     """Give up targets of tasks that are not STAGING any more (cancelled, or a parent runs again), and those that cannot be
     reached: the bytes are nowhere, or the node takes no new pods. Such tasks are offered again.
@@ -434,21 +422,3 @@ def _give_up(recorder: Recorder, number: int, event: TransferFailed) -> None:
     if run is not None and len(tasks):
         message = f"{event.uri}: {event.message}"
         recorder.advance(run).fail_waiting(run.stages[group.stage], tasks, "InputMissing", message)
-
-
-# ---- targets that are given up for better ones, before a byte has moved to them ----
-#
-# All tasks of a stage are often ready at once, and get their targets before the first has ended. Nothing is known then of the
-# size of their outputs, so the targets ignore where those are read. The first output shows that a later task gathers them, and
-# how many bytes that is. Tasks without a copy under way are then offered again, and go to the gather node if that pays.
-
-
-def think_again(recorder: Recorder, run: WorkflowRun, stage: StageRun) -> None:
-    """Offer the tasks of a stage that wait for their first byte once more."""
-    state = recorder.state
-    begun = {(dataset, dest) for dataset, dest, _ in state.data.moving}
-    for number, group in list(state.data.staging.items()):
-        if (group.workflow, group.stage) != (run.id, stage.number) or not begun.isdisjoint(group.pending):
-            continue
-        if not any(state.cluster.catalogue.landed(*pair) for pair in group.pending):
-            withdraw(recorder, number)
