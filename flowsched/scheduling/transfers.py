@@ -77,7 +77,8 @@ class TransferLimits:
 
     Args:
         per_dest: To one node.
-        per_source: From one node.
+        per_source: From one node. With 2 instead of 4 the makespan of 1000genome-22ch is 0.96 of it on links of 1 Gbit/s and 1.06
+            of it on 10 Gbit/s, rnaseq-real's 0.96, a generated cycles' 1.19; eleven workflows at once end on average 3 % later.
         origin: From outside, all nodes together.
         origin_rate: Bytes/s from outside, all nodes together.
         piece_bytes: Larger datasets move in pieces of this size; 0 = everything moves as a whole (the executor cannot otherwise).
