@@ -138,9 +138,14 @@ _WORKFLOWS: Final[tuple[Route[Any], ...]] = (
         }, tag="tasks",
     ),
     Route(
-        "GET", f"{_ONE}/explain", workflows.explain_workflow, Policy.READ,
-        "Explain what does not run, and why a task went to its node",
+        "GET", f"{_ONE}/explain", workflows.explain_workflow, Policy.READ, "Explain what does not run",
         workflows.ExplainQuery, _ok("One entry per reason.", list[ExplanationView]),
+    ),
+    Route(
+        "GET", f"{_TASK}/explain", workflows.explain_task, Policy.READ,
+        "Explain why a task does not run, or why it went to its node", Query,
+        _ok("Its reasons, or its costs on its node and on the next best ones.", list[ExplanationView]),
+        tag="tasks",
     ),
     Route(
         "POST", f"{_ONE}/cancel", workflows.cancel_workflow, Policy.WRITE, "Cancel: nothing more starts",

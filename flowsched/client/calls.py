@@ -281,8 +281,9 @@ class Client:
 
         The costs are those of the last try, in ms; `task(...).attempts` has them of every try (`AttemptView.choice`).
         """
-        asked = _params(stage=stage, index=index)
-        return await self._get(f"{_path(workflow)}/explain", Explanations, asked)
+        if stage is None or index is None:
+            return await self._get(f"{_path(workflow)}/explain", Explanations, _params(stage=stage))
+        return await self._get(f"{_task_path(workflow, stage, index)}/explain", Explanations)
 
     async def idle(self, since: str | None = None) -> IdleReportView:
         """Why what was idle in the last `since` (a span such as 8h; a day) was idle."""

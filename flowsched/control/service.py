@@ -462,7 +462,7 @@ class Service:
     async def _explained_task(self, workflow: str, stage: str | None, index: int) -> list[ExplanationView]:
         """Of one task: why it is in its state, with the tasks of its stage that are too, and why on the node of its last try."""
         if stage is None:
-            raise InvalidRequest("an index needs the name of its stage: ask with ?stage=NAME&index=N")
+            raise InvalidRequest("an index says nothing without the name of its stage")
         task = await self.task(workflow, stage, index)
         found = [each for each in await self.explain(workflow, stage=stage) if each.state == task.state]
         placed = views.placed_view(task)

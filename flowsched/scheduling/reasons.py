@@ -7,7 +7,6 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -87,7 +86,7 @@ def _with_cache(offer: PlacementRequest) -> PlacementRequest:
         return offer
     masks = [a.mask for a in offer.allowed] if offer.company is None else offer.company.masks
     tables = tuple(structs.replace(t, allowed=mask) for t, mask in zip(offer.tables, masks, strict=True))
-    return structs.replace(offer, group=replace(offer.group, shut=()), tables=tables)
+    return structs.replace(offer, group=structs.replace(offer.group, shut=()), tables=tables)
 
 
 def _no_zone(offer: PlacementRequest, rows: Sequence[Ints], snapshot: Snapshot) -> Reason:

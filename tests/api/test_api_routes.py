@@ -95,6 +95,8 @@ async def test_views_are_answered_as_they_are(api: TestClient, service: FakeServ
     assert (task["index"], task["attempts"][0]["pod"]) == (2, "fs-align-2-1")
     reasons = await (await api.get(f"/api/v1/workflows/{workflow}/explain", params={"stage": "call"})).json()
     assert (reasons[0]["stage"], reasons[0]["numbers"]) == ("call", {"free": 2000, "asked": 4000})
+    placed = await (await api.get(f"/api/v1/workflows/{workflow}/tasks/call/0/explain")).json()
+    assert placed[0]["stage"] == "call"
     assert [queue["name"] for queue in await (await api.get("/api/v1/queues")).json()] == ["default"]
     assert (await (await api.get("/api/v1/nodes")).json())[0]["allocatable"]["cpu"] == 8000
 

@@ -129,7 +129,7 @@ def test_tables_hold_what_the_views_say() -> None:
     assert "40 tasks QUEUED  no_room" in text
     assert "shards 1, 2 and others" in text
     assert "in 5m00s" in text
-    assert "nothing to explain" in drawn(render.explain_panel([]))
+    assert "Nothing waits" in drawn(render.explain_panel([]))
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202egpj\r\n[red]x[/red]\x9b31m\x00\x7f"

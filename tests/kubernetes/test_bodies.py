@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.objects.labels import ours
@@ -192,10 +193,10 @@ async def test_the_qos_class_is_what_limits_promise(client: Client, strict: str)
     found = {}
     for told, (pod, installation, extras) in {
         "no limits": (whole, settings, w.Extras()),
-        "limits": (replace(whole, inputs=inputs), settings, limited),
-        "limits, outputs": (replace(whole, outputs=outputs), settings, limited),
-        "limits, outputs, generous": (replace(whole, outputs=outputs), generous, limited),
-        "limits, outputs, at once": (replace(whole, outputs=outputs), at_once, limited),
+        "limits": (structs.replace(whole, inputs=inputs), settings, limited),
+        "limits, outputs": (structs.replace(whole, outputs=outputs), settings, limited),
+        "limits, outputs, generous": (structs.replace(whole, outputs=outputs), generous, limited),
+        "limits, outputs, at once": (structs.replace(whole, outputs=outputs), at_once, limited),
     }.items():
         body = pod_manifest(pod, installation, None, extras)
         assert isinstance(body, bytes)

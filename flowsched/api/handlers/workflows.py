@@ -14,8 +14,6 @@ from flowsched.workflow.run.states import RunState
 
 #: How many entries one page may have.
 LARGEST_PAGE: Final = 1000
-#: No task of a stage has a greater index.
-LARGEST_INDEX: Final = 999_999_999
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_PAGE, description="Most entries of one page.")]
 Label = Annotated[str, msgspec.Meta(pattern="^[^=]+=", description="Only with this label: `key=value`.")]
@@ -28,14 +26,6 @@ TaskStateName = Annotated[
     msgspec.Meta(description="Only tasks in this state."),
 ]  # fmt: skip
 StageName = Annotated[str, msgspec.Meta(description="Only this stage.")]
-TaskIndex = Annotated[
-    int,
-    msgspec.Meta(
-        ge=0,
-        le=LARGEST_INDEX,
-        description="Only the task of the stage with this index: also why it went to its node.",
-    ),
-]
 Reason = Annotated[
     str,
     msgspec.Meta(
@@ -71,7 +61,6 @@ class ExplainQuery(Query, frozen=True, kw_only=True):
     """What to explain."""
 
     stage: StageName | None = None
-    index: TaskIndex | None = None
 
 
 class CommandBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -135,9 +124,16 @@ async def get_task(call: Call[Query]) -> web.Response:
 
 
 async def explain_workflow(call: Call[ExplainQuery]) -> web.Response:
-    """Why what does not run does not run; of one task, also why it went to its node."""
-    workflow, asked = path_text(call.request, "workflow"), call.query
-    return answer(await call.facade.explain(workflow, stage=asked.stage, index=asked.index))
+    """Why what does not run does not run."""
+    workflow = path_text(call.request, "workflow")
+    return answer(await call.facade.explain(workflow, stage=call.query.stage))
+
+
+async def explain_task(call: Call[Query]) -> web.Response:
+    """Why one task does not run, or why it went to its node."""
+    request = call.request
+    workflow, stage = path_text(request, "workflow"), path_text(request, "stage")
+    return answer(await call.facade.explain(workflow, stage=stage, index=path_index(request)))
 
 
 async def cancel_workflow(call: Call[Query]) -> web.Response:
