@@ -201,7 +201,8 @@ def pass_over(recorder: Recorder, dataset: int, source: str) -> None:
 #
 # They move while their readers still wait for their producers. A reference of 28 GB takes four minutes over a link of 1 Gbit/s.
 # If forty tasks that are not ready yet will read it, every node will want it at once, when the links are busy with other inputs
-# of those tasks. Until then the links have time.
+# of those tasks. Until then the links have time. Without this rnaseq-real takes 1.05 times as long on NFS and 1.01 on local disks,
+# 11 other workloads stay as they are, and two generated families of nine take 0.97 and 0.99 of the time.
 
 
 #: A smaller dataset arrives soon enough if it is copied on demand.
