@@ -23,6 +23,8 @@ from tests.postgres import fresh_postgres, postgres_server  # noqa: F401
 from tests.service.serving import Service, end_users_of
 from tests.serving.processes import served
 
+pytestmark = pytest.mark.slow
+
 #: What one small attempt, and the service itself, need many times over.
 SIZE, INODES = "64m", 2_000
 

@@ -20,6 +20,8 @@ from flowsched.control.leading import leadership
 from tests.postgres import Server, start_or_skip
 from tests.service.serving import PATIENCE_S, Service
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def server() -> Iterator[Server]:
