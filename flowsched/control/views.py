@@ -208,7 +208,6 @@ def placed_view(task: TaskView) -> ExplanationView | None:
         state=task.state,
         code="Placed",
         message=_placed_text(last.node, last.choice),
-        numbers={} if last.choice is None else {f"{name} ms": ms for name, ms in last.choice.cost_ms.items()},
     )
 
 
