@@ -44,7 +44,7 @@ lint: $(STAMPS)/test ## ruff, mypy --strict, import contracts
 	$(BIN)/lint-imports
 
 test: lint ## everything that proves it: lint, types, contracts, tests
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
 
 check: ## the tests of one folder, quickly: make check T=tests/engine
 	$(BIN)/python -m pytest -q $(T)
@@ -80,7 +80,7 @@ kube-assets: ## build etcd, kube-apiserver, kube-scheduler, kubectl, helm for th
 	sh tests/tools/install_kube.sh
 
 kube-test: $(STAMPS)/test ## all tests on a real API server; a missing one is a failure
-	FLOWSCHED_REQUIRE_KUBE=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder tests/kubernetes tests/deploy
+	FLOWSCHED_REQUIRE_KUBE=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile tests/kubernetes tests/deploy
 
 spark-test: $(STAMPS)/test ## Spark's own client on a real API server (fetches pyspark, 450 MB; needs Java)
 	test -x $(SPARK)/bin/spark-submit || { $(PYTHON) -m venv $(SPARK) && $(SPARK)/bin/python -m pip install --quiet pyspark==4.3.0; }

@@ -9,7 +9,6 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,13 +30,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 #: Services announce their tokens there; those of tests do not belong among the user's.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="flowsched-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with the most slow tests first: a worker that began the longest file last would hold up the whole run."""
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.fixture(autouse=True)

@@ -453,10 +453,9 @@ class Service:
         if index is not None:
             return await self._explained_task(workflow, stage, index)
         await self._reads.get(workflow)  # there must be one
-        found = await self._explained(workflow)
         if stage is not None:
             await self._locate(workflow, stage, 0)
-            found = [each for each in found if each.stage == stage]
+        found = await self._explained(workflow, stage)
         return [views.explanation_view(each) for each in found]
 
     async def _explained_task(self, workflow: str, stage: str | None, index: int) -> list[ExplanationView]:
@@ -468,7 +467,7 @@ class Service:
         placed = views.placed_view(task)
         return found if placed is None else [*found, placed]
 
-    async def _explained(self, workflow: str) -> list[Explanation]:
+    async def _explained(self, workflow: str, stage: str | None) -> list[Explanation]:
         """Of a workflow that lives, from memory, some stages at a time: the event loop serves other requests between them."""
         found: list[Explanation] = []
         first = 0
@@ -479,11 +478,12 @@ class Service:
                 return [
                     Explanation(s.name, (), s.counts.get("FAILED", 0), s.state, s.state.title(), s.reason)
                     for s in await self._reads.stages(workflow)
-                    if s.state in ("FAILED", "SKIPPED", "CANCELLED")
+                    if s.state in ("FAILED", "SKIPPED", "CANCELLED") and stage in (None, s.name)
                 ]
-            found += explain(state, run, now, stages=run.stages[first : first + EXPLAINED])
+            asked = run.stages if stage is None else [run.stages[run.number_of(stage)]]
+            found += explain(state, run, now, stages=asked[first : first + EXPLAINED])
             first += EXPLAINED
-            if first >= len(run.stages):
+            if first >= len(asked):
                 return await with_outlooks(state, found, now)
             await asyncio.sleep(0)
 

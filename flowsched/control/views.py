@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-import msgspec
 import numpy as np
 
+from flowsched.engine.choices import kept
 from flowsched.engine.delta import OutputWrite, TaskWrite
 from flowsched.engine.evictions import drained_until
 from flowsched.engine.explain import Explanation
@@ -36,7 +36,6 @@ from flowsched.workflow.views import (
     IdleHourView,
     IdleReportView,
     IdleView,
-    NodeCostView,
     NodeView,
     OutputView,
     QueueUserView,
@@ -180,20 +179,8 @@ def attempt_view(row: AttemptRow) -> AttemptView:
         reason=row.reason,
         message=row.message,
         usage=dict(row.usage),
-        choice=choice_view(row.choice),
+        choice=kept(row.choice),
     )
-
-
-def choice_view(row: str) -> ChoiceView | None:
-    """Why a try went to its node, of what its row keeps."""
-    if not row:
-        return None
-    kept = msgspec.json.decode(row)
-    others = [
-        NodeCostView(node=each["node"], cost_ms=each["terms"], full=each.get("full", False))
-        for each in kept.get("others", ())
-    ]
-    return ChoiceView(cost_ms=kept.get("terms", {}), others=others, staged=kept.get("staged", False))
 
 
 def placed_view(task: TaskView) -> ExplanationView | None:

@@ -262,6 +262,6 @@ def test_a_task_whose_inputs_were_copied_keeps_why_they_were_copied_there() -> N
     (intent,) = scene.deltas[-1].intents
     kept = json.loads(intent.choice)
     assert kept["staged"] is True
-    assert kept["terms"]["stage-in"] >= 1_000
+    assert kept["cost_ms"]["stage-in"] >= 1_000
     scene.end("fs-w-a-0-0")
     scene.nothing_left()
