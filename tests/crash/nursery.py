@@ -14,16 +14,28 @@ A port that the nursery listens on is handed over to each service that is forked
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
+import pkgutil
 import signal
 import socket
 import sys
 from typing import Any
 
+import flowsched
+
 #: The descriptor of a service's first socket, see `flowsched.listening`.
 FIRST_FD = 3
 BACKLOG = 1024
+
+
+def import_all() -> None:
+    """Import every module of the product here: the command line imports what it needs late, in each service anew."""
+    for module in pkgutil.walk_packages(flowsched.__path__, "flowsched."):
+        if not module.name.endswith("__main__"):
+            with contextlib.suppress(ImportError):  # it needs a package that is not installed
+                importlib.import_module(module.name)
 
 
 def become(order: dict[str, Any], held: dict[int, int]) -> None:
@@ -60,6 +72,7 @@ def become(order: dict[str, Any], held: dict[int, int]) -> None:
 
 def serve() -> None:
     """Fork until stdin ends."""
+    import_all()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the children
     held: dict[int, int] = {}
     for line in sys.stdin:

@@ -26,7 +26,7 @@ CAUGHT = {
 @pytest.mark.parametrize("mutant", ALL)
 async def test_a_seeded_fault_is_caught(tmp_path: Path, nursery: Nursery, mutant: str) -> None:
     """The same plan as for the real service tells of the promise that the mutant breaks."""
-    campaign = Campaign(tmp_path, nursery, kills=len(POINTS) + 12, seed=SEED, mutant=mutant, still_s=20)
+    campaign = Campaign(tmp_path, nursery, kills=len(POINTS) + 12, seed=SEED, mutant=mutant, still_s=10)
     report: Report = await campaign.run()
     told = [f"{which}: {line}" for which in CAUGHT[mutant] for line in getattr(report, which)]
     LINES.append(f"mutant {mutant}: {report.kills.total()} kills, {(told or ['NOT CAUGHT'])[0][:90]}")
