@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from flowsched.api.connections import Connections
     from flowsched.cluster.kubernetes.settings import KubernetesSettings
     from flowsched.cluster.local.runner.bounds import Bounds
-    from flowsched.cluster.local.space import Space
+    from flowsched.cluster.node.space import Space
     from flowsched.control.admission import LiveLimits
     from flowsched.control.leading.leader import TermSettings
     from flowsched.control.profiles import ProfileBook
@@ -338,7 +338,7 @@ def _profiles(settings: Settings, clock: Callable[[], int]) -> ProfileBook:
 
 def _database_disk(settings: Settings) -> Space | None:
     """The room of a database file that the local cluster keeps an eye on; None if the database is another one."""
-    from flowsched.cluster.local.space import Space
+    from flowsched.cluster.node.space import Space
     from flowsched.store.database import sqlite_file
 
     file = sqlite_file(settings.url) if settings.executor == "local" else None
@@ -572,7 +572,7 @@ async def _prepared(
         OSError: It cannot be prepared, for another reason.
     """
     from flowsched.api.waiting import waiting
-    from flowsched.cluster.local.space import Space, is_full
+    from flowsched.cluster.node.space import Space, is_full
 
     space, said = Space(settings.root.absolute()), False
     async with AsyncExitStack() as answering:

@@ -172,7 +172,9 @@ async def test_an_origin_that_has_no_such_file(rig: Rig) -> None:
     assert "/no/such/file" in failed.message
 
 
-@pytest.mark.parametrize("uri", ["data/x.fq", "file:relative", "magic://x/y"])
+@pytest.mark.parametrize(
+    "uri", ["data/x.fq", "file:relative", "magic://x/y", "simplecache::file:///etc/passwd"]
+)
 async def test_uris_that_cannot_be_fetched(rig: Rig, uri: str) -> None:
     """Each fails for good."""
     (failed,) = await rig.carry(Transfer(uri, 1, "node-0"))
@@ -195,6 +197,21 @@ async def test_an_object_store_without_its_package_says_what_to_install(
 def refuse(uri: str, **_options: object) -> None:
     """What fsspec does when a file system's package is missing."""
     raise ImportError("Install s3fs to access S3")
+
+
+async def test_a_transfer_that_breaks_is_told_as_failed(tmp_path: Path) -> None:
+    """An error that no part foresees is an event all the same, or the task would wait for ever."""
+
+    class Broken(Origins):
+        def local_path(self, uri: str) -> Path | None:
+            raise RuntimeError("broken")
+
+    rig = Rig(tmp_path / "rig", virtual_nodes(1), Broken())
+    (failed,) = await rig.carry(Transfer("http://x/y", 1, "node-0"))
+    assert isinstance(failed, TransferFailed)
+    assert failed.message == "cannot copy http://x/y to node-0: RuntimeError('broken')"
+    assert os.listdir(rig.caches["node-0"].folder) == []
+    await rig.staging.close()
 
 
 async def test_files_outside_of_the_allowed_roots(tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowsched.cluster.kubernetes import safe_paths
 from flowsched.cluster.kubernetes.agent import trees
 from flowsched.cluster.kubernetes.agent.trees import unpack
-from flowsched.cluster.kubernetes.safe_paths import Unsafe
+from flowsched.cluster.node import safe_paths
+from flowsched.cluster.node.origins import Body
+from flowsched.cluster.node.safe_paths import Unsafe
 
 NAMES = st.sampled_from(["a", "b", "c"])
 TARGETS = st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=4).map("/".join)
@@ -210,5 +211,6 @@ def test_streams_that_hold_no_folder(tmp_path: Path, kind: Kind) -> None:
             if kind == "only-a-file":
                 tar.addfile(tarfile.TarInfo("top"))
     made.seek(0)
+    body = Body(made, "made")
     with pytest.raises((Unsafe, tarfile.TarError)):
-        unpack(made, str(tmp_path / "x"))
+        list(unpack(body, tmp_path / "x"))

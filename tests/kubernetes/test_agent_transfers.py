@@ -13,15 +13,15 @@ import tarfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from flowsched.cluster.kubernetes.agent.sources import Sources, stored_name
-from flowsched.cluster.node.origins import NotFetched, Origins
+from flowsched.cluster.node.cache import stored_name
+from flowsched.cluster.node.origins import Body, NotFetched, Origins
 from tests.kubernetes.agent_world import AgentProcess, Node, Served, call, several, until
 
 
@@ -392,11 +392,11 @@ def test_an_origin_that_ends_too_early(tmp_path: Path) -> None:
     """Fewer bytes than its length, with no error of its own: not kept, and asked again."""
 
     class Short(Origins):
-        def open(self, uri: str) -> tuple[BinaryIO, int | None]:
-            return io.BytesIO(b"123"), 5
+        def open(self, uri: str) -> Body:
+            return Body(io.BytesIO(b"123"), uri, 5)
 
     with pytest.raises(NotFetched, match="ended after 3 of 5 bytes") as failed:
-        Sources(Short(()), b"").bring("s3://b/x", None, tmp_path, lambda _: None)
+        list(Short(()).copy("s3://b/{x}", tmp_path / "x", 1 << 20))
     assert (failed.value.lost, failed.value.permanent) == (False, False)
 
 
@@ -422,6 +422,25 @@ async def test_a_full_cache_takes_nothing_more(stack: AsyncExitStack, tmp_path: 
         assert (told["error"]["lost"], told["error"]["permanent"]) == (False, False)
         assert "200 bytes left" in told["error"]["message"]
     assert (await only.call("DELETE", "/v1/datasets", params={"uri": "flowsched:old"})).status == 204
+    (told,) = await only.bring({"uri": str(file), "size_bytes": 300})
+    assert told["error"] is None
+
+
+async def test_a_full_disk_is_no_fault_of_the_copy(
+    stack: AsyncExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No copy begins that the disk cannot hold; the event says that the node has no room, and of which file system."""
+    (only,) = await several(stack, tmp_path, 1)
+    file = shared(tmp_path, "new")
+    file.write_bytes(bytes(300))
+    found = os.statvfs(tmp_path)
+    full = os.statvfs_result((*found[:4], 0, *found[5:]))
+    with monkeypatch.context() as patched:
+        patched.setattr("flowsched.cluster.node.space.os.statvfs", lambda _: full)
+        (told,) = await only.bring({"uri": str(file), "size_bytes": 300})
+    assert (told["error"]["full"], told["error"]["permanent"]) == (True, False)
+    assert told["error"]["message"].startswith(f"cannot copy {file} to node-0: the file system ")
+    assert only.node.half_made() == []
     (told,) = await only.bring({"uri": str(file), "size_bytes": 300})
     assert told["error"] is None
 

@@ -14,7 +14,6 @@ import pytest
 import s3fs
 from moto.server import ThreadedMotoServer
 
-from flowsched.cluster.kubernetes.agent.sources import Sources
 from flowsched.cluster.kubernetes.objects.release import Refusal, SharedVolume
 from flowsched.cluster.kubernetes.pods.container_paths import lay_out
 from flowsched.cluster.kubernetes.pods.container_task import files_variables
@@ -23,6 +22,7 @@ from flowsched.cluster.kubernetes.steps import files as step_files
 from flowsched.cluster.kubernetes.steps.files import Sight
 from flowsched.cluster.kubernetes.steps.program import fitted
 from flowsched.cluster.node.origins import Origins
+from flowsched.cluster.node.transfers import OriginSource, finish
 from flowsched.executor.protocol import DeliveredFile
 from flowsched.workflow.spec import Container, Delivered, Left, Placed, Step
 from tests.kubernetes import written as w
@@ -339,7 +339,7 @@ def test_a_folder_of_an_object_store_is_an_input(tmp_path: Path, bucket: Any) ->
     """All that lies below it, as a folder of the agent's cache."""
     for key in ("db/one", "db/deep/two", "dbx"):
         bucket.put_object(Bucket="lab", Key=key, Body=key.encode())
-    entry = Sources(Origins(), "").bring("s3://lab/db/", None, tmp_path, lambda _: None)
+    entry = finish(OriginSource(Origins(), "s3://lab/db/").copy(tmp_path, 1 << 20), lambda _: None)
     assert (entry.name, entry.size_bytes, entry.directory) == ("db", 17, True)
     found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert found == ["db/deep/two", "db/one"]

@@ -72,10 +72,11 @@ class Refusal(msgspec.Struct):
     permanent: bool = False
     changed: bool = False
     undivided: bool = False
+    full: bool = False
 
 
 class NodeLoad(msgspec.Struct):
-    """What a node has carried since the measurement before, see `agent.meter`. None = it cannot be told."""
+    """What a node has carried since the measurement before, see `node.meter`. None = it cannot be told."""
 
     over_ms: Amount
     disk_bytes: Amount | None = None
@@ -525,7 +526,7 @@ class Agents:
         self._report(
             TransferFailed(
                 order.uri, order.dest, self._clock(), message, order.source, error.lost, error.permanent,
-                order.offset, error.changed, error.undivided, version,
+                order.offset, error.changed, error.undivided, version, error.full,
             )
         )  # fmt: skip
 

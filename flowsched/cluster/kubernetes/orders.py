@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from flowsched.cluster.kubernetes.safe_paths import Unsafe, parts_of
+from flowsched.cluster.node.cache import line_safe
+from flowsched.cluster.node.safe_paths import Unsafe, parts_of
 
 #: From here on an order is packed: the kernel's limit of one variable is 128 KiB, its name included.
 PLAIN_TEXT: Final = 96 << 10
@@ -181,11 +182,6 @@ def place_in(view: Iterable[Sequence[str]], path: str) -> str:
 def tidy(path: str) -> str:
     """An absolute path without what it need not have."""
     return "/" + posixpath.normpath(path).lstrip("/")
-
-
-def line_safe(name: str) -> str:
-    """A file name that is one line of a manifest."""
-    return "".join("_" if ord(char) < 0x20 or char == "\x7f" else char for char in name)
 
 
 def unpacked(text: str) -> str | bytes:

@@ -31,7 +31,6 @@ from flowsched.cluster.local.runner import cgroups
 from flowsched.cluster.local.runner.bounds import Bounds
 from flowsched.cluster.local.runner.cgroups import find_base
 from flowsched.cluster.local.runner.records import elapsed_ms, wall_ms
-from flowsched.cluster.local.space import Space, is_full
 from flowsched.cluster.local.transfers import Staging
 from flowsched.cluster.local.virtual_nodes import Site
 from flowsched.cluster.local.writers import Writers, writes_outside, written_paths
@@ -39,6 +38,7 @@ from flowsched.cluster.node.cache import Cache
 from flowsched.cluster.node.meter import INTERVAL_S, DiskMeter
 from flowsched.cluster.node.origins import Origins
 from flowsched.cluster.node.ranges import open_dataset
+from flowsched.cluster.node.space import Space, is_full
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
     Known,

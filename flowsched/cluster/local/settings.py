@@ -11,7 +11,7 @@ from flowsched.executor.protocol import ServiceContext
 
 if TYPE_CHECKING:
     from flowsched.cluster.local.executor import LocalCluster
-    from flowsched.cluster.local.space import Space
+    from flowsched.cluster.node.space import Space
 
 #: Of each node. No meter watches how much disk a task of this machine takes, so what a task asks for never lets it wait.
 _ANY_DISK: Final = 1 << 50

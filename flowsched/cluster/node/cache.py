@@ -26,7 +26,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from flowsched.clock import elapsed_s
-from flowsched.cluster.local.runner.records import write_record
+from flowsched.cluster.local.runner.records import sync_folder, write_record
 
 PREFIX: Final = ".part-"
 RECORD: Final = "pieces.json"
@@ -357,7 +357,7 @@ class Cache:
         return folder
 
     def publish(self, temporary: Path, entry: Entry) -> None:
-        """Make a filled folder a dataset. One that is there already stays."""
+        """Make a filled folder a dataset, whose name is durable when this returns. One that is there already stays."""
         meta: dict[str, object] = {
             "uri": entry.uri, "size": entry.size_bytes, "name": entry.name, "directory": entry.directory,
             "version": entry.version,
@@ -370,22 +370,24 @@ class Cache:
             if self.refresh(entry.uri) is None:
                 raise
             return
+        sync_folder(str(self.folder))
         self._add(entry)
         self.partials.drop(entry.uri)
 
-    def publish_partial(self, partial: Partial, entry: Entry, seal: Callable[[Path, int], object]) -> Entry:
+    def publish_partial(self, partial: Partial, entry: Entry, seal: Callable[[Path], object]) -> Entry:
         """Make a dataset of a file that has come in pieces, all of which are there. A second time changes nothing.
 
         Args:
             partial: The file.
             entry: What it becomes.
-            seal: Called with the file and the mode it shall have, before it gets its name.
+            seal: Called with the file, which is read-only by then, before it gets its name.
         """
         with self._publishing:
             there = self.find(entry.uri)
             if there is not None:
                 return there
-            seal(partial.path, partial.header.mode)
+            partial.path.chmod(read_only(partial.header.mode))
+            seal(partial.path)
             try:
                 self.publish(partial.folder, entry)
             finally:
@@ -430,8 +432,26 @@ def folder_name(uri: str) -> str:
 
 def file_name(uri: str) -> str:
     """The name a dataset from outside has in a cache: the last part of its uri's path."""
-    name = unquote(urlsplit(uri).path.rstrip("/").rpartition("/")[2]).replace("\0", "").replace("/", "_")
-    return name[-200:] if name not in ("", ".", "..", "meta.json") else "data"
+    return stored_name(unquote(urlsplit(uri).path.rstrip("/").rpartition("/")[2]))
+
+
+def stored_name(name: str) -> str:
+    """A file name as the cache can have it beside its record: of at most 200 bytes, without what confuses."""
+    safe = line_safe(name.replace("\0", "").replace("/", "_"))
+    while len(safe.encode("utf-8", "replace")) > 200:
+        safe = safe[1:]
+    safe = safe.encode("utf-8", "replace").decode()
+    return "data" if safe in ("", ".", "..", "meta.json", "meta.json.tmp") else safe
+
+
+def line_safe(name: str) -> str:
+    """A file name that is one line of a manifest."""
+    return "".join("_" if ord(char) < 0x20 or char == "\x7f" else char for char in name)
+
+
+def read_only(mode: int) -> int:
+    """The mode of a file of a cache, by the mode that it had: its owner may read it, and no user may write it."""
+    return mode & 0o555 | 0o400
 
 
 def _runner_lives(name: str) -> bool:

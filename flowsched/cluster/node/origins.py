@@ -6,14 +6,18 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from flowsched.cluster.local.runner.bounds import Bounds
+from flowsched.cluster.node import safe_paths
+from flowsched.cluster.node.cache import read_only
+from flowsched.cluster.node.safe_paths import DEEPEST, Unsafe
+from flowsched.cluster.node.space import check_room
 
 #: HTTP statuses after which trying again is no use.
 _GONE_FOR_GOOD: Final = frozenset({400, 401, 403, 404, 405, 410, 414})
@@ -40,6 +44,7 @@ class NotFetched(Exception):
         undivided: bool = False,
         version: str = "",
         emptied: bool = False,
+        full: bool = False,
     ) -> None:
         super().__init__(message)
         self.lost = lost
@@ -48,6 +53,70 @@ class NotFetched(Exception):
         self.undivided = undivided
         self.version = version
         self.emptied = emptied  #: what its destination had of it is gone
+        self.full = full
+
+
+class Forbidden(OSError):
+    """An address that inputs may not come from: trying again is no use."""
+
+
+class Stream(Protocol):
+    """Bytes that are read once."""
+
+    def read(self, amount: int, /) -> bytes:
+        """Up to so many bytes; b"" at the end."""
+        ...
+
+    def close(self) -> None:
+        """Read no more."""
+        ...
+
+
+class Body:
+    """A stream from elsewhere: it ends at its length or fails as a transfer does. It counts its bytes.
+
+    Args:
+        stream: What is read.
+        name: What to call it when it ends too early.
+        expected: How many bytes should come; None = not known.
+        unread: An error of reading as a failed transfer; default `failure`.
+        close: What else is closed with it.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        name: str,
+        expected: int | None = None,
+        unread: Callable[[Exception], NotFetched] | None = None,
+        close: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._stream = stream
+        self._name = name
+        self.expected = expected
+        self._unread = unread or (lambda error: failure(name, error))
+        self._close = close
+        self.came_bytes = 0
+
+    def read(self, amount: int, /) -> bytes:
+        """Read up to so many bytes; b"" at the end.
+
+        Raises:
+            NotFetched: It ends too early, or cannot be read.
+        """
+        try:
+            block = self._stream.read(amount)
+        except Exception as error:  # each of fsspec's file systems has errors of its own, and so have sockets
+            raise self._unread(error) from error
+        if not block and amount and self.expected not in (None, self.came_bytes):
+            raise NotFetched(f"{self._name} ended after {self.came_bytes} of {self.expected} bytes")
+        self.came_bytes += len(block)
+        return block
+
+    def close(self) -> None:
+        """Read no more."""
+        self._stream.close()
+        self._close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +132,7 @@ class Section:
         unchanged: Asked at the end: whether it was still the same version then.
     """
 
-    stream: BinaryIO
+    stream: Stream
     total: int
     version: str
     name: str
@@ -77,7 +146,8 @@ class Origins:
     """What may be fetched, and how fast.
 
     Args:
-        allowed_roots: Folders below which files of this machine may be taken; None = see `bounds`.
+        allowed_roots: Folders below which files of this machine may be taken; None = see `bounds`. What lies below one is reached
+            from it by descriptor, since others may be changing it meanwhile.
         schemes: Schemes beside `file` that may be fetched; None = all that fsspec knows.
         rate: Bytes/s of all fetching from origins together; 0 = no limit.
         options: Per scheme, what fsspec is given (credentials, endpoints).
@@ -123,8 +193,78 @@ class Origins:
             "options": {scheme: dict(options) for scheme, options in self.options},
         }
 
-    def open(self, uri: str) -> tuple[BinaryIO, int | None]:
-        """Open a dataset elsewhere: its bytes, and how many they should be if that is known. Blocks.
+    def section(self, uri: str, start: int, end: int, name: str) -> Section:
+        """Open a range of a dataset. Blocks.
+
+        Raises:
+            NotFetched: It cannot be opened; `undivided` if it can only be had as a whole.
+            Unsafe: It is neither a file nor a folder, or lies behind a link that was made meanwhile.
+        """
+        path = self.local_path(uri)
+        if path is None:
+            return self.open_section(uri, start, end, name)
+        descriptor = self._open_path(path)
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise NotFetched(f"{path} is a folder, which moves as a whole", undivided=True)
+        return file_section(descriptor, start, name)
+
+    def copy(self, uri: str, target: Path, block_bytes: int) -> Generator[int, None, int]:
+        """Copy a whole dataset, a file or a folder. Blocks.
+
+        Yields:
+            The bytes of each block.
+
+        Returns:
+            The bytes of all its files.
+
+        Raises:
+            NotFetched: It cannot be had.
+            Unsafe: It is, or holds, something that is neither a file nor a folder nor a link.
+            OSError: It cannot be written.
+        """
+        path = self.local_path(uri)
+        if path is not None:
+            descriptor = self._open_path(path)
+            try:
+                return (yield from copy_open(descriptor, target, block_bytes))
+            finally:
+                os.close(descriptor)
+        if not uri.endswith("/") or uri.startswith(("http:", "https:")):
+            return (yield from self._fetch(uri, target, block_bytes))
+        total = 0
+        for name in self.listing(uri):
+            file = target / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            total += yield from self._fetch(uri + name, file, block_bytes)
+        return total
+
+    def _open_path(self, path: Path) -> int:
+        """Open a file or folder of this machine that `local_path` has allowed."""
+        if self.allowed_roots is None:
+            return safe_paths.open_any(None, str(path))
+        roots = (Path(os.path.realpath(root)) for root in self.allowed_roots)
+        root = next((root for root in roots if path.is_relative_to(root)), path)
+        if root == path:
+            raise Unsafe("it is the whole of an allowed folder")
+        *way, name = path.relative_to(root).parts
+        top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with safe_paths.folder(top, way) as parent:
+                return safe_paths.open_any(parent, name)
+        finally:
+            os.close(top)
+
+    def _fetch(self, uri: str, target: Path, block_bytes: int) -> Generator[int, None, int]:
+        body = self.open(uri)
+        try:
+            check_room(target.parent, body.expected or 0)
+            return (yield from copy_stream(body, target, block_bytes))
+        finally:
+            body.close()
+
+    def open(self, uri: str) -> Body:
+        """Open a dataset elsewhere. Blocks.
 
         Raises:
             NotFetched: It cannot be opened.
@@ -158,7 +298,7 @@ class Origins:
             stream.close()
             why = "it tells no ETag" if answer.status == 206 and told is not None else "it gives no ranges"
             raise NotFetched(f"{uri} moves as a whole: {why}", undivided=True)
-        return Section(stream, int(told[2]), version, name)
+        return Section(Body(stream, uri), int(told[2]), version, name)
 
     def _stored_section(self, uri: str, scheme: str, start: int, name: str) -> Section:
         import fsspec
@@ -172,7 +312,7 @@ class Origins:
             stream.close()
             raise NotFetched(f"{uri} moves as a whole: its store tells no ETag", undivided=True)
         stream.seek(start)
-        return Section(stream, stream.size, version, name)
+        return Section(Body(stream, uri), stream.size, version, name)
 
     def listing(self, uri: str) -> list[str]:
         """The names below a folder of an object store (a uri that ends in a slash), relative to it, in order. Blocks.
@@ -196,22 +336,24 @@ class Origins:
 
     def _allowed(self, uri: str) -> str:
         scheme = urlsplit(uri).scheme.lower()
+        if scheme not in ("http", "https") and "::" in uri:
+            raise NotFetched(f"{uri!r} chains file systems, which inputs may not", permanent=True)
         if self.schemes is not None and scheme not in self.schemes:
             raise NotFetched(f"{scheme}: is not among the schemes that inputs may come from", permanent=True)
         return scheme
 
-    def _open(self, uri: str, scheme: str) -> tuple[BinaryIO, int | None]:
+    def _open(self, uri: str, scheme: str) -> Body:
         import fsspec  # takes 60 ms, which only a fetch needs to spend
 
         if scheme in ("http", "https"):
             stream = self._http_stream(uri, scheme, {})
             length = stream.r.headers.get("Content-Length")
             encoded = stream.r.headers.get("Content-Encoding")
-            return stream, int(length) if length and not encoded else None
+            return Body(stream, uri, int(length) if length and not encoded else None)
         options: dict[str, Any] = {"skip_instance_cache": False, **dict(dict(self.options).get(scheme, ()))}
         files, path = fsspec.core.url_to_fs(uri, **options)
         size = files.size(path)
-        return files.open(path, "rb"), size
+        return Body(files.open(path, "rb"), uri, size)
 
     def _http_stream(self, uri: str, scheme: str, headers: dict[str, str]) -> Any:
         """One stream, without a HEAD first and without a total limit: a genome takes longer than five minutes."""
@@ -224,6 +366,63 @@ class Origins:
         files = fsspec.filesystem(scheme, **options)
         asked = {"headers": {**files.kwargs.get("headers", {}), **headers}} if headers else {}
         return files.open(uri, "rb", block_size=0, size=1, **asked)  # a size: then it asks no HEAD
+
+
+def copy_stream(
+    stream: Stream, target: Path, block_bytes: int, mode: int = 0o644
+) -> Generator[int, None, int]:
+    """Write what a stream gives into a new file, read-only for all later users. Blocks.
+
+    Yields:
+        The bytes of each block.
+
+    Returns:
+        The bytes of the file.
+    """
+    writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, read_only(mode))
+    total = 0
+    try:
+        while block := stream.read(block_bytes):
+            safe_paths.write_all(writing, block)
+            total += len(block)
+            yield len(block)
+    finally:
+        os.close(writing)
+    return total
+
+
+def copy_open(reading: int, target: Path, block_bytes: int, depth: int = 0) -> Generator[int, None, int]:
+    """Copy an open file or folder in bytes; links in a folder stay links. Blocks.
+
+    Yields:
+        The bytes of each block.
+
+    Returns:
+        The bytes of all files.
+
+    Raises:
+        Unsafe: It holds something that is neither a file nor a folder nor a link.
+        OSError: It cannot be read or written.
+    """
+    status = os.fstat(reading)
+    if not stat.S_ISDIR(status.st_mode):
+        check_room(target.parent, status.st_size)
+        with open(reading, "rb", buffering=0, closefd=False) as file:
+            return (yield from copy_stream(file, target, block_bytes, stat.S_IMODE(status.st_mode)))
+    if depth > DEEPEST:
+        raise Unsafe(f"it has more than {DEEPEST} folders in each other")
+    os.mkdir(target, 0o755)
+    total = 0
+    for name in sorted(os.listdir(reading)):
+        if stat.S_ISLNK(os.stat(name, dir_fd=reading, follow_symlinks=False).st_mode):
+            os.symlink(os.readlink(name, dir_fd=reading), target / name)
+            continue
+        inner = safe_paths.open_any(reading, name)
+        try:
+            total += yield from copy_open(inner, target / name, block_bytes, depth + 1)
+        finally:
+            os.close(inner)
+    return total
 
 
 def version_of(headers: Any) -> str:
@@ -303,4 +502,15 @@ def failure(uri: str, error: Exception) -> NotFetched:
     said = f"answered {status}" if status else f"{type(error).__name__}: {error}"
     refused = isinstance(error, PermissionError) or type(error).__name__ == "NoCredentialsError"
     hint = "; give the service credentials (AWS_ACCESS_KEY_ID …)" if refused and uri.startswith("s3") else ""
-    return NotFetched(f"cannot fetch {uri}: {said}{hint}", permanent=refused or status in _GONE_FOR_GOOD)
+    permanent = (
+        refused or status in _GONE_FOR_GOOD or any(isinstance(each, Forbidden) for each in _causes(error))
+    )
+    return NotFetched(f"cannot fetch {uri}: {said}{hint}", permanent=permanent)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those that led to it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__

@@ -14,11 +14,11 @@ import tarfile
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from flowsched.cluster.node.cache import Cache, Dropped, Entry, Header, Partial, folder_name
-from flowsched.cluster.node.origins import NotFetched, Section, failure
-from flowsched.executor.protocol import Opened
+from flowsched.cluster.node.origins import NotFetched, Section
+from flowsched.executor.protocol import Opened, Transfer
 
 #: Gives the bytes of a range, from first to last; raises NotFetched.
 Opener = Callable[[int, int], Section]
@@ -26,19 +26,8 @@ _BLOCK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A wanted range of a dataset, of a version if that is known, from `source` (None = its origin)."""
-
-    uri: str
-    offset: int
-    size_bytes: int
-    version: str = ""
-    source: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Landed:
-    """A piece that is there. `entry`: the whole dataset, if it is complete; `size_bytes`: of all of it."""
+    """A dataset or a piece of one that is there. `entry`: the whole dataset, if it is complete; `size_bytes`: of all of it."""
 
     size_bytes: int
     version: str
@@ -48,21 +37,21 @@ class Landed:
 
 def bring(
     cache: Cache,
-    piece: Piece,
+    piece: Transfer,
     opened: Opener,
     *,
     room: Callable[[int], object],
-    seal: Callable[[Path, int], object],
+    seal: Callable[[Path], object],
     block_bytes: int = _BLOCK,
 ) -> Generator[int, None, Landed]:
     """Bring one piece, and make the dataset whole if it was the last one. Blocks.
 
     Args:
         cache: Where to.
-        piece: Which.
+        piece: Which, as it was ordered: of a version if that is known, from `source` (None = its origin).
         opened: Where from.
         room: Asked with the dataset's size before its first piece comes; raises NotFetched if there is none.
-        seal: Makes a file that is complete what files of this cache are, given the mode it had.
+        seal: Makes a file that is complete, and read-only by then, what files of this cache are.
         block_bytes: To be moved at a time.
 
     Yields:
@@ -140,7 +129,7 @@ def _end(partial: Partial, end: int) -> int:
     return min(end, partial.header.size_bytes)
 
 
-def _partial_for(cache: Cache, piece: Piece, section: Section, room: Callable[[int], object]) -> Partial:
+def _partial_for(cache: Cache, piece: Transfer, section: Section, room: Callable[[int], object]) -> Partial:
     """The file that a range goes to, if it fits what is there already."""
     known = cache.partials.find(piece.uri)
     expected = piece.version or (known.header.version if known is not None else section.version)
@@ -158,7 +147,7 @@ def _partial_for(cache: Cache, piece: Piece, section: Section, room: Callable[[i
     return known
 
 
-def _other(piece: Piece, section: Section) -> NotFetched:
+def _other(piece: Transfer, section: Section) -> NotFetched:
     """The source has another version than was asked for."""
     if piece.source is not None and not section.whole:
         return NotFetched(f"{piece.source} has pieces of another version of {piece.uri}", lost=True)
@@ -177,7 +166,7 @@ def changed_at(uri: str, source: str | None, version: str) -> NotFetched:
 
 
 def _fill(
-    partial: Partial, section: Section, first: int, last: int, block_bytes: int, piece: Piece
+    partial: Partial, section: Section, first: int, last: int, block_bytes: int, piece: Transfer
 ) -> Generator[int, None, int]:
     """Move a range into the file, and note that it is there."""
     descriptor = partial.open()
@@ -185,12 +174,7 @@ def _fill(
     try:
         at = first
         while at < last:
-            try:
-                block = section.stream.read(min(block_bytes, last - at))
-            except (
-                Exception
-            ) as error:  # each of fsspec's file systems has errors of its own, and so have sockets
-                raise _unread(piece, error) from error
+            block = section.stream.read(min(block_bytes, last - at))
             if not block:
                 raise NotFetched(f"{piece.uri} ended at byte {at} of {section.total}")
             _write_at(descriptor, block, at)
@@ -205,12 +189,6 @@ def _fill(
     return max(0, last - first)
 
 
-def _unread(piece: Piece, error: Exception) -> NotFetched:
-    if piece.source is None:
-        return failure(piece.uri, error)
-    return NotFetched(f"{piece.source} did not send {piece.uri}: {error or type(error).__name__}")
-
-
 def _write_at(descriptor: int, block: bytes, at: int) -> None:
     view = memoryview(block)
     while view:
@@ -218,7 +196,7 @@ def _write_at(descriptor: int, block: bytes, at: int) -> None:
         view, at = view[written:], at + written
 
 
-def _publish(cache: Cache, partial: Partial, seal: Callable[[Path, int], object]) -> Entry:
+def _publish(cache: Cache, partial: Partial, seal: Callable[[Path], object]) -> Entry:
     header = partial.header
     entry = Entry(header.uri, header.size_bytes, header.name, False, header.version)
     return cache.publish_partial(partial, entry, seal)
@@ -226,7 +204,7 @@ def _publish(cache: Cache, partial: Partial, seal: Callable[[Path, int], object]
 
 def block_stream(section: Section, length: int, block_bytes: int = _BLOCK) -> Generator[bytes, None, None]:
     """Exactly so many bytes of a section, block by block; it is closed at the end. Blocks."""
-    stream: BinaryIO = section.stream
+    stream = section.stream
     try:
         left = length
         while left:

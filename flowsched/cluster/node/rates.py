@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,10 +32,20 @@ class TokenBucket:
 # ---- the rates of one node ----
 
 
-#: A piece takes about so long at the slowest bucket, so that flows take turns often enough.
-_PIECE_S: Final = 0.05
-_PIECE_MIN: Final = 64 << 10
-_PIECE_MAX: Final = 1 << 20
+#: A block takes about so long at the slowest bucket, so that flows take turns often enough.
+_BLOCK_S: Final = 0.05
+_BLOCK_MIN: Final = 64 << 10
+
+
+def block_bytes(rates: Iterable[int], most: int = 1 << 20) -> int:
+    """How much one flow moves before others have their turn.
+
+    Args:
+        rates: Bytes/s of every bucket on its way; 0 = no limit.
+        most: Where no bucket is slow.
+    """
+    slowest = min((rate for rate in rates if rate), default=0)
+    return max(_BLOCK_MIN, min(most, int(slowest * _BLOCK_S))) if slowest else most
 
 
 class Stopped(Exception):
@@ -60,10 +70,7 @@ class Rates:
         self.came_bytes = 0  #: of copies, while they come
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        slowest = min((rate for rate in (disk_rate, nic_rate) if rate), default=0)
-        self.piece_bytes = (
-            max(_PIECE_MIN, min(_PIECE_MAX, int(slowest * _PIECE_S))) if slowest else _PIECE_MAX
-        )
+        self.block_bytes = block_bytes((disk_rate, nic_rate))
 
     def outgoing_s(self, amount: int) -> float:
         """How long to wait until so many bytes have been read here and sent."""

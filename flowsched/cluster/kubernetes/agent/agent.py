@@ -163,7 +163,7 @@ class Agent:
         self._clock = clock
         self._link = link or (no_link if settings.copies else os.link)
         self._publisher = Publisher(self.cache, settings.state / "outgoing", at)
-        self._sources = Sources(settings.origins, bearer_of(settings.key), self.rates.piece_bytes)
+        self._sources = Sources(settings.origins, bearer_of(settings.key))
         self._meter = Meter(settings.cache, settings.host_root) if settings.host_root is not None else None
         self._sweeper: asyncio.Task[None] | None = None
         self._measurer: asyncio.Task[None] | None = None
@@ -178,7 +178,9 @@ class Agent:
         await asyncio.to_thread(self.settings.state.mkdir, parents=True, exist_ok=True)
         self._lock = await self._take(self.settings.state)
         await asyncio.to_thread(self._read)
-        self.transfers = Transfers(self.cache, self._sources, self.rates, self.news, self.settings.parallel)
+        self.transfers = Transfers(
+            self.settings.node, self.cache, self._sources, self.rates, self.news, self.settings.parallel
+        )
         self.pods = Pods(
             self.volumes, self.logs.pod_of, self.cache, self.transfers, self.ledger, self._publisher, self.news,
             self._clock, self._link, self._used_by,

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from flowsched.cluster.kubernetes import safe_paths
 from flowsched.cluster.local.runner.records import sync_folder
+from flowsched.cluster.node import safe_paths
 
 INPUTS: Final = "inputs"
 WORK: Final = "work"

@@ -22,14 +22,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flowsched.cluster.kubernetes import safe_paths
 from flowsched.cluster.kubernetes.agent import trees
-from flowsched.cluster.kubernetes.agent.sources import stored_name
 from flowsched.cluster.kubernetes.orders import Output
-from flowsched.cluster.kubernetes.safe_paths import Unsafe
 from flowsched.cluster.local.runner.outputs import VALUE_LIMIT, Refused
-from flowsched.cluster.local.runner.records import sync_folder
-from flowsched.cluster.node.cache import Cache, Entry
+from flowsched.cluster.node import safe_paths
+from flowsched.cluster.node.cache import Cache, Entry, stored_name
+from flowsched.cluster.node.safe_paths import Unsafe
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +150,6 @@ class Publisher:
         self._at("sealed")
         entry = Entry(found.uri, size, payload.name, payload.is_dir())
         self._cache.publish(box, entry)
-        sync_folder(str(self._cache.folder))
         self._at("published")
         return entry
 

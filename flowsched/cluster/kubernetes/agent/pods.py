@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import structlog
 
-from flowsched.cluster.kubernetes import orders, safe_paths
-from flowsched.cluster.kubernetes.agent import transfers, trees
+from flowsched.cluster.kubernetes import orders
+from flowsched.cluster.kubernetes.agent import trees
 from flowsched.cluster.kubernetes.agent.events import News
 from flowsched.cluster.kubernetes.agent.ledger import (
     INPUTS,
@@ -33,6 +33,7 @@ from flowsched.cluster.kubernetes.agent.trees import Link
 from flowsched.cluster.kubernetes.objects.names import pod_name
 from flowsched.cluster.kubernetes.orders import Input, Order, manifest, placed
 from flowsched.cluster.local.runner.outputs import Refused
+from flowsched.cluster.node import safe_paths
 from flowsched.cluster.node.cache import Cache
 from flowsched.cluster.node.origins import NotFetched
 
@@ -317,7 +318,7 @@ class Pods:
             return f"{uri} is not on this node"
         for attempt in range(FETCHES):
             try:
-                await asyncio.shield(self._coming.start(transfers.Order(uri)))
+                await self._coming.fetch(uri)
             except NotFetched as error:
                 if error.permanent or uri.startswith(_MADE_HERE) or attempt == FETCHES - 1:
                     return str(error)

@@ -21,12 +21,10 @@ import structlog
 from aiohttp import web
 
 from flowsched.cluster.kubernetes import orders
-from flowsched.cluster.kubernetes.agent import transfers
 from flowsched.cluster.kubernetes.agent.agent import Agent, Settings
 from flowsched.cluster.kubernetes.agent.ledger import NoVolume, OtherOrder
 from flowsched.cluster.kubernetes.agent.logs import BadName, PodId
 from flowsched.cluster.kubernetes.agent.pods import Request
-from flowsched.cluster.kubernetes.agent.sources import Peer
 from flowsched.cluster.kubernetes.agent.streams import (
     LARGEST,
     LARGEST_ASKING,
@@ -40,9 +38,11 @@ from flowsched.cluster.kubernetes.agent.streams import (
     number_of,
     uri_of,
 )
+from flowsched.cluster.kubernetes.agent.transfers import MOST_WAITING
 from flowsched.cluster.kubernetes.agent_keys import bearer_of, signing_key_of
-from flowsched.cluster.kubernetes.safe_paths import Unsafe
+from flowsched.cluster.node.safe_paths import Unsafe
 from flowsched.errors import ConfigurationError
+from flowsched.executor.protocol import Transfer
 
 log = structlog.get_logger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -210,12 +210,22 @@ class Door:
 
     async def _transfer(self, request: web.Request) -> web.StreamResponse:
         told = await body_of(request, Orders)
-        wanted = [_order(each) for each in told.orders]
+        wanted = [self._order(each) for each in told.orders]
         coming = self._agent.transfers
-        if coming.waiting + len(wanted) > transfers.MOST_WAITING:
+        if coming.waiting + len(wanted) > MOST_WAITING:
             return _problem(429, f"{coming.waiting} transfers wait already; come back later")
-        coming.order(wanted)
+        for order, url in wanted:
+            coming.start(order, url)
         return _json({"accepted": len(wanted)}, 202)
+
+    def _order(self, wanted: Wanted) -> tuple[Transfer, str]:
+        """The order, and where the agent of its source is."""
+        orders.check_uri(wanted.uri)
+        size, offset = max(0, wanted.size_bytes), max(0, wanted.offset)
+        source, url = (wanted.source.node, wanted.source.url) if wanted.source else (None, "")
+        node = self._agent.settings.node
+        order = Transfer(wanted.uri, size, node, source, offset, wanted.whole, version=wanted.version)
+        return order, url
 
     async def _dataset(self, request: web.Request) -> web.StreamResponse:
         if "Range" in request.headers:
@@ -295,13 +305,6 @@ def _log_of(data: bytes, offset: int, *, more: bool) -> web.Response:
     headers = {"X-Flowsched-More": str(int(more)), "X-Flowsched-Offset": str(offset)}
     headers |= {"X-Content-Type-Options": "nosniff", "Content-Type": "application/octet-stream"}
     return web.Response(body=data, headers=headers)
-
-
-def _order(wanted: Wanted) -> transfers.Order:
-    orders.check_uri(wanted.uri)
-    peer = Peer(wanted.source.node, wanted.source.url) if wanted.source else None
-    size, offset = max(0, wanted.size_bytes), max(0, wanted.offset)
-    return transfers.Order(wanted.uri, size, peer, None if wanted.whole else offset, wanted.version)
 
 
 def _or_pending(answer: dict[str, Any] | None) -> web.Response:

@@ -268,8 +268,8 @@ class Streams:
 
     async def _send_block(self, answer: web.StreamResponse, block: bytes) -> None:
         rates, view = self._agent.rates, memoryview(block)
-        for start in range(0, len(view), rates.piece_bytes):
-            piece = view[start : start + rates.piece_bytes]
+        for start in range(0, len(view), rates.block_bytes):
+            piece = view[start : start + rates.block_bytes]
             async with asyncio.timeout(self._agent.settings.stall_s):
                 await answer.write(piece)
             self._agent.out_bytes += len(piece)

@@ -10,12 +10,14 @@ import errno
 import os
 import stat
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, Final
+from pathlib import Path
+from typing import BinaryIO, Final, cast
 
-from flowsched.cluster.kubernetes import safe_paths
-from flowsched.cluster.kubernetes.safe_paths import DEEPEST, Unsafe, parts_of
+from flowsched.cluster.node import safe_paths
+from flowsched.cluster.node.origins import Body
+from flowsched.cluster.node.safe_paths import DEEPEST, Unsafe, parts_of
 
 _BLOCK: Final = 4 << 20
 #: Why a hard link cannot be made although a copy can: another mount, a file of another user, 65,000 links already.
@@ -134,7 +136,7 @@ def copy_bytes(reading: int, writing: int) -> None:
         safe_paths.write_all(writing, block)
 
 
-def seal(path: str) -> int:
+def seal(path: str | Path) -> int:
     """Make a file or tree of the cache readable for all users, writable for none, and durable; returns its bytes.
 
     The agent takes over the ownership of each folder before it reads it, so that the task's user can add nothing any more.
@@ -142,7 +144,7 @@ def seal(path: str) -> int:
     Raises:
         Unsafe: It holds something that a dataset cannot hold.
     """
-    return _seal(path, (os.path.basename(path),))
+    return _seal(str(path), (os.path.basename(path),))
 
 
 def _seal(path: str, way: tuple[str, ...]) -> int:
@@ -221,19 +223,26 @@ def _copy_file(source: str, at: int, name: str, mode: int) -> None:
 _UNPACK_BLOCK: Final = 256 << 10
 
 
-def unpack(stream: BinaryIO, target: str) -> None:
+def unpack(stream: Body, target: Path) -> Generator[int, None, int]:
     """Unpack a stream. All its members lie in one top folder, which becomes `target`.
 
     Args:
         stream: Read from its beginning; what follows the last member is left there.
         target: A path that does not exist yet, in a folder of ours.
 
+    Yields:
+        The bytes of the stream that have come since the last time.
+
+    Returns:
+        The bytes of all files.
+
     Raises:
         Unsafe: The stream asks for something that a dataset cannot hold. What has been unpacked stays.
         tarfile.TarError: It is no tar stream.
     """
     made: set[tuple[str, ...]] = set()
-    with tarfile.open(fileobj=stream, mode="r|", bufsize=_UNPACK_BLOCK) as tar:
+    total = seen = 0
+    with tarfile.open(fileobj=cast("BinaryIO", stream), mode="r|", bufsize=_UNPACK_BLOCK) as tar:
         for member in tar:
             tar.members.clear()  # type: ignore[attr-defined]  # it would remember every one
             way = parts_of(member.name)
@@ -243,15 +252,20 @@ def unpack(stream: BinaryIO, target: str) -> None:
                 continue
             if way[:-1] not in made:
                 raise Unsafe(f"{member.name[:200]!r} lies in no folder of the stream")
-            _make(tar, member, "/".join((target, *way[1:])), way)
+            for written in _make(tar, member, "/".join((str(target), *way[1:])), way):
+                total += written
+                if stream.came_bytes > seen:
+                    came, seen = stream.came_bytes - seen, stream.came_bytes
+                    yield came
             if member.isdir():
                 made.add(way)
     if not made:
         raise Unsafe("the stream holds no folder")
+    return total
 
 
-def _make(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str, way: tuple[str, ...]) -> None:
-    """Make one member; a name that is there already is an error of the system (EEXIST)."""
+def _make(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str, way: tuple[str, ...]) -> Iterator[int]:
+    """Make one member, and yield the bytes of each block; a name that is there already is an error of the system (EEXIST)."""
     if member.isdir():
         os.mkdir(path, 0o755)
     elif member.issym():
@@ -265,5 +279,7 @@ def _make(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str, way: tuple[s
             os.fchmod(fd, member.mode & 0o777 | 0o400)
             while block := content.read(_UNPACK_BLOCK):
                 file.write(block)
+                yield len(block)
     else:
         raise Unsafe(f"{member.name[:200]!r} is neither a file nor a folder nor a link")
+    yield 0

@@ -13,18 +13,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from flowsched.cluster.kubernetes import orders
-from flowsched.cluster.kubernetes.agent import pods
+from flowsched.cluster.kubernetes.agent import pods, trees
 from flowsched.cluster.kubernetes.agent.outputs import look
 from flowsched.cluster.kubernetes.agent.pods import Held
-from flowsched.cluster.kubernetes.agent.sources import Guard, Sources
+from flowsched.cluster.kubernetes.agent.sources import Guard
 from flowsched.cluster.kubernetes.exit_codes import BAD_ORDER, DONE, INPUT_LOST, UNREACHABLE
 from flowsched.cluster.kubernetes.orders import BadOrder, Order
-from flowsched.cluster.kubernetes.safe_paths import Unsafe
 from flowsched.cluster.local.runner.outputs import Refused
 from flowsched.cluster.node.origins import NotFetched, Origins
+from flowsched.cluster.node.safe_paths import Unsafe
+from flowsched.cluster.node.transfers import OriginSource, finish
 
 _FETCHES: Final = 3
 _PAUSE_S: Final = 2.0
+_BLOCK: Final = 1 << 20
 #: Below the `inputs` volume, while they are being laid out.
 _FETCHED: Final = ".fetched"
 
@@ -85,29 +87,35 @@ def _fetch(order: Order, env: Env, into: Path) -> tuple[dict[str, Held], dict[st
     schemes = frozenset((env.get("FLOWSCHED_SCHEMES") or "http,https,s3").split(","))
     guarded = (("get_client", Guard(tuple((env.get("FLOWSCHED_NETWORKS") or "").split()))),)
     origins = Origins((), schemes, options=(("http", guarded), ("https", guarded)))
-    sources = Sources(origins, "")
     held: dict[str, Held] = {}
     lost: dict[str, str] = {}
     for number, uri in enumerate(order.uris):
         try:
-            held[uri] = _fetch_one(sources, uri, into / str(number))
+            held[uri] = _fetch_one(OriginSource(origins, uri), into / str(number))
         except NotFetched as error:
             lost[uri] = str(error)
     return held, lost
 
 
-def _fetch_one(sources: Sources, uri: str, into: Path) -> Held:
-    if uri.startswith("flowsched:"):
-        raise NotFetched(f"{uri} was made by another task, and this node has no agent to have it", lost=True)
+def _fetch_one(source: OriginSource, into: Path) -> Held:
+    if source.uri.startswith("flowsched:"):
+        raise NotFetched(
+            f"{source.uri} was made by another task, and this node has no agent to have it", lost=True
+        )
     for left in range(_FETCHES - 1, -1, -1):
         shutil.rmtree(into, ignore_errors=True)
         into.mkdir(parents=True)
         try:
-            return Held(str(into / sources.bring(uri, None, into, lambda _: None).name))
+            path = into / finish(source.copy(into, _BLOCK), lambda _: None).name
+            trees.seal(path)
+        except Unsafe as error:
+            raise NotFetched(f"{source.uri} cannot be a dataset: {error}", permanent=True) from error
         except NotFetched as error:
             if error.permanent or not left:
                 raise
             time.sleep(_PAUSE_S)
+        else:
+            return Held(str(path))
     raise AssertionError("unreachable")
 
 

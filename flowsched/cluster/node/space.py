@@ -99,6 +99,17 @@ def shortage(folder: Path, size_bytes: int) -> str:
     )
 
 
+def check_room(folder: Path, size_bytes: int) -> None:
+    """Begin no copy that the disk cannot hold.
+
+    Raises:
+        OSError: ENOSPC, with the words of `shortage`.
+    """
+    why = shortage(folder, size_bytes)
+    if why:
+        raise OSError(errno.ENOSPC, why)
+
+
 def no_room(folder: Path, error: OSError) -> str:
     """Why a write below a folder found no room: the system's words with the file system, or those of `shortage`."""
     said = error.strerror or str(error)

@@ -68,7 +68,7 @@ def folder(at: int, names: Sequence[str], *, make: int | None = None) -> Iterato
         os.close(fd)
 
 
-def open_folder(at: int, name: str) -> int:
+def open_folder(at: int | None, name: str) -> int:
     """Open a folder in a folder.
 
     Raises:
@@ -82,7 +82,7 @@ def open_folder(at: int, name: str) -> int:
         raise
 
 
-def open_file(at: int, name: str) -> int:
+def open_file(at: int | None, name: str) -> int:
     """Open an ordinary file for reading.
 
     Raises:
@@ -98,6 +98,20 @@ def open_file(at: int, name: str) -> int:
         os.close(fd)
         raise Unsafe(f"{name!r} is no ordinary file")
     return fd
+
+
+def open_any(at: int | None, name: str) -> int:
+    """Open an ordinary file or a folder for reading. `at`: None = `name` is an absolute path.
+
+    Raises:
+        Unsafe: It is anything else.
+    """
+    mode = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
+    if stat.S_ISDIR(mode):
+        return open_folder(at, name)
+    if not stat.S_ISREG(mode):
+        raise Unsafe(f"{name!r} is neither a file nor a folder")
+    return open_file(at, name)
 
 
 def make_folder(at: int, name: str, mode: int) -> bool:
