@@ -8,6 +8,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
+import pytest
+
 from flowsched.engine.events import EngineEvent, Tick
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.policy import PolicyState
@@ -31,6 +33,7 @@ from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import NodeChanged
 from flowsched.workflow.spec import Resources
 from tests.engine.world import plain
+from tests.soak import worlds
 
 NODES = {"n0": 4, "n1": 4}
 ONE = Resources(1000, 64 << 20)
@@ -279,12 +282,14 @@ def run(seed: int) -> World:
     raise AssertionError(f"seed {seed}: {[job.name for job in world.jobs]} never got done: {world.pods}")
 
 
+@pytest.mark.soak
 def test_in_a_bad_world_no_gang_is_left_half_evicted_and_everybody_gets_done() -> None:
-    """200 seeds; and what the test is about happens in them."""
+    """Many seeds; and what the test is about happens often enough in them."""
     seen: Counter[str] = Counter()
-    for seed in range(200):
+    seeds = worlds(few=50, many=400)
+    for seed in range(seeds):
         seen += run(seed).seen
-    assert seen["evicted"] > 500
-    assert seen["crashed while clearing"] > 50
-    assert seen["refused"] > 20
-    assert seen["withdrawn"] > 5
+    assert seen["evicted"] > seeds * 2.5
+    assert seen["crashed while clearing"] > seeds / 4
+    assert seen["refused"] > seeds / 10
+    assert seen["withdrawn"] > seeds / 40

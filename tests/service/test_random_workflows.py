@@ -33,6 +33,7 @@ from tests.cluster.fake import FakeProcesses, Outcome
 from tests.engine.documents import clean, documents
 from tests.service.processes import Process, process
 from tests.service.virtual import VirtualLoop, virtual_loop
+from tests.soak import worlds
 
 NODES = [NodeInfo(f"n{i}", 4_000, 4 << 30, rack=f"r{i // 2}") for i in range(3)]
 TERMINAL = {"SUCCEEDED", "FAILED", "CANCELLED"}
@@ -231,8 +232,10 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLoop]:
         yield made
 
 
+#: Each example is a world with four workflows.
+EXAMPLES = worlds(few=15, many=100)
 RELAXED = settings(
-    max_examples=50,
+    max_examples=EXAMPLES,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=list(HealthCheck),
@@ -244,11 +247,12 @@ def in_turn(loop: VirtualLoop, url: str, folder: Path, trial: Trial, docs: list[
     return loop.run_until_complete(live(trial, url, folder, loop, [clean(document) for document in docs]))
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_random_workflows_end_and_every_promise_holds_after_every_step(
     tmp_path: Path, loop: VirtualLoop
 ) -> None:
-    """200 workflows with failures, lost pods and datasets, cancels and crashes: each ends, and nothing is left."""
+    """Random workflows with failures, lost pods and datasets, cancels and crashes: each ends, and nothing is left."""
     url, seen = url_for(tmp_path / "db"), Counter[str]()
 
     @settings(RELAXED)
@@ -260,17 +264,18 @@ def test_random_workflows_end_and_every_promise_holds_after_every_step(
 
     example()
     print(dict(seen))
-    assert sum(seen[state] for state in TERMINAL) >= 200
+    assert sum(seen[state] for state in TERMINAL) >= 4 * EXAMPLES
     for what in ("restart", "cancel", "lost pod", "lost dataset", "SUCCEEDED", "FAILED", "CANCELLED"):
         assert seen[what] > 0, f"no {what}: nothing was proved about it"
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_without_mishaps_every_workflow_succeeds(tmp_path: Path, loop: VirtualLoop) -> None:
     """Nothing fails by itself."""
     url, seen = url_for(tmp_path / "db"), Counter[str]()
 
-    @settings(RELAXED, max_examples=10)
+    @settings(RELAXED, max_examples=worlds(few=4, many=20))
     @given(st.lists(documents(), min_size=3, max_size=3), st.integers(0, 2**32))
     def example(docs: list[dict[str, Any]], seed: int) -> None:
         seen.update(in_turn(loop, url, tmp_path, Trial(seed, mishaps=False), docs))

@@ -36,6 +36,9 @@ from flowsched.store.database import Database, url_for
 from flowsched.store.lease import Lease
 from flowsched.store.requests import Submitted
 from flowsched.store.writer import GroupWriter
+from tests.soak import worlds
+
+pytestmark = pytest.mark.soak
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 BODIES = st.sampled_from(["h1", "h2"])
@@ -270,4 +273,4 @@ class Writers(RuleBasedStateMachine):
 
 
 TestWriters = Writers.TestCase
-TestWriters.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestWriters.settings = settings(max_examples=worlds(few=15, many=120), stateful_step_count=25, deadline=None)
