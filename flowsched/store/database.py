@@ -400,6 +400,7 @@ class Database:
         self._lock = lock
         self._log = KeptLog(Path(str(url.database))) if lock is not None else None
         self._settled = False
+        self._refused = ""  #: why it cannot be used; the service ends then
         self._settler: asyncio.Task[Any] | None = None  #: what may use it before it is settled
         # One look is one snapshot: SQLite's WAL gives that to any transaction, PostgreSQL on demand.
         if self.kind == "sqlite":
@@ -465,7 +466,11 @@ class Database:
             message = _first_line(error.__cause__ or error if isinstance(error, StorageCorrupt) else error)
             if message == "file is not a database":
                 message = "the file is not a SQLite database"
-            raise ConfigurationError(f"cannot use {self.shown}: {message}") from error
+            self._refused = f"cannot use {self.shown}: {message}"
+            raise ConfigurationError(self._refused) from error
+        except ConfigurationError as error:
+            self._refused = str(error)
+            raise
         else:
             await self.keep_headroom()
         finally:
@@ -532,12 +537,13 @@ class Database:
         """Wait until `settle` has come to its end: a moment after a start, in which requests may be there already.
 
         Raises:
-            Unavailable: The database is away, or `settle` takes longer than `OPENING_S`.
+            Unavailable: The database is away or cannot be used, or `settle` takes longer than `OPENING_S`.
         """
         end = time.monotonic() + OPENING_S
         while not self._settled and asyncio.current_task() is not self._settler:
-            if self.outage is not None or time.monotonic() > end:
-                why = f": {self.outage.message}" if self.outage is not None else ""
+            reason = self.outage.message if self.outage is not None else self._refused
+            if reason or time.monotonic() > end:
+                why = f": {reason}" if reason else ""
                 raise Unavailable(f"the service has not opened its database yet{why}")
             await asyncio.sleep(0.02)
 

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,12 @@ class Service:
         root: Its root folder.
         log: Where its log goes.
         more: Further words of the command line.
+        python: What Python runs.
     """
 
-    def __init__(self, root: Path, log: Path, *more: str) -> None:
+    def __init__(
+        self, root: Path, log: Path, *more: str, python: Sequence[str] = ("-m", "flowsched")
+    ) -> None:
         (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
@@ -67,7 +70,7 @@ class Service:
         ]
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "flowsched", *words],
+                [sys.executable, *python, *words],
                 env=os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
                 stdout=subprocess.DEVNULL,
                 stderr=errors,

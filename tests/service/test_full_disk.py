@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import sqlite3
@@ -19,14 +20,23 @@ import pytest
 from flowsched import Client
 from flowsched.errors import Unavailable
 from flowsched.workflow.views import ExplanationView, TaskView
+from tests.crash.harness import impatient_clients
 from tests.postgres import fresh_postgres, postgres_server  # noqa: F401
 from tests.service.serving import Service, end_users_of
 from tests.serving.processes import served
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 
 #: What one small attempt, and the service itself, need many times over.
 SIZE, INODES = "64m", 2_000
+
+
+@pytest.fixture(autouse=True)
+def _impatient() -> Iterator[None]:
+    """A client that is refused work says so in a second, not in ten."""
+    with impatient_clients():
+        yield
 
 
 @pytest.fixture
@@ -47,7 +57,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+@pytest.fixture
 def database(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """Words of the command line: SQLite on the full file system, or PostgreSQL elsewhere."""
     if request.param == "sqlite":
@@ -78,6 +88,15 @@ def fill_inodes(folder: Path) -> Callable[[], None]:
             path.unlink()
 
     return free
+
+
+#: Each kind of fullness with each form and with each database; `make soak` takes all eight together.
+CASES = [
+    ("sqlite", "bytes", "plain"), ("sqlite", "inodes", "container"),
+    ("postgresql", "bytes", "container"), ("postgresql", "inodes", "plain"),
+]  # fmt: skip
+if SOAK:
+    CASES = list(itertools.product(("sqlite", "postgresql"), ("bytes", "inodes"), ("plain", "container")))
 
 
 FILLERS = {"bytes": fill_bytes, "inodes": fill_inodes}
@@ -114,8 +133,12 @@ def cancel(service: Service, workflow: str) -> str:
     return str(asked(service.url, lambda client: client.cancel(workflow)).state)
 
 
-@pytest.mark.parametrize("form", ["plain", "container"])
-@pytest.mark.parametrize("kind", ["bytes", "inodes"])
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("database", "kind", "form"),
+    [pytest.param(*case, marks=pytest.mark.postgresql if case[0] == "postgresql" else ()) for case in CASES],
+    indirect=["database"],
+)
 def test_a_full_file_system_is_named_and_all_goes_on_when_there_is_room(
     tmp_path: Path, disk: Path, database: tuple[str, ...], kind: str, form: str
 ) -> None:

@@ -23,10 +23,22 @@ from tests.service.serving import PATIENCE_S, Service
 pytestmark = pytest.mark.slow
 
 
+#: A service whose lease lasts for 3 s instead of 15, so that an outage need not be longer to outlast it.
+SHORT_LEASE = (
+    "-c",
+    "from flowsched.control.leading import leadership\n"
+    "leadership.LEASE_MS, leadership.RENEW_S = 3_000, 0.5\n"
+    "from flowsched.__main__ import main\n"
+    "main()",
+)
+#: Longer than that lease.
+AWAY_S = 4.0
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     """A server of its own, since it is killed."""
-    made = start_or_skip(fsync=True)
+    made = start_or_skip()
     yield made
     made.remove()
 
@@ -54,16 +66,16 @@ async def ended(url: str, workflow: str) -> str:
 def test_a_database_away_for_longer_than_the_lease_costs_no_exit_and_no_task(
     tmp_path: Path, server: Server
 ) -> None:
-    """Killed for 17 s (a lease lasts 15): the task that runs goes on, /readyz says what is waited for, nothing runs twice."""
+    """Killed for longer than a lease: the task that runs goes on, /readyz says what is waited for, nothing runs twice."""
     marks = tmp_path / "marks"
-    with Service(tmp_path / "root", tmp_path / "log", "--db", server.fresh()) as service:
+    with Service(tmp_path / "root", tmp_path / "log", "--db", server.fresh(), python=SHORT_LEASE) as service:
         service.ready()
-        workflow = asyncio.run(submitted(service.url, appending(marks, 5.0)))
+        workflow = asyncio.run(submitted(service.url, appending(marks, 2.0)))
         service.until(marks.exists, "started")
         server.kill()
         text = service.waits_for("does not answer")
         assert "postgresql" in text
-        end = time.monotonic() + 17
+        end = time.monotonic() + AWAY_S
         while time.monotonic() < end:
             assert service.alive(), service.tail()
             time.sleep(0.5)
@@ -210,15 +222,15 @@ def prlimit(pid: int, bytes_: int) -> None:
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux' prlimit")
 def test_a_sqlite_file_that_cannot_be_written_is_waited_for(tmp_path: Path) -> None:
-    """Every write of the process fails for 8 s, those of its log too; then it goes on, with the same task."""
+    """Every write of the process fails for longer than a lease, those of its log too; then it goes on, with the same task."""
     marks = tmp_path / "marks"
-    with Service(tmp_path / "root", tmp_path / "log") as service:
+    with Service(tmp_path / "root", tmp_path / "log", python=SHORT_LEASE) as service:
         service.ready()
-        workflow = asyncio.run(submitted(service.url, appending(marks, 5.0)))
+        workflow = asyncio.run(submitted(service.url, appending(marks, 2.0)))
         service.until(marks.exists, "started")
         prlimit(service.process.pid, 0)
         service.waits_for("cannot be written: disk I/O error")
-        end = time.monotonic() + 8
+        end = time.monotonic() + AWAY_S
         while time.monotonic() < end:
             assert service.alive(), service.tail()
             time.sleep(0.5)

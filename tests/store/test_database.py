@@ -229,6 +229,18 @@ async def test_a_server_that_says_nothing_is_waited_for() -> None:
             await Database.open(f"postgresql://ann@127.0.0.1:{port}/flowsched")
 
 
+async def test_a_database_that_cannot_be_used_is_not_waited_for(tmp_path: Path) -> None:
+    """A service that ends for it asks it a last time, to forget what it held: that is refused at once."""
+    path = tmp_path / "flowsched.db"
+    path.write_bytes(b"SQLite format 3\0" + os.urandom(8_000))
+    database = Database.attach(url_for(path))
+    with pytest.raises(ConfigurationError, match="cannot use"):
+        await database.settle()
+    with pytest.raises(Unavailable, match="has not opened its database yet: cannot use"):
+        await asyncio.wait_for(database.opened(), timeout=5)
+    await database.close()
+
+
 async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     """Refused with a message, and not overwritten."""
     path = tmp_path / "notes.txt"
