@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from flowsched.cluster.kubernetes.agent_keys import bearer_of
+from flowsched.cluster.kubernetes.background import Backoff
 from flowsched.cluster.kubernetes.step_messages import Result, read_result
 from flowsched.cluster.node.meter import INTERVAL_S
 from flowsched.executor.nodes import Load, LoadMeasured
@@ -214,7 +215,6 @@ log = structlog.get_logger(__name__)
 AWAY_S: Final = 30.0
 #: An agent says something at least each 10 s.
 SILENCE_S: Final = 35.0
-_FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 5.0
 _CHUNK: Final = 1 << 20
 _LOST: Final = (aiohttp.ClientError, TimeoutError, OSError)
@@ -421,14 +421,14 @@ class Agents:
 
     async def _follow(self, agent: _Agent) -> None:
         """Read the agent's list, then follow its events, until cancelled."""
-        pause = _FIRST_PAUSE_S
+        backoff = Backoff(_LONGEST_PAUSE_S)
         away_since: float | None = None
         loop = asyncio.get_running_loop()
         while True:
             try:
                 seq = await self._read_list(agent)
                 agent.followed = True
-                away_since, pause = None, _FIRST_PAUSE_S
+                away_since, backoff = None, Backoff(_LONGEST_PAUSE_S)
                 await self._ask(agent, [orders[0] for orders in agent.orders.values()])
                 await self._read_events(agent, seq)
             except (*_LOST, msgspec.MsgspecError) as error:
@@ -437,8 +437,7 @@ class Agents:
                     self._give_back(agent, f"the agent of {agent.node} cannot be reached: {error}")
                 log.debug("agent away", node=agent.node, error=str(error))
             agent.followed = False
-            await asyncio.sleep(pause)
-            pause = min(_LONGEST_PAUSE_S, pause * 2)
+            await backoff.wait()
 
     async def _read_list(self, agent: _Agent) -> int:
         async with self._http.get(

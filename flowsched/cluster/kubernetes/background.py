@@ -17,6 +17,22 @@ LONGEST_PAUSE_S: Final = 20.0
 Explain = Callable[[str, str], None]
 
 
+class Backoff:
+    """The pauses between repeated calls about one object.
+
+    Args:
+        longest_s: The longest; the first is `FIRST_PAUSE_S`, and each is twice as long as the one before.
+    """
+
+    def __init__(self, longest_s: float = LONGEST_PAUSE_S) -> None:
+        self._pause_s, self._longest_s = FIRST_PAUSE_S, longest_s
+
+    async def wait(self) -> None:
+        """Wait before the next call."""
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(self._longest_s, self._pause_s * 2)
+
+
 class BackgroundTasks:
     """Tasks that their caller does not wait for.
 

@@ -219,6 +219,15 @@ class Client:
             await self._sleep(wait_s * (1 + self._jitter() / 2))
         return answer
 
+    async def try_call(
+        self, method: str, path: str, body: bytes | None = None, content_type: str = "application/json"
+    ) -> Answer | None:
+        """As `call`. None: there was no answer, and the server may have carried it out."""
+        try:
+            return await self.call(method, path, body=body, content_type=content_type)
+        except Unreachable:
+            return None
+
     async def get(self, path: str, kind: type[T], params: Mapping[str, str] | None = None) -> T | None:
         """Read one object; None if there is none.
 

@@ -17,9 +17,8 @@ from flowsched.cluster.kubernetes.api.client import Client, decoded, served
 from flowsched.cluster.kubernetes.api.errors import Answer, Permanent, Unreachable, judge
 from flowsched.cluster.kubernetes.api.watch import Batch
 from flowsched.cluster.kubernetes.background import (
-    FIRST_PAUSE_S,
-    LONGEST_PAUSE_S,
     BackgroundTasks,
+    Backoff,
     Explain,
 )
 from flowsched.cluster.kubernetes.dra.inventory import (
@@ -149,7 +148,7 @@ class DeviceClaims:
         return problem
 
     async def _reserve(self, place: Place, user: Consumer, explain: Explain) -> str:
-        pause = FIRST_PAUSE_S
+        backoff = Backoff()
         async with self._locks[place.claim]:
             patience = asyncio.get_running_loop().time() + DEVICE_S
             try:
@@ -162,8 +161,7 @@ class DeviceClaims:
                         except _Absent:
                             if asyncio.get_running_loop().time() > patience:
                                 raise
-                        await asyncio.sleep(pause)
-                        pause = min(LONGEST_PAUSE_S, pause * 2)
+                        await backoff.wait()
             except TimeoutError:
                 return f"the claim {place.claim!r} could not be written within {CLAIM_S:.0f} s"
             except _Denied as denied:
@@ -296,7 +294,7 @@ class DeviceClaims:
 
     async def _free(self, name: str, uids: Set[str]) -> None:
         """Take users out of a claim; with the last of them it goes."""
-        pause = FIRST_PAUSE_S
+        backoff = Backoff()
         async with self._locks[name]:
             try:
                 async with asyncio.timeout(CLAIM_S):
@@ -311,8 +309,7 @@ class DeviceClaims:
                         else:
                             await self._write(claim, "/status", status_patch(claim, rest), _unheard)
                         if self._book.ours.get(name) is claim:
-                            await asyncio.sleep(pause)
-                            pause = min(LONGEST_PAUSE_S, pause * 2)
+                            await backoff.wait()
             except (TimeoutError, _Denied) as why:  # the sweep comes round again
                 log.warning("a claim was not given back", claim=name, why=str(why))
 

@@ -15,9 +15,9 @@ import msgspec
 import structlog
 
 from flowsched.cluster.kubernetes.api.client import Client, decoded
-from flowsched.cluster.kubernetes.api.errors import Answer, Unreachable
+from flowsched.cluster.kubernetes.api.errors import Answer
 from flowsched.cluster.kubernetes.api.watch import Batch
-from flowsched.cluster.kubernetes.background import BackgroundTasks
+from flowsched.cluster.kubernetes.background import BackgroundTasks, Backoff
 from flowsched.cluster.kubernetes.foreign.eviction import MakingWay
 from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.core import PersistentVolume, PersistentVolumeClaim, StorageClass
@@ -26,7 +26,7 @@ from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
 from flowsched.cluster.kubernetes.objects.pod_constraints import AnyOf, volume_nodes
 from flowsched.cluster.kubernetes.objects.pod_requests import claims_of
-from flowsched.cluster.kubernetes.objects.request_bodies import MERGE, binding
+from flowsched.cluster.kubernetes.objects.request_bodies import MERGE, binding, eviction
 from flowsched.executor.foreign import Bind, BindRefused, Evict, PodWaits
 from flowsched.executor.protocol import ClusterEvent
 
@@ -34,7 +34,6 @@ log = structlog.get_logger(__name__)
 
 #: Annotation of a pod that a new leader has looked at: it makes older bindings of it fail.
 FENCE: Final = f"{PREFIX}fenced-by"
-_FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 
 
@@ -108,17 +107,16 @@ class Binding:
         body = msgspec.json.encode(
             {"metadata": {"uid": pod.uid, "annotations": {FENCE: f"after {pod.version}"}}}
         )
-        pause = _FIRST_PAUSE_S
+        backoff = Backoff(_LONGEST_PAUSE_S)
         while True:
-            answer = await self._ask("PATCH", path, body, content_type=MERGE)
+            answer = await self._client.try_call("PATCH", path, body, content_type=MERGE)
             if answer is not None and answer.ok:
                 touched = decoded(answer.body, PodObject, path)
                 await self._caught_up(int(touched.metadata.resource_version))
                 return touched
             if answer is not None and answer.status in (404, 409, 422):  # another pod, or none
                 return None
-            await asyncio.sleep(pause)
-            pause = min(_LONGEST_PAUSE_S, pause * 2)
+            await backoff.wait()
 
     async def _bind(self, order: Bind) -> None:
         found = self._waiting(order.uid)
@@ -141,7 +139,7 @@ class Binding:
             return
         body = binding(order.name, order.namespace, order.uid, order.node, found.pod.version)
         self.sent += 1
-        answer = await self._ask("POST", f"{path}/binding", body)
+        answer = await self._client.try_call("POST", f"{path}/binding", body)
         if answer is not None and answer.ok:
             await self._lease.failpoint("kube.bound")
             return
@@ -161,9 +159,9 @@ class Binding:
 
     async def _look(self, order: Bind, path: str, answer: Answer) -> None:
         """Read the pod after a refused binding, to see whether it is bound all the same."""
-        pause = _FIRST_PAUSE_S
+        backoff = Backoff(_LONGEST_PAUSE_S)
         while True:
-            seen = await self._ask("GET", path, None)
+            seen = await self._client.try_call("GET", path, None)
             if seen is not None and seen.status == 404:
                 return  # the watch tells that it is gone
             if seen is not None and seen.ok:
@@ -172,8 +170,7 @@ class Binding:
                     return  # on a node, ours or another: the watch tells which
                 self._refuse(order, answer.message)
                 return
-            await asyncio.sleep(pause)
-            pause = min(_LONGEST_PAUSE_S, pause * 2)
+            await backoff.wait()
 
     def _refuse(self, order: Bind, why: str) -> None:
         self.refused += 1
@@ -183,25 +180,10 @@ class Binding:
     async def _delete(self, order: Evict) -> None:
         """By eviction, which respects disruption budgets; asked again by the engine if the gang is still half placed."""
         path = f"/api/v1/namespaces/{order.namespace}/pods/{order.name}/eviction"
-        body = msgspec.json.encode(
-            {
-                "apiVersion": "policy/v1",
-                "kind": "Eviction",
-                "metadata": {"name": order.name, "namespace": order.namespace},
-                "deleteOptions": {"preconditions": {"uid": order.uid}},
-            }
-        )
-        answer = await self._ask("POST", path, body)
+        body = eviction(order.name, order.namespace, order.uid)
+        answer = await self._client.try_call("POST", path, body)
         if answer is not None and not answer.ok and answer.status not in (404, 409):
             log.warning("pod not evicted", namespace=order.namespace, pod=order.name, why=answer.message)
-
-    async def _ask(
-        self, method: str, path: str, body: bytes | None, content_type: str = "application/json"
-    ) -> Answer | None:
-        try:
-            return await self._client.call(method, path, body=body, content_type=content_type)
-        except Unreachable:
-            return None
 
 
 # ---- which nodes a pod's volumes tie it to. No I/O ----

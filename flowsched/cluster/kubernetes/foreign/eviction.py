@@ -19,8 +19,9 @@ import msgspec
 import structlog
 
 from flowsched.cluster.kubernetes.api.client import Client, decoded
-from flowsched.cluster.kubernetes.api.errors import Answer, Unreachable
+from flowsched.cluster.kubernetes.api.errors import Answer
 from flowsched.cluster.kubernetes.api.watch import Batch
+from flowsched.cluster.kubernetes.background import Backoff
 from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.core import OnlyMetadata
 from flowsched.cluster.kubernetes.objects.labels import PREFIX
@@ -34,7 +35,7 @@ from flowsched.cluster.kubernetes.objects.metadata import (
     timestamp,
 )
 from flowsched.cluster.kubernetes.objects.pod import Pod
-from flowsched.cluster.kubernetes.objects.request_bodies import STRATEGIC, Told, event
+from flowsched.cluster.kubernetes.objects.request_bodies import STRATEGIC, Told, event, eviction
 from flowsched.executor.foreign import BudgetSeen, Evict, EvictionRefused, Stake
 from flowsched.executor.protocol import ClusterEvent
 from flowsched.workflow.spec import QosClass
@@ -100,7 +101,6 @@ log = structlog.get_logger(__name__)
 #: The condition does not name the workload that takes the room: the pod's owner may have no right to know of it.
 WHY: Final = f"{SAID}preempting to accommodate work of a higher priority or of a queue that may take its room"
 STAYS: Final = f"{SAID}it stays: "
-_FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 #: After so many answers that decide nothing, the eviction of a unit is given up if none of its pods has gone yet.
 _TRIES: Final = 5
@@ -179,18 +179,11 @@ class MakingWay:
 
     async def _evict(self, order: Evict, *, begun: bool) -> str | None:
         """Evict one pod. Returns why not, if it may not go and no pod of its unit has gone yet (not `begun`)."""
-        body = msgspec.json.encode(
-            {
-                "apiVersion": "policy/v1",
-                "kind": "Eviction",
-                "metadata": {"name": order.name, "namespace": order.namespace},
-                "deleteOptions": {"preconditions": {"uid": order.uid}},
-            }
-        )
-        pause, tries = _FIRST_PAUSE_S, 0
+        body = eviction(order.name, order.namespace, order.uid)
+        backoff, tries = Backoff(_LONGEST_PAUSE_S), 0
         while True:
             await self._lease.held()
-            answer = await self._ask("POST", f"{_path(order)}/eviction", body)
+            answer = await self._client.try_call("POST", f"{_path(order)}/eviction", body)
             tries += 1
             if answer is not None and (answer.ok or answer.status in (404, 409)):
                 # A version that changed in between is a conflict too; another pod of the name is none of ours.
@@ -203,11 +196,10 @@ class MakingWay:
             if begun and tries % 10 == 0:
                 why = "no answer" if answer is None else answer.message
                 log.warning("pod not evicted yet", namespace=order.namespace, pod=order.name, why=why)
-            await asyncio.sleep(pause)
-            pause = min(_LONGEST_PAUSE_S, pause * 2)
+            await backoff.wait()
 
     async def _is_gone(self, order: Evict) -> bool:
-        seen = await self._ask("GET", _path(order), None)
+        seen = await self._client.try_call("GET", _path(order), None)
         if seen is None or not seen.ok:
             return seen is not None and seen.status == 404
         found = decoded(seen.body, OnlyMetadata, order.name).metadata
@@ -222,26 +214,17 @@ class MakingWay:
         told = Told("Preempting", "Preempted", WHY, "Normal")
         body = event(told, regarding, self._lease.clock())
         path = f"/apis/events.k8s.io/v1/namespaces/{order.namespace}/events"
-        await self._ask("POST", path, body)
+        await self._client.try_call("POST", path, body)
 
     async def _decided(self, method: str, path: str, body: bytes, kind: str) -> Answer:
         """Ask until the server has decided."""
-        pause = _FIRST_PAUSE_S
+        backoff = Backoff(_LONGEST_PAUSE_S)
         while True:
             await self._lease.held()
-            answer = await self._ask(method, path, body, kind)
+            answer = await self._client.try_call(method, path, body, kind)
             if answer is not None and not answer.undecided:
                 return answer
-            await asyncio.sleep(pause)
-            pause = min(_LONGEST_PAUSE_S, pause * 2)
-
-    async def _ask(
-        self, method: str, path: str, body: bytes | None, kind: str = "application/json"
-    ) -> Answer | None:
-        try:
-            return await self._client.call(method, path, body=body, content_type=kind)
-        except Unreachable:
-            return None
+            await backoff.wait()
 
 
 def _path(order: Evict) -> str:

@@ -48,6 +48,18 @@ def binding(
     )
 
 
+def eviction(name: str, namespace: str, uid: str) -> bytes:
+    """Evict a pod, and only this one, as far as its disruption budgets let it go."""
+    return msgspec.json.encode(
+        {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+    )
+
+
 def deletion(uid: str, grace_s: int | None = None, resource_version: str = "") -> bytes:
     """Delete an object, and only this one.
 

@@ -17,9 +17,8 @@ import structlog
 from flowsched.cluster.kubernetes.api.client import decoded
 from flowsched.cluster.kubernetes.api.errors import Malformed, Permanent, Refused, Unreachable, judge
 from flowsched.cluster.kubernetes.background import (
-    FIRST_PAUSE_S,
-    LONGEST_PAUSE_S,
     BackgroundTasks,
+    Backoff,
     Explain,
 )
 from flowsched.cluster.kubernetes.dra.claims import DeviceClaims
@@ -305,7 +304,7 @@ class PodController:
         if isinstance(body, Refusal):
             self._report_end(pod, self._refused(pod, body.reason, body.message))
             return False
-        pause = FIRST_PAUSE_S
+        backoff = Backoff()
         while True:
             answer = await self._api.create(body, pod.doubt, self._explain(pod))
             if answer is not None and answer.ok:
@@ -321,8 +320,7 @@ class PodController:
                     self._report_end(pod, self._refused(pod, "StartFailed", verdict.message))
                     return False
                 self._hold(pod, verdict.reason, verdict.message)
-            await asyncio.sleep(pause)
-            pause = min(LONGEST_PAUSE_S, pause * 2)
+            await backoff.wait()
 
     async def _take_existing(self, pod: DesiredPod) -> bool:
         """Decide about a pod of this name that exists. True: it is ours, and goes on as if it had just been made."""
@@ -346,7 +344,7 @@ class PodController:
         """Bind the pod to its node, and to no other."""
         if self._settings.hand_over is not None:
             return  # another scheduler binds it
-        pause = FIRST_PAUSE_S
+        backoff = Backoff()
         problem = await self._reserve_devices(pod)
         while pod.end is None:
             await self._lease.held()
@@ -375,8 +373,7 @@ class PodController:
                 return
             if verdict is not None:
                 self._hold(pod, verdict.reason, verdict.message)
-            await asyncio.sleep(pause)
-            pause = min(LONGEST_PAUSE_S, pause * 2)
+            await backoff.wait()
 
     async def _reserve_devices(self, pod: DesiredPod) -> str:
         """Reserve a pod's devices before it is bound. Returns why that cannot be; "" if it can or there are none."""
@@ -394,7 +391,7 @@ class PodController:
 
     async def _place_tombstone(self, pod: DesiredPod, reason: str) -> None:
         """Take the name, so that no pod ever runs under it. If a pod of ours has it already, that pod goes on."""
-        pause = FIRST_PAUSE_S
+        backoff = Backoff()
         while pod.end is None:
             answer = await self._api.create_tombstone(pod.name, reason, self._explain(pod))
             if answer is not None and answer.ok:
@@ -406,8 +403,7 @@ class PodController:
                 return
             if answer is not None:
                 self._hold(pod, judge(answer).reason, answer.message)
-            await asyncio.sleep(pause)
-            pause = min(LONGEST_PAUSE_S, pause * 2)
+            await backoff.wait()
 
     async def _withdraw(self, pod: DesiredPod, before: asyncio.Task[None] | None, reason: str) -> None:
         """Stop the pod's task; if there is no pod yet, see to it that there never will be."""

@@ -19,6 +19,7 @@ import structlog
 
 from flowsched.cluster.kubernetes.api.client import Client, decoded
 from flowsched.cluster.kubernetes.api.errors import Permanent, Unreachable, judge
+from flowsched.cluster.kubernetes.background import Backoff
 from flowsched.cluster.kubernetes.objects.core import OnlyMetadata
 from flowsched.cluster.kubernetes.objects.labels import GROUP, STAGE, WORKFLOW, common_labels, owner_reference
 from flowsched.cluster.kubernetes.objects.names import dns_label, group_name, label_value
@@ -122,7 +123,6 @@ def _min_resources(
 
 log = structlog.get_logger(__name__)
 
-_FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 
 
@@ -279,7 +279,7 @@ class GangObjects:
         Raises:
             _Denied: It will never be: a policy forbids it, or it is not valid.
         """
-        pause = _FIRST_PAUSE_S
+        backoff = Backoff(_LONGEST_PAUSE_S)
         while True:
             try:
                 answer = await self._client.call("POST", path, body=body)
@@ -297,8 +297,7 @@ class GangObjects:
                 told(f"{path}: {verdict.reason}: {answer.message}")
             except Unreachable as silence:
                 told(str(silence))
-            await asyncio.sleep(pause)
-            pause = min(_LONGEST_PAUSE_S, pause * 2)
+            await backoff.wait()
 
     async def _remove(self, gang: _Gang) -> None:
         """Delete the objects of a gang. Where a PodGroup owns the others, the garbage collector would delete them too."""
@@ -310,14 +309,11 @@ class GangObjects:
         if self.form is not Form.NONE:
             paths.append(group_path(self.form, space, gang.name))
         for path in paths:
-            pause = _FIRST_PAUSE_S
+            backoff = Backoff(_LONGEST_PAUSE_S)
             while True:
-                try:
-                    answer = await self._client.call("DELETE", path, body=None)
-                    if answer.ok or answer.status in (403, 404):
-                        break
+                answer = await self._client.try_call("DELETE", path)
+                if answer is not None and (answer.ok or answer.status in (403, 404)):
+                    break
+                if answer is not None:
                     log.warning("not removed", path=path, why=answer.message)
-                except Unreachable:
-                    pass
-                await asyncio.sleep(pause)
-                pause = min(_LONGEST_PAUSE_S, pause * 2)
+                await backoff.wait()

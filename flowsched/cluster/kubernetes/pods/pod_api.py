@@ -14,7 +14,7 @@ import structlog
 
 from flowsched.cluster.kubernetes.api.client import Client, decoded
 from flowsched.cluster.kubernetes.api.errors import Answer, Refused, Unreachable, judge
-from flowsched.cluster.kubernetes.background import FIRST_PAUSE_S, LONGEST_PAUSE_S, Explain
+from flowsched.cluster.kubernetes.background import Backoff, Explain
 from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.core import Node, OnlyMetadata
 from flowsched.cluster.kubernetes.objects.labels import ENGINE_NAME, REASON, VOID, common_labels
@@ -103,15 +103,14 @@ class PodApi:
 
     async def read(self, name: str, explain: Explain) -> PodObject | None:
         """A pod (by its engine name) as the server has it; waits until the server answers."""
-        pause = FIRST_PAUSE_S
+        backoff = Backoff()
         while True:
             answer = await self._ask("GET", f"{self._path}/{pod_name(name)}", None, explain)
             if answer is not None and answer.status == 404:
                 return None
             if answer is not None and answer.ok:
                 return decoded(answer.body, PodObject, name)
-            await asyncio.sleep(pause)
-            pause = min(LONGEST_PAUSE_S, pause * 2)
+            await backoff.wait()
 
     async def delete(self, obj: PodObject, grace_s: int | None) -> None:
         """Ask until the server has accepted it; the watch shows when the pod is gone.
@@ -120,7 +119,7 @@ class PodApi:
         cache first; where that does not show a binding yet, it settles on no grace at all, and the object is gone while the
         containers are still being stopped, so that the next attempt would run beside them.
         """
-        pause = FIRST_PAUSE_S
+        backoff = Backoff()
         path = f"/api/v1/namespaces/{obj.metadata.namespace}/pods/{obj.metadata.name}"
         while True:
             try:
@@ -138,8 +137,7 @@ class PodApi:
                     log.warning("pod not deleted", pod=obj.metadata.name, why=answer.message)
             except (Refused, Unreachable) as error:
                 log.debug("pod not deleted", pod=obj.metadata.name, why=str(error))
-            await asyncio.sleep(pause)
-            pause = min(LONGEST_PAUSE_S, pause * 2)
+            await backoff.wait()
 
     async def is_node(self, name: str) -> bool:
         """Whether the server has such a node, whatever the watch has shown so far. Raises as `Client.list`."""
