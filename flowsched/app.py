@@ -10,19 +10,19 @@ import os
 import secrets
 import signal
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from flowsched import listening, supervisor
 from flowsched.clock import ServiceClock, elapsed_s
 from flowsched.errors import ConfigurationError, FlowschedError
+from flowsched.log_lines import configure_logging
 from flowsched.private import make_root
 
 if TYPE_CHECKING:
@@ -195,53 +195,6 @@ def check_address(settings: Settings) -> None:
             f"listening on {settings.host} needs a token: set FLOWSCHED_TOKEN or --token-file (or leave out --no-token), "
             "or listen on 127.0.0.1"
         )
-
-
-def configure_logging(settings: Settings) -> None:
-    """Structlog to stderr: people's lines, or JSON."""
-    renderer: Any
-    if settings.log_json:
-        renderer = structlog.processors.JSONRenderer()
-    else:
-        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    import logging
-
-    level = getattr(logging, settings.log_level.upper(), logging.INFO)
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", _LogFile(sys.stderr))),
-    )
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
-
-
-class _LogFile:
-    """Standard error, of which a full disk or a closed terminal is no reason to stop: lines that are lost are counted, and told of
-    by the first that can be written again.
-    """
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-        self._lost = 0
-
-    def write(self, text: str) -> None:
-        """Write a line, if it can be."""
-        lost, self._lost = self._lost, 0
-        try:
-            if lost:
-                self._file.write(f"{lost} lines of this log could not be written\n")
-            self._file.write(text)
-            self._file.flush()
-        except OSError:
-            self._lost = lost + 1
-
-    def flush(self) -> None:
-        """Nothing is held back."""
 
 
 @asynccontextmanager
@@ -618,7 +571,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
-    configure_logging(settings)
+    configure_logging(settings.log_level, as_json=settings.log_json)
     raise_file_limit()
     loop.set_exception_handler(QuietLoop())
     gc.set_threshold(*COLLECT)

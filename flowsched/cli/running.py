@@ -138,11 +138,12 @@ async def run(
 @asynccontextmanager
 async def _embedded(settings: Settings) -> AsyncIterator[Client]:
     from flowsched import app
+    from flowsched.log_lines import configure_logging
 
     settings = replace(
         settings, token=secrets.token_hex(16)
     )  # for this run: other accounts see the port, too
-    app.configure_logging(settings)
+    configure_logging(settings.log_level, as_json=settings.log_json)
     try:
         async with app.running(settings) as service, Client(service.url, settings.token) as client:
             yield client

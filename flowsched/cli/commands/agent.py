@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -107,6 +106,7 @@ def agent(
     """
     from flowsched.cluster.kubernetes.agent import server
     from flowsched.cluster.kubernetes.agent.agent import Settings
+    from flowsched.log_lines import configure_logging
     from flowsched.workflow.resources import parse_bytes
 
     beside = state or cache.parent / "state"
@@ -120,7 +120,7 @@ def agent(
             roots=tuple(root or ()), networks=tuple(network or ()), kept_days=keep_days, schemes=schemes,
             copies=copies, host_root=host_root,
         )  # fmt: skip
-        _log(log_level, log_json)
+        configure_logging(log_level, as_json=log_json)
         await server.run(settings)
 
     run(options(ctx), served())
@@ -134,24 +134,3 @@ def _key(path: Path | None) -> bytes:
         return path.read_bytes().strip()
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--key-file") from None
-
-
-def _log(level: str, as_json: bool) -> None:
-    """Structlog to stderr: people's lines, or JSON. (`app` would do it too, and bring SQL with it.)"""
-    import logging
-
-    import structlog
-
-    known = getattr(logging, level.upper(), logging.INFO)
-    renderer = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=False)
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(known),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
-    )
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)

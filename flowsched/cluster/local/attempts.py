@@ -70,18 +70,19 @@ def runner_of(folder: Path) -> int | None:
 
 def wake_runner(folder: Path) -> None:
     """Let a runner look at its folder now (SIGTERM only wakes it)."""
-    pid = runner_of(folder)
-    if pid is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+    _signal_runner(folder, signal.SIGTERM)
 
 
 def kill_runner(folder: Path) -> None:
     """Kill a runner that does not do its work."""
+    _signal_runner(folder, signal.SIGKILL)
+
+
+def _signal_runner(folder: Path, number: signal.Signals) -> None:
     pid = runner_of(folder)
     if pid is not None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
 
 def kill_attempt(folder: Path, started: Mapping[str, Any] | None) -> None:

@@ -24,7 +24,6 @@ from typing import Final, Literal, TypeVar
 import structlog
 
 from flowsched.cluster.local import attempts
-from flowsched.cluster.local import attempts as kin
 from flowsched.cluster.local.attempts import Attempts, Sight
 from flowsched.cluster.local.orders import compose, write_order
 from flowsched.cluster.local.runner import cgroups
@@ -508,9 +507,9 @@ class RunnerProcesses:
             if folder is None:
                 return live, self._absent(live.name, "NotLaunched")
             if not folder.is_dir():
-                removed = kin.removed(self._group(live.name))
-                kin.kill_attempt(folder, removed)
-                if kin.is_left(folder, removed):
+                removed = attempts.removed(self._group(live.name))
+                attempts.kill_attempt(folder, removed)
+                if attempts.is_left(folder, removed):
                     return live, None
                 return live, self._absent(live.name, "FolderGone")
             live.runner = _living(live.runner)
@@ -543,7 +542,7 @@ class RunnerProcesses:
                 if not is_full(error):
                     raise
                 self._space.note(error)
-                kin.kill_runner(
+                attempts.kill_runner(
                     folder
                 )  # there is no room to ask it; what it leaves is ended by the next look
                 return live, None
@@ -552,7 +551,7 @@ class RunnerProcesses:
             return live, sight
 
     def _group(self, name: str) -> str:
-        return self._cgroups.group(kin.mark_of(self._site.root), name)
+        return self._cgroups.group(attempts.mark_of(self._site.root), name)
 
     def _remove_group(self, name: str, sight: Sight | None) -> None:
         """Remove the group of an attempt that is no more: its runner may have died between making it and writing that down."""
@@ -599,7 +598,7 @@ class RunnerProcesses:
     def _sweep(self) -> None:
         """Remove the control groups of attempts that have ended, with what lives in them all the same."""
         self._cgroups.sweep()
-        for name, group in self._cgroups.groups(kin.mark_of(self._site.root)).items():
+        for name, group in self._cgroups.groups(attempts.mark_of(self._site.root)).items():
             folder = self._attempts.find(name)
             if folder is None or attempts.is_finished(folder):
                 cgroups.kill(group)
@@ -744,7 +743,7 @@ class RunnerProcesses:
     def _end_overdue(self, todo: list[_Live], now: float) -> None:
         for live in todo:
             if live.overdue_at is not None and now > live.overdue_at and live.folder is not None:
-                kin.kill_runner(live.folder)
+                attempts.kill_runner(live.folder)
 
     def _on_poke(self, name: str) -> None:
         if name in self._live:
@@ -846,4 +845,4 @@ def _reads(pod: Pod) -> frozenset[tuple[str, str]]:
 
 def _living(runner: tuple[int, int] | None) -> tuple[int, int] | None:
     """The runner, if it still lives."""
-    return runner if runner is not None and kin.lives(*runner) else None
+    return runner if runner is not None and attempts.lives(*runner) else None

@@ -26,7 +26,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from flowsched.clock import elapsed_s
-from flowsched.cluster.local.runner.records import sync_folder, write_record
+from flowsched.cluster.local.runner.records import sync, write_record
 
 PREFIX: Final = ".part-"
 RECORD: Final = "pieces.json"
@@ -370,7 +370,7 @@ class Cache:
             if self.refresh(entry.uri) is None:
                 raise
             return
-        sync_folder(str(self.folder))
+        sync(str(self.folder))
         self._add(entry)
         self.partials.drop(entry.uri)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from flowsched.cluster.node.cache import Cache, Dropped, Entry, Header, Partial, folder_name
-from flowsched.cluster.node.origins import NotFetched, Section
+from flowsched.cluster.node.origins import NotFetched, Section, Stream
 from flowsched.executor.protocol import Opened, Transfer
 
 #: Gives the bytes of a range, from first to last; raises NotFetched.
@@ -202,15 +202,19 @@ def _publish(cache: Cache, partial: Partial, seal: Callable[[Path], object]) -> 
     return cache.publish_partial(partial, entry, seal)
 
 
-def block_stream(section: Section, length: int, block_bytes: int = _BLOCK) -> Generator[bytes, None, None]:
+def block_stream(section: Section, length: int) -> Iterator[bytes]:
     """Exactly so many bytes of a section, block by block; it is closed at the end. Blocks."""
-    stream = section.stream
+    return _exactly(section.stream, length, section.name)
+
+
+def _exactly(stream: Stream, length: int, name: str) -> Generator[bytes, None, None]:
+    """Exactly so many bytes of a stream; one that is shorter is an error, since its length has been told."""
     try:
         left = length
         while left:
-            block = stream.read(min(left, block_bytes))
+            block = stream.read(min(left, _BLOCK))
             if not block:
-                raise OSError(f"{section.name} is {left} bytes shorter than it was")
+                raise OSError(f"{name} is {left} bytes shorter than it was")
             left -= len(block)
             yield block
     finally:
@@ -281,19 +285,7 @@ def _file(path: str) -> tuple[int, Iterator[bytes]] | None:
     if not stat.S_ISREG(status.st_mode):
         os.close(fd)
         return None
-    return status.st_size, _content(fd, status.st_size, path)
-
-
-def _content(fd: int, size_bytes: int, path: str) -> Iterator[bytes]:
-    """Exactly so many bytes; a file that is shorter is an error, since its length has been told."""
-    with open(fd, "rb", buffering=0) as file:
-        left = size_bytes
-        while left:
-            block = file.read(min(left, _BLOCK))
-            if not block:
-                raise OSError(f"{path} is {left} bytes shorter than it was")
-            left -= len(block)
-            yield block
+    return status.st_size, _exactly(os.fdopen(fd, "rb", buffering=0), status.st_size, path)
 
 
 def _members(top: str, name: str) -> Iterator[_Member]:
@@ -326,7 +318,7 @@ def _stream(members: list[_Member]) -> Iterator[bytes]:
         yield member.header
         if member.size_bytes:
             fd = os.open(member.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            yield from _content(fd, member.size_bytes, member.path)
+            yield from _exactly(os.fdopen(fd, "rb", buffering=0), member.size_bytes, member.path)
             yield b"\0" * (_padded(member.size_bytes) - member.size_bytes)
     yield _END
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from flowsched.cluster.local.runner.records import sync_folder
+from flowsched.cluster.local.runner.records import sync
 from flowsched.cluster.node import safe_paths
 
 INPUTS: Final = "inputs"
@@ -166,7 +166,7 @@ class Ledger:
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(path)
-        sync_folder(str(self._folder))
+        sync(str(self._folder))
 
     def release(self, uid: str) -> None:
         """A pod's inputs are not in use (any more): its volumes are gone, or it did not get them."""

@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, TypeVar, cast
 
 from flowsched.cluster.kubernetes.agent.ledger import is_uid
-from flowsched.cluster.local.runner.records import sync_folder, write_record
+from flowsched.cluster.local.runner.records import sync, write_record
 
 LIVE: Final = "0.log"
 _ROTATED: Final = re.compile(r"0\.log\.(\d{8}-\d{6})(\.gz)?")
@@ -74,6 +74,21 @@ class _Rotated(Exception):
     """The files are not those any more that were listed."""
 
 
+T = TypeVar("T")
+
+
+def _retried(folder: Path, read: Callable[[_Files], T]) -> T:
+    """Read the files of a container as they are listed now, and again if they are rotated meanwhile.
+
+    Raises:
+        OSError: They are rotated faster than they can be read.
+    """
+    for _ in range(_TRIES):
+        with suppress(_Rotated):
+            return read(_files(folder))
+    raise OSError(f"the logs in {folder} are rotated faster than they can be read")
+
+
 class Reader:
     """Reads logs, and remembers where it has been."""
 
@@ -94,10 +109,7 @@ class Reader:
             if len(self._marks) > _REMEMBERED:
                 self._marks.popitem(last=False)
         with marks.lock:
-            for _ in range(_TRIES):
-                with suppress(_Rotated):
-                    return self._read(_files(folder), stream, offset, limit, marks)
-        raise OSError(f"the logs in {folder} are rotated faster than they can be read")
+            return _retried(folder, lambda files: self._read(files, stream, offset, limit, marks))
 
     def end(self, folder: Path, stream: str, limit: int) -> bytes:
         """The last bytes that a container wrote to a stream, of those in the file that is still written to.
@@ -105,16 +117,16 @@ class Reader:
         Raises:
             FileNotFoundError: It has no such folder.
         """
-        for _ in range(_TRIES):
-            with suppress(_Rotated):
-                files = _files(folder)
-                kept = b""
-                if files.inode is not None:
-                    with _open(files.live, files.inode) as file:
-                        for data, _length in _blocks(file, stream.encode()):
-                            kept = (kept + data)[-limit:]
-                return kept
-        raise OSError(f"the logs in {folder} are rotated faster than they can be read")
+
+        def read(files: _Files) -> bytes:
+            kept = b""
+            if files.inode is not None:
+                with _open(files.live, files.inode) as file:
+                    for data, _length in _blocks(file, stream.encode()):
+                        kept = (kept + data)[-limit:]
+            return kept
+
+        return _retried(folder, read)
 
     def length(self, folder: Path, stream: str) -> int:
         """How many bytes a container has written to a stream so far, of those that are left.
@@ -122,12 +134,12 @@ class Reader:
         Raises:
             FileNotFoundError: It has no such folder.
         """
-        for _ in range(_TRIES):
-            with suppress(_Rotated):
-                files = _files(folder)
-                paths = [*files.rotated.values(), *([files.live] if files.inode is not None else [])]
-                return sum(len(data) for path in paths for data in self._decoded(path, stream, 0, _Marks()))
-        raise OSError(f"the logs in {folder} are rotated faster than they can be read")
+
+        def read(files: _Files) -> int:
+            paths = [*files.rotated.values(), *([files.live] if files.inode is not None else [])]
+            return sum(len(data) for path in paths for data in self._decoded(path, stream, 0, _Marks()))
+
+        return _retried(folder, read)
 
     def _read(self, files: _Files, stream: str, offset: int, limit: int, marks: _Marks) -> Piece:
         lengths = dict(marks.lengths)
@@ -433,7 +445,7 @@ class Logs:
         except BaseException:
             shutil.rmtree(into, ignore_errors=True)
             raise
-        sync_folder(str(self._folder))
+        sync(str(self._folder))
         kept = _read_kept(home)
         if kept is not None:
             self._kept[pod.uid] = kept

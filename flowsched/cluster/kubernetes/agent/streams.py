@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final, TypeVar
 
 import msgspec
@@ -172,16 +172,11 @@ class Streams:
         entry = await asyncio.to_thread(cache.find, uri)
         if entry is None:
             raise BadRequest(404, "this node has no such dataset")
-        if self.readers >= MOST_READERS:
-            raise BadRequest(503, f"{MOST_READERS} readers at a time are served; come back in a second")
-        self.readers += 1
-        try:
+        with self._reader():
             opened = await asyncio.to_thread(open_payload, cache.folder, cache.payload(entry))
             if opened is None:
                 raise BadRequest(404, "this node has no such dataset any more")
             return await self._send(request, entry, *opened)
-        finally:
-            self.readers -= 1
 
     async def section(self, request: web.Request, uri: str) -> web.StreamResponse:
         """Send a range of a file, of one that is still coming, too, if the range is here.
@@ -196,18 +191,25 @@ class Streams:
         start, end = asked.start, asked.stop
         if start is None or end is None or not 0 <= start < end:
             raise BadRequest(416, "a range has a first and a last byte: bytes=0-99")
+        with self._reader():
+            try:
+                found = await asyncio.to_thread(held_section, self._agent.cache, uri, start, end)
+            except NotFetched as error:
+                answer = web.json_response({"message": str(error)}, status=416)
+                answer.headers["X-Flowsched-Directory"] = "1"
+                return answer
+            if found is None:
+                raise BadRequest(404, "this node has no such part of it")
+            return await self._send_section(request, found, start, min(end, found.total))
+
+    @contextmanager
+    def _reader(self) -> Iterator[None]:
+        """One reader more, if there are not too many. Raises BadRequest."""
         if self.readers >= MOST_READERS:
             raise BadRequest(503, f"{MOST_READERS} readers at a time are served; come back in a second")
         self.readers += 1
         try:
-            found = await asyncio.to_thread(held_section, self._agent.cache, uri, start, end)
-            if found is None:
-                raise BadRequest(404, "this node has no such part of it")
-            return await self._send_section(request, found, start, min(end, found.total))
-        except NotFetched as error:
-            answer = web.json_response({"message": str(error)}, status=416)
-            answer.headers["X-Flowsched-Directory"] = "1"
-            return answer
+            yield
         finally:
             self.readers -= 1
 

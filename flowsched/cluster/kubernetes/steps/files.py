@@ -23,6 +23,7 @@ from flowsched.cluster.kubernetes.exit_codes import NOT_LAID
 from flowsched.cluster.kubernetes.orders import LARGEST, place_in, tidy, unpacked
 from flowsched.cluster.local.runner import patterns
 from flowsched.cluster.local.runner.patterns import is_pattern
+from flowsched.cluster.local.runner.records import sync
 from flowsched.cluster.local.runner.return_code import code_in
 
 _MOST_LINKS: Final = 40
@@ -317,7 +318,7 @@ def _take(output: Json, sight: Sight, env: Env) -> list[list[Any]]:
     moving = [(number, real, uri) for number, (_, real, uri) in enumerate(there) if real != uri]
     _put_all(moving, env)
     for folder in {os.path.dirname(uri) for _, _, uri in moving if uri.startswith("/")}:
-        _sync_folder(folder)
+        sync(folder)
     return [[path, uri, os.stat(real).st_size] for path, real, uri in there]
 
 
@@ -397,14 +398,6 @@ def _put_file(real: str, target: str, name: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(part)
         raise
-
-
-def _sync_folder(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _put_object(real: str, uri: str) -> None:

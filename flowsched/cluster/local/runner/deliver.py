@@ -15,7 +15,7 @@ from .bounds import Bounds, inside
 from .outputs import Refused, remove
 from .patterns import is_pattern, matches
 from .places import Places, canonical, join
-from .records import Record, sync_folder
+from .records import Record, sync
 
 _BLOCK = 1 << 20
 
@@ -111,7 +111,7 @@ class Delivery:
                 os.rename(temporary, target)
             finally:
                 remove(temporary)
-            sync_folder(folder)
+            sync(folder)
         self.note(path, target, size)
 
     def folder(self, path: str, real: str, target: str) -> None:
@@ -136,7 +136,7 @@ class Delivery:
             self.folder(path, real, target)
         finally:
             remove(temporary)
-        sync_folder(os.path.dirname(target))
+        sync(os.path.dirname(target))
 
     def fill(self, path: str, folder: str, target: str, above: tuple[str, ...] = ()) -> None:
         """Copy a folder of the container, links followed; what leads back to where it came from is left out."""
@@ -153,7 +153,7 @@ class Delivery:
             elif os.path.isfile(real):
                 self.bring(real, join(folder, name))
                 self.note(inner, join(target, name), os.stat(real).st_size)
-        sync_folder(folder)
+        sync(folder)
 
     def walk(self, path: str, above: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
         """(path in the container, real path) of every file of a file or folder."""
@@ -194,11 +194,11 @@ class Delivery:
             except OSError:
                 pass  # another disk
             else:
-                sync_file(target)
+                sync(target)
                 return
         copy_file(real, target)
         os.chmod(target, stat.S_IMODE(status.st_mode) | 0o600)
-        sync_file(target)
+        sync(target)
 
     def upload(self, path: str, real: str, uri: str) -> None:
         """Deliver one file to an object store."""
@@ -282,7 +282,7 @@ def write_left(target: str, text: str) -> None:
     try:
         with open(temporary, "w", encoding="utf-8", newline="") as file:
             file.write(text)
-        sync_file(temporary)
+        sync(temporary)
         try:
             os.link(temporary, target)  # unlike a rename it never takes the place of what is there
         except FileExistsError:
@@ -290,7 +290,7 @@ def write_left(target: str, text: str) -> None:
         except OSError:  # a file system without links
             if not os.path.lexists(target):
                 os.rename(temporary, target)
-        sync_folder(os.path.dirname(target))
+        sync(os.path.dirname(target))
     except OSError:
         pass  # the end must be told all the same
     finally:
@@ -317,15 +317,6 @@ def copy_file(source: str, target: str) -> None:
             os.lseek(writing.fileno(), 0, os.SEEK_SET)
         while block := os.read(reading.fileno(), _BLOCK):
             writing.write(block)
-
-
-def sync_file(path: str) -> None:
-    """Its bytes are on the disk."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def printable(text: str) -> str:

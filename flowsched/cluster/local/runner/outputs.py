@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from .records import Record, sync_folder, write_record
+from .records import Record, sync, write_record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def settle(path: str) -> None:
         for name in os.listdir(path):
             settle(os.path.join(path, name))
         os.chmod(path, stat.S_IMODE(os.stat(path).st_mode) | 0o700)
-        sync_folder(path)
+        sync(path)
         return
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
@@ -139,7 +139,7 @@ def publish(entry: str, source: str, uri: str, size: int, keep: bool) -> None:
             raise
     remove(entry)
     os.rename(temporary, entry)
-    sync_folder(os.path.dirname(entry))
+    sync(os.path.dirname(entry))
 
 
 def text_of(output: Record, path: str) -> str:

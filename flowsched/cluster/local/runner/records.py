@@ -49,7 +49,7 @@ def write_record(folder: str, name: str, record: Record) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.rename(temporary, path)
-    sync_folder(folder)
+    sync(folder)
 
 
 RESERVE = "reserve"
@@ -86,7 +86,7 @@ def write_end(folder: str, name: str, record: Record) -> None:
     finally:
         os.close(fd)
     os.rename(held, f"{folder}/{name}")
-    sync_folder(folder)
+    sync(folder)
 
 
 def is_full(error: OSError) -> bool:
@@ -106,9 +106,9 @@ def fullness(path: str) -> str:
     return f"the file system of {path} is full: {free} bytes and {found.f_favail} inodes are free"
 
 
-def sync_folder(folder: str) -> None:
-    """Make the names in a folder durable."""
-    fd = os.open(folder, os.O_RDONLY)
+def sync(path: str) -> None:
+    """Make a file's bytes, or the names in a folder, durable."""
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

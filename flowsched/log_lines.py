@@ -1,0 +1,58 @@
+"""Log lines of the service and of the node agent: to standard error, for people or as JSON."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TextIO, cast
+
+import structlog
+
+
+def configure_logging(level: str, *, as_json: bool) -> None:
+    """Let structlog write to standard error.
+
+    Args:
+        level: The least that is written: `debug`, `info`, `warning` …; an unknown one is `info`.
+        as_json: One JSON object a line; else lines for people, in colours on a terminal.
+    """
+    renderer: structlog.typing.Processor
+    if as_json:
+        renderer = structlog.processors.JSONRenderer()
+    else:
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper(), logging.INFO)),
+        logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", _LogFile(sys.stderr))),
+    )
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+
+
+class _LogFile:
+    """Standard error, of which a full disk or a closed terminal is no reason to stop: lines that are lost are counted, and told of
+    by the first that can be written again.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._lost = 0
+
+    def write(self, text: str) -> None:
+        """Write a line, if it can be."""
+        lost, self._lost = self._lost, 0
+        try:
+            if lost:
+                self._file.write(f"{lost} lines of this log could not be written\n")
+            self._file.write(text)
+            self._file.flush()
+        except OSError:
+            self._lost = lost + 1
+
+    def flush(self) -> None:
+        """Nothing is held back."""
