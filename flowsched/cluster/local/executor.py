@@ -7,8 +7,6 @@ It keeps the queue of events and one process at a time on a root; how pods run a
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from flowsched.cluster.local.virtual_nodes import Site
-from flowsched.errors import ConfigurationError
+from flowsched.cluster.node.folder_lock import lock_folder
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
     ClusterEvent,
@@ -160,7 +158,12 @@ class LocalCluster(Executor):
             ConfigurationError: Another process uses the root.
         """
         if self.processes.on_disk and self._lock is None:
-            await self._take_root()
+            root = self._site.root
+            self._lock = await lock_folder(
+                root,
+                ROOT_WAIT_S,
+                lambda pid: f"process {pid} runs the local cluster in {root}: stop it, or use another folder",
+            )
         return await self.processes.open(self._site)
 
     async def adopt(self, pods: Sequence[Pod]) -> None:
@@ -242,26 +245,3 @@ class LocalCluster(Executor):
         if isinstance(event, PodEnded | PodGone):
             self._finals.add(event.name)
         self._news.set()
-
-    async def _take_root(self) -> None:
-        self._site.root.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self._site.root / "in-use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        end = asyncio.get_running_loop().time() + ROOT_WAIT_S
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                if asyncio.get_running_loop().time() > end:
-                    holder = os.pread(fd, 32, 0).decode().strip()
-                    os.close(fd)
-                    raise ConfigurationError(
-                        f"process {holder} runs the local cluster in {self._site.root}: stop it, or use another folder"
-                    ) from None
-                await asyncio.sleep(0.05)
-            else:
-                with contextlib.suppress(
-                    OSError
-                ):  # on a full disk the old text stays; the lock is what counts
-                    os.pwrite(fd, f"{os.getpid():<32}".encode(), 0)
-                self._lock = fd
-                return

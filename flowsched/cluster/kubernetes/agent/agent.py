@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import ipaddress
 import os
 import secrets
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -27,6 +24,7 @@ from flowsched.cluster.kubernetes.agent.transfers import Transfers
 from flowsched.cluster.kubernetes.agent.trees import Link, no_link
 from flowsched.cluster.kubernetes.agent_keys import bearer_of
 from flowsched.cluster.node.cache import Cache, Entry
+from flowsched.cluster.node.folder_lock import lock_folder
 from flowsched.cluster.node.meter import INTERVAL_S, Meter
 from flowsched.cluster.node.origins import Origins
 from flowsched.cluster.node.rates import Rates
@@ -175,8 +173,10 @@ class Agent:
         Raises:
             ConfigurationError: Another agent has them.
         """
-        await asyncio.to_thread(self.settings.state.mkdir, parents=True, exist_ok=True)
-        self._lock = await self._take(self.settings.state)
+        state = self.settings.state
+        # Another container has pids of its own: the other agent's pid would say nothing.
+        busy = f"another agent works in {state}: stop it, or use another folder"
+        self._lock = await lock_folder(state, PREDECESSOR_S, lambda _: busy)
         await asyncio.to_thread(self._read)
         self.transfers = Transfers(
             self.settings.node, self.cache, self._sources, self.rates, self.news, self.settings.parallel
@@ -233,19 +233,6 @@ class Agent:
         self.cache.scan()
         self.ledger.open()
         self.logs.open()
-
-    async def _take(self, state: Path) -> int:
-        """Lock the folders; the lock goes with the process."""
-        fd = os.open(state / "in-use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        end = time.monotonic() + PREDECESSOR_S
-        while True:
-            with suppress(BlockingIOError):
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return fd
-            if time.monotonic() > end:
-                os.close(fd)
-                raise ConfigurationError(f"another agent works in {state}: stop it, or use another folder")
-            await asyncio.sleep(0.05)
 
     # --- what is measured ------------------------------------------------------------------------------------
 
