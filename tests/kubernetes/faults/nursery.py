@@ -10,10 +10,10 @@ from tests.kubernetes.faults import mutants
 
 
 def short_lease() -> None:
-    """A lease of ten seconds: tests that wait for one to run out need not wait for fifteen."""
+    """A lease of five seconds: tests that wait for one to run out need not wait for fifteen."""
     from flowsched.control.leading import leadership
 
-    leadership.LEASE_MS, leadership.RENEW_S = 10_000, 2.0  # type: ignore[misc]
+    leadership.LEASE_MS, leadership.RENEW_S = 5_000, 1.0  # type: ignore[misc]
 
 
 def both(mutant: mutants.Mutant) -> None:

@@ -23,7 +23,7 @@ from tests.postgres import fresh_postgres, postgres_server  # noqa: F401
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.postgresql, pytest.mark.slow]
 
-LEASE_S = 10.0
+LEASE_S = 5.0
 
 
 @pytest.fixture
