@@ -116,6 +116,7 @@ class GroupWriter:
         self._room.set()
         self._txn = 0
         self._closing = False
+        self._marked = False  #: whether it may have left a mark in the database
         self._crowded = False  #: whether the last group held several submissions
         self._task: asyncio.Task[None] | None = None
         #: Why no new work may be accepted, "" = it may: what is left of a full disk is for cancels and for ends of tasks.
@@ -335,6 +336,7 @@ class GroupWriter:
         On PostgreSQL the update waits for an earlier try that is still being committed on a lost connection.
         """
         values = {"writer": self._name, "txn": attempt.txn, "at": at_ms}
+        self._marked = True
         if (await connection.execute(_RAISE_MARK, values)).rowcount == 1:
             return True
         if (await connection.execute(_FIRST_MARK, values)).rowcount == 1:
@@ -345,6 +347,8 @@ class GroupWriter:
 
     async def _forget_mark(self) -> None:
         """Leave nothing behind; if the database is away, expiry removes the mark later."""
+        if not self._marked:
+            return
         try:
             async with self._database.writing() as connection:
                 await connection.execute(_FORGET_MARK, {"writer": self._name})

@@ -230,14 +230,14 @@ async def test_a_lease_outlives_a_loop_that_stands_still(
 ) -> None:
     """A long step, request or garbage collection: the lease is renewed all the same, by a thread; another asks all the time."""
     monkeypatch.setattr(leadership, "RENEW_S", 0.2)
-    monkeypatch.setattr(leadership, "LEASE_MS", 6_000)
+    monkeypatch.setattr(leadership, "LEASE_MS", 3_000)
     database, moves, taken = fresh_postgres(), threading.Event(), list[int]()
     async with process(database, tmp_path, FakeProcesses()) as one:
         one.lead()
         await one.ready()
         another = threading.Thread(target=lambda: taken.extend(asyncio.run(attempts(database, moves))))
         another.start()
-        time.sleep(9)  # noqa: ASYNC251  # the point of it
+        time.sleep(4.5)  # noqa: ASYNC251  # the point of it
         moves.set()
         another.join()
         assert taken == []

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flowsched.cluster.conformance import shell
+from flowsched.cluster.kubernetes import executor
 from flowsched.cluster.kubernetes.api.client import Client, Connection
 from flowsched.cluster.kubernetes.dra.claims import DeviceClaims
 from flowsched.cluster.kubernetes.dra.inventory import FINALIZER
@@ -25,6 +26,12 @@ from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.service_world import Running, serving
 
 pytestmark = pytest.mark.kubernetes
+
+
+@pytest.fixture(autouse=True)
+def _sweep_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is swept each five seconds is so each third of one: these tests wait for it."""
+    monkeypatch.setattr(executor, "SWEEP_S", 0.3)
 
 
 @pytest.fixture

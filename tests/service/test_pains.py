@@ -7,7 +7,7 @@ from bench.pains_real import deadlock, too_large
 
 async def test_two_jobs_deadlock_pod_by_pod() -> None:
     """Five and four of six processes run and wait for the others; nothing ever moves again."""
-    got = await deadlock("kube-like", 2, still_s=10)
+    got = await deadlock("kube-like", 2, still_s=5)
     assert (got.stuck, got.seconds) == (True, {})
     assert got.running == {"job-1": "5 of 6", "job-2": "4 of 6"}
     assert got.order[:4] == ["job-1/ps-0", "job-2/ps-0", "job-1/ps-1", "job-2/ps-1"]

@@ -65,15 +65,15 @@ def test_five_of_six_never_train(environment: dict[str, str], absent: str) -> No
 
 def test_who_is_missing_is_named(environment: dict[str, str]) -> None:
     """Rank 0 has the list."""
-    with gang(STAGE, environment, absent=["worker/3"], extra={"RENDEZVOUS_TIMEOUT": "10"}) as members:
+    with gang(STAGE, environment, absent=["worker/3"], extra={"RENDEZVOUS_TIMEOUT": "4"}) as members:
         codes_of(members)
         log = member(members, "ps/0").log.read_text()
-    assert log == "rank 0: waited 10 s for the gang in vain: ranks [5] of 6 never came\n"
+    assert log == "rank 0: waited 4 s for the gang in vain: ranks [5] of 6 never came\n"
 
 
 def test_a_stranger_cannot_take_the_place_of_a_member(environment: dict[str, str]) -> None:
     """Who does not know the token is turned away, though it calls itself rank 5."""
-    with gang(STAGE, environment, absent=["worker/3"], extra={"RENDEZVOUS_TIMEOUT": "10"}) as members:
+    with gang(STAGE, environment, absent=["worker/3"], extra={"RENDEZVOUS_TIMEOUT": "4"}) as members:
         address = (members[0].environment["MASTER_ADDR"], int(members[0].environment["MASTER_PORT"]))
         deadline = time.monotonic() + 60
         while True:

@@ -63,8 +63,8 @@ def test_two_of_four_executors_are_enough(environment: dict[str, str]) -> None:
 def test_one_executor_is_not_enough(environment: dict[str, str]) -> None:
     """The driver does not begin below the minimum, and says so."""
     absent = ["executor/0", "executor/1", "executor/2"]
-    with gang(STAGE, environment, absent=absent, extra={"RENDEZVOUS_TIMEOUT": "10"}) as members:
+    with gang(STAGE, environment, absent=absent, extra={"RENDEZVOUS_TIMEOUT": "4"}) as members:
         (driver,) = [member for member in members if member.role == "driver"]
         assert driver.process.wait(120) == 1
-        assert driver.log.read_text().splitlines()[-1] == "1 of 2 executors came within 10 s"
+        assert driver.log.read_text().splitlines()[-1] == "1 of 2 executors came within 4 s"
     assert not Path(environment["FLOWSCHED_OUTPUT_SUMMARY"]).exists()
