@@ -242,6 +242,29 @@ async def test_the_service_hears_of_each_piece(
     assert dict(service.agents.flows()) == {"node-0": (300_000, 100_000), "node-1": (100_000, 0)}
 
 
+async def test_the_service_hears_that_a_disk_is_full(
+    stack: AsyncExitStack, origin: RangeOrigin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A piece and a whole dataset alike: the engine then waits for room, and counts no try."""
+    (only,) = await several(stack, tmp_path, 1)
+    service = Service()
+    service.agents.start()
+    stack.push_async_callback(service.agents.close)
+    service.agents.seen(only.node.name, only.url)
+    found = os.statvfs(tmp_path)
+    full = os.statvfs_result((*found[:4], 0, *found[5:]))
+    monkeypatch.setattr("flowsched.cluster.node.space.os.statvfs", lambda _: full)
+    piece_of = Transfer(origin.uri, 100 * KB, "node-0", None, 0, whole=False)
+    await service.agents.transfer(
+        [piece_of, structs.replace(piece_of, uri=f"{origin.uri}?whole", whole=True)]
+    )
+    ends = await service.ends(2)
+    assert [isinstance(end, TransferFailed) and (end.full, end.permanent) for end in ends] == [
+        (True, False), (True, False),
+    ]  # fmt: skip
+    assert only.node.half_made() == []
+
+
 async def test_pieces_under_way_are_ordered_again_from_an_agent_that_starts_again(
     stack: AsyncExitStack, origin: RangeOrigin, tmp_path: Path
 ) -> None:
