@@ -24,6 +24,7 @@ from typing import Any
 
 from bench.pains import table
 from flowsched import Client, app
+from flowsched.log_lines import configure_logging
 
 MEMBER = Path(__file__).with_name("gang_member.py")
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
@@ -99,7 +100,7 @@ async def service(policy: str, nodes: int, cpu: int) -> AsyncIterator[Client]:
             policy=policy,
             log_level="error",
         )
-        app.configure_logging(settings)
+        configure_logging(settings.log_level, as_json=settings.log_json)
         async with app.running(settings) as up, Client(up.url) as client:
             try:
                 yield client
