@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -50,27 +51,28 @@ def test_what_is_no_json_is_no_json_in_pieces(text: str, piece: int) -> None:
 
 
 MILLION = range(1_000_000)
-LARGE: dict[str, Any] = {
-    "a million keys": {f"k{n}": 0 for n in MILLION},
-    "a million texts in a list in an object": {
+#: Made when they are asked for: each worker of a run imports this module, and few run these tests.
+LARGE: dict[str, Callable[[], Any]] = {
+    "a million keys": lambda: {f"k{n}": 0 for n in MILLION},
+    "a million texts in a list in an object": lambda: {
         "stages": [{"scatter": {"items": [f"i{n}" for n in MILLION]}}]
     },
-    "a million labels": {"name": "x", "labels": {f"k{n}": "" for n in MILLION}},
-    "400,000 objects": [{"command": ["a"]} for _ in range(200_000)],
+    "a million labels": lambda: {"name": "x", "labels": {f"k{n}": "" for n in MILLION}},
+    "400,000 objects": lambda: [{"command": ["a"]} for _ in range(200_000)],
 }
 
 
 @pytest.mark.parametrize("case", LARGE)
 def test_the_parser_never_gets_more_than_a_piece(case: str) -> None:
     """It keeps the interpreter lock while it reads: 14 MiB at once held up the event loop for a second."""
-    raw, most = json.dumps(LARGE[case]).encode(), 0
+    document, most = LARGE[case](), 0
 
     def measured(piece: bytes, begin: int) -> object:
         nonlocal most
         most = max(most, len(piece))
         return json.loads(piece)
 
-    assert parse(Structure(raw, DEFAULT), measured) == LARGE[case]
+    assert parse(Structure(json.dumps(document).encode(), DEFAULT), measured) == document
     assert most <= (256 << 10) + 2
 
 
