@@ -18,7 +18,7 @@ from msgspec import structs
 from flowsched.scheduling.batches import serve_first
 from flowsched.scheduling.cycle_state import CycleState, Family
 from flowsched.scheduling.kube_like import plan_kube_like
-from flowsched.scheduling.locality_delay import AvailableTimes, Delays
+from flowsched.scheduling.locality_delay import AvailableTimes, Wait, wait_for_data
 from flowsched.scheduling.placement.capacity import Mask
 from flowsched.scheduling.placement.choice import beside
 from flowsched.scheduling.placement.cost_table import Assignment, PlacementRequest, price
@@ -88,7 +88,6 @@ class _Cycle:
         self.reasons: list[Reason] = []
         # Once a group found no soft room, later ones get no new targets: it would be passed by for ever.
         self.closed = False
-        self.delays = Delays(state.now, state.profile.shortest_wait_ms)
         self.any_ready = bool(state.snapshot.ready.any())
         self.taking = Preemption(
             state.snapshot, state.room, state.shares, state.queues, state.profile, state.now
@@ -196,10 +195,6 @@ class _Cycle:
             return waits is None or self.refuse(waits)
         if self.closed and self.nowhere_local(group):
             return self.refuse(Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET))
-        if self.state.horizon and (
-            again := self.state.horizon.again(group, self.state.catalogue, self.state.left)
-        ):
-            return self.refuse(again)
         offer = self.state.pricer.price(group)
         left = 0
         if not group.gang:
@@ -218,14 +213,10 @@ class _Cycle:
         )
         if fit is None:
             return self.wait_for_room(offer, family)
-        if not group.gang and (stays := self.stay(fit)) is not None:
-            return self.refuse(stays)
-        wait = None
-        if fit.moves:
-            hard = [self.state.room.hard(axis) for axis in offer.axes]
-            promises = self.state.promises
-            given = (fit, promises.calendar, promises.soonest, promises.earliest, hard, bool(promises.made))
-            wait = self.delays.judge(*given)
+        wait = None if group.gang else self.stay(fit)
+        if wait is None and fit.moves:
+            promises, shortest = self.state.promises, self.state.profile.shortest_wait_ms
+            wait = wait_for_data(fit, promises.earliest, bool(promises.made), self.state.now, shortest)
         if wait is not None:
             if wait.keep is not None:
                 self.state.commit(wait.keep)
@@ -236,31 +227,23 @@ class _Cycle:
             return True
         return fit.pods < offer.tables[0].count and self.wait_for_room(offer.wanting(1), family)
 
-    def stay(self, fit: Assignment) -> Reason | None:
-        """Let pods of a bag wait that are better off on the gather node or where their inputs are; its other pods go."""
+    def stay(self, fit: Assignment) -> Wait | None:
+        """Whether pods of a bag are done earlier if they wait for a full node: its gather node, or one that has its inputs."""
         first = fit.offer.tables[0].first
         if fit.offer.group.home is None and (first is None or not first[fit.spots[0].nodes].any()):
             return None  # all is there
         runtime, horizon = runtime_of(fit.offer.group, self.state.profile), self.open_horizon()
         full = fit.full(self.state.room.rows(fit.offer.axes, fit.offer.local, None))
-        wait = horizon.at_home(fit, full, runtime, self.state.left)
-        wait = wait or horizon.rather(fit, full, runtime, self.state.profile.shortest_wait_ms)
-        if wait is None:
-            return None
-        if wait.keep is not None:
-            self.state.commit(wait.keep)
-        return wait.reason
+        return horizon.earliest(fit, full, runtime, self.state.profile.shortest_wait_ms)
 
     def open_horizon(self) -> AvailableTimes:
         """How long nodes are busy."""
-        if self.state.horizon is None:
-            self.state.horizon = AvailableTimes(
-                self.state.snapshot, self.state.profile.default_runtime_ms, self.state.now, self.delays.awaited,
-                disks=self.state.profile.contention,
-            )  # fmt: skip
-            for taken in self.state.promises.taken:
-                self.state.horizon.add(taken.nodes, taken.asked, taken.end_ms - self.state.now)
-        return self.state.horizon
+        s = self.state
+        if s.horizon is None:
+            s.horizon = AvailableTimes(
+                s.snapshot, s.room, s.promises.calendar(), s.profile.default_runtime_ms, s.now
+            )
+        return s.horizon
 
     def nowhere_local(self, group: PodGroup) -> bool:
         """Whether every node lacks some of its inputs."""

@@ -112,7 +112,7 @@ class CycleState:
                 self.horizon.add(start, shape.requests, ends[0] - self.now)
                 if bound is not None:
                     targets = spots.nodes[~bound]
-                    self.horizon.add(targets, shape.requests, ends[0] - self.now, staged=True)
+                    self.horizon.add_targets(targets, shape.requests, ends[0] - self.now)
             if table.most is not None:
                 self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)
             self.shares.add(group.queue, shape.requests, len(spots.nodes), group.user)

@@ -1,33 +1,30 @@
-"""Delay scheduling: whether a group waits for the node that has its data, and how long nodes stay busy.
+"""Delay scheduling: whether a pod is done earlier if it waits for a full node than where there is room now.
 
 Source: Zaharia et al. 2010 (delay scheduling); here the wait is bounded by what a copy would cost instead of a fixed time.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from flowsched.scheduling.placement.capacity import Mask
+from flowsched.scheduling.placement.capacity import Capacity, Mask
 from flowsched.scheduling.placement.cost_table import Assignment, PlacementRequest
 from flowsched.scheduling.placement.gang import Ints, NodeChoice
 from flowsched.scheduling.plan import Reason, ReasonCode
-from flowsched.scheduling.pod_group import Home, PodGroup, Shape
+from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.reservations import Calendar, expected_ends
 from flowsched.scheduling.state.claims import EMPTY, UNKNOWN, ClaimKind
-from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import AXES, IO, Snapshot
 
 Earliest = Callable[[PlacementRequest], tuple[int, tuple[NodeChoice, ...]] | None]
-
-#: How many ends on nodes with the data are looked at for one group, at most.
-_ENDS: Final = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,133 +42,43 @@ class Wait:
     keep: Assignment | None
 
 
-class Delays:
-    """The decisions to wait of one cycle; it remembers which future room is awaited already.
+def wait_for_data(
+    fit: Assignment, earliest: Earliest, promised: bool, now: int, shortest_ms: int
+) -> Wait | None:
+    """Whether a gang, or a group whose inputs were copied for it, should wait for a node that has its data.
 
     Args:
+        fit: Where it would go now.
+        earliest: When an offer could start.
+        promised: Whether the cycle has made its promise already.
         now: Wall-clock ms.
         shortest_ms: `shortest_wait_ms` of the profile.
     """
-
-    def __init__(self, now: int, shortest_ms: int) -> None:
-        self.now = now
-        self.shortest_ms = shortest_ms
-        #: (node, axis) -> what is awaited there already
-        self.awaited: dict[tuple[int, int], int] = {}
-
-    def judge(
-        self,
-        fit: Assignment,
-        calendar: Callable[[], Calendar],
-        soonest: Callable[[], int],
-        earliest: Earliest,
-        rows: Sequence[Ints],
-        promised: bool,
-    ) -> Wait | None:
-        """Whether (some of) a group should wait for its data's nodes.
-
-        Args:
-            fit: Where it would go now.
-            calendar: When room will be free.
-            soonest: When some will be, at the earliest.
-            earliest: When an offer could start.
-            rows: For each of the offer's axes, (N,) hard room now.
-            promised: Whether the cycle has made its promise already.
-        """
-        offer = fit.offer
-        local = offer.local
-        if local is None or not (local & offer.tables[0].allowed).any():
-            return None
-        stage = offer.stage_ms(len(local))
-        away = [np.flatnonzero(~local[spots.nodes]) for spots in fit.spots]
-        dearest = max(
-            (int(stage[s.nodes[a]].max()) for s, a in zip(fit.spots, away, strict=True) if len(a)), default=0
-        )
-        sticky = bool(offer.group.staged_on) and not promised
-        if dearest == 0 or (dearest < self.shortest_ms and not sticky):
-            return None
-        if offer.group.gang or sticky:
-            here = offer.only(local)
-            found = earliest(here if offer.group.gang else here.wanting(1))
-            if found is None or found[0] <= self.now:
-                return None
-            if sticky or found[0] - self.now < dearest:
-                keep = None if offer.group.gang else without(fit, away[0])
-                return Wait(self._reason(offer, found[0], dearest), here.at_least(), keep)
-            return None
-        if self.now + dearest <= soonest():
-            return None  # every copy will have come before anything ends
-        return self._some(fit, offer.only(local), stage, away[0], calendar(), rows)
-
-    def _some(
-        self,
-        fit: Assignment,
-        here: PlacementRequest,
-        stage: Ints,
-        away: NDArray[np.intp],
-        calendar: Calendar,
-        rows: Sequence[Ints],
-    ) -> Wait | None:
-        """A bag: its dearest pods against the earliest future rooms beside the data, one by one."""
-        nodes = fit.spots[0].nodes
-        costs = stage[nodes[away]]
-        dearest_first = away[np.argsort(-costs, kind="stable")]
-        horizon = self.now + int(costs.max())
-        sums = here.by_sums()  # what is expected of busy nodes is no exact science
-        slots = self._slots(sums, calendar, rows[: len(sums.axes)], horizon, len(away))
-        waiting = 0
-        for at, (end, _node) in zip(dearest_first.tolist(), slots, strict=False):
-            cost = int(stage[nodes[at]])
-            if cost < self.shortest_ms or end - self.now >= cost:
-                break
-            waiting += 1
-        if not waiting:
-            return None
-        for _, node in slots[:waiting]:
-            for axis, need in zip(sums.axes, sums.tables[0].needs, strict=True):
-                amount = need if isinstance(need, int) else int(need[node])
-                self.awaited[node, axis] = self.awaited.get((node, axis), 0) + amount
-        reason = self._reason(here, slots[0][0], int(costs.max()))
-        return Wait(reason, here.wanting(1), without(fit, dearest_first[:waiting]))
-
-    def _slots(
-        self, here: PlacementRequest, calendar: Calendar, rows: Sequence[Ints], horizon: int, wanted: int
-    ) -> list[tuple[int, int]]:
-        """(end, node) of future rooms for one pod each, earliest first, before `horizon`."""
-        table = here.tables[0]
-        before = int(np.searchsorted(calendar.ends, horizon, side="left"))
-        ends = np.flatnonzero(table.allowed[calendar.nodes[:before]])[:_ENDS]
-        free: dict[int, list[int]] = {}
-        copies: dict[int, int] = {}
-        slots: list[tuple[int, int]] = []
-        for at in ends.tolist():
-            node = int(calendar.nodes[at])
-            needs = [need if isinstance(need, int) else int(need[node]) for need in table.needs]
-            if node not in free:
-                awaited = [self.awaited.get((node, axis), 0) for axis in here.axes]
-                free[node] = [int(row[node]) - less for row, less in zip(rows, awaited, strict=True)]
-                copies[node] = max(0, _copies(free[node], needs))
-            for position, axis in enumerate(here.axes):
-                free[node][position] += int(calendar.amounts[at, axis])
-            now = max(0, _copies(free[node], needs))
-            slots.extend([(int(calendar.ends[at]), node)] * (now - copies[node]))
-            copies[node] = now
-            if len(slots) >= wanted:
-                break
-        return slots[:wanted]
-
-    def _reason(self, offer: PlacementRequest, start: int, stage_ms: int) -> Reason:
-        wait = start - self.now
-        text = (
-            f"the node with its data has room in about {(wait + 999) // 1000} s; "
-            f"a copy would cost {(stage_ms + 999) // 1000} s"
-        )
-        numbers = {"wait_ms": wait, "copy_ms": stage_ms}
-        return Reason(offer.group.key, ReasonCode.WAITING_FOR_LOCALITY, text, numbers, start)
+    offer, local, group = fit.offer, fit.offer.local, fit.offer.group
+    copied = bool(group.staged_on) and not promised
+    if local is None or not (group.gang or copied) or not (local & offer.tables[0].allowed).any():
+        return None
+    stage = offer.stage_ms(len(local))
+    away = [np.flatnonzero(~local[spots.nodes]) for spots in fit.spots]
+    dearest = max(
+        (int(stage[s.nodes[a]].max()) for s, a in zip(fit.spots, away, strict=True) if len(a)), default=0
+    )
+    if dearest == 0 or (dearest < shortest_ms and not copied):
+        return None
+    here = offer.only(local)
+    found = earliest(here if group.gang else here.wanting(1))
+    if found is None or found[0] <= now or (not copied and found[0] - now >= dearest):
+        return None
+    wait_ms = found[0] - now
+    text = f"the node with its data has room in about {_s(wait_ms)} s; a copy would cost {_s(dearest)} s"
+    numbers = {"wait_ms": wait_ms, "copy_ms": dearest}
+    reason = Reason(group.key, ReasonCode.WAITING_FOR_LOCALITY, text, numbers, found[0])
+    return Wait(reason, here.at_least(), None if group.gang else without(fit, away[0]))
 
 
-def _copies(free: Sequence[int], needs: Sequence[int]) -> int:
-    return min((have // need for have, need in zip(free, needs, strict=True) if need), default=1)
+def _s(ms: int) -> int:
+    """Whole seconds, upwards."""
+    return (ms + 999) // 1000
 
 
 def without(fit: Assignment, dropped: NDArray[np.intp]) -> Assignment | None:
@@ -183,26 +90,10 @@ def without(fit: Assignment, dropped: NDArray[np.intp]) -> Assignment | None:
     return structs.replace(fit, spots=(spots.only(keep),), bound=(None if bound is None else bound[keep],))
 
 
-# ---- the horizon: how long nodes are busy, as a fluid ----
-#
-# A reservation's calendar knows when present pods end, not what follows them. Here the work of a node is one amount of
-# core-milliseconds, of what runs and of what has been promised to the node, spread over its cores. A second amount is what that
-# work asks of the disk, spread over what the disk carries at a time. The node is busy until both are done.
+# ---- what the order of groups asks for ----
 
 
 _CPU: Final = AXES.index("cpu")
-#: After waiting so many times the cost of a copy, a task stops waiting for its preferred node's queue: it waits only for the room
-#: that the next ends will free (`Delays`).
-_PATIENCE: Final = 20
-#: One cycle forecasts so many pods, at most …
-_THOUGHTS: Final = 256
-#: … and none that will start later than this.
-_FURTHEST_MS: Final = 600_000
-_NEVER: Final = np.iinfo(np.int64).max
-#: What is asked of a disk is counted in parts of it.
-_DISK: Final = 1_000_000
-#: Nothing is taken to use a disk for longer (two years): products must fit 64 bits.
-_LONGEST_MS: Final = 1 << 36
 
 
 def work_ms(snapshot: Snapshot, backlog: Sequence[PodGroup], profile: Profile, now: int) -> int | None:
@@ -254,256 +145,291 @@ def half_a_node(snapshot: Snapshot, profile: Profile) -> tuple[int, ...]:
     return half
 
 
-class _Stays(NamedTuple):
-    """Pods that wait for the gather node: how many, when the first of them can start there, and when the last of their outputs
-    would be there if they ran elsewhere (ms from now).
+# ---- where a pod's outputs are first where they are read, waiting included ----
+
+
+#: One cycle forecasts so many pods that find no room, at most …
+_THOUGHTS: Final = 256
+#: … none that will start later than this …
+_FURTHEST_MS: Final = 600_000
+#: … and lets so many wait although there is room.
+_WAITING: Final = 1_024
+#: Nothing is taken to be written for longer (two years): sums must fit 64 bits.
+_LONGEST_MS: Final = 1 << 36
+_NEVER: Final = np.iinfo(np.int64).max
+
+
+class _Queue:
+    """What a node does next: what runs there, and what was promised to it, first come, first served.
+
+    Attributes:
+        free: (R,) what is free from `floor` on.
+        ends: (ms from now, (R,) what is given back then), ascending.
+        floor: Nothing more starts earlier (ms from now): what was promised before goes first.
     """
 
-    pods: int
-    first_ms: int
-    dearest_ms: int
+    __slots__ = ("ends", "floor", "free")
+
+    def __init__(self, free: list[int], ends: list[tuple[int, list[int]]], floor: int = 0) -> None:
+        self.free, self.ends, self.floor = free, ends, floor
+
+    def copy(self) -> _Queue:
+        """One that changes for itself."""
+        return _Queue(list(self.free), list(self.ends), self.floor)
+
+    def start_ms(self, need: Sequence[int]) -> int:
+        """When so much will be free, ms from now."""
+        if _holds(self.free, need):
+            return self.floor
+        free = list(self.free)
+        for end, amount in self.ends:
+            free = [have + more for have, more in zip(free, amount, strict=True)]
+            if _holds(free, need):
+                return max(self.floor, end)
+        return _NEVER
+
+    def promise(self, need: list[int], runtime_ms: int, ready_ms: int) -> None:
+        """A pod will run here as soon as there is room and its inputs have come."""
+        start = max(self.start_ms(need), ready_ms)
+        if start == _NEVER:
+            return
+        ended = 0
+        for end, amount in self.ends:
+            if end > start:
+                break
+            ended += 1
+            self.free = [have + more for have, more in zip(self.free, amount, strict=True)]
+        del self.ends[:ended]
+        self.floor = start
+        self.take(need, start + runtime_ms)
+
+    def take(self, need: list[int], until_ms: int) -> None:
+        """A pod has room from now or `floor` on, until then."""
+        self.free = [have - less for have, less in zip(self.free, need, strict=True)]
+        insort(self.ends, (until_ms, need), key=_end)
+
+
+def _end(given_back: tuple[int, list[int]]) -> int:
+    return given_back[0]
+
+
+def _holds(free: Sequence[int], need: Sequence[int]) -> bool:
+    return all(have >= asked or not asked for have, asked in zip(free, need, strict=True))
 
 
 class AvailableTimes:
-    """The work of each node in one cycle.
+    """When each node will have room, in one cycle, by expected ends; what is promised here takes its turn.
 
     Args:
         snapshot: Nodes and claims.
+        room: What is free now.
+        calendar: Expected ends, this cycle's placements included.
         default_runtime_ms: Of work of which nothing is known.
         now: Wall-clock ms.
-        awaited: (node, axis) -> what is awaited there already, as `Delays` counts it; what is promised here is added.
-        disks: Whether what pods ask of disks counts.
     """
 
     def __init__(
-        self,
-        snapshot: Snapshot,
-        default_runtime_ms: int,
-        now: int,
-        awaited: dict[tuple[int, int], int],
-        *,
-        disks: bool = False,
+        self, snapshot: Snapshot, room: Capacity, calendar: Calendar, default_runtime_ms: int, now: int
     ) -> None:
         self.now = now
-        self.awaited = awaited
-        self._snapshot, self._unknown_ms = snapshot, default_runtime_ms
-        budget = snapshot.allocatable[:, IO]
-        #: (N,) bytes/s of disk; None where it does not count.
-        self.disks: Ints | None = budget if disks and budget.any() else None
-        self.io = np.zeros(len(snapshot), dtype=np.int64)  #: (N,) millionths of the disk, times ms
-        ledger = snapshot.ledger
-        held = np.flatnonzero((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING))
-        staging = np.flatnonzero(ledger.kind == ClaimKind.STAGING) if snapshot.any_staging else held[:0]
-        self.work = np.zeros(len(snapshot), dtype=np.int64)  #: milli-core ms
-        #: (N,) whether some of that work waits for its data: it begins when they have come
-        self.staged = np.zeros(len(snapshot), dtype=np.bool_)
-        self.cores: Ints = np.maximum(snapshot.allocatable[:, _CPU], 1)
-        self.ahead: dict[
-            tuple[int, int], None
-        ] = {}  #: (group, node) where a group that waits will probably run, in order
-        self.thoughts = 0
-        #: (gather node, shape's id, whether the inputs are there) of bags that wait for it -> the shape, and what `left` was then
-        self.stayed: dict[tuple[int, int, bool], tuple[Shape, int]] = {}
-        if len(held):
-            left = expected_ends(snapshot, held, default_runtime_ms, now) - now
-            np.add.at(self.work, ledger.node[held], ledger.amount[held][:, _CPU] * left)
-            self._add_io(ledger.node[held], ledger.amount[held][:, IO], left)
-        if len(staging):
-            takes = _staged_ms(snapshot, staging, default_runtime_ms)
-            np.add.at(self.work, ledger.node[staging], ledger.amount[staging][:, _CPU] * takes)
-            self._add_io(ledger.node[staging], ledger.amount[staging][:, IO], takes)
+        #: (group, node) where a group that waits will probably run, in order
+        self.ahead: dict[tuple[int, int], None] = {}
+        self.forecast = self.waiting = 0
+        self._snapshot = snapshot
+        self._free = np.stack([room.hard(axis) for axis in range(len(snapshot.axes))], axis=1)
+        order = np.argsort(calendar.nodes, kind="stable")
+        self._nodes, self._amounts = calendar.nodes[order], calendar.amounts[order]
+        self._left: Ints = calendar.ends[order] - now
+        self._bounds = np.searchsorted(self._nodes, np.arange(len(snapshot) + 1))
+        self._queues: dict[int, _Queue] = {}  #: of nodes on which something was placed or promised since
+        self._starts: dict[tuple[int, ...], Ints] = {}
+        self._stale: dict[tuple[int, ...], set[int]] = {}
+        if snapshot.any_staging:
+            self._add_staging(default_runtime_ms)
 
-    def add(self, nodes: Ints, asked: Sequence[int], runtime_ms: int | Ints, *, staged: bool = False) -> None:
-        """Pods that ask for so much (R,) will run there for so long (all of them, or (P,) each); `staged`: once their data have
-        come.
+    def _add_staging(self, default_runtime_ms: int) -> None:
+        """Pods that wait for copies start once these have come."""
+        ledger = self._snapshot.ledger
+        slots = np.flatnonzero(ledger.kind == ClaimKind.STAGING)
+        takes = _staged_ms(self._snapshot, slots, default_runtime_ms).tolist()
+        for node, amount, runtime_ms in zip(
+            ledger.node[slots].tolist(), ledger.amount[slots].tolist(), takes, strict=True
+        ):
+            self._touched(node).promise(amount, runtime_ms, self._comes_ms(node))
+
+    def _comes_ms(self, node: int) -> int:
+        """When all that is on its way to a node has come, ms from now."""
+        rates = [int(column[node]) for column in (self._snapshot.nic_in, self._snapshot.disk_rate)]
+        rate = min([rate for rate in rates if rate], default=0)
+        return int(self._snapshot.inbound[node]) * 1000 // rate if rate else 0
+
+    def _touched(self, node: int) -> _Queue:
+        """The queue of a node that is about to change."""
+        for stale in self._stale.values():
+            stale.add(node)
+        if node not in self._queues:
+            span = slice(self._bounds[node], self._bounds[node + 1])
+            ends = list(zip(self._left[span].tolist(), self._amounts[span].tolist(), strict=True))
+            self._queues[node] = _Queue(self._free[node].tolist(), ends)
+        return self._queues[node]
+
+    def _need(self, node: int, asked: Sequence[int]) -> list[int]:
+        """(R,) what a pod takes there; one that asks for more than a disk has gets all of it."""
+        need = [*asked, *[0] * (self._free.shape[1] - len(asked))]
+        if need[IO]:
+            need[IO] = min(need[IO], int(self._snapshot.allocatable[node, IO]))
+        return need
+
+    def add(self, nodes: Ints, asked: Sequence[int], runtime_ms: int | Ints) -> None:
+        """Pods that ask for so much (R,) start there and will run for so long (all of them, or (P,) each)."""
+        runs = [runtime_ms] * len(nodes) if isinstance(runtime_ms, int) else runtime_ms.tolist()
+        for node, runs_ms in zip(nodes.tolist(), runs, strict=True):
+            self._touched(node).take(self._need(node, asked), runs_ms)
+
+    def add_targets(self, nodes: Ints, asked: Sequence[int], runtime_ms: int) -> None:
+        """The same of pods whose inputs are copied there first: they start when all that is on its way has come."""
+        for node in nodes.tolist():
+            self._touched(node).promise(self._need(node, asked), runtime_ms, self._comes_ms(node))
+
+    def starts(self, asked: tuple[int, ...]) -> Ints:
+        """(N,) when a pod that asks for so much (R,) will find room, ms from now; `_NEVER` = on an empty node neither."""
+        starts = self._starts.get(asked)
+        if starts is None:
+            starts = self._starts[asked] = self._untouched(asked)
+            self._stale[asked] = set(self._queues)
+        for node in self._stale[asked]:
+            starts[node] = self._queues[node].start_ms(self._need(node, asked))
+        self._stale[asked].clear()
+        return starts
+
+    def _untouched(self, asked: tuple[int, ...]) -> Ints:
+        """(N,) the same by what runs alone."""
+        starts = np.full(len(self._free), _NEVER, dtype=np.int64)
+        held = np.ones(len(self._nodes), dtype=np.bool_)
+        at_once = np.ones(len(self._free), dtype=np.bool_)
+        for axis in [axis for axis, amount in enumerate(asked) if amount]:
+            need: int | Ints = asked[axis]
+            if axis == IO:
+                need = np.minimum(need, self._snapshot.allocatable[:, IO])
+            lacks = need - self._free[:, axis]
+            at_once &= lacks <= 0
+            sums = np.concatenate([[0], np.cumsum(self._amounts[:, axis])])
+            held &= sums[1:] - sums[self._bounds[self._nodes]] >= lacks[self._nodes]
+        when = np.flatnonzero(held)
+        nodes, first = np.unique(self._nodes[when], return_index=True)
+        starts[nodes] = self._left[when[first]]
+        starts[at_once] = 0
+        return starts
+
+    def earliest(self, fit: Assignment, full: Mask, runtime_ms: int, shortest_ms: int) -> Wait | None:
+        """Whether (some pods of) a bag should wait for a full node rather than go where there is room now.
+
+        A pod is done where its outputs are first on the node that gathers them, or first written if none does: it starts when its
+        inputs have come and the node has room, and its outputs are sent if it ran elsewhere. These are the costs by which its
+        node was chosen. The nodes that are waited for are noted in `ahead`, so that data can go there. Those of the bag that find
+        no room anywhere now will take what comes free there first.
+
+        Args:
+            fit: Where the bag would go now.
+            full: (N,) where nothing more finds room once it has.
+            runtime_ms: Of one pod.
+            shortest_ms: `shortest_wait_ms` of the profile.
         """
-        if not len(nodes):
-            return
-        cpu, io = asked[_CPU], asked[IO] if len(asked) > IO else 0
-        if len(nodes) == 1 and isinstance(runtime_ms, int):
-            self.work[nodes.item(0)] += cpu * runtime_ms
-        else:
-            np.add.at(self.work, nodes, cpu * runtime_ms)
-        if io:
-            self._add_io(nodes, io, runtime_ms)
-        if staged:
-            self.staged[nodes] = True
-
-    def _add_io(self, nodes: Ints, rate: int | Ints, runtime_ms: int | Ints) -> None:
-        """Pods will use so many bytes/s of the disks of these nodes for so long."""
-        if self.disks is not None:
-            np.add.at(self.io, nodes, self._part(nodes, rate) * np.minimum(runtime_ms, _LONGEST_MS))
-
-    def _part(self, nodes: Ints | int, rate: int | Ints) -> Ints:
-        """Millionths of the disks of these nodes; a pod that asks for more than a disk has gets all of it."""
-        assert self.disks is not None
-        disk = self.disks[nodes]
-        part: Ints = np.where(disk > 0, np.minimum(rate, disk) * _DISK // np.maximum(disk, 1), 0)
-        return part
-
-    def busy_ms(self) -> Ints:
-        """(N,) when nodes will have done all their work, from now on."""
-        work: Ints = self.work // self.cores
-        return work if self.disks is None else np.maximum(work, self.io // _DISK)
-
-    def _io_ms(self, node: int, asked: Sequence[int], runtime_ms: int) -> int:
-        """Millionths of the node's disk, times ms, of one pod."""
-        if self.disks is None or len(asked) <= IO or not asked[IO]:
-            return 0
-        return int(self._part(node, asked[IO])) * min(runtime_ms, _LONGEST_MS)
-
-    def at_home(self, fit: Assignment, full: Mask, runtime_ms: int, left: int) -> Wait | None:
-        """Whether (some pods of) a bag should wait for the gather node, where their outputs are collected.
-
-        If a pod runs elsewhere, its output is there once the pod has ended, and the bytes already on their way and its own have
-        arrived. If the pod waits, its output is there once the node has done its work and the pod's. The sooner is chosen, pod
-        by pod. `left`: `again` compares it to see whether anything was placed since.
-        """
-        group, local = fit.offer.group, fit.offer.local
-        home = group.home
-        if home is None or not full[home.node] or not fit.offer.tables[0].allowed[home.node]:
-            return None  # if it has room, its costs were weighed already
-        nodes = fit.spots[0].nodes
-        away = np.flatnonzero(nodes != home.node)
-        stays = self._stays(group, home, len(nodes) - len(away), len(away), runtime_ms)
-        if not stays.pods:
-            return None
-        if stays.pods == len(nodes):
-            shape = group.roles[0].shape
-            self.stayed[home.node, id(shape), local is None or bool(local[home.node])] = shape, left
-        keep = without(fit, away[len(away) - stays.pods :])
-        return Wait(self._stay(group, home, stays, runtime_ms), structs.replace(fit.offer.wanting(1)), keep)
-
-    def again(self, group: PodGroup, catalogue: Catalogue, left: int) -> Reason | None:
-        """Why a bag waits for its gather node, if a bag like it did in this cycle and nothing has been placed since.
-
-        Then there is still room elsewhere and none on that node. None = the bag has to be considered.
-        """
-        home, shape = group.home, group.roles[0].shape
-        if home is None or not self.stayed or group.gang or group.shut or group.staged_on:
-            return None
-        local = all(catalogue.is_on(dataset, home.node) for dataset in group.inputs)
-        if self.stayed.get((home.node, id(shape), local), (shape, -1))[1] != left or len(group.roles) > 1:
-            return None
-        runtime_ms = self._unknown_ms if group.runtime_ms is None else group.runtime_ms
-        stays = self._stays(group, home, 0, group.roles[0].count, runtime_ms)
-        return self._stay(group, home, stays, runtime_ms) if stays.pods == group.roles[0].count else None
-
-    def _stays(self, group: PodGroup, home: Home, there: int, away: int, runtime_ms: int) -> _Stays:
-        """How many of a bag's pods wait for the gather node, if `there` of them find room on it and `away` of them elsewhere.
-
-        The gather node's disk writes the outputs that arrive as well as those of its own pods. If that disk has more to do than
-        the link, no pod's output is gathered sooner because the pod waited.
-        """
-        snapshot, node = self._snapshot, home.node
-        asked, rate = group.roles[0].shape.requests, max(1, int(snapshot.nic_in[node]))
-        disk = 0 if self.disks is None else int(snapshot.disk_rate[node])
-        sends_ms = home.output_bytes * 1000 // (min(rate, disk) if disk else rate)
-        coming = home.coming_bytes + int(snapshot.inbound[node]) + snapshot.homeward.get(node, 0)
-        waited, cores = self.now - group.ready_ms, int(self.cores[node])
-        work, io = int(self.work[node]), int(self.io[node])
-        pod_io = self._io_ms(node, asked, runtime_ms)
-        written_ms = min(home.output_bytes * 1000 // disk, _LONGEST_MS) if disk else 0
-        first = dearest = waiting = 0
-        for _ in range(away):
-            here = there + waiting
-            start = max((work + here * asked[_CPU] * runtime_ms) // cores, (io + here * pod_io) // _DISK)
-            # Wherever they run, the gather node's disk writes what these pods write, and what arrives.
-            disk_ms = io // _DISK + (here + 1) * written_ms + (coming * 1000 // disk if disk else 0)
-            gone = max(max(runtime_ms, coming * 1000 // rate) + sends_ms, disk_ms)
-            if max(start + runtime_ms, disk_ms) < gone and waited < _PATIENCE * gone:
-                first = start if not waiting else first
-                waiting += 1
-                dearest = max(dearest, gone)
-            else:
-                coming += home.output_bytes
-        return _Stays(waiting, first, dearest)
-
-    def _stay(self, group: PodGroup, home: Home, stays: _Stays, runtime_ms: int) -> Reason:
-        """Count the waiting pods as work of their gather node. Returns why they wait."""
-        asked = group.roles[0].shape.requests
-        self.work[home.node] += stays.pods * asked[_CPU] * runtime_ms
-        self.io[home.node] += stays.pods * self._io_ms(home.node, asked, runtime_ms)
-        seconds = (stays.first_ms + 999) // 1000
-        text = f"its output is gathered on a node that has room in about {seconds} s; elsewhere it would be there later"
-        numbers = {"wait_ms": stays.first_ms, "copy_ms": stays.dearest_ms}
-        return Reason(group.key, ReasonCode.WAITING_FOR_LOCALITY, text, numbers, self.now + stays.first_ms)
-
-    def rather(self, fit: Assignment, full: Mask, runtime_ms: int, shortest_ms: int) -> Wait | None:
-        """Whether (some pods of) a bag should wait for another node than copy to where there is room now.
-
-        A pod that waits can start when the node has done its work and the data have come, which may be sooner than when they
-        have come to where it could go now. The nodes that are waited for are noted in `ahead`, so that data can go there.
-        Those of the bag that find no room anywhere now will take what comes free there first.
-        """
-        group, missing = fit.offer.group, fit.offer.missing
-        if missing is None:
-            return None
-        table, nodes = fit.offer.tables[0], fit.spots[0].nodes
-        if not (table.allowed & full).any():
-            return None
-        stage = fit.offer.stage_ms(len(missing))
-        costs = stage[nodes]
-        dearest_first = np.argsort(-costs, kind="stable")
-        if int(costs.max()) < shortest_ms:
-            return None
-        if table.count > fit.pods:
-            self.foresee(fit.offer, table.count - fit.pods, runtime_ms)
-        waited, waiting, first = self.now - group.ready_ms, 0, 0
-        for at in dearest_first.tolist():
-            cost = int(costs[at])
-            if cost < shortest_ms or waited > _PATIENCE * cost:
-                break
-            best, start = self._first(stage, table.allowed & full)
-            if start >= cost:
-                break
-            first = first or start
-            waiting += 1
-            self._promise(group, best, 1, runtime_ms)
-        if not waiting:
-            return None
+        offer, group, nodes = fit.offer, fit.offer.group, fit.spots[0].nodes
+        stage, gather = offer.stage_ms(len(full)), _gather_ms(offer)
+        costs = stage[nodes] if gather is None else stage[nodes] + gather[nodes]
         dearest = int(costs.max())
+        awaited = offer.tables[0].allowed & full
+        if dearest < shortest_ms or not awaited.any():
+            return None
+        if offer.missing is not None and offer.tables[0].count > fit.pods:
+            self.foresee(offer, offer.tables[0].count - fit.pods, runtime_ms)
+        dearest_first = np.argsort(-costs, kind="stable")
+        own = nodes[full[nodes]].tolist()
+        before = {node: self._touched(node).copy() for node in set(own)}
+        for node in own:  # there they will run, if they do not wait
+            self._promise(group, node, runtime_ms, int(stage[node]))
+        behind, each = self._written_ms(group, runtime_ms)
+        chosen: list[int] = []
+        first = 0
+        for cost in costs[dearest_first[: _WAITING - self.waiting]].tolist():
+            best, done = self._first(group, stage, gather, awaited)
+            if cost < shortest_ms or max(done, behind + (len(chosen) + 1) * each) >= cost:
+                break
+            first = first or done
+            chosen.append(best)
+            self._promise(group, best, runtime_ms, int(stage[best]))
+        for node, queue in before.items():  # the cycle says by `add` which of them go
+            self._touched(node)
+            self._queues[node] = queue
+        if not chosen:
+            return None
+        for node in chosen:
+            self.ahead.setdefault((group.key, node), None)
+            if node in before:
+                self._promise(group, node, runtime_ms, int(stage[node]))
+        self.waiting += len(chosen)
+        there = np.zeros(len(full), dtype=np.bool_)
+        there[chosen] = True
+        at_home = group.home is not None and chosen[0] == group.home.node
+        reason = self._reason(group, first, dearest, gathered=at_home and not stage[chosen[0]])
+        return Wait(reason, offer.wanting(1).only(there), without(fit, dearest_first[: len(chosen)]))
+
+    def _reason(self, group: PodGroup, wait_ms: int, copy_ms: int, *, gathered: bool) -> Reason:
         text = (
-            f"another node has done its work and has its data in about {(first + 999) // 1000} s; "
-            f"where there is room now they would be in {(dearest + 999) // 1000} s"
+            f"another node has room, and its data, in about {_s(wait_ms)} s; "
+            f"where there is room now they would be in {_s(copy_ms)} s"
         )
-        reason = Reason(
-            group.key,
-            ReasonCode.WAITING_FOR_LOCALITY,
-            text,
-            {"wait_ms": first, "copy_ms": dearest},
-            self.now + first,
-        )
-        return Wait(reason, fit.offer.wanting(1), without(fit, dearest_first[:waiting]))
+        if gathered:
+            text = (
+                f"its outputs are gathered on a node that has room in about {_s(wait_ms)} s; "
+                "elsewhere they would be there later"
+            )
+        numbers = {"wait_ms": wait_ms, "copy_ms": copy_ms}
+        return Reason(group.key, ReasonCode.WAITING_FOR_LOCALITY, text, numbers, self.now + wait_ms)
+
+    def _written_ms(self, group: PodGroup, runtime_ms: int) -> tuple[int, int]:
+        """How much later than a pod's end its gather node's disk has written what is on its way, and how long that takes for the
+        outputs of one pod, which it writes wherever the pod runs; (0, 0) where there is no such node, or its rate is not known.
+        """
+        home, snapshot = group.home, self._snapshot
+        disk = 0 if home is None else int(snapshot.disk_rate[home.node])
+        if home is None or not disk:
+            return 0, 0
+        coming = home.coming_bytes + int(snapshot.inbound[home.node]) + snapshot.homeward.get(home.node, 0)
+        return coming * 1000 // disk - runtime_ms, min(home.output_bytes * 1000 // disk, _LONGEST_MS)
 
     def foresee(self, offer: PlacementRequest, count: int, runtime_ms: int) -> None:
         """Forecast where pods that find no room now will probably run, so that their data can go there."""
-        missing = offer.missing
-        if missing is None:
+        allowed = offer.tables[0].allowed
+        if offer.missing is None or not allowed.any():
             return
-        stage, allowed = offer.stage_ms(len(missing)), offer.tables[0].allowed
-        if not allowed.any():
-            return
+        stage = offer.stage_ms(len(allowed))
         for _ in range(count):
-            if self.thoughts >= _THOUGHTS:
+            if self.forecast >= _THOUGHTS:
                 return
-            best, start = self._first(stage, allowed)
+            best, start = self._first(offer.group, stage, None, allowed)
             if start > _FURTHEST_MS:
                 return
-            self._promise(offer.group, best, 1, runtime_ms)
+            self.forecast += 1
+            self._promise(offer.group, best, runtime_ms, int(stage[best]))
+            self.ahead.setdefault((offer.group.key, best), None)
 
-    def _first(self, stage: Ints, allowed: Mask) -> tuple[int, int]:
-        """(node, ms) where a pod can start first, once the node has done its work and the data are there."""
-        busy = self.busy_ms()
-        start = np.where(self.staged, busy + stage, np.maximum(busy, stage))
-        best = int(np.argmin(np.where(allowed, start, _NEVER)))
-        return best, int(start[best])
+    def _first(self, group: PodGroup, stage: Ints, gather: Ints | None, allowed: Mask) -> tuple[int, int]:
+        """(node, ms) where a pod is done first, its runtime left out."""
+        done = np.maximum(self.starts(group.roles[0].shape.requests), stage)
+        done = np.where(allowed & (done < _NEVER), done if gather is None else done + gather, _NEVER)
+        best = int(np.argmin(done))
+        return best, int(done[best])
 
-    def _promise(self, group: PodGroup, node: int, pods: int, runtime_ms: int) -> None:
-        self.thoughts += 1
-        asked = group.roles[0].shape.requests
-        cpu = asked[_CPU]
-        self.work[node] += pods * cpu * runtime_ms
-        self.io[node] += pods * self._io_ms(node, asked, runtime_ms)
-        self.awaited[node, _CPU] = self.awaited.get((node, _CPU), 0) + pods * cpu
-        self.ahead.setdefault((group.key, node), None)
+    def _promise(self, group: PodGroup, node: int, runtime_ms: int, ready_ms: int) -> None:
+        """A pod of a group will run there after what was promised before, and not before its inputs have come."""
+        self._touched(node).promise(self._need(node, group.roles[0].shape.requests), runtime_ms, ready_ms)
+
+
+def _gather_ms(offer: PlacementRequest) -> Ints | None:
+    """(N,) ms by which its outputs come later to the node that gathers them; None = none does."""
+    for name, cost in offer.terms[0] if offer.terms else ():
+        if name == "gather":
+            return cost
+    return None

@@ -253,9 +253,6 @@ class Reservations:
         self.taken: list[Taken] = []
         self.everywhere: Mask = np.ones(len(snapshot), dtype=np.bool_)
         self._calendars: dict[bool, tuple[int, Calendar]] = {}  #: and of `taken`, how many it knows
-        self._soonest: tuple[int, int] | None = (
-            None  #: the first end of all, and how many of `taken` it knows
-        )
         self._deadline = 0  #: ms; what would run beyond it stays off the reserved room
 
     def too_long(self, group: PodGroup) -> bool:
@@ -274,20 +271,6 @@ class Reservations:
     def calendar(self) -> Calendar:
         """When room is expected to be free, this cycle's placements included."""
         return self._fresh(late=False)
-
-    def soonest(self) -> int:
-        """When the first of what holds room is expected to end, this cycle's placements included: as the calendar says, but cheap
-        to ask for again once more has been placed.
-        """
-        if self._soonest is None:
-            ends = self.calendar().ends
-            self._soonest = int(ends[0]) if len(ends) else _NEVER, len(self.taken)
-        moment, known = self._soonest
-        for part in self.taken[known:]:
-            end = part.end_ms if isinstance(part.end_ms, int) else int(part.end_ms.min(initial=_NEVER))
-            moment = min(moment, end)
-        self._soonest = moment, len(self.taken)
-        return moment
 
     def late_calendar(self) -> Calendar:
         """When one can count on it."""

@@ -293,13 +293,19 @@ def test_only_as_many_wait_as_will_start_before_a_copy_would_be_there() -> None:
     assert codes(plan) == {1: "WaitingForLocality"}
 
 
-def test_who_has_waited_very_long_waits_for_no_queue() -> None:
-    """The same five, ready for twenty times what a copy costs: two wait for the cores that end next, the others move."""
+def test_a_node_whose_tasks_do_not_end_is_not_waited_for() -> None:
+    """What runs beside the data is overdue by so much that it is expected to take longer yet than a copy: all five move."""
     snapshot, catalogue, reads = with_data(2, 8)
-    run(snapshot, "r", 0, 2, NOW + 20 * SECOND)
-    late = bag(1, 5, inputs=(reads,), runtime_ms=60 * SECOND, ready_ms=NOW - 2_860 * SECOND)
-    plan = decide(snapshot, late, catalogue=catalogue)
-    assert nodes(plan) == {1: [[1, 1, 1]]}
+    run(snapshot, "r", 0, 2, NOW - 20 * SECOND, since_ms=NOW - 1_400 * SECOND)
+    plan = decide(snapshot, bag(1, 5, inputs=(reads,), runtime_ms=60 * SECOND), catalogue=catalogue)
+    assert nodes(plan) == {1: [[1, 1, 1, 1, 1]]}
+
+
+def test_a_bag_does_not_wait_for_room_that_its_own_pods_take() -> None:
+    """Two of three find room beside the data and run for five minutes. The third, for which a copy takes two, moves at once."""
+    snapshot, catalogue, reads = with_data(2, 8)
+    plan = decide(snapshot, bag(1, 3, inputs=(reads,), runtime_ms=300 * SECOND), catalogue=catalogue)
+    assert nodes(plan) == {1: [[0, 0, 1]]}
 
 
 def test_a_copy_that_takes_next_to_nothing_is_not_waited_for() -> None:

@@ -24,6 +24,7 @@ FORBIDDEN = {
 }
 PURE = {
     "__future__",
+    "bisect",
     "collections",
     "copy",
     "dataclasses",
