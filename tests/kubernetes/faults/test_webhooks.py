@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flowsched.cluster.kubernetes.pods import controller
 from tests.kubernetes.faults.webhook import Webhook, webhook
 from tests.kubernetes.faults.world import ENDLESS, World, attempts, bag, document, gang
 from tests.kubernetes.hollow.controlplane import ControlPlane
@@ -38,6 +39,24 @@ async def test_fault_25_a_webhook_denies(world: World, at_create: Webhook, kind:
     async with world.serving() as running:
         made = await running.service.submit(document(gang(2, retry={"attempts": 1})))
         view = await running.ended(made.id)
+        assert view.state == "FAILED"
+        assert "no such work here" in view.reason
+        await world.nothing_left(running)
+
+
+async def test_fault_25_a_gang_ends_though_the_webhook_denies_tombstones_too(
+    world: World, at_create: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One member is denied while the server still decides about the other. The engine withdraws that one; the tombstone that would
+    take its name is a pod, and denied as well. The controller waits until the server must have decided. Real API
+    server and webhook.
+    """
+    monkeypatch.setattr(controller, "REQUEST_S", 3.0)
+    at_create.decide = lambda request: "no such work here" if request["kind"]["kind"] == "Pod" else ""
+    at_create.slow_once = "-1-0"
+    async with world.serving() as running:
+        made = await running.service.submit(document(gang(2, retry={"attempts": 1})))
+        view = await running.ended(made.id, 60.0)
         assert view.state == "FAILED"
         assert "no such work here" in view.reason
         await world.nothing_left(running)

@@ -41,6 +41,8 @@ EventSink = Callable[[ClusterEvent], None]
 End = PodEnded | PodGone
 #: A tombstone stays so long: no leader sleeps longer and is still connected.
 TOMBSTONE_MS: Final = 6 * 3_600_000
+#: An API server decides about a request within so many seconds (its `--request-timeout` is 60 s by default), or never.
+REQUEST_S: Final = 65.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,7 +404,26 @@ class PodController:
                     await self._bind(pod)
                 return
             if answer is not None:
-                self._hold(pod, judge(answer).reason, answer.message)
+                verdict = judge(answer)
+                self._hold(pod, verdict.reason, answer.message)
+                if isinstance(verdict, Permanent):
+                    await self._wait_out(pod, reason)
+                    return
+            await backoff.wait()
+
+    async def _wait_out(self, pod: DesiredPod, reason: str) -> None:
+        """See whether a pod comes of a create that is on its way, where a policy forbids tombstones as well as pods."""
+        loop, backoff = asyncio.get_running_loop(), Backoff()
+        end = loop.time() + REQUEST_S
+        while pod.end is None:
+            late = loop.time() >= end
+            if await self._api.read(pod.name, self._explain(pod)) is not None:
+                if await self._take_existing(pod) and not pod.released:
+                    await self._bind(pod)
+                return
+            if late:
+                self._report_end(pod, self._gone(pod, reason))
+                return
             await backoff.wait()
 
     async def _withdraw(self, pod: DesiredPod, before: asyncio.Task[None] | None, reason: str) -> None:
