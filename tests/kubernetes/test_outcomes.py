@@ -313,6 +313,19 @@ def test_a_container_that_the_kubelet_has_lost() -> None:
     assert final(pod("Failed", STAGED, lost)) == PodGone("fs-a", NOW, "ContainerStatusUnknown", True)
 
 
+def test_a_container_that_ran_when_its_node_lost_power() -> None:
+    """The runtime, containerd 2.4, says so after the restart, of the task, of a step before it, and of stage-in. A program that
+    ends with 255 is another matter, and no signal has killed it.
+    """
+    cut = ended("task", 255, "Unknown")
+    assert final(pod("Failed", STAGED, cut)) == PodGone("fs-a", NOW, "ContainerStatusUnknown", True)
+    staging = ended("stage-in", 255, "Unknown")
+    assert final(pod("Failed", staging)) == PodGone("fs-a", NOW, "ContainerStatusUnknown", False)
+    own = final(pod("Failed", STAGED, ended("task", 255, "Error")))
+    assert isinstance(own, PodEnded)
+    assert (own.exit_code, own.message) == (255, "")
+
+
 @pytest.mark.parametrize(
     ("seen", "started"),
     [

@@ -146,6 +146,10 @@ _NOT_RUNNABLE: Final = 126
 _START_REASONS: Final = frozenset({"StartError", "ContainerCannotRun"})
 #: What a kubelet writes when it has lost track of a container: the node was restarted, say.
 _LOST_TRACK: Final = "ContainerStatusUnknown"
+#: What containerd says of a container that ran when the node went down: reason and exit code.
+_CUT_OFF: Final = ("Unknown", 255)
+#: Exit codes from 128 to here name the signal that killed a program: Linux has 64 signals.
+_LAST_SIGNAL_CODE: Final = 128 + 64
 #: Reasons of failed pods that may have run even where no container's status says so.
 _INTERRUPTED: Final = frozenset({"Evicted", "Preempting", "NodeShutdown", "NodeLost", "PodDeleted"})
 #: A word of the kubelet's that says too little.
@@ -226,7 +230,7 @@ class _Seen:
         steps = []
         for number, name in enumerate(self.steps):
             ended = self.terminated(name)
-            if ended is None or ended.reason in _START_REASONS or ended.reason == _LOST_TRACK:
+            if ended is None or ended.reason in _START_REASONS or _is_lost(ended):
                 break
             ends = told.stdio[number] if told is not None and number < len(told.stdio) else ("", "")
             moments = (_moment(ended.started_at) or self.now_ms, _moment(ended.finished_at) or self.now_ms)
@@ -350,7 +354,7 @@ def _failed(seen: _Seen) -> Final_:
         return seen.ended(TIMEOUT_CODE, "Timeout", status.message + early)
     if reason:
         return seen.gone(reason, _may_have_run(seen) if reason in _INTERRUPTED else None)
-    if task is None or task.reason == _LOST_TRACK:
+    if task is None or _is_lost(task):
         return _never_ended(seen, task)
     if _was_released(seen):
         return seen.ended(task.exit_code, "Released")
@@ -376,6 +380,11 @@ def _never_ended(seen: _Seen, task: Terminated | None) -> Final_:
     return seen.gone("PodFailed", _may_have_run(seen))
 
 
+def _is_lost(ended: Terminated) -> bool:
+    """Whether nothing is known of how a container ended, since its node or its runtime went down under it."""
+    return ended.reason == _LOST_TRACK or (ended.reason, ended.exit_code) == _CUT_OFF
+
+
 def _step_failed(seen: _Seen, name: str, step: Terminated) -> Final_:
     """A container before the task failed: the task never ran."""
     told = read_staged(step.message)
@@ -383,7 +392,7 @@ def _step_failed(seen: _Seen, name: str, step: Terminated) -> Final_:
         return seen.gone("InputLost", started=False, lost=told.lost)
     if name == STAGE_IN and step.exit_code == UNREACHABLE:
         return seen.gone(told.reason or "AgentUnreachable", started=False)
-    if step.reason == _LOST_TRACK:
+    if _is_lost(step):
         return seen.gone(_LOST_TRACK, started=False)
     words = told.message or step.message
     if name == STAGE_IN and step.exit_code == NOT_LAID:
@@ -399,7 +408,7 @@ def _task_failed(seen: _Seen, task: Terminated) -> PodEnded:
     if task.reason == "OOMKilled":
         return seen.ended(OOM_CODE, "OOMKilled", task.message or "it used more memory than it may")
     message = task.message
-    if not message and task.exit_code > 128:
+    if not message and 128 < task.exit_code <= _LAST_SIGNAL_CODE:
         message = f"killed by signal {task.exit_code - 128}"
     steps = seen.steps
     if not message and len(steps) > 1:

@@ -23,7 +23,7 @@ from .outputs import Refused, collect
 from .records import Record, follow_clock, fullness, is_full, poke, wall_ms, write_end
 from .room import with_room
 from .secret_values import SecretError, read_secrets
-from .task import StartError, Task, link_inputs, release_grace_s, supervise, take_lock
+from .task import LAST_SIGNAL_CODE, StartError, Task, link_inputs, release_grace_s, supervise, take_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def carry_out(task: Task, wake: int, container: Contained | None) -> None:
     used = usage(task, before)
     if code == 0 and not reason:
         outputs, reason, message = published(task)
-    elif code > 128 and not reason:
+    elif 128 < code <= LAST_SIGNAL_CODE and not reason:
         message = f"killed by signal {code - 128}"
     if left:
         message += f"; these processes do not die: {left}"

@@ -14,7 +14,7 @@ from .records import Record, is_full
 from .return_code import CODE_BYTES, code_in
 from .room import with_room
 from .steps import Ending, run_steps
-from .task import release_grace_s
+from .task import LAST_SIGNAL_CODE, release_grace_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Contained:
         self.deliver(ending)
         if ending.reason != "Released":
             self.leave()
-        if ending.code > 128 and not ending.reason and not ending.message:
+        if 128 < ending.code <= LAST_SIGNAL_CODE and not ending.reason and not ending.message:
             ending.message = f"killed by signal {ending.code - 128}"
         if ending.undead:
             ending.message += f"; these processes do not die: {ending.undead}"

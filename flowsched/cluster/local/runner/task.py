@@ -16,6 +16,8 @@ from .outputs import Refused
 from .records import Record, wall_ms, write_record
 
 TIMEOUT_GRACE_S = 5.0
+#: Exit codes from 129 to here name the signal that killed a program: Linux has 64 signals. 255 is what `exit -1` gives.
+LAST_SIGNAL_CODE = 128 + 64
 FOREVER = float("inf")
 
 
