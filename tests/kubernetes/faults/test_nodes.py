@@ -247,14 +247,20 @@ async def _bury(world: World) -> None:
 
 WAITING = {
     "pull": ("ImagePullBackOff", 'Back-off pulling image "none": manifest unknown', PodTimeouts(start_s=8.0)),
+    "registry": (
+        "ImagePullBackOff",
+        'Back-off pulling image "none": ErrImagePull: dial tcp 127.0.0.1:5000: connect: connection refused',
+        PodTimeouts(pull_s=8.0),
+    ),
     "creating": ("ContainerCreating", "", PodTimeouts(bound_s=5.0)),
 }
 
 
 @pytest.mark.parametrize("what", WAITING)
 async def test_fault_37_a_pod_that_does_not_start(silent_world: World, what: str) -> None:
-    """An image that is never pulled, a container that is always being created: the reason is told, and after its time the pod goes
-    and its gang with it. Real API server, with a kubelet of the test's own; the times are 8 and 5 s instead of 5 and 60 minutes.
+    """An image that is never pulled, a registry that is never reached, a container that is always being created: the reason is
+    told, and after its time the pod goes and its gang with it. Real API server, with a kubelet of the test's own; the times are
+    8, 8 and 5 s instead of 5, 15 and 60 minutes.
     """
     world = silent_world
     reason, message, timeouts = WAITING[what]
@@ -262,11 +268,11 @@ async def test_fault_37_a_pod_that_does_not_start(silent_world: World, what: str
         made = await running.service.submit(document(gang(2, retry={"attempts": 1})))
         pods = await world.witness.until(lambda: _bound(world, 2))
         await _say(world, pods[0].pod.metadata.name, reason, message)
-        if what == "pull":
+        if what != "creating":
             await running.until(lambda: _explained(running, made.id, reason))
             view = await running.ended(made.id)
             assert view.state == "FAILED"
-            assert "manifest unknown" in view.reason
+            assert message.rpartition(": ")[2] in view.reason
         else:
             await world.witness.until(
                 lambda: len(world.witness.tasks()) >= 4

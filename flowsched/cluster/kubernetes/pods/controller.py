@@ -32,7 +32,7 @@ from flowsched.cluster.kubernetes.orders import LIFE_MS
 from flowsched.cluster.kubernetes.pods.gang_objects import GangObjects
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
 from flowsched.cluster.kubernetes.pods.pod_api import QUOTA, Doubt, PodApi
-from flowsched.cluster.kubernetes.pods.status import Waiting, outcome
+from flowsched.cluster.kubernetes.pods.status import PULLS, Waiting, outcome
 from flowsched.executor.protocol import ClusterEvent, Pod, PodEnded, PodGone, PodHeld, PodStarted
 
 log = structlog.get_logger(__name__)
@@ -51,12 +51,14 @@ class PodTimeouts:
 
     Args:
         start_s: A pod that cannot start for a reason that waiting does not change is given up.
+        pull_s: A pod is given up whose image cannot be pulled for a reason that may pass: its registry is not reached, or is busy.
         bound_s: A pod that has a node and does not start is given up, whatever its kubelet says of it.
         quota_s: A gang that a quota keeps from being whole gives back the pods it has: two such gangs would wait for each other.
         stray_s: An ended pod that the engine does not know is removed: the service was killed before it could do so.
     """
 
     start_s: float = 300.0
+    pull_s: float = 900.0
     bound_s: float = 3600.0
     quota_s: float = 60.0
     stray_s: float = 15.0
@@ -77,7 +79,10 @@ class DesiredPod:
         None  #: what is reported once it is deleted, where the controller deletes it
     )
     held: tuple[str, str] = ("", "")  #: the reason and message that were reported last
-    stuck_since: float | None = None  #: on the loop's clock: it waits for what will not come
+    stuck_since: float | None = (
+        None  #: on the loop's clock: it waits for what will not come, or an image that does not
+    )
+    patience_s: float = 0.0  #: how long it may be stuck
     bound_since: float | None = None  #: it has a node, and has not started
     doubt: Doubt = field(default_factory=Doubt)  #: whether there may be a pod of its name, now or soon
     task: asyncio.Task[None] | None = None
@@ -485,10 +490,11 @@ class PodController:
         now = asyncio.get_running_loop().time()
         if bound and pod.bound_since is None:
             pod.bound_since = now
-        if not waiting.permanent:
+        if not waiting.permanent and waiting.reason not in PULLS:
             pod.stuck_since = None
         elif pod.stuck_since is None:
             pod.stuck_since = now
+        pod.patience_s = self._timeouts.start_s if waiting.permanent else self._timeouts.pull_s
         self._hold(pod, waiting.reason, waiting.message)
 
     def _hold(self, pod: DesiredPod, reason: str, message: str) -> None:
@@ -555,7 +561,7 @@ class PodController:
     def _give_up_stuck(self, pod: DesiredPod, now: float) -> None:
         """Give up a pod that has not started for too long (FAULTS.md row 37)."""
         reason, message = pod.held
-        if pod.stuck_since is not None and now - pod.stuck_since > self._timeouts.start_s:
+        if pod.stuck_since is not None and now - pod.stuck_since > pod.patience_s:
             pod.stuck_since = None
             end = self._refused(pod, "StartFailed", f"{reason}: {message}")
             self._background.begin(self._give_up(pod, end))

@@ -60,10 +60,10 @@ _PERMANENT: Final = frozenset(
         "ErrImageNeedsCommand",
     }
 )
+#: The kubelet could not pull an image, and will try again.
+PULLS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
 #: These depend on what the registry or the runtime says.
-_ASK_THE_MESSAGE: Final = frozenset(
-    {"ErrImagePull", "ImagePullBackOff", "RunContainerError", "CreateContainerError"}
-)
+_ASK_THE_MESSAGE: Final = PULLS | {"RunContainerError", "CreateContainerError"}
 #: What registries and runtimes say of what will never be there, or never be allowed.
 _HOPELESS: Final = (
     "not found",
