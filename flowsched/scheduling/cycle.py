@@ -233,7 +233,7 @@ class _Cycle:
         if fit.offer.group.home is None and (first is None or not first[fit.spots[0].nodes].any()):
             return None  # all is there
         runtime, horizon = runtime_of(fit.offer.group, self.state.profile), self.open_horizon()
-        full = fit.full(self.state.room.rows(fit.offer.axes, fit.offer.local, None))
+        full = fit.full(self.state.room.rows(fit.offer.axes, fit.offer.local, fit.long))
         return horizon.earliest(fit, full, runtime, self.state.profile.shortest_wait_ms)
 
     def open_horizon(self) -> AvailableTimes:

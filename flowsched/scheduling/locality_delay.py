@@ -336,7 +336,7 @@ class AvailableTimes:
             shortest_ms: `shortest_wait_ms` of the profile.
         """
         offer, group, nodes = fit.offer, fit.offer.group, fit.spots[0].nodes
-        stage, gather = offer.stage_ms(len(full)), _gather_ms(offer)
+        stage, gather = offer.stage_ms(len(full)), self._gather_ms(offer, runtime_ms)
         costs = stage[nodes] if gather is None else stage[nodes] + gather[nodes]
         dearest = int(costs.max())
         awaited = offer.tables[0].allowed & full
@@ -388,6 +388,22 @@ class AvailableTimes:
         numbers = {"wait_ms": wait_ms, "copy_ms": copy_ms}
         return Reason(group.key, ReasonCode.WAITING_FOR_LOCALITY, text, numbers, self.now + wait_ms)
 
+    def _gather_ms(self, offer: PlacementRequest, runtime_ms: int) -> Ints | None:
+        """(N,) ms by which its outputs come later to the node that gathers them than if it ran there; None = none does.
+
+        What is copied to that node meanwhile uses the same link.
+        """
+        home = offer.group.home
+        cost = next((ms for name, ms in offer.terms[0] if name == "gather"), None) if offer.terms else None
+        if home is None or cost is None or not self._snapshot.inbound[home.node]:
+            return cost
+        rate = max(1, int(self._snapshot.nic_in[home.node]))
+        coming = home.coming_bytes + self._snapshot.homeward.get(home.node, 0)
+        both = coming + int(self._snapshot.inbound[home.node])
+        more = max(0, both * 1000 // rate - runtime_ms) - max(0, coming * 1000 // rate - runtime_ms)
+        later: Ints = np.where(cost > 0, cost + more, cost)
+        return later
+
     def _written_ms(self, group: PodGroup, runtime_ms: int) -> tuple[int, int]:
         """How much later than a pod's end its gather node's disk has written what is on its way, and how long that takes for the
         outputs of one pod, which it writes wherever the pod runs; (0, 0) where there is no such node, or its rate is not known.
@@ -425,11 +441,3 @@ class AvailableTimes:
     def _promise(self, group: PodGroup, node: int, runtime_ms: int, ready_ms: int) -> None:
         """A pod of a group will run there after what was promised before, and not before its inputs have come."""
         self._touched(node).promise(self._need(node, group.roles[0].shape.requests), runtime_ms, ready_ms)
-
-
-def _gather_ms(offer: PlacementRequest) -> Ints | None:
-    """(N,) ms by which its outputs come later to the node that gathers them; None = none does."""
-    for name, cost in offer.terms[0] if offer.terms else ():
-        if name == "gather":
-            return cost
-    return None

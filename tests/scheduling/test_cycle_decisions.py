@@ -11,7 +11,7 @@ from scheduling_cases import GIB, SECOND, bag, cluster, gang, group, node, role,
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.placement.cost_table import bundle_on
 from flowsched.scheduling.plan import Plan, ReasonCode
-from flowsched.scheduling.pod_group import PodGroup, Shape
+from flowsched.scheduling.pod_group import Home, PodGroup, Shape
 from flowsched.scheduling.policy.framework import PROFILES, Profile
 from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.scheduling.state.claims import Claim, ClaimKind
@@ -299,6 +299,21 @@ def test_a_node_whose_tasks_do_not_end_is_not_waited_for() -> None:
     run(snapshot, "r", 0, 2, NOW - 20 * SECOND, since_ms=NOW - 1_400 * SECOND)
     plan = decide(snapshot, bag(1, 5, inputs=(reads,), runtime_ms=60 * SECOND), catalogue=catalogue)
     assert nodes(plan) == {1: [[1, 1, 1, 1, 1]]}
+
+
+def test_room_that_is_reserved_counts_as_full() -> None:
+    """The first waits for its gather node, and three of the four cores there are reserved for it in 5 s. Two are free, but the
+    second would hold them for longer. It waits too: elsewhere its outputs would take 92 s to get there.
+    """
+    snapshot = cluster(4, 8)
+    run(snapshot, "r", 0, 2, NOW + 5 * SECOND)
+    home = Home(0, 10 * GIB)
+    first = bag(1, 1, shape(3), home=home, runtime_ms=60 * SECOND, rank_ms=2)
+    second = bag(2, 1, shape(2), home=home, runtime_ms=60 * SECOND, rank_ms=1)
+    plan = decide(snapshot, first, second)
+    assert nodes(plan) == {}
+    assert codes(plan) == {1: "WaitingForLocality", 2: "WaitingForLocality"}
+    assert [(r.group, r.start_ms) for r in plan.reservations] == [(1, NOW + 5 * SECOND)]
 
 
 def test_a_bag_does_not_wait_for_room_that_its_own_pods_take() -> None:
