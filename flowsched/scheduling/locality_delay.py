@@ -45,7 +45,7 @@ class Wait:
 def wait_for_data(
     fit: Assignment, earliest: Earliest, promised: bool, now: int, shortest_ms: int
 ) -> Wait | None:
-    """Whether a gang, or a group whose inputs were copied for it, should wait for a node that has its data.
+    """Whether a gang, or a group with inputs that were copied for it, should wait for a node that has its data.
 
     Args:
         fit: Where it would go now.
@@ -287,7 +287,7 @@ class AvailableTimes:
             self._touched(node).take(self._need(node, asked), runs_ms)
 
     def add_targets(self, nodes: Ints, asked: Sequence[int], runtime_ms: int) -> None:
-        """The same of pods whose inputs are copied there first: they start when all that is on its way has come."""
+        """The same of pods with inputs that are copied there first: they start when all that is on its way has come."""
         for node in nodes.tolist():
             self._touched(node).promise(self._need(node, asked), runtime_ms, self._comes_ms(node))
 

@@ -51,7 +51,7 @@ class PodTimeouts:
 
     Args:
         start_s: A pod that cannot start for a reason that waiting does not change is given up.
-        pull_s: A pod is given up whose image cannot be pulled for a reason that may pass: its registry is not reached, or is busy.
+        pull_s: An image cannot be pulled for a reason that may pass (its registry is not reached, or is busy): the pod is given up.
         bound_s: A pod that has a node and does not start is given up, whatever its kubelet says of it.
         quota_s: A gang that a quota keeps from being whole gives back the pods it has: two such gangs would wait for each other.
         stray_s: An ended pod that the engine does not know is removed: the service was killed before it could do so.
