@@ -14,7 +14,7 @@ TRACES ?=
 MINUTES ?= 5
 SEED ?= 1
 
-.PHONY: help demo demo-kubernetes test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-test spark-test clients postgres format schema clean
+.PHONY: help demo demo-kubernetes test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-node kube-test spark-test images lock clients postgres format schema clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -82,12 +82,18 @@ blackbox: $(STAMPS)/test ## strangers, faults and a judge, on each database: mak
 kube-assets: ## build etcd, kube-apiserver, kube-scheduler, kubectl, helm for the tests (needs Go; minutes the first time)
 	sh tests/tools/install_kube.sh
 
+kube-node: ## build kubelet, kube-proxy, containerd, CoreDNS and the images for real nodes (Linux, root; needs Go; minutes the first time)
+	sh tests/tools/install_nodes.sh
+
 kube-test: $(STAMPS)/test ## all tests on a real API server; a missing one is a failure
 	FLOWSCHED_REQUIRE_KUBE=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile tests/kubernetes tests/deploy
 
 spark-test: $(STAMPS)/test ## Spark's own client on a real API server (fetches pyspark, 450 MB; needs Java)
 	test -x $(SPARK)/bin/spark-submit || { $(PYTHON) -m venv $(SPARK) && $(SPARK)/bin/python -m pip install --quiet pyspark==4.3.0; }
 	FLOWSCHED_SPARK_PYTHON=$(SPARK)/bin/python FLOWSCHED_REQUIRE_KUBE=1 $(BIN)/python -m pytest tests/kubernetes/spark
+
+images: ## build the container images of the tests: samtools, numpy, flowsched's own (needs buildah and mmdebstrap)
+	sh tests/tools/install_images.sh
 
 clients: $(VENV)/bin/python ## install the real TES clients of the tests: py-tes 1.1 and 0.4, Snakemake 9 (half a minute the first time)
 	PYTHON=$(BIN)/python sh tests/tools/install_clients.sh
@@ -98,6 +104,11 @@ postgres: ## install a PostgreSQL server for the tests, if there is none (Debian
 format: $(STAMPS)/test ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+LOCK := uv pip compile -q --generate-hashes --python-version 3.11 --python-platform linux --exclude-newer '7 days' --no-annotate --no-header
+lock: ## write deploy/requirements*.txt anew: what the image installs, by hash, nothing younger than a week (needs uv)
+	$(LOCK) pyproject.toml --extra kubernetes --extra objectstore --extra postgresql --extra wdl -o deploy/requirements.txt
+	echo hatchling | $(LOCK) - -o deploy/requirements-build.txt
 
 schema: $(STAMPS)/test ## write the published JSON Schema anew
 	$(BIN)/python -m flowsched.workflow.document.schema

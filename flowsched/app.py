@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from flowsched.control.profiles import ProfileBook
 
 DEFAULT_PORT: Final = 8470
-IMAGES: Final = ("ignore", "refuse")
+IMAGES: Final = ("use", "ignore")
 #: Crockford's alphabet in lower case: no i, l, o, u, so that ids can be read aloud.
 #: When the garbage collector looks, see `spare_the_collector`.
 COLLECT: Final = (25_000, 20, 50)
@@ -71,7 +71,10 @@ class Settings:
         labels: Of nodes: `node-1:disktype=ssd`.
         policy: Name of a built-in profile.
         profile: A file with profiles, in YAML; they extend `policy`. Looked at again whenever it changes.
-        images: What the local cluster does with a stage that names an image: `ignore` it, or `refuse` its tasks.
+        containers: What runs tasks that name an image on this machine: podman, docker or apptainer, `auto` = the first of these
+            that works, `none`: such tasks are refused.
+        images: `use` them; or `ignore` them: tasks run with the programs of this machine.
+        container_network: Which network the containers get: `host`, `none`, or one that their engine knows by name.
         token: Bearer token of the API; None = none is asked for (loopback only).
         keep_days: Workflows that ended longer ago are removed with their logs and data; 0 = never.
         max_live_tasks, max_live_bytes: What all workflows that have not ended may have together: tasks, and bytes of
@@ -104,7 +107,9 @@ class Settings:
     labels: tuple[str, ...] = ()
     policy: str = "flowsched"
     profile: Path | None = None
-    images: str = "ignore"
+    containers: str = "auto"
+    images: str = "use"
+    container_network: str = "host"
     token: str | None = None
     keep_days: float = 30.0
     max_live_tasks: int = 10_000_000
@@ -168,6 +173,7 @@ def check(settings: Settings) -> None:
     Raises:
         ConfigurationError: With what to change.
     """
+    from flowsched.cluster.local.containers import CHOICES
     from flowsched.cluster.registry import BUILT_IN
     from flowsched.scheduling.policy.framework import PROFILES
 
@@ -179,6 +185,10 @@ def check(settings: Settings) -> None:
         )
     if settings.images not in IMAGES:
         raise ConfigurationError(f"--images is {' or '.join(IMAGES)}, not {settings.images!r}")
+    if settings.containers not in CHOICES:
+        raise ConfigurationError(
+            f"--containers is {', '.join(CHOICES[:-1])} or {CHOICES[-1]}, not {settings.containers!r}"
+        )
     if settings.policy not in PROFILES:
         raise ConfigurationError(f"there is no policy {settings.policy!r}; there are {', '.join(PROFILES)}")
 
@@ -260,7 +270,6 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 replicated=settings.replicated,
                 cromwell=servers(settings.cromwell),
                 wdl_path=folders(settings.wdl_path),
-                ignores_images=settings.executor == "local" and settings.images == "ignore",
                 profiles=profiles,
                 limits=_live_limits(settings),
                 refusal=_refusal(_bounds(settings)) if settings.executor == "local" else None,
@@ -372,6 +381,7 @@ def _executor_settings(settings: Settings, disk: Space | None) -> Any:
         return settings.kubernetes
     if settings.executor != "local":
         return dict(settings.cluster_options)
+    from flowsched.cluster.local.images import ContainerSettings
     from flowsched.cluster.local.settings import LocalSettings
 
     return LocalSettings(
@@ -385,7 +395,11 @@ def _executor_settings(settings: Settings, disk: Space | None) -> Any:
         cache=settings.cache,
         racks=settings.racks,
         labels=settings.labels,
-        images=settings.images,
+        containers=ContainerSettings(
+            settings.containers,
+            "ignore" if settings.images == "ignore" else "use",
+            settings.container_network,
+        ),
         stores=settings.stores,
         beside=() if disk is None else (disk,),
     )

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 from tests.reruns import pytest_sessionfinish, pytest_terminal_summary
 
@@ -31,6 +32,24 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 #: Services announce their tokens there; those of tests do not belong among the user's.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="flowsched-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
+
+#: Recorded clients name images that no test machine has: their tasks run with its own programs. tests/containers uses images.
+os.environ["FLOWSCHED_IMAGES"] = "ignore"
+
+
+class FilesThatShare(LoadFileScheduling):
+    """`--dist loadfile`, but the tests of real nodes are one file: a cluster for each worker is more than a machine has."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        shared = "tests/kubernetes/nodes/"
+        scope: str = super()._split_scope(nodeid)
+        return shared if scope.startswith(shared) else scope
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Only where files are asked for."""
+    return FilesThatShare(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_finish() -> None:

@@ -95,6 +95,11 @@ class Program:
         if self._process is not None and self.pid is not None:
             self._process.send_signal(number)
 
+    def wait(self, within_s: float = 60.0) -> None:
+        """Wait for its end, which something else brings about."""
+        if self._process is not None:
+            self._process.wait(within_s)
+
     def kill(self) -> None:
         """SIGKILL, and wait for it: afterwards its ports are free."""
         if self._process is None:

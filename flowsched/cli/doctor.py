@@ -20,6 +20,7 @@ from rich.text import Text
 from flowsched.cli.context import DONE, FAILED
 from flowsched.cli.printing import output, render, terminal_text
 from flowsched.cli.printing.form import Form
+from flowsched.cluster.local.containers import ENGINES, find_engine
 from flowsched.cluster.local.runner.cgroups import find_base
 from flowsched.cluster.local.runner.namespace import WHAT_TO_DO, refusal
 from flowsched.cluster.registry import BUILT_IN, executors
@@ -158,6 +159,38 @@ def features(_: Place) -> list[Check]:
     return made
 
 
+def containers(_: Place) -> list[Check]:
+    """What runs tasks that name an image: each engine is tried as the service does."""
+    made: list[Check] = []
+    working = ""
+    for kind in ENGINES:
+        engine, why = find_engine(kind)
+        if engine is not None:
+            lacks = [
+                *(() if engine.init else ("a process that reaps what a program leaves (install catatonit)",)),
+                *(
+                    ()
+                    if engine.bounded
+                    else ("limits of memory and CPU (they need control groups of version 2)",)
+                ),
+            ]
+            without = f", without {' and '.join(lacks)}" if lacks else ""
+            chosen = "" if working else "; --containers auto takes it"
+            made.append(Check(kind, "ok", f"{engine.version} runs containers{without}{chosen}"))
+            working = working or kind
+        elif why[0].endswith("it is not installed"):
+            continue
+        else:
+            found, sign, remedy = why[0].removeprefix(f"{kind}: ").rpartition("; ")
+            made.append(Check(kind, "warn", found or remedy, remedy if sign else ""))
+    if not made:
+        found = f"none of {', '.join(ENGINES)} is installed: tasks that name an image are refused"
+        made.append(
+            Check("containers", "warn", found, "install podman, or start flowsched with --images ignore")
+        )
+    return made
+
+
 def _control_groups() -> Check:
     """What detached processes of an attempt are found and killed by: tried as the service does."""
     base = find_base()
@@ -271,6 +304,7 @@ CHECKS: Final[tuple[Callable[[Place], list[Check] | Awaitable[list[Check]]], ...
     installed_executors,
     machine,
     features,
+    containers,
     database,
     service,
 )

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.cluster.kubernetes.objects.labels import ENGINE_NAME
-from flowsched.cluster.kubernetes.objects.nodes import IMAGE
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.pod_requests import Hints, hints_of, image_of, requests_of
 from flowsched.engine.backlog import memory_steps, shape_of
@@ -26,6 +25,7 @@ from flowsched.engine.foreign.backlog import collect_foreign
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import GroupKey, pod_name
 from flowsched.errors import InvalidRequest
+from flowsched.executor.nodes import IMAGE
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.reservations import expected_ends
 from flowsched.scheduling.state.claims import EMPTY, Claim, ClaimKind

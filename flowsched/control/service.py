@@ -164,7 +164,6 @@ class Service:
         replicated: bool = False,
         cromwell: Sequence[str] = (),
         wdl_path: Sequence[Path] = (),
-        ignores_images: bool = False,
         profiles: ProfileBook | None = None,
         limits: LiveLimits = LiveLimits(),  # noqa: B008  # frozen
         refusal: Refusal | None = None,
@@ -196,7 +195,7 @@ class Service:
         self.tes = TesService(
             TesTasks(database), self._admission, documents, clock=clock, new_id=new_id, wake=self._wake,
             cancel=lambda workflow: self.command(workflow, "cancel"), ranks=self.plans, memory=self._state,
-            failpoint=failpoint, replicated=replicated, ignores_images=ignores_images, refusal=refusal,
+            failpoint=failpoint, replicated=replicated, refusal=refusal,
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ workflows

@@ -227,7 +227,6 @@ class TesService:
         memory: Callable[[], EngineState | None],
         failpoint: Callable[[str], Awaitable[None]],
         replicated: bool = False,
-        ignores_images: bool = False,
         refusal: Refusal | None = None,
     ) -> None:
         self._refusal = refusal
@@ -242,7 +241,6 @@ class TesService:
         self._memory = memory
         self._failpoint = failpoint
         self._replicated = replicated
-        self._ignores_images = ignores_images
         self._known = Known()
         self._heard: OrderedDict[str, None] = OrderedDict()
         self._edges = Edges(reads, refresh=replicated)
@@ -340,7 +338,7 @@ class TesService:
         if view != "FULL":
             return _shown(ident, view, known, known.logs)
         why = waits(self._memory(), ident, self._clock()) if known.state not in answers.FINAL else ()
-        logs = answers.with_notes(known.logs, known.state, why, ignores_images=self._ignores_images)
+        logs = answers.with_notes(known.logs, known.state, why)
         return _shown(ident, view, known, logs)
 
     def _look(self, ident: str, view: str, known: _Known) -> bool:

@@ -219,6 +219,7 @@ def _claim(
         qos=alike.qos,
         devices=gpus,
         elastic=elastic_of(stage, pod.index) if stage.spec.gang else None,
+        starting=True,
     )
 
 

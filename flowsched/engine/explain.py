@@ -236,6 +236,8 @@ def explain(
             if stage.counts[moving]:
                 found.append(_in_passing(state, run, stage, moving))
         for there, what in ((TaskState.BOUND, "pods do not start"), (TaskState.RUNNING, "tasks do not end")):
+            if stage.counts[there]:
+                found.extend(_on_silent_nodes(state, run, stage, there))
             held = _held(state, run, stage, there, what) if stage.counts[there] else None
             if held is not None:
                 found.append(held)
@@ -383,6 +385,29 @@ def _in_passing(engine: EngineState, run: WorkflowRun, stage: StageRun, state: T
         code="Starting" if state is TaskState.BINDING else "Releasing",
         message=said,
     )
+
+
+def _on_silent_nodes(
+    engine: EngineState, run: WorkflowRun, stage: StageRun, state: TaskState
+) -> Iterator[Explanation]:
+    """Tasks on nodes that do not report what their pods do."""
+    snapshot = engine.cluster.snapshot
+    there = np.flatnonzero(stage.task_state == state)
+    nodes = stage.node[there]
+    silent = [at for at in np.unique(nodes[nodes >= 0]).tolist() if snapshot.info(at).silent]
+    if not silent:
+        return
+    tasks = there[np.isin(nodes, silent)]
+    named = ", ".join(snapshot.names[at] for at in silent[:NAMED]) + (" …" if len(silent) > NAMED else "")
+    why = next((f" ({info.trouble})" for at in silent if (info := snapshot.info(at)).trouble), "")
+    they = "the other members wait for them; they " if stage.spec.gang else "they "
+    message = (
+        f"{len(tasks)} of {len(there)} are on {named}, not ready{why}: {they}may go on there, so none is started a second "
+        "time; bring the node back, or remove it from the cluster"
+    )
+    numbers = {"silent_nodes": len(silent), "tasks_on_them": len(tasks)}
+    told = _of(stage, tasks, ReasonCode.NODE_NOT_READY, message, numbers)
+    yield replace(told, state=state.name)
 
 
 def _held(

@@ -232,6 +232,8 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
             devices=parts_held(pod.gpu_ids, pod.gpu_millis),
             **standing(run, stage, task),
         )
+        if claim.started_ms is None:
+            claim = structs.replace(claim, starting=True)
         if stage.task_state[task] == TaskState.RELEASING:
             claim = structs.replace(claim, kind=ClaimKind.RELEASING)
         state.cluster.snapshot.claim(claim, statement)

@@ -10,6 +10,8 @@ from typing import Final
 ALIGNED: Final = "aligned"
 #: What a node has of that axis: more than any number of pods.
 PLENTY: Final = 1 << 30
+#: Images are datasets of this kind: those that a node has are its replicas.
+IMAGE: Final = "image:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,12 @@ class NodeInfo:
     nic_in_busy_rate: int = 0  #: of that, what others than our copies were measured to use; the engine's, too
     nic_out_busy_rate: int = 0
     cache_bytes: int = 0  #: how much the cache folder may hold
+    start_ms: int = (
+        0  #: how much longer a pod takes to start for each other pod that the node is starting; 0 = no matter
+    )
     ready: bool = True
     trouble: str = ""  #: why it is not ready, in words; "" = its executor does not say
+    silent: bool = False  #: it does not report what its pods do: they may go on, or not
     zones: tuple[
         Zone, ...
     ] = ()  #: where its kubelet gives a pod with whole cores all it asks for in one zone, or refuses it

@@ -114,15 +114,25 @@ class DeliveredFile:
 
 
 @dataclass(frozen=True, slots=True)
+class UsedImage:
+    """An image that a task names, and the digest of what it ran in: "" = it ran with the programs of its machine."""
+
+    name: str
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerReport:
     """What an attempt of a container task did: the steps that ended, in order, and the files that were delivered.
 
     `returned` is what the task has written into its file `return_code`; None where there is no such file or no number in it.
+    An attempt of a task with a command has no steps and no files here, only the `images`, if it names one.
     """
 
     steps: tuple[StepEnd, ...] = ()
     outputs: tuple[DeliveredFile, ...] = ()
     returned: int | None = None
+    images: tuple[UsedImage, ...] = ()
 
 
 class Transfer(msgspec.Struct, frozen=True):
@@ -319,6 +329,10 @@ Known = Callable[[Collection[str]], Awaitable[Collection[str]]]
 
 class Binder(Protocol):
     """What an executor can do beside, where others make pods too and leave it to us to place them."""
+
+    async def nodes(self) -> Sequence[NodeInfo]:
+        """The nodes that there are now: a process that stands by hears of no change. Changes from now on follow as events."""
+        ...
 
     async def view(self) -> Sequence[ClusterEvent]:
         """All that others' pods and groups are now, as events; older news of them that `events` had ready is dropped.

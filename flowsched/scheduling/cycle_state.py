@@ -124,6 +124,9 @@ class CycleState:
             if shape.rules is not None:
                 self.snapshot.peers.put(shape.rules, start.tolist(), self.statement)
             self._foresee(group, spots.nodes, missing, shape.io_bytes)
+            if self.snapshot.starts_queue:
+                some, pods = np.unique(spots.nodes, return_counts=True)
+                self.statement.add(self.snapshot.starting, some, pods)
 
     def _explain(self, fit: Assignment, given: GroupAllocation) -> None:
         """Note why its nodes were chosen, before it takes their room."""

@@ -154,7 +154,7 @@ _THOUGHTS: Final = 256
 _FURTHEST_MS: Final = 600_000
 #: … and lets so many wait although there is room.
 _WAITING: Final = 1_024
-#: Nothing is taken to be written for longer (two years): sums must fit 64 bits.
+#: Nothing is expected to run, or to be written, for longer (two years): sums must fit 64 bits.
 _LONGEST_MS: Final = 1 << 36
 _NEVER: Final = np.iinfo(np.int64).max
 
@@ -201,7 +201,7 @@ class _Queue:
             self.free = [have + more for have, more in zip(self.free, amount, strict=True)]
         del self.ends[:ended]
         self.floor = start
-        self.take(need, start + runtime_ms)
+        self.take(need, start + min(runtime_ms, _LONGEST_MS))
 
     def take(self, need: list[int], until_ms: int) -> None:
         """A pod has room from now or `floor` on, until then."""
@@ -239,7 +239,7 @@ class AvailableTimes:
         self._free = np.stack([room.hard(axis) for axis in range(len(snapshot.axes))], axis=1)
         order = np.argsort(calendar.nodes, kind="stable")
         self._nodes, self._amounts = calendar.nodes[order], calendar.amounts[order]
-        self._left: Ints = calendar.ends[order] - now
+        self._left: Ints = np.minimum(calendar.ends[order] - now, _LONGEST_MS)
         self._bounds = np.searchsorted(self._nodes, np.arange(len(snapshot) + 1))
         self._queues: dict[int, _Queue] = {}  #: of nodes on which something was placed or promised since
         self._starts: dict[tuple[int, ...], Ints] = {}
@@ -284,7 +284,7 @@ class AvailableTimes:
         """Pods that ask for so much (R,) start there and will run for so long (all of them, or (P,) each)."""
         runs = [runtime_ms] * len(nodes) if isinstance(runtime_ms, int) else runtime_ms.tolist()
         for node, runs_ms in zip(nodes.tolist(), runs, strict=True):
-            self._touched(node).take(self._need(node, asked), runs_ms)
+            self._touched(node).take(self._need(node, asked), min(runs_ms, _LONGEST_MS))
 
     def add_targets(self, nodes: Ints, asked: Sequence[int], runtime_ms: int) -> None:
         """The same of pods with inputs that are copied there first: they start when all that is on its way has come."""

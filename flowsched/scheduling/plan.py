@@ -40,6 +40,9 @@ class ReasonCode(StrEnum):
     BACKLOG_WINDOW = "BacklogWindow"  #: not looked at in this cycle: more important work was
     WAITING_FOR_MEMBERS = "WaitingForMembers"  #: pods or the PodGroup of a foreign gang do not exist yet
     BACKOFF = "BackOff"  #: waits before its next attempt
+    NODE_NOT_READY = (
+        "NodeNotReady"  #: it was started on a node that does not report any more what its pods do
+    )
 
 
 class Reason(msgspec.Struct, frozen=True):

@@ -2,6 +2,8 @@
 
     python kill_driver.py ROOT TASKS
 
+With FLOWSCHED_TEST_TASK_IMAGE every task runs in containers of that image.
+
 The journal holds, each line synced before anything follows from it, `service PID`, `intent NAME` and
 `final NAME KIND STARTED CODE`.
 Attempt n+1 of a task is intended when attempt n is gone. The process exits with 0 when all tasks have ended.
@@ -21,7 +23,7 @@ from flowsched.cluster.conformance import pod
 from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.virtual_nodes import virtual_nodes
 from flowsched.executor.protocol import ClusterEvent, ContainerReport, Pod, PodEnded, PodGone
-from flowsched.workflow.spec import Container, Delivered, Step
+from flowsched.workflow.spec import Container, Delivered, Mount, Step
 
 #: Appends a line to a file that only this task writes, while it holds a lock that only this task takes.
 #: Every second task is a container task, which runs it as its first step.
@@ -60,13 +62,14 @@ class Driver:
         folder.mkdir(exist_ok=True)
         name = f"fs-wf-s-{task}-{attempt}"
         command = ("python", "-c", TASK, str(folder), str(attempt))
-        made = pod(name, *command, index=task, attempt=attempt, node=f"node-{attempt % 2}")
-        if task % 2 == 0 or not sys.platform.startswith("linux"):
+        image = os.environ.get("FLOWSCHED_TEST_TASK_IMAGE")
+        made = pod(name, *command, index=task, attempt=attempt, node=f"node-{attempt % 2}", image=image)
+        if (task % 2 == 0 and image is None) or not sys.platform.startswith("linux"):
             return made
-        steps = (Step(command), Step(("sh", "-c", "echo done > /out/result")))
-        return structs.replace(
-            made, container=Container(steps, outputs=(Delivered("/out/result", f"{folder}/result"),))
-        )
+        steps = (Step(command, image), Step(("sh", "-c", "echo done > /out/result"), image))
+        outputs = (Delivered("/out/result", f"{folder}/result"),)
+        mounts = () if image is None else (Mount(str(folder), str(folder)),)
+        return structs.replace(made, container=Container(steps, outputs=outputs, mounts=mounts))
 
     def recover(self) -> dict[int, int]:
         """Attempts by task; fills `open` with what has an intent and no end, `done` with what succeeded."""

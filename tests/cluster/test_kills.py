@@ -1,4 +1,4 @@
-"""A real service process, killed -9 at random moments, thirty times (P2, P3; rows 1, 2, 9, 10)."""
+"""A real service process, killed -9 at random moments, thirty times or more (P2, P3; rows 1, 2, 9, 10)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,27 @@ from flowsched.cluster.local import attempts
 
 TASKS = 100
 KILLS = 30
+#: Attempts that end under another service than launched them: with fewer, the test proves little.
+ADOPTED = 10
+#: On a loaded machine a service has often adopted nothing yet when it is killed, so it takes more kills.
+MOST_KILLS = 100
 
 
 @pytest.mark.slow
-def test_a_service_that_is_killed_thirty_times(tmp_path: Path) -> None:
+def test_a_service_that_is_killed_again_and_again(tmp_path: Path) -> None:
     """Every task runs, never twice at once, and each attempt has exactly one end that agrees with what it did."""
     chance = random.Random(20)
     with contextlib.ExitStack() as stack:
-        for _ in range(KILLS):
+        kills = 0
+        while kills < KILLS or (kills < MOST_KILLS and adopted(tmp_path) < ADOPTED):
+            kills += 1
             service = start(tmp_path)
             stack.callback(service.wait)
             stack.callback(service.kill)
-            wait_for_journal(tmp_path, service, chance.uniform(0.0, 0.6))
+            lines = chance.choice(
+                (1, 2)
+            )  # it is killed while it starts, or after it has launched or adopted something
+            wait_for_journal(tmp_path, service, lines, chance.uniform(0.0, 0.6))
             if chance.random() < 0.3:
                 kill_some_runner(tmp_path, chance)
             service.kill()
@@ -40,21 +49,26 @@ def test_a_service_that_is_killed_thirty_times(tmp_path: Path) -> None:
     judge(tmp_path)
 
 
-def start(root: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.cluster.kill_driver", str(root), str(TASKS)]
-    return subprocess.Popen(command, cwd=Path(__file__).parents[2], env={**os.environ, "PYTHONPATH": "."})
+def start(root: Path, tasks: int = TASKS, **env: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.cluster.kill_driver", str(root), str(tasks)]
+    return subprocess.Popen(
+        command, cwd=Path(__file__).parents[2], env={**os.environ, "PYTHONPATH": ".", **env}
+    )
 
 
-def wait_for_journal(root: Path, service: subprocess.Popen[bytes], longer_s: float) -> None:
-    """Wait until the service has come up and written something, and some time more."""
-    journal = root / "journal"
-    before = journal.stat().st_size if journal.exists() else 0
+def wait_for_journal(root: Path, service: subprocess.Popen[bytes], lines: int, longer_s: float) -> None:
+    """Wait until the service has written so many lines, the first of them when it comes up, and some time more."""
+    before = written(root)
     end = time.monotonic() + 60
-    while time.monotonic() < end and service.poll() is None:
-        if journal.exists() and journal.stat().st_size > before:
-            break
+    while time.monotonic() < end and service.poll() is None and written(root) < before + lines:
         time.sleep(0.002)
     time.sleep(longer_s)
+
+
+def written(root: Path) -> int:
+    """How many lines the journal has."""
+    journal = root / "journal"
+    return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
 
 def kill_some_runner(root: Path, chance: random.Random) -> None:
@@ -68,25 +82,34 @@ def kill_some_runner(root: Path, chance: random.Random) -> None:
             os.kill(chance.choice(sorted(living)), signal.SIGKILL)
 
 
-def judge(root: Path) -> None:
-    finals: dict[str, list[str]] = {}
-    intents = Counter[str]()
-    service, intended_by, adopted = 0, {}, 0
+def adopted(root: Path) -> int:
+    """How many attempts have ended under another service than launched them."""
+    service, intended_by, count = 0, {}, 0
     for line in (root / "journal").read_text().splitlines():
         kind, name, *rest = line.split()
         if kind == "service":
             service += 1
         elif kind == "intent":
-            intents[name] += 1
             intended_by[name] = service
         else:
-            adopted += rest[0] == "PodEnded" and intended_by[name] != service
+            count += rest[0] == "PodEnded" and intended_by[name] != service
+    return count
+
+
+def judge(root: Path, tasks: int = TASKS, least_adopted: int = ADOPTED) -> None:
+    finals: dict[str, list[str]] = {}
+    intents = Counter[str]()
+    for line in (root / "journal").read_text().splitlines():
+        kind, name, *rest = line.split()
+        if kind == "intent":
+            intents[name] += 1
+        elif kind == "final":
             assert name not in finals, f"{name} ended twice: {finals[name]} and {rest}"
             finals[name] = rest
     assert set(intents.values()) == {1}
     assert set(finals) == set(intents)
     assert not list(root.glob("task-*/overlap"))
-    for task in range(TASKS):
+    for task in range(tasks):
         starts = Counter((root / f"task-{task}" / "starts").read_text().split())
         assert set(starts.values()) == {1}, f"an attempt of task {task} ran twice: {starts}"
         mine = {name.split("-")[4]: end for name, end in finals.items() if name.split("-")[3] == str(task)}
@@ -97,6 +120,8 @@ def judge(root: Path) -> None:
             if kind == "PodGone" and started == "0":
                 assert attempt not in starts, f"attempt {attempt} of task {task} ran and was called unstarted"
     kinds = Counter(f"{kind} {started}" for kind, started, _ in finals.values())
-    print(f"{len(intents)} attempts: {dict(kinds)}, {adopted} ended under another service than launched them")
-    assert len(intents) > TASKS, "no kill has ever hit a launch: this proves nothing"
-    assert adopted >= 10, "hardly anything was adopted: this proves little"
+    print(
+        f"{len(intents)} attempts: {dict(kinds)}, {adopted(root)} ended under another service than launched them"
+    )
+    assert len(intents) > tasks, "no kill has ever hit a launch: this proves nothing"
+    assert adopted(root) >= least_adopted, "hardly anything was adopted: this proves little"

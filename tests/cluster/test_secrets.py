@@ -11,7 +11,6 @@ import pytest
 
 from flowsched.cluster.conformance import pod, shell
 from flowsched.cluster.local.orders import list_secrets, remove_secret, set_secret
-from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.errors import InvalidRequest, NotFound
 from tests.cluster.conftest import RealWorld
 from tests.cluster.test_tasks import run
@@ -108,16 +107,3 @@ async def test_the_limit_is_what_kills(real_world: RealWorld) -> None:
     large = pod("b", "python", "-c", script, "60", memory_bytes=1 << 30, memory_limit_bytes=60 << 20)
     await cluster.launch([large])
     assert (await ear.ended("b")).reason == "OOMKilled"
-
-
-async def test_an_image_is_ignored_or_refused(real_world: RealWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By declared policy, and the refusal says what to do."""
-    assert (await run(real_world, shell("a", "true", image="biocontainers/bwa"))).reason == ""
-    monkeypatch.setattr(real_world, "processes", lambda: RunnerProcesses(images="refuse"))
-    cluster, ear, _ = await real_world.open()
-    await cluster.launch([shell("b", "true", image="biocontainers/bwa"), shell("c", "true")])
-    refused = await ear.ended("b")
-    assert (refused.exit_code, refused.reason) == (126, "ImageRefused")
-    assert "biocontainers/bwa" in refused.message
-    assert "--images ignore" in refused.message
-    assert (await ear.ended("c")).reason == ""

@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestServer
 
 from flowsched.api.server import build_api
 from flowsched.cluster.kubernetes.api.client import Connection
-from flowsched.cluster.kubernetes.objects.release import SharedVolume
+from flowsched.cluster.node.container_paths import SharedVolume
 from tests.cromwell.draft2 import Maybe
 from tests.cromwell.sfs import Call, Cromwell
 from tests.kubernetes.exec_world import KubeWorld

@@ -295,6 +295,40 @@ def test_waiting_is_explained_for_every_cause() -> None:
     assert told_v == [("a", "RELEASING", "Releasing", 2)]
 
 
+def test_equal_tasks_are_spread_until_they_have_started() -> None:
+    """Four start on two nodes, two on each. Once they run, nothing is before the next one, and it is packed. A pod that is taken
+    away before it started is in no node's queue any more.
+    """
+    scene = Scene(node("n0", cpu=8, start_ms=800), node("n1", cpu=8, start_ms=800))
+    starting = scene.state.cluster.snapshot.starting
+    scene.submit("w", A | {"scatter": {"count": 4}})
+    assert starting.tolist() == [2, 2]
+    scene.start(*scene.pods)
+    assert starting.tolist() == [0, 0]
+    scene.submit("v", A)
+    assert starting.tolist() == [1, 0]
+    scene.command("v", "cancel")
+    scene.gone("fs-v-a-0-0")
+    assert starting.tolist() == [0, 0]
+
+
+def test_tasks_on_a_node_that_reports_nothing_are_explained() -> None:
+    """The rest of the gang waits for them; they are not started twice, and the node's own words are shown. A node that is only
+    drained is no such node.
+    """
+    scene = Scene(node("n0", cpu=2), node("n1", cpu=2))
+    scene.submit("w", A | {"scatter": {"count": 4}})
+    scene.start(*scene.pods)
+    assert explain(scene.state, scene.runs["w"], scene.now) == []
+    scene.tell(NodeChanged(node("n0", cpu=2, ready=False)))
+    assert explain(scene.state, scene.runs["w"], scene.now) == []
+    words = "Kubelet stopped posting node status"
+    scene.tell(NodeChanged(node("n0", cpu=2, ready=False, silent=True, trouble=words)))
+    (told,) = explain(scene.state, scene.runs["w"], scene.now)
+    assert (told.state, told.code, told.tasks) == ("RUNNING", "NodeNotReady", 2)
+    assert told.message.startswith("2 of 4 are on n0, not ready (Kubelet stopped posting node status): ")
+
+
 def test_reasons_do_not_outlive_what_they_are_about() -> None:
     """The last that waited was cancelled: no reason and no reservation is shown any more."""
     scene = Scene(node(cpu=2))

@@ -19,7 +19,7 @@ from typing import Any
 
 import aiohttp
 
-from flowsched.cluster.kubernetes import orders
+from flowsched.cluster.kubernetes import orders, packing
 from flowsched.cluster.kubernetes.agent.agent import Agent, Settings
 from flowsched.cluster.kubernetes.agent.server import Door
 from flowsched.cluster.kubernetes.agent_keys import bearer_of, signing_key_of
@@ -228,7 +228,7 @@ def writes(path: str, uri: str = "", *, optional: bool = False, value: bool = Fa
 
 
 def signed(asked: Mapping[str, Any], key: bytes = KEY) -> dict[str, str]:
-    text = orders.pack(asked)
+    text = packing.pack(asked)
     return {"order": text, "signature": orders.sign(signing_key_of(key), text)}
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gzip
 import itertools
+import os
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowsched.cluster.kubernetes.agent.agent import FOLLOW_LOGS_S
 from flowsched.cluster.kubernetes.agent.logs import Reader
-from tests.kubernetes.agent_world import Node, Reply, Served
+from tests.kubernetes.agent_world import Node, Reply, Served, order, until
 
 UID = "0f1e2d3c-0000-4000-8000-000000000001"
 POD = {"namespace": "flowsched", "pod": "fs-wf-s-0-1", "uid": UID}
@@ -251,6 +255,62 @@ async def test_kept_logs_expire(tmp_path: Path) -> None:
             "removed": 2
         }
         assert list((place.folder / "state" / "logs").iterdir()) == []
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+async def test_logs_of_a_pod_that_is_deleted_by_others(tmp_path: Path, rotated: bool) -> None:
+    """The agent holds them open from the pod's first request on, again after its restart, and keeps them once they are removed."""
+    place = Node(tmp_path / "n")
+    async with Served(place) as node:
+        place.pod(UID)
+        assert (await node.inputs(UID, order())).status == 200
+    async with Served(place) as node:
+        task, step = container(node), container(node, "step-0")
+        step.write("stdout", "first step")
+        task.write("stdout", "one")
+        await until(lambda: node.agent.logs.holds(UID) == {"task", "step-0"})
+        if rotated:
+            task.rotate("20260701-000001")
+            task.compress("20260701-000001")
+        task.write("stdout", "two")
+        await asyncio.sleep(3 * FOLLOW_LOGS_S)
+        task.write("stdout", "last words")
+        shutil.rmtree(task.folder.parent)
+        whole = b"first step\none\ntwo\nlast words\n"
+        assert (await read(node)).body + (await read(node, offset=11)).body == whole
+        await until(lambda: (place.folder / "state" / "logs" / UID).exists())
+        shutil.rmtree(place.folder / "pods" / UID)
+        reply = await read(node, offset=4)
+        assert (reply.body, reply.headers["X-Flowsched-More"]) == (whole[4:], "0")
+        named = await node.call("GET", "/v1/logs", params={"name": "fs-wf-s-0-1", "container": "task"})
+        assert named.body == whole
+        assert node.agent.logs.holds(UID) == set()
+
+
+async def test_files_that_were_rotated_away_are_let_go(tmp_path: Path) -> None:
+    """A held file keeps its room on the disk: of a pod that writes gigabytes no more is held than its kubelet keeps."""
+    place = Node(tmp_path / "n")
+    async with Served(place) as node:
+        place.pod(UID)
+        await node.inputs(UID, order())
+        task = container(node)
+        task.write("stdout", "old")
+        old = (task.folder / "0.log").stat().st_ino
+        await until(lambda: old in open_inodes())
+        task.rotate("20260701-000001")
+        task.write("stdout", "new")
+        (task.folder / "0.log.20260701-000001").unlink()
+        await until(lambda: old not in open_inodes())
+        assert (task.folder / "0.log").stat().st_ino in open_inodes()
+
+
+def open_inodes() -> set[int]:
+    """The inodes of all files that this process has open."""
+    found = set()
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError):
+            found.add(os.fstat(int(name)).st_ino)
+    return found
 
 
 _LINES = st.lists(

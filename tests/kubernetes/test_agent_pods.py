@@ -22,7 +22,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from flowsched.cluster.kubernetes import orders
+from flowsched.cluster.kubernetes import orders, packing
 from flowsched.cluster.kubernetes.agent.ledger import Ledger
 from flowsched.cluster.kubernetes.agent_keys import bearer_of, signing_key_of
 from flowsched.cluster.kubernetes.objects.names import pod_name
@@ -266,7 +266,7 @@ async def test_an_order_that_was_not_signed(node: Served) -> None:
     """Another key, another order, no signature: nothing is done, and nothing is told of what is there."""
     uid = node.node.pod()
     good = signed(order(inputs=[reads("flowsched:gone", "g")]))
-    other = orders.pack(order(inputs=[reads("flowsched:other", "g")]))
+    other = packing.pack(order(inputs=[reads("flowsched:other", "g")]))
     forged = [
         signed(order(), b"another-key-of-the-agents"),
         good | {"order": other},
@@ -352,7 +352,7 @@ async def test_an_expired_order_begins_nothing_but_ends_what_has_begun(tmp_path:
 async def test_the_secret_itself_signs_no_order_and_opens_no_route(node: Served) -> None:
     """Two keys are derived from it: neither stands for the other, nor does the secret stand for one of them."""
     uid = node.node.pod()
-    text = orders.pack(order())
+    text = packing.pack(order())
     for key in (KEY, bearer_of(KEY).encode(), bytes.fromhex(bearer_of(KEY))):
         body = {"order": text, "signature": orders.sign(key, text)}
         reply = await node.call("POST", f"/v1/pods/{uid}/inputs", key=None, json=body)
@@ -453,7 +453,7 @@ def test_orders_that_cannot_be_understood(text: str) -> None:
 
 def test_a_packed_order_that_would_fill_the_memory_is_refused() -> None:
     """A bomb of 100 MB in 100 kB."""
-    text = orders.pack({**order(), "hostfile": "0" * 100_000_000})
+    text = packing.pack({**order(), "hostfile": "0" * 100_000_000})
     assert len(text) < 200_000
     with pytest.raises(BadOrder, match="longer than"):
         orders.read(text)
@@ -463,7 +463,7 @@ def test_a_long_order_fits_into_a_variable() -> None:
     """10,000 shards in a manifest: 0.6 MB of JSON, less than the 128 KiB that Linux takes, and it reads as it was."""
     uris = [f"flowsched:germline-0123456789/call/{shard}/1/variants" for shard in range(10_000)]
     told = order(inputs=[{"name": "calls", "uris": uris, "manifest": True, "path": "calls.manifest"}])
-    text = orders.pack(told)
+    text = packing.pack(told)
     assert len(json.dumps(told)) > 500_000
     assert len(text) < 128 << 10
     assert orders.read(text).uris == tuple(uris)

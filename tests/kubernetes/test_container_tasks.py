@@ -14,7 +14,7 @@ import pytest
 
 from flowsched.cluster.conformance import pod
 from flowsched.cluster.kubernetes.api.client import Connection
-from flowsched.cluster.kubernetes.objects.release import SharedVolume
+from flowsched.cluster.node.container_paths import SharedVolume
 from flowsched.executor.protocol import DeliveredFile, InputFile, Pod, PodEnded
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
 from tests.kubernetes.exec_world import KubeWorld

@@ -16,15 +16,10 @@ from msgspec import structs
 
 from flowsched.cluster.kubernetes import orders
 from flowsched.cluster.kubernetes.agent_keys import signing_key_of
-from flowsched.cluster.kubernetes.objects.release import (
-    Extras,
-    GpuSettings,
-    Refusal,
-    SharedVolume,
-    StepSettings,
-)
+from flowsched.cluster.kubernetes.objects.release import Extras, GpuSettings, StepSettings
 from flowsched.cluster.kubernetes.pods.container_task import addressed, input_path
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
+from flowsched.cluster.node.container_paths import Refusal, SharedVolume
 from flowsched.cluster.node.environment import Paths, environment
 from flowsched.executor.protocol import InputFile, OutputFile, Pod
 from flowsched.workflow.spec import Resources, Rules, Toleration

@@ -57,6 +57,7 @@ def test_what_a_node_has() -> None:
         labels=labels,
         rack="a",
         ready=True,
+        start_ms=800,
     )
 
 
@@ -113,6 +114,24 @@ def test_taints() -> None:
 def test_readiness(conditions: list[dict[str, str]], metadata: dict[str, str], ready: bool) -> None:
     """Only a node that says so, and stays."""
     assert node_info(node(conditions=conditions, **metadata)).ready is ready
+
+
+@pytest.mark.parametrize(("said", "start_ms"), [("0", 0), ("250ms", 250), ("2s", 2_000), ("soon", 800)])
+def test_how_long_starts_take(said: str, start_ms: int) -> None:
+    """An annotation says it; one that cannot be understood is complained about."""
+    told = node(annotations={"flowsched.io/start-time": said})
+    assert node_info(told).start_ms == start_ms
+    assert bool(complaints(told)) == (said == "soon")
+
+
+def test_a_node_that_is_not_ready_says_why() -> None:
+    """In its kubelet's words, or those of the controller that misses it: its pods may go on, or not. A cordoned node reports."""
+    words = "Kubelet stopped posting node status."
+    gone = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": words}
+    info = node_info(node(conditions=[gone]))
+    assert (info.silent, info.trouble) == (True, "Kubelet stopped posting node status")
+    cordoned = node_info(node(spec={"unschedulable": True}))
+    assert (cordoned.silent, cordoned.trouble) == (False, "")
 
 
 def test_rates() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,17 +15,16 @@ import pytest
 import s3fs
 from moto.server import ThreadedMotoServer
 
-from flowsched.cluster.kubernetes.objects.release import Refusal, SharedVolume
-from flowsched.cluster.kubernetes.pods.container_paths import lay_out
 from flowsched.cluster.kubernetes.pods.container_task import files_variables
 from flowsched.cluster.kubernetes.step_messages import read_result
 from flowsched.cluster.kubernetes.steps import files as step_files
 from flowsched.cluster.kubernetes.steps.files import Sight
 from flowsched.cluster.kubernetes.steps.program import fitted
+from flowsched.cluster.node.container_paths import Refusal, SharedVolume, lay_out
 from flowsched.cluster.node.origins import Origins
 from flowsched.cluster.node.transfers import OriginSource, finish
 from flowsched.executor.protocol import DeliveredFile
-from flowsched.workflow.spec import Container, Delivered, Left, Placed, Step
+from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
 from tests.kubernetes import written as w
 
 
@@ -85,6 +85,66 @@ def test_a_folder_where_a_file_is_asked_for_is_missing(tmp_path: Path) -> None:
     code, told = step_files.prepare(task.env)
     assert (code, told["reason"]) == (65, "InputMissing")
     assert f"/in/a (from {place})" in told["message"]
+
+
+@pytest.fixture
+def closed() -> Iterator[Path]:
+    """A pod's volumes in which the task's user may not write to the shared folder `run`, nor look into `run/secret`."""
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to other users
+        root = Path(name)
+        root.chmod(0o755)
+        for each in ("inputs", "work"):
+            (root / each).mkdir()
+            (root / each).chmod(0o777)
+        run = root / "shared/run"
+        (run / "secret").mkdir(parents=True)
+        (run / "err").touch()
+        (run / "err").chmod(0o444)
+        (run / "secret").chmod(0o700 if os.geteuid() == 0 else 0)
+        run.chmod(0o755 if os.geteuid() == 0 else 0o555)
+        yield root
+        for each in (run, run / "secret"):
+            each.chmod(0o755)
+
+
+def prepared_as_another(task: Task) -> tuple[int, dict[str, Any], int]:
+    """Exit code, message and user of stage-in; where the tests run as root it is another user."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        return *step_files.prepare(task.env), os.geteuid()
+    finally:
+        os.seteuid(before)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("out", "folder"), ("err", "file")])
+def test_a_run_folder_of_another_user_is_told_before_the_first_step(
+    closed: Path, name: str, kind: str
+) -> None:
+    """The shell would end with 2 and print nothing, since the file that its message should go to cannot be opened."""
+    run = closed / "shared/run"
+    step = Step(("run",), stdout="/here/out", stderr="/here/err")
+    step = replace(step, **{"stderr" if name == "out" else "stdout": None})
+    task = Task(closed, Container((step,), mounts=(Mount(str(run), "/here"),)))
+    code, told, user = prepared_as_another(task)
+    assert (code, told["reason"]) == (65, "StartFailed")
+    place = run if kind == "folder" else run / "err"
+    assert told["message"].startswith(
+        f"the task may not write {run / name}: the {kind} {place} belongs to user {os.geteuid()}, group {os.getegid()}, mode "
+    )
+    assert f"tasks run as user {user}, groups " in told["message"]
+    assert "FLOWSCHED_RUN_AS_USER" in told["message"]
+
+
+def test_an_input_in_a_closed_folder_is_not_called_missing_alone(closed: Path) -> None:
+    """The folder that is closed is named, with its owner."""
+    place = closed / "shared/run/secret/a"
+    task = Task(closed, Container((RUN,), (Placed("/in/a", source=str(place)),)))
+    code, told, user = prepared_as_another(task)
+    assert (code, told["reason"]) == (65, "InputMissing")
+    assert f"{place.parent} belongs to user {os.geteuid()}, group" in told["message"]
+    assert f"tasks run as user {user}" in told["message"]
 
 
 def test_an_output_replaces_what_was_there_whole(tmp_path: Path) -> None:

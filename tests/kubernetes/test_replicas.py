@@ -15,7 +15,7 @@ import pytest
 from flowsched.client import Client as Flowsched
 from tests.kubernetes.exec_world import KEY, KubeWorld
 from tests.kubernetes.hollow.controlplane import ControlPlane
-from tests.postgres import postgres_server, postgres_url  # noqa: F401
+from tests.postgres import postgres_server, postgres_url, start_or_skip  # noqa: F401
 from tests.programs import free_ports
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.postgresql]
@@ -94,3 +94,37 @@ async def test_two_replicas_answer_and_the_second_takes_over(
                 later = await client.submit(HELLO)
                 assert (await later.wait(timeout=300)).state == "SUCCEEDED"
             assert '"node-0"' in (await second.says("/api/v1/nodes"))[1]
+
+
+async def test_a_database_outage_takes_neither_replica_down(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    """Both wait: they are alive, not ready, and read what they remember. When the database is back, one of them leads on."""
+    server = await asyncio.to_thread(start_or_skip, fsync=True)
+    try:
+        async with (
+            KubeWorld(control_plane.connection(), namespace, tmp_path) as world,
+            replica(world, control_plane.kubeconfig(), database := server.fresh(), tmp_path / "a") as first,
+        ):
+            await first.until("/readyz", 200, "ok")
+            async with replica(world, control_plane.kubeconfig(), database, tmp_path / "b") as second:
+                await second.until("/readyz", 200)
+                async with Flowsched(first.url) as client:
+                    run = await client.submit(HELLO)
+                    assert (await run.wait(timeout=300)).state == "SUCCEEDED"
+                await asyncio.to_thread(server.kill)
+                for each in (first, second):
+                    await each.until("/readyz", 503, "database")
+                await asyncio.sleep(20)  # longer than a lease lasts
+                for each in (first, second):
+                    assert each.process.returncode is None
+                    assert (await each.says("/livez"))[0] == 200
+                assert '"node-0"' in (await first.says("/api/v1/nodes"))[1]
+                await asyncio.to_thread(server.start)
+                for each in (first, second):
+                    await each.until("/readyz", 200)
+                async with Flowsched(second.url) as client:
+                    later = await client.submit(HELLO)
+                    assert (await later.wait(timeout=300)).state == "SUCCEEDED"
+    finally:
+        await asyncio.to_thread(server.remove)

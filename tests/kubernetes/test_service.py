@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from flowsched.client.documents import read
+from flowsched.cluster.kubernetes.agent.agent import FOLLOW_LOGS_S
 from flowsched.cluster.kubernetes.api.client import Connection
 from tests.kubernetes.exec_world import KubeWorld
 from tests.kubernetes.hollow.templates import NodeTemplate
@@ -64,7 +66,7 @@ async def value(running: Running, workflow: str, stage: str, output: str) -> str
     raise AssertionError(f"{stage} has no output {output}")
 
 
-@pytest.mark.parametrize("name", ["variant-calling", "parameter-server", "spark-like"])
+@pytest.mark.parametrize("name", ["hello-image", "variant-calling", "parameter-server", "spark-like"])
 async def test_an_example_workflow_runs_to_its_end(running: Running, world: KubeWorld, name: str) -> None:
     """As on a local cluster, with the same document; and nothing of it is left in the namespace afterwards."""
     await outcome(running, name)
@@ -73,3 +75,45 @@ async def test_an_example_workflow_runs_to_its_end(running: Running, world: Kube
         return not await leftovers(world)
 
     await running.until(nothing)
+
+
+TALKS = {
+    "name": "talks",
+    "stages": [
+        {"name": "say", "command": ["sh", "-c", "echo still here; sleep 300"], "resources": {"cpu": 1}}
+    ],
+}
+
+
+async def said(running: Running, workflow: str) -> bytes:
+    """What its first attempt has printed."""
+    data, _ = await running.service.logs(workflow, "say", 0, stream="stdout", offset=0, limit=1000, attempt=0)
+    return data
+
+
+async def talking(running: Running) -> str:
+    """A workflow with a task that has said something; its node's agent has had time to see that."""
+    submitted = await running.service.submit(json.dumps(TALKS).encode())
+    await running.until(lambda: said(running, submitted.id))
+    await asyncio.sleep(3 * FOLLOW_LOGS_S)
+    return submitted.id
+
+
+async def test_the_log_of_a_cancelled_task_stays(running: Running) -> None:
+    """Its pod is deleted, and with it the kubelet's files: the node's agent has kept them open."""
+    workflow = await talking(running)
+    await running.service.command(workflow, "cancel")
+    await running.ended(workflow)
+    await running.until(lambda: said(running, workflow))
+    assert await said(running, workflow) == b"still here\n"
+
+
+async def test_the_log_of_a_task_whose_pod_others_deleted_stays(running: Running, world: KubeWorld) -> None:
+    """By kubectl delete pod: it ends by SIGTERM, and its log can be read once the object is gone."""
+    workflow = await talking(running)
+    (pod,) = [name.removeprefix("pods/") for name in await leftovers(world) if name.startswith("pods/")]
+    await world.client.call("DELETE", f"/api/v1/namespaces/{world.namespace}/pods/{pod}")
+    assert (await running.ended(workflow)).state == "FAILED"
+    assert await leftovers(world) == []
+    await running.until(lambda: said(running, workflow))
+    assert await said(running, workflow) == b"still here\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowsched.cluster.kubernetes.objects.release import SharedVolume
 from flowsched.cluster.kubernetes.settings import from_environment, shared_volumes
+from flowsched.cluster.node.container_paths import SharedVolume
 from flowsched.errors import ConfigurationError
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowsched.cluster.kubernetes import orders
+from flowsched.cluster.kubernetes import orders, packing
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
 from flowsched.cluster.kubernetes.objects.pod_requests import requests_of
-from flowsched.cluster.kubernetes.objects.release import Refusal, ReleaseSettings, SharedVolume, StepSettings
-from flowsched.cluster.kubernetes.pods.container_paths import lay_out
+from flowsched.cluster.kubernetes.objects.release import ReleaseSettings, StepSettings
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
+from flowsched.cluster.node.container_paths import Refusal, SharedVolume, lay_out
 from flowsched.executor.protocol import InputFile, Pod
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
 from tests.kubernetes import written as w
@@ -49,7 +49,7 @@ def mounts(manifest: dict[str, Any], name: str = "task") -> dict[str, str]:
 
 def files_order(manifest: dict[str, Any], name: str = "stage-in") -> dict[str, Any]:
     told: dict[str, Any] = json.loads(
-        orders.unpacked(w.started(manifest, name, {})[0]["FLOWSCHED_CONTAINER"])
+        packing.unpacked(w.started(manifest, name, {})[0]["FLOWSCHED_CONTAINER"])
     )
     return told
 
@@ -274,7 +274,7 @@ def test_a_folder_with_a_colon_is_reached_by_the_one_above() -> None:
     """Kubernetes takes no mount path with a colon in it; names of files may have one."""
     layout = lay_out(Container((RUN,), (Placed("/in/a:b/c:d", content=""),)), ())
     assert not isinstance(layout, Refusal)
-    assert [(each["mountPath"], each["subPath"]) for each in layout.mounts] == [("/in", "d/0")]
+    assert [(each.path, each.inner) for each in layout.mounts] == [("/in", "d/0")]
     assert layout.place("/in/a:b/c:d") == "d/0/a:b/c:d"
 
 

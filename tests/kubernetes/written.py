@@ -16,13 +16,12 @@ from flowsched.cluster.kubernetes.objects.release import (
     ImagePull,
     Owner,
     PodUser,
-    Refusal,
     ReleaseSettings,
-    SharedVolume,
     StepSettings,
 )
 from flowsched.cluster.kubernetes.pods.container_task import kubelet_expand
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
+from flowsched.cluster.node.container_paths import Refusal, SharedVolume
 from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, Pod
 from flowsched.workflow.spec import Resources, Toleration
 

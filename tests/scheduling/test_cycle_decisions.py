@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scheduling_cases import GIB, SECOND, bag, cluster, gang, group, node, role, run, shape, stage
+from scheduling_cases import GIB, SECOND, bag, claim, cluster, gang, group, node, role, run, shape, stage
 
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.placement.cost_table import bundle_on
@@ -299,6 +299,40 @@ def test_a_node_whose_tasks_do_not_end_is_not_waited_for() -> None:
     run(snapshot, "r", 0, 2, NOW - 20 * SECOND, since_ms=NOW - 1_400 * SECOND)
     plan = decide(snapshot, bag(1, 5, inputs=(reads,), runtime_ms=60 * SECOND), catalogue=catalogue)
     assert nodes(plan) == {1: [[1, 1, 1, 1, 1]]}
+
+
+def test_pods_go_where_fewer_are_starting() -> None:
+    """A node starts its pods one after the other. So equal pods are spread: those of one group, of the next one of the cycle, and
+    beside what started before the cycle. Nodes that start pods at once are packed.
+    """
+    assert nodes(decide(cluster(8, 8), bag(1, 6))) == {1: [[0, 0, 0, 0, 0, 0]]}
+    slow = cluster(8, 8, start_ms=800)
+    assert nodes(decide(slow, bag(1, 4), bag(2, 1), bag(3, 1))) == {1: [[0, 1, 0, 1]], 2: [[0]], 3: [[1]]}
+    claim(slow, "p", 0, 1, ClaimKind.RUNNING, starting=True)
+    assert nodes(decide(slow, bag(1, 3))) == {1: [[1, 1, 0]]}
+    slow.started("p", NOW, Statement())
+    assert nodes(decide(slow, bag(1, 1))) == {1: [[0]]}
+
+
+def test_a_queue_of_starts_is_weighed_against_a_copy() -> None:
+    """A copy takes 93 s and counts one and a half times: 100 pods may be starting beside the data, 200 may not."""
+    for starting, node_of in ((100, 0), (200, 1)):
+        snapshot, catalogue = cluster(400, 400, start_ms=800), Catalogue()
+        reads = catalogue.intern("s3://reads", 10 * GIB, origin=True)
+        catalogue.add_replica(reads, 0)
+        for number in range(starting):
+            claim(snapshot, f"p{number}", 0, 1, ClaimKind.RUNNING, starting=True)
+        assert nodes(decide(snapshot, bag(1, inputs=(reads,)), catalogue=catalogue)) == {1: [[node_of]]}
+
+
+def test_estimates_of_centuries_are_compared_too() -> None:
+    """Three pods wait for copies on node 0, for each of which 2^62 ms were declared: their sum is beyond 64 bits."""
+    snapshot, catalogue, reads = with_data(1, 8)
+    run(snapshot, "r", 0, 1, 1 << 62)
+    for owner in ("s0", "s1", "s2"):
+        claim(snapshot, owner, 0, 1, ClaimKind.STAGING, 1 << 62)
+    plan = decide(snapshot, bag(1, 3, inputs=(reads,), runtime_ms=1 << 62), catalogue=catalogue)
+    assert nodes(plan) == {1: [[1, 1, 1]]}
 
 
 def test_room_that_is_reserved_counts_as_full() -> None:

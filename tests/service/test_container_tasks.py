@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ne
 
 
 def settings(root: Path) -> app.Settings:
-    return app.Settings(root=root, port=0, cpu="2", log_level="error")
+    return app.Settings(root=root, port=0, cpu="2", log_level="error", images="ignore")
 
 
 def reports(root: Path) -> list[dict[str, Any]]:
@@ -127,7 +127,7 @@ async def test_a_gang_of_container_tasks_that_a_tes_client_asks_for(tmp_path: Pa
         "resources": {"cpu_cores": 1, "ram_gb": 0.1, "backend_parameters": {"gang": "3"}},
     }
     (tmp_path / "shared").mkdir()
-    three = app.Settings(root=tmp_path / "root", port=0, cpu="4", log_level="error")
+    three = app.Settings(root=tmp_path / "root", port=0, cpu="4", log_level="error", images="ignore")
     async with app.running(three) as up, aiohttp.ClientSession(up.url) as http, Client(up.url) as client:
         async with http.post("/ga4gh/tes/v1/tasks", json=task) as answer:
             ident = (await answer.json())["id"]

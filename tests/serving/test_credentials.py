@@ -98,7 +98,7 @@ class ServedByNobody(Served):
             f"--ambient-caps={caps}",
         ]
         command = [sys.executable, "-m", "flowsched", "serve", "--root", str(root), "--port", str(self.port), "--cpu", "2",
-                   "--memory", "2Gi"]  # fmt: skip
+                   "--images", "ignore", "--memory", "2Gi"]  # fmt: skip
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*become, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,

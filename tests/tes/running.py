@@ -60,6 +60,8 @@ def need_container_paths(folder: Path) -> None:
 @asynccontextmanager
 async def running(root: Path, **settings: Any) -> AsyncIterator[Running]:
     """Start it, and stop it at the end."""
-    chosen = app.Settings(root=root, port=0, cpu="4", memory="16Gi", log_level="error", **settings)
+    chosen = app.Settings(
+        root=root, port=0, cpu="4", memory="16Gi", log_level="error", **{"images": "ignore", **settings}
+    )
     async with app.running(chosen) as service, aiohttp.ClientSession() as session:
         yield Running(service.url, session)

@@ -94,7 +94,7 @@ async def test_what_is_being_answered_when_the_service_stops_is_answered(
 ) -> None:
     """And new connections are refused, not answered 503."""
     monkeypatch.setenv("FLOWSCHED_FAILPOINTS", "submit.after=sleep:0.8")
-    settings = app.Settings(root=tmp_path, port=0, log_level="error")
+    settings = app.Settings(root=tmp_path, port=0, log_level="error", images="ignore")
     async with aiohttp.ClientSession() as session:
         async with app.running(settings) as service:
             port = int(service.url.rpartition(":")[2])

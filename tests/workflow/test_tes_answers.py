@@ -132,25 +132,28 @@ def test_what_waits_has_no_log() -> None:
     assert task_logs([], None, "QUEUED", "", None) == []
 
 
-IGNORED = (
-    "ImageIgnored: this cluster runs tasks without their images, with the programs of its machine; "
-    "`flowsched serve --images refuse` ends such tasks instead"
-)
+def test_what_an_attempt_ran_in_is_said() -> None:
+    """The digest of its image; or that the image was ignored."""
+    report = {"images": [{"name": "samtools:1", "digest": "sha256:ab"}, {"name": "bwa:2", "digest": ""}]}
+    (log,) = task_logs([Attempt(report=json.dumps(report))], None, "COMPLETE", "", 5_000)
+    assert log["system_logs"] == [
+        "image samtools:1 is sha256:ab",
+        "image bwa:2 ignored: this service runs tasks with the programs of its machine (--images ignore)",
+    ]
 
 
-def test_an_image_that_means_nothing_is_said_where_it_explains_something() -> None:
-    """While a task waits, and where a step found no program; not of tasks that do well."""
-    waiting = with_notes([], "QUEUED", ["Paused: by hand"], ignores_images=True)
-    assert waiting == [{"logs": [], "outputs": [], "system_logs": ["Paused: by hand", IGNORED]}]
-    ended = [{"logs": [{"exit_code": 127}], "outputs": []}]
-    assert with_notes(ended, "EXECUTOR_ERROR", [], ignores_images=True)[0]["system_logs"] == [IGNORED]
-    assert with_notes(ended, "EXECUTOR_ERROR", [], ignores_images=False) == ended
+def test_what_keeps_a_task_waiting_is_said() -> None:
+    """In an entry of its own; a task that did well gets none."""
+    waiting = with_notes([], "QUEUED", ["Paused: by hand"])
+    assert waiting == [{"logs": [], "outputs": [], "system_logs": ["Paused: by hand"]}]
     well = [{"logs": [{"exit_code": 0}], "outputs": []}]
-    assert with_notes(well, "COMPLETE", [], ignores_images=True) == well
-    assert (
-        task_logs([Attempt(started_ms=None, ended_ms=None, exit_code=None)], None, "INITIALIZING", "", None)
-        == []
-    )
+    assert with_notes(well, "COMPLETE", []) == well
+
+
+def test_an_attempt_that_has_not_begun_has_no_log() -> None:
+    """As long as nothing is known of its end."""
+    begun = [Attempt(started_ms=None, ended_ms=None, exit_code=None)]
+    assert task_logs(begun, None, "INITIALIZING", "", None) == []
 
 
 def test_a_failure_without_an_attempt_says_why() -> None:

@@ -13,6 +13,7 @@ def test_the_promised_workflows_are_here() -> None:
     """One document for each kind of work."""
     assert DOCUMENTS == [
         "fan-out.json",
+        "hello-image.json",
         "mpi-allreduce.json",
         "parameter-server.json",
         "spark-like.json",

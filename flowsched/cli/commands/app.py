@@ -15,6 +15,8 @@ from flowsched.cli.commands.options import (
     CacheSize,
     Cluster,
     ClusterOption,
+    ContainerNetwork,
+    Containers,
     Context,
     Cpu,
     Cromwell,
@@ -111,7 +113,9 @@ def run_command(
     memory: Memory = None,
     gpus: Gpus = 0,
     policy: Policy = "flowsched",
-    images: Images = "ignore",
+    containers: Containers = "auto",
+    images: Images = "use",
+    container_network: ContainerNetwork = "host",
     out: Out = None,
     fetch: Fetch = None,
     synthetic: Synthetic = False,
@@ -136,7 +140,7 @@ def run_command(
     if root is not None or given.server is None:
         settings = settings_for(
             ctx, root=root, port=0, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus, policy=policy, images=images,
-            allow_paths=folders_of(allow_paths),
+            containers=containers, container_network=container_network, allow_paths=folders_of(allow_paths),
         )  # fmt: skip
     results = None if out is None else running.Results(out, tuple(fetch or ()))
     replay = replay_of(synthetic, time_scale, size_scale, sleep, inputs, image)
@@ -164,7 +168,9 @@ def serve(
     label: Labels = None,
     policy: Policy = "flowsched",
     profile: ProfilePath = None,
-    images: Images = "ignore",
+    containers: Containers = "auto",
+    images: Images = "use",
+    container_network: ContainerNetwork = "host",
     token_file: Annotated[
         Path | None, typer.Option(help="A file that holds the token clients must send.")
     ] = None,
@@ -201,7 +207,8 @@ def serve(
     settings = settings_for(
         ctx, root=root, host=host, port=port, database=db, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus,
         disk_rate=disk_rate, nic_rate=nic_rate, piece_size=piece_size, cache=cache, racks=racks,
-        labels=tuple(label or ()), policy=policy, profile=profile, images=images, log_level=log_level, log_json=log_json,
+        labels=tuple(label or ()), policy=policy, profile=profile, images=images, containers=containers,
+        container_network=container_network, log_level=log_level, log_json=log_json,
         keep_days=keep_days, take_over=take_over, token=token_from(token_file) or options(ctx).token,
         cluster=cluster, cluster_options=key_values(cluster_option),
         kubernetes=kubernetes_settings(cluster, kubeconfig, context, namespace), advertise=advertise, cromwell=cromwell,

@@ -110,7 +110,22 @@ Fetch = Annotated[
     ),
 ]
 Images = Annotated[
-    str, typer.Option(help="Stages that name a container image: ignore the image, or refuse their tasks.")
+    str,
+    typer.Option(
+        envvar="FLOWSCHED_IMAGES",
+        help="Tasks that name a container image: use it, or ignore it and take this machine's programs.",
+    ),
+]
+Containers = Annotated[
+    str,
+    typer.Option(
+        envvar="FLOWSCHED_CONTAINERS",
+        help="What runs images on this machine: auto, podman, docker, apptainer or none.",
+    ),
+]
+ContainerNetwork = Annotated[
+    str,
+    typer.Option(help="The network of containers: host, none, or a name that their engine knows."),
 ]
 Cluster = Annotated[
     str,

@@ -39,6 +39,7 @@ from flowsched.executor.protocol import (
     Binder,
     ClusterEvent,
     Executor,
+    NodeChanged,
     Opened,
     PiecesSeen,
     Pod,
@@ -337,13 +338,24 @@ class KubernetesCluster(Executor):
 
     # --- Binder ----------------------------------------------------------------------------------------------
 
+    async def nodes(self) -> Sequence[NodeInfo]:
+        """The nodes that there are now."""
+        self.queue.listen()
+        await self._watches.synced()
+        return list(self._view.nodes.values())
+
     async def view(self) -> Sequence[ClusterEvent]:
         """All that others' pods are now; older events are dropped. A term begins: `adopt` was called before."""
         self.pods.begin()
         self.queue.listen()
         await self._watches.synced()
-        self.queue.keep(lambda event: isinstance(event, _OF_OWN))
+        self.queue.keep(self._is_news)
         return self._view.everything()
+
+    def _is_news(self, event: ClusterEvent) -> bool:
+        """Whether an event tells what `View.everything` does not: that a node has gone is told by nothing that is there."""
+        gone = isinstance(event, NodeChanged) and not self._has_node(event.node.name)
+        return gone or isinstance(event, _OF_OWN)
 
     async def fence(self, uids: Sequence[str]) -> None:
         """See to it that older bindings cannot take place any more."""

@@ -1,32 +1,26 @@
 """Orders: what a pod's steps may ask of the agent, signed by the service. Standard library only, no I/O.
 
-An order travels through the pod's environment as text, and it is signed as it stands there. Linux takes at most 128 KiB
-in one variable, and a manifest may name thousands of datasets: a long order is packed (`z:` and base64 of zlib).
+An order travels through the pod's environment as text (`packing`), and it is signed as it stands there.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import json
-import posixpath
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from flowsched.cluster.kubernetes.packing import unpacked
 from flowsched.cluster.node.cache import line_safe
 from flowsched.cluster.node.safe_paths import Unsafe, parts_of
 
-#: From here on an order is packed: the kernel's limit of one variable is 128 KiB, its name included.
-PLAIN_TEXT: Final = 96 << 10
-#: Longest text of an order, and longest order that may come out of a packed one.
+#: Longest text of an order.
 LARGEST_TEXT: Final = 1 << 20
-LARGEST: Final = 32 << 20
 #: Longest name of a dataset.
 LONGEST_URI: Final = 4096
-_PACKED: Final = "z:"
 
 
 #: How long after its signature an order may be shown for the first time: a pod may wait so long for its image. Agents remember
@@ -82,18 +76,6 @@ class Placed:
 
     uri: str
     path: str
-
-
-def pack(order: Mapping[str, Any]) -> str:
-    """The text of an order, short enough for a variable where that is possible."""
-    text = json.dumps(order, separators=(",", ":"))
-    return text if len(text) <= PLAIN_TEXT else packed(order)
-
-
-def packed(value: Any) -> str:
-    """A value as a text that is as short as it can be; `unpacked` gives its JSON back."""
-    text = json.dumps(value, separators=(",", ":"))
-    return _PACKED + base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def sign(key: bytes, text: str) -> str:
@@ -166,38 +148,6 @@ def placed(given: Input, names: Mapping[str, str]) -> Iterator[Placed]:
 def manifest(given: Input, names: Mapping[str, str], inputs_path: str) -> str:
     """The text of a manifest: where the task finds each file, one to a line, in the input's order."""
     return "".join(f"{inputs_path.rstrip('/')}/{file.path}\n" for file in placed(given, names))
-
-
-def place_in(view: Iterable[Sequence[str]], path: str) -> str:
-    """The place of a path of the container, by a view with the longest paths first; "" if it is the image's own."""
-    path = tidy(path)
-    for mounted, place in view:
-        if path == mounted:
-            return place
-        if path.startswith(mounted.rstrip("/") + "/"):
-            return f"{place}/{path[len(mounted.rstrip('/')) + 1 :]}"
-    return ""
-
-
-def tidy(path: str) -> str:
-    """An absolute path without what it need not have."""
-    return "/" + posixpath.normpath(path).lstrip("/")
-
-
-def unpacked(text: str) -> str | bytes:
-    """The JSON of a packed text; any other text as it is.
-
-    Raises:
-        ValueError, zlib.error: It is cut off, or far too long.
-    """
-    if not text.startswith(_PACKED):
-        return text
-    packed = base64.b64decode(text[len(_PACKED) :], validate=True)
-    unpacking = zlib.decompressobj()
-    whole = unpacking.decompress(packed, LARGEST)
-    if not unpacking.eof:
-        raise ValueError(f"it is cut off, or longer than {LARGEST} bytes")
-    return whole
 
 
 def _order(given: Any) -> Order:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from flowsched.cluster.kubernetes.objects.release import SharedVolume
-from flowsched.cluster.kubernetes.orders import tidy
-from flowsched.cluster.kubernetes.pods.container_paths import SYSTEM, TAKEN
+from flowsched.cluster.node.container_paths import SYSTEM, TAKEN, SharedVolume
+from flowsched.cluster.node.container_view import tidy
 from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import ServiceContext
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from flowsched.cluster.kubernetes.orders import unpacked
+from flowsched.cluster.kubernetes.packing import unpacked
 from flowsched.executor.protocol import DeliveredFile, Published
 
 #: A kubelet takes 4 KiB; a longer message was not written by our steps, and is cut.

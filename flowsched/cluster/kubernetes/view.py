@@ -21,7 +21,6 @@ from flowsched.cluster.kubernetes.objects.core import Namespace, Node
 from flowsched.cluster.kubernetes.objects.labels import engine_name, is_ours
 from flowsched.cluster.kubernetes.objects.metadata import moment_ms
 from flowsched.cluster.kubernetes.objects.nodes import (
-    IMAGE,
     NodeResourceTopology,
     images_of,
     node_info,
@@ -41,7 +40,7 @@ from flowsched.executor.foreign import (
     PodWaits,
     RoomTaken,
 )
-from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
+from flowsched.executor.nodes import ALIGNED, IMAGE, PLENTY, NodeInfo, Zone
 from flowsched.executor.protocol import ClusterEvent, NodeChanged, ReplicaSeen
 from flowsched.workflow.spec import Resources
 
@@ -510,6 +509,7 @@ class View:
             self.report(event)
         elif known is not None and pod.status.phase in _ENDED:
             self.report(PodLeft(name))
+        self.groups.observe_own(pod)
         self.own.observe(pod)
 
     def _own_gone(self, uid: str) -> None:

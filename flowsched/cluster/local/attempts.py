@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from flowsched.cluster.local.runner import cgroups
+from flowsched.cluster.local.runner.engine import ask
 from flowsched.cluster.local.runner.kin import boot_id, start_time
 from flowsched.cluster.local.runner.records import RESERVE, reserve, wall_ms, write_end, write_record
 from flowsched.cluster.local.runner.room import WAITS
@@ -41,6 +42,7 @@ from flowsched.executor.protocol import (
     Published,
     StepEnd,
     Usage,
+    UsedImage,
 )
 
 _PROC = Path("/proc")
@@ -95,6 +97,10 @@ def kill_attempt(folder: Path, started: Mapping[str, Any] | None) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(started["pgid"], signal.SIGKILL)
         return
+    if started.get("removal"):
+        ask(
+            started["removal"], started["engine_env"]
+        )  # what an engine's daemon runs is below no process of ours
     if started.get("cgroup"):
         cgroups.kill(started["cgroup"])
     for pid in _members(folder):
@@ -369,10 +375,13 @@ def pack(folder: Path) -> bool:
         "order",
         RESERVE,
         WAITS,
+        "oom",
         "exit.json.tmp",
         "void.tmp",
     ):
         (folder / name).unlink(missing_ok=True)
+    for noted in folder.glob("*.cid*"):
+        noted.unlink(missing_ok=True)
     for name in ("stdout", "stderr", "runner.log"):
         with contextlib.suppress(FileNotFoundError):
             if (folder / name).stat().st_size == 0:
@@ -437,16 +446,19 @@ def _ended(name: str, record: Mapping[str, Any]) -> PodEnded:
     )
     usage = Usage(**record["usage"])
     at_ms, code, reason, message = (record[key] for key in ("at_ms", "exit_code", "reason", "message"))
-    return PodEnded(name, at_ms, code, reason, message, outputs, usage, _report(record.get("container")))
+    return PodEnded(name, at_ms, code, reason, message, outputs, usage, _report(record))
 
 
-def _report(record: Mapping[str, Any] | None) -> ContainerReport | None:
-    if record is None:
+def _report(record: Mapping[str, Any]) -> ContainerReport | None:
+    said, images = record.get("container"), record.get("images") or ()
+    if said is None and not images:
         return None
+    said = said or {"steps": (), "outputs": ()}
     return ContainerReport(
-        tuple(StepEnd(**step) for step in record["steps"]),
-        tuple(DeliveredFile(file["path"], file["uri"], file["size"]) for file in record["outputs"]),
-        record.get("returned"),
+        tuple(StepEnd(**step) for step in said["steps"]),
+        tuple(DeliveredFile(file["path"], file["uri"], file["size"]) for file in said["outputs"]),
+        said.get("returned"),
+        tuple(UsedImage(name, digest) for name, digest in images),
     )
 
 

@@ -23,6 +23,9 @@ from flowsched.executor.protocol import InputFile, Pod
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 _NO_BOUNDS: Final[Mapping[str, object]] = {}
+#: Variables that an image has its own values of.
+OF_THE_IMAGE: Final = ("PATH", "LANG", "PWD")
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 #: Bytes of a dataset on a node: (uri) -> (found there, brought there for the asker).
 Origin = Callable[[str], tuple[int, int]]
@@ -60,7 +63,7 @@ def compose(
     pod: Pod,
     caches: Mapping[str, Cache],
     origin: Origin,
-    refused: str = "",
+    images: Mapping[str, Any] = _NOTHING,
     upload: Upload = dict,
     cgroup: str = "",
     clock_base_ms: int | None = None,
@@ -74,7 +77,7 @@ def compose(
         pod: What to run.
         caches: By node.
         origin: See `Origin`.
-        refused: Why its image is refused, if it is.
+        images: How it uses its images, and which they are: see `images.Images.order`.
         upload: How to write to object stores; called only if an output goes there.
         cgroup: The control group to be made for it; "" for none.
         clock_base_ms: What the service's clock is ahead of `records.elapsed_ms`; None = the runner reads the wall clock.
@@ -84,6 +87,8 @@ def compose(
     inputs = [_input(given, pod, caches) for given in pod.inputs]
     links = {given.name: f"{work}/{order['link']}" for given, order in zip(pod.inputs, inputs, strict=True)}
     env, argv = environment(pod, Paths(str(folder), str(work), links, search_path()))
+    if "image" in images:
+        env = {key: value for key, value in env.items() if key not in OF_THE_IMAGE or key in pod.env}
     sources = [origin(uri) for given in pod.inputs for uri in dict.fromkeys(given.uris)]
     return {
         "name": pod.name,
@@ -112,23 +117,26 @@ def compose(
         "timeout_ms": pod.timeout_ms or 0,
         "memory_bytes": pod.memory_limit_bytes or pod.memory_bytes,
         "secrets": dict(pod.secrets),
-        "refused": refused,
-        "container": _container(pod, caches, upload) if pod.container is not None else None,
+        "refused": images.get("refused"),
+        "images": images.get("images", ()),
+        "image": images.get("image"),
+        "engine": images.get("engine"),
+        "mounts": images.get("mounts", ()),
+        "container": _container(pod, caches, upload, images) if pod.container is not None else None,
         "bounds": dict(bounds),
         "bytes_local": sum(local for local, _ in sources),
         "bytes_moved": sum(moved for _, moved in sources),
     }
 
 
-def _container(pod: Pod, caches: Mapping[str, Cache], upload: Upload) -> dict[str, Any]:
+def _container(
+    pod: Pod, caches: Mapping[str, Cache], upload: Upload, images: Mapping[str, Any]
+) -> dict[str, Any]:
     """The steps and files of a container task, with paths of this machine beside those of the container."""
     container = pod.container
     assert container is not None
-    staged = {
-        given.name: (given.uris[0], _input(given, pod, caches)["files"][0][1])
-        for given in pod.inputs
-        if given.uris
-    }
+    staged = staged_files(pod, caches)
+    used = images.get("steps") or [None] * len(container.steps)
     inputs = []
     for placed in container.inputs:
         uri, source = staged[placed.input] if placed.input is not None else (placed.source, placed.source)
@@ -153,9 +161,11 @@ def _container(pod: Pod, caches: Mapping[str, Cache], upload: Upload) -> dict[st
                 "stdout": step.stdout,
                 "stderr": step.stderr,
                 "ignore_error": step.ignore_error,
+                "image": image,
             }
-            for step in container.steps
+            for step, image in zip(container.steps, used, strict=True)
         ],
+        "layout": images.get("layout"),
         "inputs": inputs,
         "outputs": outputs,
         "delivers": container.delivers,
@@ -164,6 +174,15 @@ def _container(pod: Pod, caches: Mapping[str, Cache], upload: Upload) -> dict[st
         "return_code": container.return_code,
         "leave": [{"path": left.path, "content": left.content} for left in container.leave],
         "upload": upload() if any(output["local"] is None for output in outputs) else None,
+    }
+
+
+def staged_files(pod: Pod, caches: Mapping[str, Cache]) -> dict[str, tuple[str, str]]:
+    """Name of an input -> (uri, its file or folder in a cache), of those that are one dataset each."""
+    return {
+        given.name: (given.uris[0], _input(given, pod, caches)["files"][0][1])
+        for given in pod.inputs
+        if given.uris
     }
 
 

@@ -19,13 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
 from flowsched.cluster.local import attempts
 from flowsched.cluster.local.attempts import Attempts, Sight
-from flowsched.cluster.local.orders import compose, write_order
+from flowsched.cluster.local.images import ContainerSettings, Images
+from flowsched.cluster.local.orders import compose, staged_files, write_order
 from flowsched.cluster.local.runner import cgroups
 from flowsched.cluster.local.runner.bounds import Bounds
 from flowsched.cluster.local.runner.cgroups import find_base
@@ -34,11 +35,12 @@ from flowsched.cluster.local.transfers import Staging
 from flowsched.cluster.local.virtual_nodes import Site
 from flowsched.cluster.local.writers import Writers, writes_outside, written_paths
 from flowsched.cluster.node.cache import Cache
+from flowsched.cluster.node.container_paths import Refusal
 from flowsched.cluster.node.meter import INTERVAL_S, DiskMeter
 from flowsched.cluster.node.origins import Origins
 from flowsched.cluster.node.ranges import open_dataset
 from flowsched.cluster.node.space import Space, is_full
-from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.nodes import IMAGE, NodeInfo
 from flowsched.executor.protocol import (
     Known,
     NodeChanged,
@@ -205,8 +207,6 @@ def _reaped(pid: int, wait_s: float = 1.0) -> bool:
 
 
 T = TypeVar("T")
-Images = Literal["ignore", "refuse"]
-
 #: How often all live attempts are looked at, should a poke have been lost. The promise of `Executor.events` is here.
 SCAN_S: Final = 0.5
 #: How often the room on the root's file system is looked at.
@@ -245,7 +245,7 @@ class RunnerProcesses:
         origins: Where datasets may come from, and how fast.
         command: What forks runners, see `spawner`.
         threads: For work on folders.
-        images: What to do with a pod that names an image: `ignore` it, or `refuse` the pod.
+        containers: How pods that name an image run.
         cache_percent: What the caches may hold together, in percent of what is free on the disk of the root or in them, measured
             again and again; 0 = what `site` says.
         beside: Further folders that must have room before anything is started; they are measured here. The folder of a SQLite
@@ -260,7 +260,7 @@ class RunnerProcesses:
         origins: Origins | None = None,
         command: Sequence[str] = COMMAND,
         threads: int = 4,
-        images: Images = "ignore",
+        containers: ContainerSettings | None = None,
         cache_percent: int = 0,
         beside: Sequence[Space] = (),
     ) -> None:
@@ -271,8 +271,8 @@ class RunnerProcesses:
         #: is made; after a restart SQL says whether their end is known.
         self._denied: dict[str, PodGone] = {}
         self._unseen_said: float | None = None
-        self._images = images
-        self._told_images: set[str] = set()
+        self._containers = containers or ContainerSettings()
+        self._refused: dict[str, Refusal] = {}  #: pods that have no image, until they are told so
         self._origins = origins or Origins()
         self._command = tuple(command)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="attempts")
@@ -307,6 +307,8 @@ class RunnerProcesses:
         for cache in self._caches.values():
             cache.folder.mkdir(parents=True, exist_ok=True)
         self._staging = Staging(site, self._caches, self._origins)
+        self._images = Images(self._containers, site.root, self._eyes, self._tell_image, self._is_over)
+        self._swept = asyncio.create_task(self._images.sweep(), name="containers of earlier services")
         self._spawner = Spawner(self._command, site.root / "spawner.log")
         for name, cache in self._caches.items():
             await self._in_thread(cache.scan)
@@ -331,7 +333,10 @@ class RunnerProcesses:
             self._meter.cancel()
             self._minder.cancel()
             await asyncio.gather(self._watcher, self._meter, self._minder, return_exceptions=True)
-            await asyncio.gather(*self._launches, return_exceptions=True)
+            for launch in self._launches:
+                launch.cancel()  # what waits for an image: the next service is told that it was never launched
+            await asyncio.gather(*self._launches, self._swept, return_exceptions=True)
+            await self._images.close()
             self._pokes.close()
             await self._staging.close()
             await self._in_thread(self._spawner.close)
@@ -355,7 +360,7 @@ class RunnerProcesses:
             if self._writers.before(pod.name) is not None:
                 self._live[pod.name].held = pod
                 self._tell_held(self._live[pod.name], WRITER, self._writers.why(pod.name))
-        await self._each([pod for pod in new if self._live[pod.name].held is None], self._launch_one)
+        await self._launch_ready([pod for pod in new if self._live[pod.name].held is None])
         self._wake.set()
 
     async def adopt(self, pods: Sequence[Pod]) -> None:
@@ -465,7 +470,7 @@ class RunnerProcesses:
                         pod,
                         self._caches,
                         lambda uri: self._staging.charge(uri, pod.node, pod.remote.get(uri)),
-                        self._refusal(pod),
+                        self._image_order(pod, folder),
                         self._origins.upload,
                         self._group(pod.name),
                         self._site.clock() - elapsed_ms(),
@@ -485,19 +490,19 @@ class RunnerProcesses:
             live.busy = False
         return self._look_again(live) if live.runner is None else (live, None)
 
-    def _refusal(self, pod: Pod) -> str:
-        """Why a pod's image is refused; an image that is ignored is told once per workflow."""
-        if pod.image is None:
-            return ""
-        if self._images == "refuse":
-            return (
-                f"the stage asks for the image {pod.image!r}, and this cluster runs processes without images: run it where "
-                "images are used, or take `container` out, or start flowsched with --images ignore"
-            )
-        if pod.workflow not in self._told_images:
-            self._told_images.add(pod.workflow)
-            log.warning("image ignored", workflow=pod.workflow, stage=pod.stage, image=pod.image)
-        return ""
+    def _image_order(self, pod: Pod, folder: Path) -> Mapping[str, Any]:
+        """How a pod uses its images."""
+        caches = {pod.node, *pod.remote.values()}
+        read = (
+            [self._caches[node].folder for node in sorted(caches) if node in self._caches]
+            if pod.inputs
+            else []
+        )
+        staged = {name: path for name, (_, path) in staged_files(pod, self._caches).items()}
+        refused = self._refused.pop(pod.name, None)
+        if refused is not None:
+            return {"refused": (refused.reason, refused.message)}
+        return self._images.order(pod, folder, read, staged)
 
     def _look_one(self, live: _Live) -> tuple[_Live, Sight | None]:
         if live.busy:
@@ -781,6 +786,7 @@ class RunnerProcesses:
             return
         self._tell_space()  # first: what found no room is offered again at once
         del self._live[live.name]
+        self._images.ended()
         if isinstance(sight.final, PodEnded) and live.folder is not None:
             self._staging.published(live.folder.parents[1].name, sight.final.outputs)
         self._site.report(sight.final)
@@ -806,13 +812,44 @@ class RunnerProcesses:
     async def _launch_late(self, pods: Sequence[Pod]) -> None:
         """Launch attempts that had been held. One that cannot be launched is told as gone by the next scan."""
         try:
-            await self._each(pods, self._launch_one)
+            await self._launch_ready(pods)
         except OSError as error:
             log.warning("attempts not launched", pods=[pod.name for pod in pods], error=str(error))
             for pod in pods:
                 if pod.name in self._live:
                     self._live[pod.name].busy = False
         self._wake.set()
+
+    async def _launch_ready(self, pods: Sequence[Pod]) -> None:
+        """Launch attempts that nothing holds but their images: at once, or when these are here."""
+        for pod in pods:
+            if not self._images.is_ready(pod) and pod.name not in self._refused:
+                task = asyncio.create_task(self._launch_with_image(pod), name=f"image of {pod.name}")
+                self._launches.add(task)
+                task.add_done_callback(self._launches.discard)
+        await self._each(
+            [pod for pod in pods if self._images.is_ready(pod) or pod.name in self._refused], self._launch_one
+        )
+
+    async def _launch_with_image(self, pod: Pod) -> None:
+        """Launch an attempt when its images are here, or when it is known that they never will be."""
+        live = self._live[pod.name]
+        refusal = await self._images.prepare(pod, lambda reason, why: self._tell_held(live, reason, why))
+        if self._live.get(pod.name) is not live:
+            return  # it was released meanwhile
+        if refusal is not None:
+            self._refused[pod.name] = refusal
+        await self._launch_late([pod])
+
+    def _tell_image(self, name: str, size_bytes: int) -> None:
+        """Tell that an image is here: all nodes are this machine."""
+        for node in self._site.nodes:
+            self._site.report(ReplicaSeen(f"{IMAGE}{name}", node, size_bytes))
+
+    def _is_over(self, name: str) -> bool:
+        """Whether an attempt has ended, or has left nothing."""
+        folder = self._attempts.find(name)
+        return folder is None or attempts.is_finished(folder)
 
     def _tell_held(self, live: _Live, reason: str, why: str) -> None:
         """Tell what an attempt waits for, once; "" = for nothing any more."""

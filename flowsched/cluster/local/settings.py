@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from flowsched.cluster.local.images import ContainerSettings
 from flowsched.cluster.local.runner.bounds import Bounds
 from flowsched.executor.protocol import ServiceContext
 
@@ -30,7 +31,7 @@ class LocalSettings:
         cache: What each node may keep of datasets: bytes, or a part of the disk, divided by the nodes; 0 = all.
         racks: Nodes are spread over so many racks.
         labels: Of nodes: `node-1:disktype=ssd`.
-        images: What becomes of a pod that names an image: `ignore` the image, or `refuse` the pod.
+        containers: How tasks that name an image run.
         stores: How object stores are reached: options of fsspec's file systems by scheme. Secret.
         beside: Further folders that must have room before anything is started.
     """
@@ -45,7 +46,7 @@ class LocalSettings:
     cache: str = "80%"
     racks: int = 1
     labels: tuple[str, ...] = ()
-    images: str = "ignore"
+    containers: ContainerSettings = field(default_factory=ContainerSettings)
     stores: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = field(default=(), repr=False)
     beside: tuple[Space, ...] = ()
 
@@ -77,7 +78,7 @@ async def open_cluster(settings: LocalSettings, service: ServiceContext) -> Loca
     )
     processes = RunnerProcesses(
         origins=Origins(options=settings.stores, bounds=settings.bounds),
-        images="refuse" if settings.images == "refuse" else "ignore",
+        containers=settings.containers,
         cache_percent=cache_percent,
         beside=settings.beside,
     )

@@ -261,6 +261,8 @@ class Leader:
 
     async def _term(self) -> None:
         await self._failpoint("recover.before")
+        if self._executor.binder is not None:
+            self.nodes = list(await self._executor.binder.nodes())
         self._changes.clear()  # what was changed until here is read below
         state = EngineState(
             policy=PolicyState(

@@ -34,6 +34,7 @@ from flowsched.scheduling.policy.plugins.node_filters import (
     numa_zones,
     volume_nodes,
 )
+from flowsched.scheduling.policy.plugins.starting import start_queue, start_step
 from flowsched.scheduling.policy.plugins.wishes import wishes
 from flowsched.scheduling.state.claims import Claim
 from flowsched.scheduling.state.data import Catalogue
@@ -124,7 +125,7 @@ class Profile:
             once; False = all pods of a group before those of the next.
         locality: Missing bytes cost time, and are staged before a pod is bound; False = every pod may bind
             at once.
-        contention: The `io` axis and the slowdown by IO-heavy neighbours count.
+        contention: The `io` axis, the slowdown by IO-heavy neighbours and the queue of pods that a node is starting count.
         packing: Between nodes of equal cost, the fullest or the emptiest.
         backfill: "easy" = the first group that does not fit gets a reservation that no other may delay; "conservative" = each
             of them does, in order; "none" = every group that fits starts.
@@ -210,16 +211,17 @@ class Profile:
     def all_costs(self) -> tuple[Cost, ...]:
         """Costs of every pod."""
         home = (gather_home,) if self.locality else ()
-        return home + ((slowdown_now,) if self.contention else ()) + (wishes,) + self.costs
+        return home + ((slowdown_now, start_queue) if self.contention else ()) + (wishes,) + self.costs
 
     def all_step_costs(self) -> tuple[Cost, ...]:
         """Costs of every pod, once for each pod of its group that is already on the node."""
-        return ((slowdown_step,) if self.contention else ()) + self.step_costs
+        return ((slowdown_step, start_step) if self.contention else ()) + self.step_costs
 
 
 _TERM_NAMES: Final[Mapping[object, str]] = {
     gather_home: "gather",
     slowdown_now: "slowdown",
+    start_queue: "starting",
     wishes: "preferred",
 }
 

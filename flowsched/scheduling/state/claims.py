@@ -54,6 +54,7 @@ class Claim(msgspec.Struct, frozen=True):
         direct: What it reads from and writes to shared storages, as in `Shape`.
         learned: Workflow and stage, where what it counts for of disks or storages was learned of their tasks, and the per mille
             of it that is counted.
+        starting: Its node is starting it: that makes the next pod wait.
         devices: Which GPUs of the node it holds; the snapshot chooses for claims that do not say.
         elastic: Of a gang that goes on with fewer members: (role, number of the member, how many of the role must stay).
     """
@@ -78,6 +79,7 @@ class Claim(msgspec.Struct, frozen=True):
     learned: tuple[str, str, int] | None = None
     devices: Parts = ()
     elastic: tuple[int, int, int] | None = None
+    starting: bool = False
 
 
 class DirectBook:

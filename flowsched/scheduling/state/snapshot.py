@@ -72,6 +72,8 @@ def book(snapshot: Snapshot, claim: Claim, amount: NDArray[np.int64], sign: int)
     snapshot.direct.book(claim, sign)
     if claim.io_bytes > 0:
         snapshot.columns["io_tasks"][claim.node] += sign
+    if claim.starting:
+        snapshot.columns["starting"][claim.node] += sign
     snapshot.usage.book(Payer(claim.queue, claim.user), amount.tolist(), sign)
 
 
@@ -138,6 +140,8 @@ def book_all(snapshot: Snapshot, claims: Sequence[Claim], amounts: NDArray[np.in
             snapshot.direct.book(claim, 1)
         if claim.io_bytes > 0:
             snapshot.columns["io_tasks"][claim.node] += 1
+        if claim.starting:
+            snapshot.columns["starting"][claim.node] += 1
     for priority, count in takeable.items():
         _takeable(snapshot, priority, count)
     for payer, mine in payers.items():
@@ -158,6 +162,8 @@ _COLUMNS: Final[dict[str, type]] = {
     "nic_in": np.int64,
     "nic_out": np.int64,
     "io_tasks": np.int32,
+    "start_ms": np.int64,
+    "starting": np.int64,
     "inbound": np.int64,
     "version": np.int64,
 }
@@ -292,6 +298,23 @@ class Snapshot:
     def io_tasks(self) -> NDArray[np.int32]:
         """(N,) IO-heavy tasks that hold room."""
         return self._column("io_tasks")
+
+    @property
+    def start_ms(self) -> NDArray[np.int64]:
+        """(N,) ms by which each pod that a node is starting delays the start of the next."""
+        return self._column("start_ms")
+
+    @property
+    def starts_queue(self) -> bool:
+        """Whether pods that start delay each other on any node."""
+        if "starts" not in self.cache:
+            self.cache["starts"] = bool(self.start_ms.any())
+        return bool(self.cache["starts"])
+
+    @property
+    def starting(self) -> NDArray[np.int64]:
+        """(N,) pods that hold room and have not started."""
+        return self._column("starting")
 
     @property
     def inbound(self) -> NDArray[np.int64]:
@@ -469,7 +492,7 @@ class Snapshot:
             self.taint_sets.append(taints)
         told = {
             "taint": self._taint_ids[taints], "ready": node.ready, "rack": self._rack_ids[node.rack],
-            "disk_rate": node.disk_rate, "nic_in": node.nic_in_left, "nic_out": node.nic_out_left,
+            "start_ms": node.start_ms, "disk_rate": node.disk_rate, "nic_in": node.nic_in_left, "nic_out": node.nic_out_left,
         }  # fmt: skip
         for name, value in told.items():
             self.columns[name][at] = value
@@ -541,7 +564,9 @@ class Snapshot:
         """A claim's process runs since `at_ms`: from here on taking it away loses work."""
         claim = self.claims.get(owner)
         if claim is not None and claim.started_ms is None:
-            statement.put(self.claims, owner, structs.replace(claim, started_ms=at_ms))
+            statement.put(self.claims, owner, structs.replace(claim, started_ms=at_ms, starting=False))
+            if claim.starting:
+                statement.add(self.starting, claim.node, -1)
             statement.set(self.ledger.started, self.ledger.slot_of(owner), at_ms)
 
     def add_inbound(

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from flowsched.app import now_ms
@@ -42,6 +43,8 @@ async def test_fault_34_a_node_goes_in_the_middle_of_a_gang(world: World) -> Non
         await world.hollow.lose(world.nodes[0], delete=False)
         await asyncio.sleep(2)
         assert {number for number, _ in await attempts(running, made.id)} == {0}
+        told = {(e.state, e.code, e.tasks): e.message for e in await running.service.explain(made.id)}
+        assert f"2 of 4 are on {world.nodes[0]}, not ready" in told["RUNNING", "NodeNotReady", 2]
         await world.hollow.add(NodeTemplate(f"{world.namespace}-new", cpu="4"))
         await world.hollow.lose(world.nodes[0])
         # `lose` left it as it was; its object goes now, and with it the hope for its pods.
@@ -54,6 +57,32 @@ async def test_fault_34_a_node_goes_in_the_middle_of_a_gang(world: World) -> Non
         await world.witness.until(again)
         told = await attempts(running, made.id)
         assert (0, "NodeLost") in told
+        await running.service.command(made.id, "cancel")
+        await running.ended(made.id)
+        await world.nothing_left(running)
+
+
+async def test_kubectl_shows_how_far_our_own_gangs_have_got(
+    world: World, crds: None, api: Connection
+) -> None:
+    """`kubectl get podgroups` shows phase and numbers, while the gang runs and as its members end. Real API server."""
+    world.fates["train"] = ENDLESS
+
+    async def table() -> list[list[Any]]:
+        url = f"{api.url}/apis/{PLUGINS}/namespaces/{world.namespace}/podgroups"
+        headers = {**await api.headers(), "Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+        async with aiohttp.ClientSession() as kubectl, kubectl.get(url, headers=headers, ssl=False) as answer:
+            shown = await answer.json()
+        names = [column["name"] for column in shown["columnDefinitions"]]
+        assert names == ["Name", "Phase", "MinMember", "Running", "Succeeded", "Failed", "Age"]
+        return [row["cells"][1:6] for row in shown["rows"]]
+
+    async def shows(*row: Any) -> bool:
+        return await table() == [list(row)]
+
+    async with world.serving(pod_groups="scheduler-plugins") as running:
+        made = await running.service.submit(document(gang(4, cpu=2)))
+        await running.until(lambda: shows("Running", 4, 4, 0, 0))
         await running.service.command(made.id, "cancel")
         await running.ended(made.id)
         await world.nothing_left(running)
@@ -107,6 +136,21 @@ async def test_fault_34_a_node_that_went_while_nobody_led(world: World) -> None:
         assert sorted(await attempts(running, made.id)) == [
             (0, "NodeLost"), (0, "PodDeleted"), (1, ""), (1, ""),
         ]  # fmt: skip
+        await world.nothing_left(running)
+
+
+async def test_fault_34_a_node_that_went_while_this_process_stood_by(world: World) -> None:
+    """A process that stood by begins its term without the node: no task is given to it. Real API server."""
+
+    async def leave(point: str) -> None:
+        if point == "recover.before":  # what it has seen of the cluster is as old as its start
+            await world.hollow.lose(world.nodes[0])
+            await asyncio.sleep(1)
+
+    async with world.serving(failpoint=leave) as running:
+        made = await running.service.submit(document(bag(3, cpu=3)))
+        assert (await running.ended(made.id)).state == "SUCCEEDED"
+        assert await attempts(running, made.id) == [(0, "")] * 3
         await world.nothing_left(running)
 
 

@@ -72,6 +72,7 @@ class ControlPlane:
         disabled_admission: With ServiceAccount no pod gets in until a controller manager has made accounts; with
             TaintNodesByCondition each new Node is tainted until that manager says otherwise.
         apiserver_flags: More flags; the last of two equal ones counts.
+        address: Where the API server listens; the nodes of other network namespaces do not reach loopback.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class ControlPlane:
         users: Mapping[str, User] = USERS,
         disabled_admission: Sequence[str] = ("ServiceAccount", "TaintNodesByCondition"),
         apiserver_flags: Sequence[str] = (),
+        address: str = "127.0.0.1",
     ) -> None:
         self._gates = {"GenericWorkload": True, "GangScheduling": True} if native_podgroups else {}
         self._native_podgroups = native_podgroups
@@ -88,6 +90,7 @@ class ControlPlane:
         self._tokens = {name: secrets.token_hex(16) for name in users}
         self._disabled = tuple(disabled_admission)
         self._flags = tuple(apiserver_flags)
+        self._address = address
         self.folder = Path()
         self.programs: dict[str, Program] = {}
         self.url = ""
@@ -247,7 +250,7 @@ class ControlPlane:
     def _prepare(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="flowsched-kube-"))
         client, peer, secure = free_ports(3)
-        self.url = f"https://127.0.0.1:{secure}"
+        self.url = f"https://{self._address}:{secure}"
         (self.folder / "sa.key").write_text(_signing_key())
         tokens = (
             f'{self._tokens[key]},{user.name},{user.name},"{",".join(user.groups)}"'
@@ -261,8 +264,8 @@ class ControlPlane:
         groups = ["--runtime-config=scheduling.k8s.io/v1alpha2=true"] if self._native_podgroups else []
         return [
             f"--etcd-servers=http://127.0.0.1:{etcd_port}",
-            "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1",
+            f"--bind-address={self._address}",
+            f"--advertise-address={self._address}",
             f"--secure-port={port}",
             f"--cert-dir={self.folder / 'certs'}",
             "--service-cluster-ip-range=10.96.0.0/16",
@@ -270,7 +273,7 @@ class ControlPlane:
             f"--service-account-key-file={self.folder / 'sa.key'}",
             f"--service-account-signing-key-file={self.folder / 'sa.key'}",
             f"--token-auth-file={self.folder / 'tokens.csv'}",
-            "--authorization-mode=RBAC",
+            "--authorization-mode=Node,RBAC",
             "--allow-privileged=true",
             f"--disable-admission-plugins={','.join(self._disabled)}",
             "--endpoint-reconciler-type=none",

@@ -31,7 +31,7 @@ class NodeTemplate:
         pods: At most so many at a time.
         extended: Other resources: `{"nvidia.com/gpu": "2"}`.
         labels: Besides the host name, architecture and `flowsched.io/hollow`.
-        annotations: Of the node.
+        annotations: Of the node, beside that its pods start at once.
         taints: `{"key": …, "value": …, "effect": …}`.
         images: Name -> bytes: what `status.images` says is on its disk.
     """
@@ -80,7 +80,7 @@ def node_document(template: NodeTemplate, address: str, port: int, now: datetime
         "metadata": {
             "name": template.name,
             "labels": template.all_labels,
-            "annotations": dict(template.annotations),
+            "annotations": {"flowsched.io/start-time": "0", **template.annotations},
         },
         "spec": {"taints": [dict(taint) for taint in template.taints]},
         "status": node_status(template, address, port, now),

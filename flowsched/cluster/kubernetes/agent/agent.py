@@ -36,6 +36,8 @@ SHORTEST_KEY: Final = 16
 #: How long logs and results are kept.
 KEPT_DAYS: Final = 7.0
 KEPT_LOG_BYTES: Final = 10 << 30
+#: A kubelet looks at its containers once a second before it removes their logs, so all are open by then.
+FOLLOW_LOGS_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,7 @@ class Agent:
         self._meter = Meter(settings.cache, settings.host_root) if settings.host_root is not None else None
         self._sweeper: asyncio.Task[None] | None = None
         self._measurer: asyncio.Task[None] | None = None
+        self._log_keeper: asyncio.Task[None] | None = None
         self._lock: int | None = None
 
     async def open(self) -> None:
@@ -183,11 +186,12 @@ class Agent:
         )
         self.pods = Pods(
             self.volumes, self.logs.pod_of, self.cache, self.transfers, self.ledger, self._publisher, self.news,
-            self._clock, self._link, self._used_by,
+            self._clock, self._link, self._used_by, self.logs.follow,
         )  # fmt: skip
         if self._meter is not None:
             self._measurer = asyncio.create_task(self._measure(self._meter), name="meter")
         self._sweeper = asyncio.create_task(self._sweep(), name="sweeper")
+        self._log_keeper = asyncio.create_task(self._follow_logs(), name="logs")
         same = await asyncio.to_thread(same_mount, self.settings.cache, self.volumes.pods)
         if not same and not self.settings.copies:
             log.warning(
@@ -202,7 +206,8 @@ class Agent:
             return
         self._sources.close()
         if self._sweeper is not None:
-            loops = [each for each in (self._sweeper, self._measurer) if each is not None]
+            every = (self._sweeper, self._log_keeper, self._measurer)
+            loops = [each for each in every if each is not None]
             for each in loops:
                 each.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
@@ -233,6 +238,8 @@ class Agent:
         self.cache.scan()
         self.ledger.open()
         self.logs.open()
+        for uid, pod in self.ledger.pods():
+            self.logs.follow(uid, pod)
 
     # --- what is measured ------------------------------------------------------------------------------------
 
@@ -258,6 +265,14 @@ class Agent:
         return self._meter.used(uid) if self._meter is not None else {}
 
     # --- what is over ----------------------------------------------------------------------------------------
+
+    async def _follow_logs(self) -> None:
+        while True:
+            await asyncio.sleep(FOLLOW_LOGS_S)
+            try:
+                await asyncio.to_thread(self.logs.refresh)
+            except Exception:
+                log.exception("following logs broke")
 
     async def _sweep(self) -> None:
         while True:

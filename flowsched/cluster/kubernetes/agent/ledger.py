@@ -137,6 +137,10 @@ class Ledger:
         """The page of a pod."""
         return self._pages.get(uid)
 
+    def pods(self) -> list[tuple[str, str]]:
+        """(uid, the engine's name) of every pod that has a page."""
+        return [(uid, page.pod) for uid, page in self._pages.items()]
+
     def users(self, uri: str) -> frozenset[str]:
         """The pods that have read a dataset, as far as their volumes were there when it was last looked."""
         return frozenset(self._users.get(uri, ()))

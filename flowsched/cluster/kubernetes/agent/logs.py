@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -23,11 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar, cast
 
+import structlog
+
 from flowsched.cluster.kubernetes.agent.ledger import is_uid
+from flowsched.cluster.kubernetes.agent.log_files import HeldLogs, LogFile, LogFiles, Rotated
 from flowsched.cluster.local.runner.records import sync, write_record
 
-LIVE: Final = "0.log"
-_ROTATED: Final = re.compile(r"0\.log\.(\d{8}-\d{6})(\.gz)?")
 #: Raw bytes that are decoded at a time; there is a mark behind each, so a follower reads no more than this twice.
 _BLOCK: Final = 256 << 10
 #: The beginning of a file, a time in nanoseconds, tells it from others: inode numbers are given again.
@@ -61,38 +61,20 @@ class _Marks:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """The files of a container, and which file `0.log` was when they were listed."""
-
-    rotated: dict[str, Path]
-    live: Path
-    inode: int | None
-
-
-class _Rotated(Exception):
-    """The files are not those any more that were listed."""
-
-
 T = TypeVar("T")
 
-
-def _retried(folder: Path, read: Callable[[_Files], T]) -> T:
-    """Read the files of a container as they are listed now, and again if they are rotated meanwhile.
-
-    Raises:
-        OSError: They are rotated faster than they can be read.
-    """
-    for _ in range(_TRIES):
-        with suppress(_Rotated):
-            return read(_files(folder))
-    raise OSError(f"the logs in {folder} are rotated faster than they can be read")
+log = structlog.get_logger(__name__)
 
 
 class Reader:
-    """Reads logs, and remembers where it has been."""
+    """Reads logs, and remembers where it has been.
 
-    def __init__(self) -> None:
+    Args:
+        held: Descriptors of files that the kubelet may have removed.
+    """
+
+    def __init__(self, held: HeldLogs | None = None) -> None:
+        self._held = held or HeldLogs()
         self._marks: OrderedDict[tuple[str, str], _Marks] = OrderedDict()
         self._lock = threading.Lock()
         self._unzipped: tuple[Path, str, bytes] | None = None
@@ -109,7 +91,7 @@ class Reader:
             if len(self._marks) > _REMEMBERED:
                 self._marks.popitem(last=False)
         with marks.lock:
-            return _retried(folder, lambda files: self._read(files, stream, offset, limit, marks))
+            return self._retried(folder, lambda files: self._read(files, stream, offset, limit, marks))
 
     def end(self, folder: Path, stream: str, limit: int) -> bytes:
         """The last bytes that a container wrote to a stream, of those in the file that is still written to.
@@ -118,15 +100,15 @@ class Reader:
             FileNotFoundError: It has no such folder.
         """
 
-        def read(files: _Files) -> bytes:
+        def read(files: LogFiles) -> bytes:
             kept = b""
-            if files.inode is not None:
-                with _open(files.live, files.inode) as file:
+            if files.live is not None:
+                with files.live.open() as file:
                     for data, _length in _blocks(file, stream.encode()):
                         kept = (kept + data)[-limit:]
             return kept
 
-        return _retried(folder, read)
+        return self._retried(folder, read)
 
     def length(self, folder: Path, stream: str) -> int:
         """How many bytes a container has written to a stream so far, of those that are left.
@@ -135,18 +117,29 @@ class Reader:
             FileNotFoundError: It has no such folder.
         """
 
-        def read(files: _Files) -> int:
-            paths = [*files.rotated.values(), *([files.live] if files.inode is not None else [])]
-            return sum(len(data) for path in paths for data in self._decoded(path, stream, 0, _Marks()))
+        def read(files: LogFiles) -> int:
+            every = [*files.rotated.values(), *([files.live] if files.live is not None else [])]
+            return sum(len(data) for file in every for data in self._decoded(file, stream, 0, _Marks()))
 
-        return _retried(folder, read)
+        return self._retried(folder, read)
 
-    def _read(self, files: _Files, stream: str, offset: int, limit: int, marks: _Marks) -> Piece:
+    def _retried(self, folder: Path, read: Callable[[LogFiles], T]) -> T:
+        """Read the files of a container as they are listed now, and again if they are rotated meanwhile.
+
+        Raises:
+            OSError: They are rotated faster than they can be read.
+        """
+        for _ in range(_TRIES):
+            with suppress(Rotated):
+                return read(self._held.files(folder))
+        raise OSError(f"the logs in {folder} are rotated faster than they can be read")
+
+    def _read(self, files: LogFiles, stream: str, offset: int, limit: int, marks: _Marks) -> Piece:
         lengths = dict(marks.lengths)
-        for stamp, path in files.rotated.items():
+        for stamp, file in files.rotated.items():
             if stamp not in lengths:
-                lengths[stamp] = sum(len(data) for data in self._decoded(path, stream, 0, marks))
-        if files.inode is not None:
+                lengths[stamp] = sum(len(data) for data in self._decoded(file, stream, 0, marks))
+        if files.live is not None:
             # Until the runtime has begun a new file it still writes to the one that was renamed.
             marks.lengths.update(lengths)
         data = bytearray()
@@ -161,29 +154,25 @@ class Reader:
                     first = end
             start = end
         local = first + len(data) - start
-        if files.inode is not None and local >= 0 and len(data) < limit:
-            data += self._slice(files.live, stream, local, limit - len(data), marks, files.inode)
+        if files.live is not None and local >= 0 and len(data) < limit:
+            data += self._slice(files.live, stream, local, limit - len(data), marks)
         return Piece(first, bytes(data))
 
-    def _slice(
-        self, path: Path, stream: str, local: int, limit: int, marks: _Marks, inode: int | None = None
-    ) -> bytes:
+    def _slice(self, file: LogFile, stream: str, local: int, limit: int, marks: _Marks) -> bytes:
         """Bytes of one file, from its decoded offset `local` on."""
         found = bytearray()
-        for block in self._decoded(path, stream, local, marks, inode):
+        for block in self._decoded(file, stream, local, marks):
             found += block[: limit - len(found)]
             if len(found) >= limit:
                 break
         return bytes(found)
 
-    def _decoded(
-        self, path: Path, stream: str, local: int, marks: _Marks, inode: int | None = None
-    ) -> Iterator[bytes]:
+    def _decoded(self, log: LogFile, stream: str, local: int, marks: _Marks) -> Iterator[bytes]:
         """The decoded bytes of one file from `local` on, block by block."""
-        if path.suffix == ".gz":
-            yield from self._unzip(path, stream, local)
+        if log.is_packed:
+            yield from self._unzip(log, stream, local)
             return
-        with _open(path, inode) as file:
+        with log.open() as file:
             head = file.read(_HEAD)
             points = marks.points.setdefault(head, [(0, 0)]) if len(head) == _HEAD else [(0, 0)]
             decoded, raw = points[bisect_right(points, (local, 1 << 62)) - 1]
@@ -195,14 +184,14 @@ class Reader:
                 if decoded > points[-1][0]:
                     points.append((decoded, raw))
 
-    def _unzip(self, path: Path, stream: str, local: int) -> Iterator[bytes]:
+    def _unzip(self, log: LogFile, stream: str, local: int) -> Iterator[bytes]:
         known = self._unzipped
-        if known is not None and known[:2] == (path, stream):
+        if known is not None and known[:2] == (log.path, stream):
             yield known[2][local:]
             return
         kept: bytearray | None = bytearray()
         decoded = 0
-        with _open(path, None) as packed, gzip.GzipFile(fileobj=packed) as file:
+        with log.open() as packed, gzip.GzipFile(fileobj=packed) as file:
             for data, _ in _blocks(cast("BinaryIO", file), stream.encode()):
                 if kept is not None:
                     kept = kept + data if len(kept) + len(data) <= _UNZIPPED else None
@@ -210,42 +199,7 @@ class Reader:
                     yield data[max(0, local - decoded) :]
                 decoded += len(data)
         if kept is not None:
-            self._unzipped = (path, stream, bytes(kept))
-
-
-def _files(folder: Path) -> _Files:
-    """List them. A rotation while they are listed is noticed: `0.log` is another file afterwards."""
-    before = _inode(folder / LIVE)
-    rotated: dict[str, Path] = {}
-    for name in sorted(
-        os.listdir(folder), reverse=True
-    ):  # a plain file stands before its compressed copy, and wins
-        found = _ROTATED.fullmatch(name)
-        if found:
-            rotated[found[1]] = folder / name
-    if _inode(folder / LIVE) != before:
-        raise _Rotated
-    return _Files(rotated, folder / LIVE, before)
-
-
-def _inode(path: Path) -> int | None:
-    try:
-        return os.lstat(path).st_ino
-    except FileNotFoundError:
-        return None
-
-
-def _open(path: Path, inode: int | None) -> BinaryIO:
-    """Open an ordinary file, which still is the one that was listed."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise _Rotated from None
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode) or inode not in (None, status.st_ino):
-        os.close(fd)
-        raise _Rotated
-    return cast("BinaryIO", open(fd, "rb", buffering=0))
+            self._unzipped = (log.path, stream, bytes(kept))
 
 
 def _blocks(file: BinaryIO, stream: bytes) -> Iterator[tuple[bytes, int]]:
@@ -335,7 +289,9 @@ class Logs:
         self._folder = kept
         self._has_pod = has_pod
         self._clock = clock
-        self._reader = Reader()
+        self._held = HeldLogs()
+        self._reader = Reader(self._held)
+        self._followed: dict[str, tuple[PodId, str]] = {}
         self._kept: dict[str, _Kept] = {}
         self._numbers = itertools.count()
         self._keeping = threading.Lock()
@@ -389,19 +345,57 @@ class Logs:
 
     def _before(self, folder: Path, container: str) -> list[Path]:
         """The logs that come before a container's: a task of several steps has theirs, one after the other."""
-        if container != "task" or not folder.is_dir():
+        if container != "task":
             return []
-        found = [name for name in os.listdir(folder) if _STEP.fullmatch(name)]
+        found = [name for name in self._held.containers(folder) if _STEP.fullmatch(name)]
         return [folder / name for name in sorted(found, key=lambda name: int(name.removeprefix("step-")))]
 
     def pod_of(self, uid: str) -> str | None:
         """The name of the pod with a uid, as its kubelet has written it down; None if it has not (yet)."""
+        found = self._find(uid)
+        return None if found is None else found.pod
+
+    def _find(self, uid: str) -> PodId | None:
         try:
             names = os.listdir(self._live)
         except FileNotFoundError:
             return None
-        found = next((name for name in names if name.endswith(f"_{uid}")), None)
-        return None if found is None else found.split("_")[1]
+        found = next((name for name in names if name.endswith(f"_{uid}") and name.count("_") == 2), None)
+        return None if found is None else PodId(*found.split("_"))
+
+    # --- logs of pods that are deleted -----------------------------------------------------------------------
+
+    def follow(self, uid: str, name: str) -> None:
+        """Hold the logs of a pod open from now on, so that they can be kept whoever deletes the pod.
+
+        Args:
+            uid: Of the pod.
+            name: The engine's name of it.
+        """
+        pod = None if uid in self._followed else self._find(uid)
+        if pod is not None:
+            self._held.refresh(self._live / pod.folder)
+            self._followed[uid] = (pod, name)
+
+    def holds(self, uid: str) -> set[str]:
+        """The containers of a pod with logs that are held open."""
+        return self._held.held(self._live / self._followed[uid][0].folder) if uid in self._followed else set()
+
+    def refresh(self) -> None:
+        """Open what followed pods have begun to write. Keep the logs of those that the kubelet has removed."""
+        for uid, (pod, name) in list(self._followed.items()):
+            folder = self._live / pod.folder
+            if self._held.refresh(folder):
+                continue
+            try:
+                if uid not in self._kept:
+                    self.keep(pod, name)
+            except OSError as error:  # a full disk: what is held would keep the removed files on it
+                log.warning("logs of a deleted pod are lost", pod=name, error=str(error))
+            del self._followed[uid]
+            self._held.drop(folder)
+
+    # --- logs that are kept ----------------------------------------------------------------------------------
 
     def read_named(
         self, name: str, container: str, stream: str, offset: int, limit: int
@@ -412,6 +406,9 @@ class Logs:
         for uid, kept in list(self._kept.items()):
             if kept.name == name:
                 return self._read_kept(uid, kept, f"{container}.{stream}", offset, limit)
+        for pod, followed in list(self._followed.values()):
+            if followed == name:
+                return self.read(pod, container, stream, offset, limit)
         return Piece(offset, b""), False
 
     def keep(self, pod: PodId, name: str) -> bool:
@@ -425,12 +422,13 @@ class Logs:
             return self._keep(pod, name, source)
 
     def _keep(self, pod: PodId, name: str, source: Path) -> bool:
-        if not source.is_dir():
+        containers = self._held.containers(source)
+        if not containers:
             return pod.uid in self._kept
         into = self._folder / f"{_TEMPORARY}{os.getpid()}-{next(self._numbers)}"
         into.mkdir()
         try:
-            files = self._copy(source, into)
+            files = self._copy(source, containers, into)
             meta = {
                 "namespace": pod.namespace,
                 "pod": pod.pod,
@@ -467,9 +465,8 @@ class Logs:
             removed += 1
         return removed
 
-    def _copy(self, source: Path, into: Path) -> dict[str, int]:
+    def _copy(self, source: Path, found: set[str], into: Path) -> dict[str, int]:
         files: dict[str, int] = {}
-        found = set(os.listdir(source))
         steps = {name for name in found if _STEP.fullmatch(name)}
         for container in sorted((found - steps) | ({"task"} if steps else set())):
             if not _LABEL.fullmatch(container):

@@ -163,6 +163,7 @@ class Pods:
         clock: Wall-clock ms.
         link: Makes hard links.
         used: What a pod's containers have used so far, where that can be told. Blocks.
+        follow: Told of a pod's uid and name before its task starts, so that its logs can be kept. Blocks.
     """
 
     def __init__(
@@ -177,6 +178,7 @@ class Pods:
         clock: Callable[[], int],
         link: Link,
         used: Callable[[str], dict[str, int]] = lambda _: {},
+        follow: Callable[[str, str], object] = lambda _uid, _name: None,
     ) -> None:
         self._volumes = volumes
         self._pod_of = pod_of
@@ -188,6 +190,7 @@ class Pods:
         self._clock = clock
         self._link = link
         self._used = used
+        self._follow = follow
         self._jobs: dict[_Job, asyncio.Task[dict[str, Any]]] = {}
 
     async def prepare(self, request: Request, hold_s: float) -> dict[str, Any] | None:
@@ -264,6 +267,7 @@ class Pods:
         uid, order = request.uid, request.order
         await asyncio.to_thread(self._look_for, request)
         page = self._begin(request)
+        await asyncio.to_thread(self._follow, uid, order.pod)
         try:
             lost = await self._fetch(order.uris)
             if not lost:

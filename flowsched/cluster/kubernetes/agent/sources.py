@@ -202,7 +202,8 @@ class AgentSource:
     Args:
         sources: Has the connections.
         uri: The dataset.
-        node: The node, whose agent is at `url`.
+        node: The node.
+        url: Where its agent answers.
         version: That ranges are asked for; "" = any. Which version came is to be looked at all the same.
     """
 

@@ -29,6 +29,8 @@ PERIOD_S: Final = 0.5
 WRITES: Final = 50
 #: A waiting group is not told anew within this time, unless it has another reason.
 EVENT_S: Final = 300.0
+#: The numbers of a group's pods are written no sooner after one another, unless its phase changes.
+COUNTS_MS: Final = 5_000
 _MESSAGE: Final = 1024
 
 
@@ -118,21 +120,26 @@ class Conditions:
             self._told[uid] = code
 
     async def _status(self, key: str) -> None:
-        group = self._groups.groups.get(key)
+        group = self._groups.find(key)
         if group is None or group.form is Form.NONE or group.told is None:
             return
         seen = self._observed(group)
-        if seen.life is group.life:
+        now = (seen.life, *((0, 0, 0) if group.form.native else (seen.running, seen.succeeded, seen.failed)))
+        if now == group.written:
+            return
+        if seen.life is group.life and self._clock() - group.written_ms < COUNTS_MS:
+            self._groups.dirty.add(key)  # numbers alone are written a little later, several at once
             return
         patch = status_patch(group.form, seen)
-        before, group.life = group.life, seen.life
+        before, group.life = (group.life, group.written), seen.life
+        group.written, group.written_ms = now, self._clock()
         if patch is None:
             return
         path = group_path(group.form, group.namespace, group.name) + patch.suffix
         self.writes += 1
         answer = await self._client.call("PATCH", path, body=patch.body, content_type=patch.content_type)
         if not answer.ok and answer.status != 404:
-            group.life = before
+            group.life, group.written = before
             self._groups.dirty.add(key)
             log.debug("status of a group not written", group=key, why=answer.message)
 

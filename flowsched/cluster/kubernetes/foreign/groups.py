@@ -435,6 +435,8 @@ class Group:
         started: Whether its minimum was on nodes once.
         verdict: Why it waits: (code, message), as last published.
         life: As its status says it.
+        written: (life, running, succeeded, failed) as its status says them.
+        written_ms: When.
     """
 
     key: str
@@ -447,6 +449,8 @@ class Group:
     started: bool = False
     verdict: tuple[str, str] = ("", "")
     life: Life | None = None
+    written: tuple[Life, int, int, int] | None = None
+    written_ms: int = 0
 
     @property
     def counts(self) -> Counter[str]:
@@ -458,7 +462,7 @@ class GroupBook:
     """All of them.
 
     Args:
-        settings: Which PodGroups are ours (those are left alone here).
+        settings: Which PodGroups are ours: only their status is looked after here.
         report: Takes events.
         native: The version of native PodGroups that this cluster serves.
     """
@@ -473,11 +477,16 @@ class GroupBook:
         self._native = native
         self._report = report
         self.groups: dict[str, Group] = {}
+        self._own: dict[str, Group] = {}  #: of our own gangs: the engine knows these itself
         self.dirty: set[str] = set()  #: keys of groups with a status that may have changed
 
     def everything(self) -> Iterator[ClusterEvent]:
         """All rules once more."""
         return (GroupSeen(group.told) for group in self.groups.values() if group.told is not None)
+
+    def find(self, key: str) -> Group | None:
+        """A group by its key, our own included."""
+        return self.groups.get(key) or self._own.get(key)
 
     # --- objects ---------------------------------------------------------------------------------------------
 
@@ -485,7 +494,8 @@ class GroupBook:
         """PodGroups of a form came, changed or went."""
         if batch.replaced is not None:
             here = {_key(form, each.metadata.namespace, each.metadata.name) for each in batch.replaced}
-            for key in [key for key, group in self.groups.items() if group.form is form and key not in here]:
+            known = {**self.groups, **self._own}
+            for key in [key for key, group in known.items() if group.form is form and key not in here]:
                 self._gone(key)
             for each in batch.replaced:
                 taken(partial(self._seen, form), each)
@@ -498,17 +508,20 @@ class GroupBook:
     def _seen(self, form: Form, each: Any) -> None:
         meta = each.metadata
         labels = meta.labels
+        key = _key(form, meta.namespace, meta.name)
         if labels.get(MANAGED_BY) == "flowsched" and labels.get(INSTANCE) == label_value(
             self._settings.instance
         ):
+            own = self._own.setdefault(key, Group(key, form, meta.namespace, meta.name))
+            own.uid, own.told = meta.uid, read_group(form, each, key)
+            self.dirty.add(key)
             return
-        key = _key(form, meta.namespace, meta.name)
         group = self.groups.setdefault(key, Group(key, form, meta.namespace, meta.name))
         started, may_go = _has_started(form, each), preemptible_of(meta)
         rule = replace(read_group(form, each, key), started=started, preemptible=may_go)
         if group.uid and group.uid != meta.uid:  # another object of the same name
             self._report(GroupGone(key))
-            group.started, group.life, group.verdict = False, None, ("", "")
+            group.started, group.life, group.verdict, group.written = False, None, ("", ""), None
         group.uid = meta.uid
         if group.told is None or not _same(group.told, rule):
             self._report(GroupSeen(rule))
@@ -516,12 +529,13 @@ class GroupBook:
         self.dirty.add(key)
 
     def _gone(self, key: str) -> None:
+        self._own.pop(key, None)
         group = self.groups.get(key)
         if group is None or group.form is Form.NONE:
             return
         if group.told is not None:
             self._report(GroupGone(key))
-        group.told, group.uid, group.life = None, "", None
+        group.told, group.uid, group.life, group.written = None, "", None, None
         if not group.pods:
             del self.groups[key]
 
@@ -548,6 +562,20 @@ class GroupBook:
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = self._stand_in(pod, key, link_of(pod, self._native))
+        phase = pod.status.phase if pod.spec.node_name or pod.status.phase in _ENDED else ""
+        if group.pods.get(pod.metadata.uid) != phase:
+            group.pods[pod.metadata.uid] = phase
+            self.dirty.add(key)
+
+    def observe_own(self, pod: Pod) -> None:
+        """A pod of a gang of ours, for the status of its PodGroup. One that has ended counts until the group is removed."""
+        link = link_of(pod, self._native)
+        if link is None or link.form is Form.NONE or pod.metadata.labels.get(MANAGED_BY) != "flowsched":
+            return
+        key = _key(link.form, pod.metadata.namespace, link.name)
+        if key not in self._own and (pod.metadata.deletion_timestamp or pod.status.phase in _ENDED):
+            return  # its group is gone
+        group = self._own.setdefault(key, Group(key, link.form, pod.metadata.namespace, link.name))
         phase = pod.status.phase if pod.spec.node_name or pod.status.phase in _ENDED else ""
         if group.pods.get(pod.metadata.uid) != phase:
             group.pods[pod.metadata.uid] = phase

@@ -5,6 +5,7 @@ What Kubernetes does not know of a node is said by annotations, in bytes or byte
     flowsched.io/disk-rate                             what its disk carries
     flowsched.io/nic-rate, nic-in-rate, nic-out-rate   what its network carries, both ways or one
     flowsched.io/cache                                 what the agent's cache folder may hold
+    flowsched.io/start-time                            what each pod adds to the start of the next ("800ms"; "0" = nothing)
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from flowsched.cluster.kubernetes.objects.core import Node
-from flowsched.cluster.kubernetes.objects.metadata import Metadata, Read, condition_of
+from flowsched.cluster.kubernetes.objects.metadata import Condition, Metadata, Read, condition_of
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.pod_requests import (
     DEFAULT_GPU,
@@ -22,16 +23,20 @@ from flowsched.cluster.kubernetes.objects.pod_requests import (
     whole_cores,
 )
 from flowsched.errors import InvalidRequest
-from flowsched.executor.nodes import NodeInfo, Zone
-from flowsched.workflow.resources import parse_bytes
+from flowsched.executor.nodes import IMAGE, NodeInfo, Zone
+from flowsched.workflow.resources import parse_bytes, parse_duration
 from flowsched.workflow.spec import Resources
 
 #: Node labels that name the rack; the first that a node has counts. A zone stands in where there is no rack label.
 RACK_LABELS: Final = ("flowsched.io/rack", "topology.kubernetes.io/rack", "topology.kubernetes.io/zone")
 UNSCHEDULABLE: Final = ("node.kubernetes.io/unschedulable", "", "NoSchedule")
-IMAGE: Final = "image:"
 
 _PREFIX: Final = "flowsched.io/"
+#: A kubelet with containerd starts 1.2 small pods a second on two busy cores. Between nodes that are alike, any other figure
+#: gives the same choice; it counts against copies of data, which take seconds.
+START_MS: Final = 800
+#: Of what a node says of itself so much is passed on.
+_LONGEST_TROUBLE: Final = 200
 #: Annotation -> the fields of NodeInfo that it says. The special ones come last, so that they win.
 _RATES: Final[Mapping[str, tuple[str, ...]]] = {
     "disk-rate": ("disk_rate",),
@@ -73,6 +78,13 @@ def image_aliases(name: str) -> Iterator[str]:
             yield each.removesuffix(":latest")
 
 
+def _trouble(ready: Condition | None) -> str:
+    """Why a node is not ready, in its own words or those of the controller that misses it."""
+    if ready is None or ready.status == "True":
+        return ""
+    return (ready.message or ready.reason)[:_LONGEST_TROUBLE].strip().rstrip(".")
+
+
 def _read(node: Node, gpu_resource: str) -> tuple[NodeInfo, tuple[str, ...]]:
     wrong: list[str] = []
     has = _allocatable(node, gpu_resource, wrong)
@@ -88,8 +100,10 @@ def _read(node: Node, gpu_resource: str) -> tuple[NodeInfo, tuple[str, ...]]:
         taints=_taints(node),
         rack=next((node.metadata.labels[key] for key in RACK_LABELS if node.metadata.labels.get(key)), ""),
         ready=ready is not None and ready.status == "True" and node.metadata.deletion_timestamp is None,
+        trouble=_trouble(ready),
+        silent=ready is None or ready.status != "True",
         zones=(),
-        trouble="",
+        start_ms=_start_ms(node, wrong),
         **_rates(node, wrong),
     )
     return info, tuple(wrong)
@@ -114,6 +128,17 @@ def _taints(node: Node) -> tuple[tuple[str, str, str], ...]:
     if node.spec.unschedulable and not any(key == UNSCHEDULABLE[0] for key, _, _ in taints):
         taints.append(UNSCHEDULABLE)
     return tuple(dict.fromkeys(taints))
+
+
+def _start_ms(node: Node, wrong: list[str]) -> int:
+    text = node.metadata.annotations.get(_PREFIX + "start-time")
+    if text is None:
+        return START_MS
+    try:
+        return 0 if text == "0" else parse_duration(text)
+    except InvalidRequest as error:
+        wrong.append(f"annotation {_PREFIX}start-time: {error}")
+        return START_MS
 
 
 def _rates(node: Node, wrong: list[str]) -> dict[str, int]:

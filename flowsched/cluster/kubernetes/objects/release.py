@@ -10,20 +10,13 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from flowsched.cluster.kubernetes.objects.podgroup import Form
+from flowsched.cluster.node.container_paths import SharedVolume
 from flowsched.executor.protocol import Pod
 from flowsched.workflow.spec import Resources, Rules, Toleration
 
 #: Where a pod's inputs and its working folder are, in every container of it.
 INPUTS: Final = "/flowsched/inputs"
 WORK: Final = "/flowsched/work"
-
-
-class SharedVolume(NamedTuple):
-    """A claim that every task sees, at the same place."""
-
-    claim: str
-    path: str
-    read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +180,3 @@ def extras_of(pod: Pod) -> Extras:
         pod.cpu_millicores, pod.memory_bytes, pod.disk_bytes, pod.gpu_millis, dict(pod.extended)
     )
     return Extras(resources, pod.limits, pod.rules or Rules())
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why there can never be such a pod: `reason` as of a pod that ended, `message` for its owner."""
-
-    reason: str
-    message: str

@@ -20,19 +20,14 @@ from msgspec import structs
 
 from flowsched.cluster.kubernetes.agent_keys import signing_key_of
 from flowsched.cluster.kubernetes.objects.names import SecretKey, member_address, secret_key
-from flowsched.cluster.kubernetes.objects.release import (
-    INPUTS,
-    WORK,
-    Extras,
-    GroupRef,
-    Refusal,
-    ReleaseSettings,
-)
-from flowsched.cluster.kubernetes.orders import pack, sign, tidy
-from flowsched.cluster.kubernetes.pods.container_paths import Layout, local_path, stdio_of
-from flowsched.cluster.local.orders import inside
+from flowsched.cluster.kubernetes.objects.release import INPUTS, WORK, Extras, GroupRef, ReleaseSettings
+from flowsched.cluster.kubernetes.orders import sign
+from flowsched.cluster.kubernetes.packing import pack
+from flowsched.cluster.local.orders import OF_THE_IMAGE, inside
 from flowsched.cluster.local.runner.patterns import is_pattern
 from flowsched.cluster.node.cache import file_name
+from flowsched.cluster.node.container_paths import Layout, Refusal, local_path, stdio_of
+from flowsched.cluster.node.container_view import tidy
 from flowsched.cluster.node.environment import Paths, environment, expand, hostfile
 from flowsched.executor.protocol import InputFile, Pod
 from flowsched.workflow.spec import Container, Delivered, Left, Step
@@ -277,6 +272,15 @@ def _places_left(container: Container, layout: Layout, left: Left) -> list[str]:
     return [place for place in dict.fromkeys(wanted) if place.startswith("/")]
 
 
+def _written_in_place(container: Container, layout: Layout, stdio: Iterable[str]) -> list[str]:
+    """The files of shared volumes that the steps write to: stage-in sees that their user may."""
+    outputs = [
+        each.path for each in _delivered(container) if not is_pattern(each.path) and in_place(each, layout)
+    ]
+    paths = [*stdio, *map(tidy, outputs), *([tidy(container.return_code)] if container.return_code else [])]
+    return sorted({place for path in paths if (place := layout.place(path)).startswith("/")})
+
+
 def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
     stdio = {tidy(path) for step in container.steps for path in stdio_of(step)}
     watch = watched(container, layout)
@@ -288,6 +292,7 @@ def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
         "copies": layout.copies,
         "links": layout.links,
         "contents": [layout.place(given.path) for given in container.inputs if given.content is not None],
+        "writes": _written_in_place(container, layout, stdio),
         "outputs": [
             {
                 "path": tidy(output.path),
@@ -384,7 +389,6 @@ def _short(name: str) -> str:
 
 
 #: Set on a local cluster, where there is no image that could say them.
-_OF_THE_IMAGE: Final = ("PATH", "LANG", "PWD")
 _TOKEN: Final = "FLOWSCHED_GANG_TOKEN"
 _NO_LAYOUT: Final = Layout()
 #: The key of a gang's token in its Secret.
@@ -471,7 +475,7 @@ def _values(pod: Pod, settings: ReleaseSettings, extras: Extras) -> dict[str, st
     if pod.container is not None:
         inputs |= {given.input: given.path for given in pod.container.inputs if given.input is not None}
     values, _ = environment(told, Paths(WORK, WORK, inputs, ""))
-    for name in _OF_THE_IMAGE:
+    for name in OF_THE_IMAGE:
         if name not in pod.env:
             del values[name]
     return values | _devices(pod, settings, by_number)

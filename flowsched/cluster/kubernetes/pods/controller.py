@@ -27,12 +27,13 @@ from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.labels import GROUP, REASON, VOID, engine_name, is_ours
 from flowsched.cluster.kubernetes.objects.metadata import moment_ms
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
-from flowsched.cluster.kubernetes.objects.release import Refusal, ReleaseSettings, extras_of
+from flowsched.cluster.kubernetes.objects.release import ReleaseSettings, extras_of
 from flowsched.cluster.kubernetes.orders import LIFE_MS
 from flowsched.cluster.kubernetes.pods.gang_objects import GangObjects
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
 from flowsched.cluster.kubernetes.pods.pod_api import QUOTA, Doubt, PodApi
 from flowsched.cluster.kubernetes.pods.status import PULLS, Waiting, outcome
+from flowsched.cluster.node.container_paths import Refusal
 from flowsched.executor.protocol import ClusterEvent, Pod, PodEnded, PodGone, PodHeld, PodStarted
 
 log = structlog.get_logger(__name__)

@@ -24,9 +24,10 @@ from flowsched.cluster.kubernetes.objects.core import OnlyMetadata
 from flowsched.cluster.kubernetes.objects.labels import GROUP, STAGE, WORKFLOW, common_labels, owner_reference
 from flowsched.cluster.kubernetes.objects.names import dns_label, group_name, label_value
 from flowsched.cluster.kubernetes.objects.podgroup import Form, group_path, volcano_queue
-from flowsched.cluster.kubernetes.objects.release import GroupRef, Owner, Refusal, ReleaseSettings
+from flowsched.cluster.kubernetes.objects.release import GroupRef, Owner, ReleaseSettings
 from flowsched.cluster.kubernetes.pods.container_task import TOKEN_KEY
 from flowsched.cluster.kubernetes.pods.manifest import quantities
+from flowsched.cluster.node.container_paths import Refusal
 from flowsched.executor.protocol import Pod
 from flowsched.workflow.spec import Resources
 

@@ -25,11 +25,9 @@ from flowsched.cluster.kubernetes.objects.release import (
     WORK,
     Extras,
     GroupRef,
-    Refusal,
     ReleaseSettings,
     extras_of,
 )
-from flowsched.cluster.kubernetes.pods.container_paths import Layout, lay_out
 from flowsched.cluster.kubernetes.pods.container_task import (
     TaskEnvironment,
     addressed,
@@ -43,6 +41,7 @@ from flowsched.cluster.kubernetes.pods.container_task import (
     task_environment,
     watched,
 )
+from flowsched.cluster.node.container_paths import Bind, Layout, Refusal, lay_out
 from flowsched.executor.protocol import Pod
 from flowsched.workflow.spec import Resources, Rules, Toleration
 
@@ -481,6 +480,14 @@ def _message_bytes(pod: Pod) -> Json:
     }
 
 
+def _bound(mount: Bind) -> Json:
+    """A mount of a container task as Kubernetes has it."""
+    if mount.shared is None:
+        return {"name": "inputs", "mountPath": mount.path, "subPath": mount.inner}
+    told: Json = {"name": f"shared-{mount.shared}", "mountPath": mount.path, "readOnly": mount.read_only}
+    return told | ({"subPath": mount.inner} if mount.inner else {})
+
+
 def _as_step(task: Json, pod: Pod, settings: ReleaseSettings, layout: Layout, number: int) -> Json:
     """The container of one step of a container task."""
     container = pod.container
@@ -491,7 +498,7 @@ def _as_step(task: Json, pod: Pod, settings: ReleaseSettings, layout: Layout, nu
         for mount in _mounts(settings, shared_read_only=False, inputs_read_only=True)
     }
     del mounts[INPUTS]
-    mounts |= {mount["mountPath"]: mount for mount in layout.mounts}
+    mounts |= {mount.path: _bound(mount) for mount in layout.mounts}
     shm = [mount for mount in task["volumeMounts"] if mount["name"] == "shm"]
     task |= {
         "name": step_names(container)[number],

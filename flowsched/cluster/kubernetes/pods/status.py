@@ -31,6 +31,7 @@ from flowsched.cluster.kubernetes.step_messages import (
     read_usage,
     shortened,
 )
+from flowsched.cluster.node.image_pulls import is_hopeless
 from flowsched.executor.protocol import (
     ContainerReport,
     PodEnded,
@@ -64,23 +65,6 @@ _PERMANENT: Final = frozenset(
 PULLS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
 #: These depend on what the registry or the runtime says.
 _ASK_THE_MESSAGE: Final = PULLS | {"RunContainerError", "CreateContainerError"}
-#: What registries and runtimes say of what will never be there, or never be allowed.
-_HOPELESS: Final = (
-    "not found",
-    "notfound",
-    "manifest unknown",
-    "no such",
-    "does not exist",
-    "unauthorized",
-    "denied",
-    "forbidden",
-    "invalid reference",
-    "invalid image",
-    "no match for platform",
-    "exec format error",
-)
-#: ... unless the message also has one of these: the name of a registry may resolve again in a minute.
-_HOPEFUL: Final = ("no such host", "timeout", "too many requests", "toomanyrequests", "connection refused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +110,7 @@ def _last_words(container: ContainerStatus) -> str:
 def _is_permanent(reason: str, message: str) -> bool:
     if reason in _PERMANENT:
         return True
-    words = message.lower()
-    hopeless = any(each in words for each in _HOPELESS) and not any(each in words for each in _HOPEFUL)
-    return reason in _ASK_THE_MESSAGE and hopeless
+    return reason in _ASK_THE_MESSAGE and is_hopeless(message)
 
 
 # ---- from a status to an event ----

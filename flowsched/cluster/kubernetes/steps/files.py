@@ -20,11 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from flowsched.cluster.kubernetes.exit_codes import NOT_LAID
-from flowsched.cluster.kubernetes.orders import LARGEST, place_in, tidy, unpacked
+from flowsched.cluster.kubernetes.packing import LARGEST, unpacked
 from flowsched.cluster.local.runner import patterns
 from flowsched.cluster.local.runner.patterns import is_pattern
 from flowsched.cluster.local.runner.records import sync
 from flowsched.cluster.local.runner.return_code import code_in
+from flowsched.cluster.node.container_view import place_in, tidy
 
 _MOST_LINKS: Final = 40
 #: Folders in each other: a tree is walked by recursion, and links may lead round in a circle.
@@ -147,7 +148,7 @@ def prepare(env: Env) -> tuple[int, Message]:
     """
     order = _order(env)
     missing = [
-        f"{path} (from {place})"
+        f"{path} (from {place}{_hidden(place)})"
         for path, place, directory in order["sources"]
         if not _is_there(place, directory)
     ]
@@ -164,7 +165,14 @@ def prepare(env: Env) -> tuple[int, Message]:
         with open(f"{_notes(env)}/started", "w") as file:
             file.write(str(_elapsed_s()))
     except OSError as error:
-        return NOT_LAID, {"reason": "StartFailed", "message": f"cannot make the task's folders: {error}"}
+        return NOT_LAID, {
+            "reason": "StartFailed",
+            "message": f"cannot make the task's folders: {_why(error)}",
+        }
+    barred = [why for place in order.get("writes", ()) if (why := _barred(place))]
+    if barred:
+        message = f"the task may not write {'; nor '.join(barred[:3])}. {_REMEDY}"
+        return NOT_LAID, {"reason": "StartFailed", "message": message}
     return 0, {}
 
 
@@ -188,9 +196,62 @@ def fill(env: Env) -> tuple[int, Message]:
     except OSError as error:
         return NOT_LAID, {
             "reason": "StartFailed",
-            "message": f"cannot put the task's files in place: {error}",
+            "message": f"cannot put the task's files in place: {_why(error)}",
         }
     return 0, {}
+
+
+#: What to do about a file that the task's user may not write, or read.
+_REMEDY: Final = (
+    "Let that user do so (chown, chmod, or a group of the task), or run tasks as the owner: FLOWSCHED_RUN_AS_USER, "
+    "with Helm tasks.runAsUser"
+)
+
+
+def _barred(place: str) -> str | None:
+    """Why the task's user may not write a file, or make it where there is none yet; None if it may."""
+    asked = place
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    wanted = os.W_OK | (os.X_OK if os.path.isdir(place) else 0)
+    by_effective = os.access in os.supports_effective_ids
+    if os.access(place, wanted, effective_ids=by_effective):
+        return None
+    return f"{asked}: {_owned(place)}"
+
+
+def _owned(path: str) -> str:
+    """Whose a file is, and who asks."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        return f"{path} cannot be looked at by user {os.geteuid()}, group {os.getegid()} ({error.strerror})"
+    kind = "folder" if stat.S_ISDIR(found.st_mode) else "file"
+    return (
+        f"the {kind} {path} belongs to user {found.st_uid}, group {found.st_gid}, mode {stat.S_IMODE(found.st_mode):04o}; "
+        f"tasks run as user {os.geteuid()}, groups {', '.join(map(str, sorted({os.getegid(), *os.getgroups()})))}"
+    )
+
+
+def _hidden(place: str) -> str:
+    """Why the task's user cannot see whether there is a file; "" if it can."""
+    try:
+        os.stat(place)
+    except PermissionError as error:
+        return f": {_why(error)}"
+    except OSError:
+        pass
+    return ""
+
+
+def _why(error: Exception) -> str:
+    """What went wrong; of a lack of rights also whose the place is, who asks, and what to do."""
+    if not isinstance(error, PermissionError) or not error.filename:
+        return str(error)
+    place = str(error.filename)
+    while not os.path.lexists(place) and os.path.dirname(place) != place:
+        place = os.path.dirname(place)
+    return f"{error}: {_owned(place)}. {_REMEDY}"
 
 
 def _is_there(place: str, directory: bool) -> bool:
@@ -262,7 +323,7 @@ def deliver(env: Env) -> Message:
             if ended or output["always"]:
                 told["delivered"] += _take(output, sight, env)
     except (OSError, _NotDelivered) as error:
-        told |= {"reason": "OutputFailed", "message": f"output {output['path']}: {error}"}
+        told |= {"reason": "OutputFailed", "message": f"output {output['path']}: {_why(error)}"}
     if not interrupted:
         leave(env)
     if order.get("return_code") and ended:

@@ -129,7 +129,7 @@ def stage_out(env: Env) -> int:
 
 def _keep_list(env: Env, files: list[Any]) -> None:
     """Give a list of files that no message holds to the agent; it is a report, and no failure where that cannot be."""
-    from flowsched.cluster.kubernetes.orders import packed
+    from flowsched.cluster.kubernetes.packing import packed
 
     body = {"work_path": env.get("FLOWSCHED_WORK", "/flowsched/work"), "delivered": packed(files)}
     status, answer = _persist(env, "outputs", body, _START_PATIENCE_S)
@@ -190,24 +190,41 @@ def _persist(env: Env, what: str, body: dict[str, str], patience_s: float) -> An
 
 def _ask(env: Env, what: str, body: dict[str, str]) -> Answer:
     """Ask once; status 0 if there was no answer."""
-    from http.client import HTTPConnection, HTTPException
-    from urllib.parse import quote, urlsplit
-
-    parts = urlsplit(env["FLOWSCHED_AGENT"])
-    connection = HTTPConnection(parts.hostname or "", parts.port, timeout=_CONNECT_S)
     try:
-        connection.connect()
-        connection.sock.settimeout(_ANSWER_S)
-        path = f"/v1/pods/{quote(env.get('POD_UID', ''), safe='')}/{what}"
-        headers = {"Content-Type": "application/json", "Connection": "close"}
-        connection.request("POST", path, json.dumps(body).encode(), headers)
-        answer = connection.getresponse()
-        told = json.loads(answer.read())
-        return answer.status, told if isinstance(told, dict) else {}
-    except (OSError, HTTPException, ValueError) as error:
+        status, raw = _post(
+            env["FLOWSCHED_AGENT"], f"/v1/pods/{env.get('POD_UID', '')}/{what}", json.dumps(body).encode()
+        )
+        told = json.loads(raw)
+        return status, told if isinstance(told, dict) else {}
+    except (OSError, ValueError) as error:
         return 0, {"message": f"no answer from {env['FLOWSCHED_AGENT']}: {type(error).__name__}: {error}"}
-    finally:
-        connection.close()
+
+
+def _post(url: str, path: str, body: bytes) -> tuple[int, bytes]:
+    """One request to an agent: status and body of its answer. To import `http.client` takes longer than all the rest of stage-in.
+
+    HTTP/1.0: the answer comes in one piece, and ends with the connection.
+
+    Raises:
+        OSError, ValueError: There was no answer, or only a part of one.
+    """
+    host, _, port = url.removeprefix("http://").rstrip("/").rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as connection:
+        connection.settimeout(_ANSWER_S)
+        head = (
+            f"POST {path} HTTP/1.0\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        connection.sendall(head.encode() + body)
+        answer = bytearray()
+        while piece := connection.recv(1 << 16):
+            answer += piece
+    status, _, rest = bytes(answer).partition(b"\r\n")
+    headers, _, told = rest.partition(b"\r\n\r\n")
+    sizes = [line[15:] for line in headers.split(b"\r\n") if line[:15].lower() == b"content-length:"]
+    if not status.startswith(b"HTTP/1.") or not sizes or int(sizes[0]) != len(told):
+        raise ValueError(f"the answer is cut off, or none: {bytes(answer[:100])!r}")
+    return int(status.split(b" ")[1]), told
 
 
 def _refused(status: int, answer: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -268,7 +285,7 @@ def fitted(message: dict[str, Any], limit: int) -> str:
 
 def _packed(message: dict[str, Any], limit: int) -> str:
     """The message of a container task, as much of it as there is room for."""
-    from flowsched.cluster.kubernetes.orders import packed
+    from flowsched.cluster.kubernetes.packing import packed
 
     files: list[Any] = message["delivered"]
     for kept in (TAIL_BYTES, 1024, 200, 0):

@@ -43,7 +43,7 @@ def main(folder: str) -> None:
     if order.get("clock_base_ms") is not None:  # an older service wrote none
         follow_clock(order["clock_base_ms"])  # type: ignore[arg-type]
     os.unlink(f"{folder}/order")  # it holds the environment, and that may hold secrets
-    task = Task(folder, order, lock)
+    task = made(folder, order, lock)
     container = None
     try:
         ready = prepare(folder, order)
@@ -62,6 +62,15 @@ def main(folder: str) -> None:
         if ready:
             run(task, wake, container)
     poke(str(order["root"]), str(order["name"]))
+
+
+def made(folder: str, order: Record, lock: int) -> Task:
+    """The attempt's process: in an image, if its stage names one that is used."""
+    if order.get("image") is None or order["container"] is not None:
+        return Task(folder, order, lock)
+    from .engine import ImageTask
+
+    return ImageTask(folder, order, lock)
 
 
 def prepare(folder: str, order: Record) -> bool:
@@ -92,7 +101,7 @@ def give_up(folder: str) -> None:
 def admit(task: Task) -> None:
     """Refuse what may not run here; give the task its secrets, which are in no file of the attempt."""
     if task.order["refused"]:
-        raise Refused("ImageRefused", task.order["refused"])
+        raise Refused(*task.order["refused"])  # type: ignore[misc]
     try:
         task.env |= read_secrets(str(task.order["root"]), task.order["secrets"])  # type: ignore[arg-type]
     except SecretError as error:
@@ -150,7 +159,7 @@ def carry_out(task: Task, wake: int, container: Contained | None) -> None:
         begun()
         reason, message = supervise(task, wake)
         left = task.kill_everything()
-        code = 137 if reason == "OOMKilled" else task.exit_code
+        code, reason, message = task.judged(reason, message)
     except StartError as error:
         code, reason, message = error.exit_code, "StartFailed", str(error)
         left = task.kill_everything() if task.pid else []
@@ -184,6 +193,7 @@ def end(
         "outputs": outputs or [],
         "usage": used or {},
         "container": container,
+        "images": task.order.get("images") or (),
     }
     if code and not reason:
         record["message"] = "; ".join(filter(None, (message, no_room(task))))
@@ -228,7 +238,7 @@ def usage(task: Task, before: dict[str, int]) -> Record:
     read, written, disk = kin.io_since(before, kin.io_counts())
     return {
         "cpu_ms": round((used.ru_utime + used.ru_stime) * 1000),
-        "max_rss_bytes": max(used.ru_maxrss * unit, task.peak_bytes),
+        "max_rss_bytes": task.most_bytes(used.ru_maxrss * unit),
         "read_bytes": read or used.ru_inblock * 512,
         "written_bytes": written or used.ru_oublock * 512,
         "bytes_local": task.order["bytes_local"],

@@ -6,20 +6,21 @@ import os
 
 from .bounds import Bounds
 from .deliver import Delivery, leave
-from .namespace import make
+from .namespace import Mount, make
 from .outputs import Refused
 from .patterns import is_pattern
-from .places import canonical, plan
+from .places import Places, plan
 from .records import Record, is_full
 from .return_code import CODE_BYTES, code_in
 from .room import with_room
-from .steps import Ending, run_steps
+from .steps import Ending, Step, run_steps
 from .task import LAST_SIGNAL_CODE, release_grace_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .finishing import Inode
     from .task import Task
 
 
@@ -37,9 +38,29 @@ class Contained:
         self.report: Record = {"steps": [], "outputs": []}
         self.bounds = Bounds(**task.order["bounds"], own=task.folder)  # type: ignore[arg-type]
         self.check()
-        self.places = plan(f"{os.path.realpath(task.folder)}/container", task.work, self.order)
-        self.places.bounds = self.bounds
-        self.mounts = make(self.places)
+        self.mounts: list[Mount] = []
+        self.places = self.laid_out(f"{os.path.realpath(task.folder)}/container")
+
+    def laid_out(self, room: str) -> Places:
+        """Its paths, made: in images, or where steps see this machine with what the task asks for put into it."""
+        if self.order.get("layout") is not None:
+            from .image_places import ImagePlaces
+
+            images = ImagePlaces(room, self.order["layout"], self.bounds)  # type: ignore[arg-type]
+            images.make()
+            return images
+        places = plan(room, self.task.work, self.order)
+        places.bounds = self.bounds
+        self.mounts = make(places)
+        return places
+
+    def step(self, order: Record, number: int, opened: set[Inode]) -> Step:
+        """A step's process: in its image, if images are used."""
+        if self.places.same_paths:
+            return Step(self.task, order, self.places, self.mounts, opened)
+        from .image_places import ImageStep
+
+        return ImageStep(self.task, order, self.places, number, opened)  # type: ignore[arg-type]
 
     def check(self) -> None:
         """Refuse paths that may not be inputs or outputs, before anything is read or made. Raises Refused."""
@@ -62,7 +83,7 @@ class Contained:
 
     def run(self, wake: int, begun: Callable[[], None]) -> tuple[int, str, str]:
         """Run it to its end: (exit code, reason, message). Its outputs are in place when this returns."""
-        ending = run_steps(self.task, wake, self.places, self.mounts, begun)
+        ending = run_steps(self.task, wake, self.step, begun)
         self.report["returned"] = self.returned(ending)
         self.deliver(ending)
         if ending.reason != "Released":
@@ -80,7 +101,7 @@ class Contained:
         if path is None or not ending.well:
             return None
         try:
-            with open(self.places.real(canonical(str(path))), "rb") as file:
+            with open(self.places.real(self.places.canonical(str(path))), "rb") as file:
                 return code_in(file.read(CODE_BYTES + 1))
         except OSError:
             return None
@@ -92,13 +113,15 @@ class Contained:
             return
         if not ending.well:
             said = {
-                canonical(str(s[key]))
+                self.places.canonical(str(s[key]))
                 for s in self.steps()
                 for key in ("stdout", "stderr")
                 if s[key] is not None
             }
             outputs = [
-                o for o in outputs if not is_pattern(str(o["path"])) and canonical(str(o["path"])) in said
+                o
+                for o in outputs
+                if not is_pattern(str(o["path"])) and self.places.canonical(str(o["path"])) in said
             ]
         delivery = Delivery(self.places, self.order["upload"])  # type: ignore[arg-type]
         try:

@@ -52,15 +52,18 @@ class Delivery:
     def bring_out(self, output: Record) -> None:
         """Deliver one output, and remember its files."""
         path, uri = str(output["path"]), str(output["local"] or output["uri"])
-        clean = canonical(path)
-        if output["local"] is not None and not is_pattern(clean) and canonical(uri.rstrip("/")) == clean:
+        clean, same_paths = (
+            self.places.canonical(path),
+            self.places.same_paths and output["local"] is not None,
+        )
+        if same_paths and not is_pattern(clean) and canonical(uri.rstrip("/")) == clean:
             self.in_place(clean)
             return
         if not is_pattern(clean) or (output["prefix"] is None and self.is_there(clean)):
             if self.is_there(clean):
                 self.put(clean, uri.rstrip("/"), local=output["local"] is not None)
             return
-        prefix = canonical(str(output["prefix"])) if output["prefix"] is not None else "/"
+        prefix = self.places.canonical(str(output["prefix"])) if output["prefix"] is not None else "/"
         for match in matches(clean, self.places.listed, self.is_plain_folder):
             if not self.is_there(match):
                 continue

@@ -1,8 +1,9 @@
 """The mount plan of a container task: the path of this machine behind each path of the container.
 
-A container task names paths of its own: inputs, outputs, mounts. Here is decided, by looking only, what lies at each of them:
-a folder of the attempt (on disk), a file or folder of this machine, or what this machine has at the same path, since images
-are not used here and programs come from the host. Where every path means the same inside and outside nothing is mapped at all.
+A container task names paths of its own: inputs, outputs, mounts. Where its images are not used (`image_places` is for those that
+are), here is decided, by looking only, what lies at each of them: a folder of the attempt (on disk), a file or folder of this
+machine, or what this machine has at the same path, since programs come from it. Where every path means the same inside and
+outside nothing is mapped at all.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class Places:
         room: A folder of the attempt, for what is made.
     """
 
+    same_paths = True  #: whether a path that is not the task's own means the same inside and outside
+
     def __init__(self, room: str) -> None:
         self.room = room
         self.needed = False  #: whether any path means something else inside
@@ -72,6 +75,10 @@ class Places:
         self.folders: list[
             str
         ] = []  #: paths of folders that shall be there, in folders that are this machine's
+
+    def canonical(self, path: str) -> str:
+        """A path as nodes have it."""
+        return canonical(path)
 
     def host_of(self, path: str) -> str:
         """The path of this machine that a path of the container is. Links are not followed."""

@@ -18,7 +18,7 @@ from . import kin
 from .finishing import Inode, inode_of
 from .namespace import Mount, enter
 from .outputs import Refused
-from .places import Places, canonical
+from .places import Places
 from .records import Record, fullness, is_full, wall_ms
 from .task import StartError, Task, release_grace_s, say, supervise, wait
 
@@ -144,7 +144,7 @@ class Step(Task):
         self.argv = [str(word) for word in step["argv"]]  # type: ignore[attr-defined]
         self.step, self.places, self.mounts = step, places, mounts
         workdir = step["workdir"]
-        self.cwd = canonical(str(workdir)) if workdir is not None else self.work
+        self.cwd = places.canonical(str(workdir)) if workdir is not None else self.work
         self.env = {**task.env, "PWD": self.cwd, **step["env"]}  # type: ignore[dict-item]
         self.pumps: dict[int, Pump] = {}
         self.files: dict[str, Appended] = {}
@@ -272,14 +272,13 @@ class Ending:
         return self.code == 0 and not self.reason
 
 
-def run_steps(task: Task, wake: int, places: Places, mounts: list[Mount], begun: object) -> Ending:
+def run_steps(task: Task, wake: int, make: object, begun: object) -> Ending:
     """Run the steps in order, until one fails that may not.
 
     Args:
         task: The attempt; takes what is measured of its steps.
         wake: See `attempt.listen`.
-        places: See `places`.
-        mounts: From `namespace.make`.
+        make: Called with a step's order, its number and the files that are open for streams: makes its `Step`.
         begun: Called once the first step runs.
     """
     ending = Ending()
@@ -289,7 +288,7 @@ def run_steps(task: Task, wake: int, places: Places, mounts: list[Mount], begun:
         if release_grace_s(task.folder) is not None:
             ending.code, ending.reason = 143, "Released"
             break
-        step = Step(task, order, places, mounts, opened)
+        step = make(order, number, opened)  # type: ignore[operator]
         run_step(step, task, wake, ending, begun if number == 0 else lambda: None)
         if ending.reason and not (ending.reason == "StartFailed" and order["ignore_error"]):
             break
@@ -305,6 +304,7 @@ def run_step(step: Step, task: Task, wake: int, ending: Ending, begun: object) -
     """Run one step, and note how it went."""
     before = {key: size_of(f"{task.folder}/{key}") for key in ("stdout", "stderr")}
     started_ms = wall_ms()
+    ended = False
     try:
         step.began = task.began
         step.started_ms = task.started_ms
@@ -313,7 +313,7 @@ def run_step(step: Step, task: Task, wake: int, ending: Ending, begun: object) -
         task.began, task.started_ms, task.pid = step.began, step.started_ms, step.pid
         begun()  # type: ignore[operator]
         ending.reason, ending.message = supervise(step, wake)
-        ending.code = 137 if ending.reason == "OOMKilled" else step.exit_code
+        ended = True
     except StartError as error:
         ending.code, ending.reason, ending.message = error.exit_code, "StartFailed", str(error)
         say(f"{task.folder}/stderr", f"flowsched: {error}\n")
@@ -323,6 +323,8 @@ def run_step(step: Step, task: Task, wake: int, ending: Ending, begun: object) -
     finally:
         if step.pid:
             ending.undead = step.kill_everything()
+            if ended:
+                ending.code, ending.reason, ending.message = step.judged(ending.reason, ending.message)
         step.finish()
     task.peak_bytes = max(task.peak_bytes, step.peak_bytes)
     if step.unsaid and not ending.code and not ending.reason:

@@ -130,6 +130,7 @@ class Task:
             "boot": kin.boot_id(),
             "at_ms": self.started_ms,
             "cgroup": self.group,
+            **self.begun(),
         }
         write_record(self.folder, "started", record)
         try:  # noqa: SIM105 - see kin
@@ -192,8 +193,28 @@ class Task:
         """In the child: become the program. Raises OSError."""
         os.execve(program, self.argv, self.env)
 
+    def begun(self) -> Record:
+        """What `started` says of it beside its process."""
+        return {}
+
     def forked(self) -> None:
         """In the runner: what only the child needs may be closed."""
+
+    def resident_bytes(self, limit: int) -> int:
+        """The memory that it uses, with all that stems from it."""
+        return kin.resident_bytes(kin.descendants(), limit)
+
+    def most_bytes(self, reaped: int) -> int:
+        """The most memory that it has used; `reaped`: the most that one of its processes had, as the kernel counts."""
+        return max(reaped, self.peak_bytes)
+
+    def is_beyond(self, used: int, limit: int) -> bool:
+        """Whether it is to be ended for the memory it uses; a limit of 0 is none."""
+        return 0 < limit < used
+
+    def judged(self, reason: str, message: str) -> tuple[int, str, str]:
+        """(exit code, reason, message) of its end; the last two as `supervise` found them."""
+        return 137 if reason == "OOMKilled" else self.exit_code, reason, message
 
     def rest(self, wake: int, seconds: float) -> None:
         """Sleep until a signal came or the time is over."""
@@ -271,7 +292,7 @@ def supervise(task: Task, wake: int) -> tuple[str, str]:
     pause_left = 0.002
     while not task.has_finished():
         now = time.monotonic()
-        used = kin.resident_bytes(kin.descendants(), memory)
+        used = task.resident_bytes(memory)
         task.peak_bytes = max(task.peak_bytes, used)
         grace = release_grace_s(task.folder)
         if grace is not None:
@@ -283,7 +304,7 @@ def supervise(task: Task, wake: int) -> tuple[str, str]:
             reason, message = "Timeout", f"it ran longer than its timeout of {timeout_s:g} s"
             kin.signal_group(task.pid, signal.SIGTERM)
             kill_at = now + TIMEOUT_GRACE_S
-        if not reason and memory and used > memory:
+        if not reason and task.is_beyond(used, memory):
             reason, message = "OOMKilled", f"it used {used} bytes of memory and may use {memory}"
             kill_at = now
         if reason and task.status is not None:

@@ -9,12 +9,11 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.executor.nodes import IMAGE
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 
-#: Images are datasets of this kind: node.status.images are their replicas.
-IMAGE: Final = "image:"
 #: What any copy takes beside its bytes: to be ordered, connected, published and seen.
 COPY_OVERHEAD_MS: Final = 1_000
 

@@ -49,13 +49,6 @@ _PLAIN: Final = frozenset({"", "Released"})
 #: Cromwell asks for the short view once it has seen a price.
 _PRICE: Final = {"vm_price_per_hour_usd": "0"}
 _MOST_OUTPUTS: Final = 10_000
-#: What is said where tasks run without their images.
-IMAGE_IGNORED: Final = (
-    "ImageIgnored: this cluster runs tasks without their images, with the programs of its machine; "
-    "`flowsched serve --images refuse` ends such tasks instead"
-)
-#: Exit codes of a shell that found no such program, or could not start it.
-_NO_PROGRAM: Final = (126, 127)
 
 
 class Try(Protocol):
@@ -120,11 +113,19 @@ class File(msgspec.Struct):
     size_bytes: int
 
 
+class UsedImage(msgspec.Struct):
+    """An image of a report; `digest`: of what it ran in, "" = the image was ignored."""
+
+    name: str
+    digest: str = ""
+
+
 class Report(msgspec.Struct):
     """What an attempt of a container task did (`executor.protocol.ContainerReport`)."""
 
     steps: list[Step] = []
     outputs: list[File] = []
+    images: list[UsedImage] = []
 
 
 _REPORT: Final = msgspec.json.Decoder(Report)
@@ -218,10 +219,18 @@ def _log(attempt: Try, started_ms: int | None) -> dict[str, Any]:
         broken = attempt.exit_code not in (None, 0) and attempt.reason in _OWN
         if broken and not any(step.exit_code for step in report.steps[-1:]):
             log["logs"].append({"exit_code": attempt.exit_code, "end_time": log["end_time"]})
-    if attempt.reason not in _PLAIN:
-        said = f"{attempt.reason}: {attempt.message}" if attempt.message else attempt.reason
-        log["system_logs"] = [tail(said)]
+    said = [f"{attempt.reason}: {attempt.message}" if attempt.message else attempt.reason]
+    words = [*(said if attempt.reason not in _PLAIN else ()), *map(image_words, report.images)]
+    if words:
+        log["system_logs"] = list(map(tail, words))
     return log
+
+
+def image_words(image: UsedImage) -> str:
+    """What is said of an image: its digest, or that it was ignored."""
+    if image.digest:
+        return f"image {image.name} is {image.digest}"
+    return f"image {image.name} ignored: this service runs tasks with the programs of its machine (--images ignore)"
 
 
 def _step(step: Step) -> dict[str, Any]:
@@ -255,29 +264,23 @@ def time_text(ms: int) -> str:
 
 
 def with_notes(
-    logs: Sequence[Mapping[str, Any]], state: str, waits: Sequence[str], *, ignores_images: bool
+    logs: Sequence[Mapping[str, Any]], state: str, waits: Sequence[str]
 ) -> Sequence[Mapping[str, Any]]:
     """Logs with what else the system has to say in `system_logs`, the one place that TES has for it.
 
-    A task that waits gets a last entry without times: why it waits, and that its image will mean nothing. What keeps a task from
-    its end is said in the entry of the attempt that runs. A step that
-    found no program gets a word of its image too, since that is the likely cause.
+    A task that waits gets a last entry without times: why it waits. What keeps a task from its end is said in the entry of the
+    attempt that runs.
 
     Args:
         logs: As `task_logs` made them.
         state: The task's, as answered.
         waits: Why it waits.
-        ignores_images: Whether its images mean nothing here.
     """
-    notes = [IMAGE_IGNORED] if ignores_images else []
     if state == RUNNING and waits and logs:  # its steps have ended, and what they have made finds no room
         last = {**logs[-1], "system_logs": [*logs[-1].get("system_logs", ()), *map(tail, waits)]}
         return [*logs[:-1], last]
     if state in (QUEUED, INITIALIZING) and waits:
-        return [*logs, {"logs": [], "outputs": [], "system_logs": [*map(tail, waits), *notes]}]
-    if notes and logs and any(step.get("exit_code") in _NO_PROGRAM for step in logs[-1]["logs"]):
-        last = {**logs[-1], "system_logs": [*logs[-1].get("system_logs", ()), *notes]}
-        return [*logs[:-1], last]
+        return [*logs, {"logs": [], "outputs": [], "system_logs": list(map(tail, waits))}]
     return logs
 
 

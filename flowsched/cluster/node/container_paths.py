@@ -4,8 +4,11 @@ A container has its paths by mounts, so what is mounted has to be a folder that 
 
     below a shared volume       it is there already, at the same path in every task's pod
     below one of `mounts`       a folder of a shared volume, mounted at a path of the task's choice
-    anywhere else               the smallest folders that hold what is asked for are mounted, empty, from the pod's volume
-                                `inputs` (`d/<n>` of it); in a folder of the system a file is mounted alone (`f/<n>/<name>`)
+    anywhere else               the smallest folders that hold what is asked for are mounted, empty, from the task's own
+                                volume (`d/<n>` of it); in a folder of the system a file is mounted alone (`f/<n>/<name>`)
+
+On Kubernetes that volume is the pod's `inputs`, on one machine a folder of the attempt; there every folder of the machine is as
+a shared volume that a task sees only what it asks for of.
 
 A *place* is a text: absolute = of a shared volume, where stage-in and stage-out have it too; relative = in the volume `inputs`.
 """
@@ -15,11 +18,10 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, NamedTuple
 
-from flowsched.cluster.kubernetes.objects.release import Refusal, SharedVolume
-from flowsched.cluster.kubernetes.orders import place_in, tidy
 from flowsched.cluster.local.runner.patterns import fixed_part, is_pattern
+from flowsched.cluster.node.container_view import place_in, tidy
 from flowsched.workflow.spec import Container, Delivered, Placed, Step
 
 #: Folders that an image needs: what is mounted there would hide its programs, or its own settings.
@@ -60,7 +62,37 @@ NOWHERE: Final = "/dev/null"
 NOT_SHARED: Final = "PathNotShared"
 REFUSED: Final = "ContainerPathsRefused"
 
-Json = dict[str, Any]
+
+class SharedVolume(NamedTuple):
+    """A claim that every task sees, at the same place."""
+
+    claim: str
+    path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why there can never be such a pod: `reason` as of a pod that ended, `message` for its owner."""
+
+    reason: str
+    message: str
+
+
+class Bind(NamedTuple):
+    """One mount of a task's containers.
+
+    Args:
+        path: Of the container.
+        inner: What is mounted there, within the volume.
+        shared: The number of the shared volume; None = the task's own volume.
+        read_only: Whether the task may only read it.
+    """
+
+    path: str
+    inner: str
+    shared: int | None = None
+    read_only: bool = False
 
 
 class _Refused(Exception):
@@ -75,7 +107,7 @@ class Layout:
 
     Args:
         view: (path of the container, place), the longest path first: how a path becomes a place.
-        mounts: `volumeMounts` of the task's containers, beside those that every task has.
+        mounts: Of the task's containers, beside those that every task has.
         folders: Places to be made before the task starts.
         files: Places of files that are mounted alone and must be there, though they are empty.
         sources: (path of the container, place) of inputs that are used where they are: they must be there.
@@ -85,7 +117,7 @@ class Layout:
     """
 
     view: tuple[tuple[str, str], ...] = ()
-    mounts: tuple[Json, ...] = ()
+    mounts: tuple[Bind, ...] = ()
     folders: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     sources: tuple[tuple[str, str, bool], ...] = ()
@@ -105,31 +137,33 @@ def local_path(uri: str) -> str | None:
     return tidy(uri) if uri.startswith("/") else None
 
 
-def lay_out(container: Container, shared: Sequence[SharedVolume]) -> Layout | Refusal:
+def lay_out(container: Container, shared: Sequence[SharedVolume], *, seen: bool = True) -> Layout | Refusal:
     """Find a place for every path of a container task.
 
     Args:
         container: What it asks for.
         shared: The installation's volumes that every task sees.
+        seen: Whether a task sees these volumes at their own paths, whatever it asks for.
 
     Returns:
         The layout, or why there is none: a path that no other node sees, a folder that cannot be mounted.
     """
     try:
-        return _Planner(container, shared).plan()
+        return _Planner(container, shared, seen=seen).plan()
     except _Refused as refused:
         return refused.refusal
 
 
 class _Planner:
-    def __init__(self, container: Container, shared: Sequence[SharedVolume]) -> None:
+    def __init__(self, container: Container, shared: Sequence[SharedVolume], *, seen: bool) -> None:
+        self._at_own_paths = seen
         self._container = container
         self._shared = sorted(
             ((tidy(each.path), number, each.read_only) for number, each in enumerate(shared)),
             key=lambda each: -len(each[0]),
         )
-        self._mounts: dict[str, Json] = {}
-        self._view: dict[str, str] = {path: path for path, _, _ in self._shared}
+        self._mounts: dict[str, Bind] = {}
+        self._view: dict[str, str] = {path: path for path, _, _ in self._shared} if seen else {}
         self._wanted: dict[str, str] = {}  #: folder that has to be mounted -> for what
         self._alone: dict[str, str] = {}  #: file that is mounted alone -> its place
         self._folders: set[str] = set()
@@ -168,7 +202,7 @@ class _Planner:
 
     # --- what is shared --------------------------------------------------------------------------------------
 
-    def _claim(self, source: str, what: str, *, writes: bool) -> tuple[str, str]:
+    def _claim(self, source: str, what: str, *, writes: bool) -> tuple[int, str]:
         """The volume that a path of the file system lies on, and the path within it."""
         for path, number, read_only in self._shared:
             if source == path or source.startswith(path.rstrip("/") + "/"):
@@ -176,7 +210,7 @@ class _Planner:
                     raise _Refused(
                         NOT_SHARED, f"{what}: {source} lies on the volume {path}, which is read only"
                     )
-                return f"shared-{number}", source[len(path) :].strip("/")
+                return number, source[len(path) :].strip("/")
         there = ", ".join(path for path, _, _ in self._shared) or "none is configured"
         raise _Refused(
             NOT_SHARED,
@@ -187,10 +221,9 @@ class _Planner:
     def _mount(self, path: str, source: str, read_only: bool) -> None:
         volume, inner = self._claim(source, f"the mount at {path}", writes=not read_only)
         self._check_folder(path, f"the mount of {source}")
-        if path == source:
+        if path == source and self._at_own_paths:
             return
-        mount: Json = {"name": volume, "mountPath": path, "readOnly": read_only}
-        self._mounts[path] = mount | ({"subPath": inner} if inner else {})
+        self._mounts[path] = Bind(path, inner, volume, read_only)
         self._view[path] = source
         self._sources.append((path, source, True))
 
@@ -217,7 +250,7 @@ class _Planner:
     def _folder(self, path: str, what: str) -> None:
         if self._seen(path):
             return
-        while ":" in path:  # Kubernetes takes no mount path with a colon; the folder above does as well
+        while ":" in path:  # no mount path may have a colon; the folder above does as well
             path = posixpath.dirname(path[: path.index(":")])
         self._check_folder(path, what)
         self._wanted.setdefault(path, what)
@@ -235,7 +268,7 @@ class _Planner:
             self._own(path, place)
 
     def _own(self, path: str, place: str) -> None:
-        self._mounts[path] = {"name": "inputs", "mountPath": path, "subPath": place}
+        self._mounts[path] = Bind(path, place)
         self._view[path] = place
 
     def _make_folders(self) -> None:
@@ -298,8 +331,7 @@ class _Planner:
         if len(self._mounts) >= MOST_MOUNTS and path not in self._alone:
             self._links.append((place, source))  # seen by the task too, at the volume's own path
             return
-        mount = {"name": volume, "mountPath": path, "readOnly": True}
-        self._mounts[path] = mount | ({"subPath": inner} if inner else {})
+        self._mounts[path] = Bind(path, inner, volume, read_only=True)
         self._view[path] = source
 
     def _mounted(self, path: str) -> bool:
@@ -346,7 +378,7 @@ class _Planner:
 
     def _check_name(self, path: str, what: str) -> None:
         if ":" in path:
-            raise _Refused(REFUSED, f"{what}: Kubernetes mounts nothing at {path}, which has a colon in it")
+            raise _Refused(REFUSED, f"{what}: nothing can be mounted at {path}, which has a colon in it")
 
 
 def _files_of(container: Container) -> Iterator[tuple[str, str]]:

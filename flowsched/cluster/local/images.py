@@ -1,0 +1,352 @@
+"""The images of a local cluster: found or pulled once, before the tasks that name them are started, and told as datasets are."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor as Pool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import structlog
+
+from flowsched.cluster.local.containers import Engine, Image, devices, find_engine, layout_of, mounts_of
+from flowsched.cluster.node.container_paths import Refusal
+from flowsched.cluster.node.image_pulls import is_hopeless
+from flowsched.executor.protocol import Pod
+
+log = structlog.get_logger(__name__)
+
+Policy = Literal["use", "ignore"]
+
+#: Why a pod is held, or refused; as a kubelet says it.
+PULLING: Final = "ImagePulling"
+PULL_FAILED: Final = "ErrImagePull"
+REFUSED: Final = "ImageRefused"
+#: An image that was seen is looked for again after this: people remove images.
+_SEEN_S: Final = 60.0
+#: Between two attempts to pull: at first, and at most.
+_PAUSES_S: Final = (2.0, 60.0)
+#: How often a pull tells how far it is.
+_TELL_S: Final = 5.0
+#: How long containers that have ended stay: they are removed together.
+_SWEEP_S: Final = 5.0
+_CONTROL: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x1f]")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSettings:
+    """How tasks that name an image run on this machine.
+
+    Args:
+        engine: One of `containers.CHOICES`.
+        images: `use` them; or `ignore` them: tasks run with the programs of this machine.
+        network: See `containers.Engine`.
+        pull_s: An image that cannot be pulled for a reason that may pass is given up after this.
+    """
+
+    engine: str = "auto"
+    images: Policy = "use"
+    network: str = "host"
+    pull_s: float = 900.0
+
+
+#: Called with the reason and message of a pod that is held; "" and "" when it no longer is.
+Tell = Callable[[str, str], None]
+
+
+class Images:
+    """The images of one cluster.
+
+    Args:
+        settings: What the user chose.
+        root: Of the cluster.
+        pool: For calls of the engine.
+        seen: Called with the name and size of each image that is here now.
+        is_over: Whether an attempt of a name has ended; called in threads.
+    """
+
+    def __init__(
+        self,
+        settings: ContainerSettings,
+        root: Path,
+        pool: Pool,
+        seen: Callable[[str, int], None],
+        is_over: Callable[[str], bool],
+    ) -> None:
+        self._is_over = is_over
+        self._settings = settings
+        self._root = root
+        self._pool = pool
+        self._told = seen
+        self._engine: Engine | None = None
+        self._tried: asyncio.Task[None] | None = None
+        self._reasons: list[str] = []
+        self._here: dict[str, tuple[Image, float]] = {}
+        self._pulls: dict[str, asyncio.Task[str]] = {}
+        self._telling: dict[str, set[Tell]] = {}
+        self._said: dict[str, tuple[str, str]] = {}  #: of each pull, what was told last
+
+        self._gpus = False
+        self._sweeping: asyncio.Task[None] | None = None
+        self._left = False  #: whether attempts have ended since the last sweep began
+        self._ignored: set[str] = set()
+
+    @property
+    def ignored(self) -> bool:
+        """Whether tasks run without their images."""
+        return self._settings.images == "ignore"
+
+    async def close(self) -> None:
+        """Pull no more, and let the engine finish removing what has ended."""
+        for task in [*self._pulls.values(), *([self._tried] if self._tried else [])]:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if self._sweeping is not None and not self._sweeping.done():
+            self._left = True  # the sweep that this ends may have been at its middle
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+        if self._left:
+            await self.sweep()
+
+    # --- before a pod is started -----------------------------------------------------------------------------
+
+    def is_ready(self, pod: Pod) -> bool:
+        """Whether a pod can be started at once, as far as images go: `prepare` has nothing to do."""
+        names = images_of(pod)
+        if not names or self.ignored:
+            return True
+        return self._engine is not None and all(self._fresh(name) is not None for name in names)
+
+    async def prepare(self, pod: Pod, tell: Tell) -> Refusal | None:
+        """Find or pull the images of a pod; the reason why there is one that cannot be had, or no engine.
+
+        Args:
+            pod: It.
+            tell: Called when the pod is held, with why, and when it is no longer.
+        """
+        if self._tried is None:
+            self._tried = asyncio.create_task(self._try(), name="container engine")
+        await asyncio.shield(self._tried)
+        if self._engine is None:
+            return Refusal(REFUSED, self._no_engine(pod))
+        for name in images_of(pod):
+            why = await self._have(name, tell)
+            if why:
+                return Refusal(PULL_FAILED, f"the image {name} cannot be pulled: {why}")
+        tell("", "")
+        return None
+
+    async def _try(self) -> None:
+        """Choose the engine: once, when the first task needs one."""
+        loop = asyncio.get_running_loop()
+        chosen, network = self._settings.engine, self._settings.network
+        self._engine, self._reasons = await loop.run_in_executor(self._pool, find_engine, chosen, network)
+        self._gpus = await loop.run_in_executor(self._pool, devices)
+        if self._engine is not None:
+            log.info("containers", engine=self._engine.kind, version=self._engine.version, network=network)
+            self._note_used(self._engine)
+
+    def _no_engine(self, pod: Pod) -> str:
+        wanted = " and ".join(repr(name) for name in images_of(pod))
+        found = "; ".join(self._reasons) or "--containers none was said"
+        return (
+            f"the task names the image {wanted}, and no container engine runs it here ({found}): flowsched doctor says what is "
+            "missing; or start flowsched with --images ignore, and tasks run with the programs of this machine"
+        )
+
+    def _fresh(self, name: str) -> Image | None:
+        known = self._here.get(name)
+        return known[0] if known is not None and time.monotonic() - known[1] < _SEEN_S else None
+
+    async def _have(self, name: str, tell: Tell) -> str:
+        """Find an image, or wait for its one pull; why it cannot be had, or ""."""
+        if self._fresh(name) is not None or await self._find(name):
+            return ""
+        if name not in self._pulls:
+            self._pulls[name] = asyncio.create_task(self._pull(name), name=f"pull of {name}")
+            self._pulls[name].add_done_callback(lambda _: self._pull_ended(name))
+        telling = self._telling.setdefault(name, set())
+        telling.add(tell)
+        if name in self._said:
+            tell(*self._said[name])
+        try:
+            return await asyncio.shield(self._pulls[name])
+        finally:
+            telling.discard(tell)
+
+    async def _find(self, name: str) -> bool:
+        assert self._engine is not None
+        loop = asyncio.get_running_loop()
+        image = await loop.run_in_executor(self._pool, self._engine.find_image, name, self._root / "images")
+        if image is None:
+            self._here.pop(name, None)
+            return False
+        self._here[name] = (image, time.monotonic())
+        self._told(name, image.size_bytes)
+        return True
+
+    async def _pull(self, name: str) -> str:
+        """Pull an image, again and again while that may help; why it cannot be pulled, or ""."""
+        began, pause_s = time.monotonic(), _PAUSES_S[0]
+        while True:
+            self._tell(name, PULLING, f"pulls the image {name}")
+            why = await self._pull_once(name)
+            if not why and await self._find(name):
+                log.info("image pulled", image=name, seconds=round(time.monotonic() - began, 1))
+                return ""
+            why = why or "the engine pulled it, and does not find it"
+            log.warning("image not pulled", image=name, why=why)
+            if is_hopeless(why) or time.monotonic() - began + pause_s > self._settings.pull_s:
+                return why
+            self._tell(name, PULL_FAILED, f"the image {name} cannot be pulled yet: {why}")
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSES_S[1])
+
+    def _pull_ended(self, name: str) -> None:
+        self._pulls.pop(name, None)
+        self._said.pop(name, None)
+
+    async def _pull_once(self, name: str) -> str:
+        """Run the engine's pull to its end; its words if it failed."""
+        assert self._engine is not None
+        process = await asyncio.create_subprocess_exec(
+            *self._engine.pull_command(name, self._root / "images"),
+            env=self._engine.env,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        assert process.stdout is not None
+        said: list[str] = []
+        told = time.monotonic()
+        try:
+            while block := await process.stdout.read(4096):
+                said = [*said, *_CONTROL.sub("\n", block.decode(errors="replace")).splitlines()]
+                said = [line.strip() for line in said if line.strip()][-8:]
+                if said and time.monotonic() - told > _TELL_S:
+                    told = time.monotonic()
+                    self._tell(name, PULLING, f"pulls the image {name}: {said[-1][:200]}")
+            return "" if await process.wait() == 0 else last_words(said)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    def _tell(self, name: str, reason: str, message: str) -> None:
+        self._said[name] = reason, message
+        for tell in list(self._telling.get(name, ())):
+            tell(reason, message)
+
+    # --- what a runner is told -------------------------------------------------------------------------------
+
+    def order(self, pod: Pod, folder: Path, caches: Sequence[Path], staged: dict[str, str]) -> dict[str, Any]:
+        """The parts of a pod's order that say how it uses its images; `refused` if it cannot.
+
+        Args:
+            pod: `is_ready` says yes to it.
+            folder: Of the attempt.
+            caches: That its inputs are read from.
+            staged: Name of an input of the stage -> its file or folder in a cache.
+        """
+        names = images_of(pod)
+        if not names:
+            return {}
+        if self.ignored:
+            if pod.workflow not in self._ignored:
+                self._ignored.add(pod.workflow)
+                log.warning("image ignored", workflow=pod.workflow, stage=pod.stage, image=names[0])
+            return {"images": [(name, "") for name in names]}
+        engine = self._engine
+        here = {name: self._here[name][0] for name in names if name in self._here}
+        if engine is None or len(here) < len(names):
+            return {"refused": (REFUSED, self._no_engine(pod))}
+        order: dict[str, Any] = {
+            "images": [(name, here[name].digest) for name in names],
+            "engine": engine.order(self._root, pod, gpus=pod.gpu_ids if self._gpus else None),
+            "mounts": mounts_of(folder, caches),
+        }
+        if pod.container is None:
+            return order | {"image": here[names[0]].run}
+        steps = [step.image for step in pod.container.steps]
+        if None in steps:
+            return {
+                "refused": (
+                    REFUSED,
+                    f"step {steps.index(None)} of the task names no image, and another one does",
+                )
+            }
+        layout = layout_of(pod, staged)
+        if isinstance(layout, Refusal):
+            return {"refused": (layout.reason, layout.message)}
+        return order | {
+            "image": here[names[0]].run,
+            "layout": layout,
+            "steps": [here[step].run for step in steps if step],
+        }
+
+    # --- what has ended --------------------------------------------------------------------------------------
+
+    def ended(self) -> None:
+        """An attempt is no more: its containers are removed soon, with others' in one call."""
+        if self._engine is None:
+            return
+        self._left = True
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = asyncio.create_task(self._sweep_late(), name="containers that have ended")
+
+    async def sweep(self) -> None:
+        """Remove the containers of attempts that are no more; also those that a service before this one has left."""
+        self._left = False
+        try:
+            engines = [
+                Engine(kind, program)
+                for kind, _, program in (line.partition(" ") for line in self._used.read_text().splitlines())
+            ]
+        except FileNotFoundError:
+            return  # no service has run a container for this root
+        loop = asyncio.get_running_loop()
+        for engine in engines:
+            await loop.run_in_executor(self._pool, self._sweep, engine)
+
+    def _sweep(self, engine: Engine) -> None:
+        try:
+            left = [name for name, attempt in engine.containers(self._root) if self._is_over(attempt)]
+            why = engine.remove(left) if left else ""
+        except OSError as error:
+            why = str(error)
+        if why:
+            log.warning("containers not removed", engine=engine.kind, why=why)
+
+    async def _sweep_late(self) -> None:
+        while self._left:
+            await asyncio.sleep(_SWEEP_S)
+            await self.sweep()
+
+    @property
+    def _used(self) -> Path:
+        """The engines that services have used for this root: kind and program, one a line."""
+        return self._root / "engines"
+
+    def _note_used(self, engine: Engine) -> None:
+        line = f"{engine.kind} {engine.program}\n"
+        known = self._used.read_text() if self._used.exists() else ""
+        if line not in known:
+            self._used.write_text(known + line)
+
+
+def last_words(said: Sequence[str]) -> str:
+    """Why an engine has not pulled an image: the last line that names an error, without what stands before it."""
+    line = next(
+        (line for line in reversed(said) if "error" in line.lower()), said[-1] if said else "it says nothing"
+    )
+    return line.rpartition("Error: ")[2][-800:].strip()
+
+
+def images_of(pod: Pod) -> list[str]:
+    """The images that a pod names, each once: of its steps, or its own."""
+    named = [step.image for step in pod.container.steps] if pod.container is not None else [pod.image]
+    return list(dict.fromkeys(name for name in named if name is not None))

@@ -1,0 +1,344 @@
+"""A program in a container: the command line of its engine, and how the engine says that it went.
+
+The runner starts the engine's own command (`podman run`, `docker run`, `apptainer exec`) where it would start the program. With
+podman and apptainer everything stays below the runner, so that it is found and killed as any process is; with docker the daemon
+holds it, and it is found by its name. The name belongs to one attempt: an engine starts no second container of a name.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+
+from . import kin
+from .records import Record
+from .task import StartError, Task
+
+#: The engine's own command has so long to clear up behind a container that has ended.
+CLEAR_UP_S = 30.0
+#: For an answer of an engine, and for the end of a container that it shall kill.
+ANSWER_S = 60.0
+#: Codes by which engines say that they have not started the program: they are what a program may end with, too.
+ENGINE_CODES = (125, 126, 127)
+#: The words of podman's own first process for a program that it cannot execute.
+_INIT = re.compile(r"ERROR \(catatonit:\d+\): failed to exec")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+class Engine:
+    """The engine of an order (see `cluster.local.containers`).
+
+    Args:
+        order: `kind`: podman, docker or apptainer; `command`: its program with options of its own; `env`: its environment;
+            `options`: of each container; `name`: of the attempt's containers; `bounded`: whether it holds them to their memory.
+    """
+
+    def __init__(self, order: Record) -> None:
+        self.kind = str(order["kind"])
+        self.command: list[str] = order["command"]  # type: ignore[assignment]
+        self.env: dict[str, str] = order["env"]  # type: ignore[assignment]
+        self.options: list[str] = order["options"]  # type: ignore[assignment]
+        self.name = str(order["name"])
+        self.bounded = bool(order["bounded"])
+
+    def run(
+        self,
+        name: str,
+        image: str,
+        argv: list[str],
+        env: dict[str, str],
+        mounts: list[tuple[str, str, bool]],
+        workdir: str | None,
+        note: str,
+        *,
+        reads: bool,
+    ) -> tuple[list[str], dict[str, str]]:
+        """The command line and the environment of the engine.
+
+        Args:
+            name: Of the container.
+            image: As the engine knows it; it is not pulled here.
+            argv: What to run in it.
+            env: What it shall have beside the image's own variables.
+            mounts: (path of this machine, path of the container, whether it may only be read).
+            workdir: None = the image's own.
+            note: Where the engine notes the container's number, and beside it that of its first process.
+            reads: Whether it gets the standard input.
+        """
+        if not argv or not argv[0]:
+            raise StartError("", errno.ENOENT, ": the command is empty")
+        if self.kind == "apptainer":
+            return self._exec(image, argv, env, mounts, workdir)
+        command = [*self.command, "run", "--name", name, "--pull", "never", "--cidfile", note, *self.options]
+        if self.kind == "podman":
+            command += ["--pidfile", f"{note}.pid"]
+        for source, target, read_only in mounts:
+            fields = [
+                "type=bind",
+                f"source={source}",
+                f"target={target}",
+                *(["readonly"] if read_only else []),
+            ]
+            command += ["--mount", ",".join(map(_quoted, fields))]
+        passed = dict(self.env)
+        for key, value in env.items():
+            if key in self.env or not _NAME.match(key):
+                command += ["--env", f"{key}={value}"]
+            else:  # by name: other users of this machine read command lines
+                command += ["--env", key]
+                passed[key] = value
+        if workdir is not None:
+            command += ["--workdir", workdir]
+        if reads:
+            command.append("--interactive")
+        return [*command, "--entrypoint", argv[0], image, *argv[1:]], passed
+
+    def _exec(
+        self,
+        image: str,
+        argv: list[str],
+        env: dict[str, str],
+        mounts: list[tuple[str, str, bool]],
+        workdir: str | None,
+    ) -> tuple[list[str], dict[str, str]]:
+        """The same of apptainer, which runs the program as a child of its own and keeps nothing."""
+        command = [*self.command, "exec", *self.options]
+        for source, target, read_only in mounts:
+            for path in (source, target):
+                if ":" in path or "," in path:
+                    raise StartError(
+                        path, errno.EINVAL, ": apptainer mounts no path with a colon or a comma in it"
+                    )
+            command += ["--bind", f"{source}:{target}{':ro' if read_only else ''}"]
+        if workdir is not None:
+            command += ["--pwd", workdir]
+        passed = self.env | {f"APPTAINERENV_{key}": value for key, value in env.items()}
+        return [*command, image, *argv], passed
+
+    def remove(self, name: str) -> str:
+        """End and remove a container, if there is one; "" if that worked, or what the engine said."""
+        if self.kind == "apptainer":
+            return ""
+        return ask(self.removal(name), self.env)[1]
+
+    def removal(self, name: str) -> list[str]:
+        """The command that ends and removes a container at once."""
+        at_once = ["--time", "0"] if self.kind == "podman" else []
+        return [*self.command, "rm", "--force", "--volumes", *at_once, name]
+
+    def state(self, name: str) -> tuple[bool, bool] | None:
+        """Of a container that has ended: whether it ever ran, and whether the kernel took a process for its memory.
+
+        None: the engine does not know it.
+        """
+        if self.kind == "apptainer":
+            return None
+        form = "{{.State.OOMKilled}} {{.State.StartedAt}}"
+        said, why = ask([*self.command, "container", "inspect", "--format", form, name], self.env)
+        killed, _, started = said.strip().partition(" ")
+        return None if why or not started else (not started.startswith("0001-"), killed == "true")
+
+
+def _quoted(field: str) -> str:
+    """A field of comma-separated values."""
+    return '"' + field.replace('"', '""') + '"' if any(sign in field for sign in ',"\n') else field
+
+
+def ask(command: list[str], env: dict[str, str]) -> tuple[str, str]:
+    """Run a command of an engine: what it answered, and why it failed ("" = it did not)."""
+    import subprocess  # needed at odd ends only
+
+    try:
+        done = subprocess.run(
+            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", str(error)
+    said = done.stderr.decode(errors="replace").strip()
+    return done.stdout.decode(errors="replace"), (
+        said or f"exit code {done.returncode}"
+    ) if done.returncode else ""
+
+
+class InImage(Task):
+    """A process of an attempt that runs in a container."""
+
+    engine: Engine
+    container: str  #: its name
+    image: str
+    binds: list[tuple[str, str, bool]]
+    workdir: str | None
+    _ended_at = 0.0
+    _stat = ""  #: where the kernel tells what the container uses
+
+    def program(self) -> str:
+        """The engine's."""
+        return self.engine.command[0]
+
+    def settle(self) -> None:
+        """In the child: the engine's command runs outside of the container."""
+        os.chdir(self.folder)
+
+    def _oom(self) -> str:
+        """The file that podman's monitor leaves where it works when the kernel has killed a process: podman itself misses it."""
+        return f"{self.folder}/oom"
+
+    def execute(self, program: str) -> None:
+        """In the child: become the engine's command. Raises OSError."""
+        if os.path.exists(self._oom()):
+            os.unlink(self._oom())  # of an earlier step
+        argv, env = self.engine.run(
+            self.container,
+            self.image,
+            self.argv,
+            self.env,
+            self.binds,
+            self.workdir,
+            self.note(),
+            reads=self.reads(),
+        )
+        os.execve(program, argv, env)
+
+    def reads(self) -> bool:
+        """Whether it reads the standard input."""
+        return False
+
+    def begun(self) -> Record:
+        """What `started` says of it beside its process: how the service ends it, should the runner die."""
+        if self.engine.kind == "apptainer":
+            return {}
+        return {"removal": self.engine.removal(self.container), "engine_env": self.engine.env}
+
+    def has_finished(self) -> bool:
+        """Whether the container has ended, and its engine has cleared up."""
+        if self.reap():
+            return True
+        if self.status is None:
+            return False
+        self._ended_at = self._ended_at or time.monotonic()
+        return time.monotonic() - self._ended_at > CLEAR_UP_S
+
+    def note(self) -> str:
+        """Where the engine notes what the container is known by."""
+        return f"{self.folder}/{self.container.rpartition('-')[2]}.cid"
+
+    def resident_bytes(self, limit: int) -> int:
+        """The memory of what runs in the container, without its engine."""
+        if self.engine.bounded:
+            self._stat = self._stat or memory_stat(self.engine.kind, self.note())
+            return anonymous_bytes(self._stat)
+        own = _pids_of(os.getpid())
+        inner = [pid for pid in kin.descendants() if _pids_of(pid) not in ("", own)]
+        return kin.resident_bytes(inner, limit)
+
+    def most_bytes(self, reaped: int) -> int:
+        """As it was seen; the kernel's count knows the engine's processes too, and is told only of a program that ended at once."""
+        return self.peak_bytes or reaped
+
+    def is_beyond(self, used: int, limit: int) -> bool:
+        """Whether the runner has to end it for its memory: not where the kernel does."""
+        return not self.engine.bounded and super().is_beyond(used, limit)
+
+    def kill_everything(self) -> list[int]:
+        """Kill what is left of it; returns what would not die."""
+        if self.pid and (self.status is None or os.WIFSIGNALED(self.status)):
+            why = self.engine.remove(self.container)
+            if why and "no such container" not in why.lower():
+                os.write(2, f"flowsched: {self.container} was not removed: {why}\n".encode())
+        return super().kill_everything()
+
+    def judged(self, reason: str, message: str) -> tuple[int, str, str]:
+        """(exit code, reason, message) of its end, as the engine knows it."""
+        code, reason, message = super().judged(reason, message)
+        if reason or not code:
+            return code, reason, message
+        state = self.engine.state(self.container)
+        if (state is not None and state[1]) or os.path.exists(self._oom()):
+            limit = self.order["memory_bytes"]
+            return (
+                137,
+                "OOMKilled",
+                f"the kernel ended a process of it: all of them together may use {limit} bytes",
+            )
+        said = last_line(f"{self.folder}/stderr")
+        if _INIT.match(said):  # podman's first process says 1 of what it cannot execute
+            code, started = 127 if "no such file" in said.lower() else 126, False
+        else:
+            started = self.engine.kind == "apptainer" or (state is not None and state[0])
+        if code in ENGINE_CODES and not started:
+            message = f"{self.engine.kind} did not start {self.argv[0]!r} in {self.image}: {said or f'exit code {code}'}"
+            return code, "StartFailed", message
+        return code, reason, message
+
+
+def memory_stat(kind: str, note: str) -> str:
+    """The file in which the kernel tells what a container's memory is used for; "" as long as it does not run.
+
+    Args:
+        kind: Of the engine.
+        note: See `Engine.run`.
+    """
+    try:
+        if kind == "podman":
+            with open(f"{note}.pid") as file, open(f"/proc/{int(file.read())}/cgroup") as groups:
+                return next(filter(os.path.exists, map(_stat_of, groups)), "")
+        with open(note) as file:
+            number = file.read().strip()
+    except (OSError, ValueError):
+        return ""
+    paths = (f"/docker/{number}", f"/system.slice/docker-{number}.scope")
+    return next(filter(os.path.exists, (_stat_of(f"::{path}") for path in paths)), "") or next(
+        filter(os.path.exists, (_stat_of(f":memory:{path}") for path in paths)), ""
+    )
+
+
+def _stat_of(line: str) -> str:
+    """`memory.stat` of a line of /proc/PID/cgroup; "" of hierarchies without memory."""
+    _, names, path = line.strip().split(":", 2)
+    if names and "memory" not in names.split(","):
+        return ""
+    return f"/sys/fs/cgroup/{'memory' if names else '.'}{path}/memory.stat"
+
+
+def anonymous_bytes(path: str) -> int:
+    """What processes of a control group have of memory that is no file's; 0 if it is not told."""
+    try:
+        with open(path, "rb") as file:
+            said = dict(line.split() for line in file.read().splitlines())
+    except (OSError, ValueError):
+        return 0
+    return int(said.get(b"anon") or said.get(b"total_rss") or 0)
+
+
+def _pids_of(pid: int) -> str:
+    """Which space of process numbers a process has its own in; "" if that is not to be seen."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""
+
+
+def last_line(path: str) -> str:
+    """The last line of a log that says anything, as an engine prints its error."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+    except OSError:
+        return ""
+    said = [line for line in lines if line and not line.startswith("See '")]
+    return said[-1].removeprefix("Error: ").removeprefix("docker: ") if said else ""
+
+
+class ImageTask(InImage):
+    """The process of a task with one command, in the image that its stage names."""
+
+    def __init__(self, folder: str, order: Record, lock: int) -> None:
+        super().__init__(folder, order, lock)
+        self.engine = Engine(order["engine"])  # type: ignore[arg-type]
+        self.container = self.engine.name
+        self.image = str(order["image"])
+        self.binds = order["mounts"]  # type: ignore[assignment]
+        self.workdir = self.work

@@ -1,0 +1,145 @@
+"""The paths and steps of a container task in images: folders of the attempt and of this machine, mounted into each container.
+
+The service has planned the mounts (`cluster.node.container_paths`); here they are made, and found again when outputs are taken out.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .bounds import Bounds
+from .deliver import copy_file
+from .engine import Engine, InImage
+from .outputs import Refused
+from .places import Places, join
+from .records import Record
+from .steps import Step
+from .task import Task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .finishing import Inode
+
+
+class ImagePlaces(Places):
+    """The paths of one attempt's containers, by the view of its layout.
+
+    Args:
+        room: A folder of the attempt: the task's own volume.
+        layout: The order's part.
+        bounds: Which paths of this machine may be written.
+    """
+
+    same_paths = False
+
+    def __init__(self, room: str, layout: Record, bounds: Bounds) -> None:
+        super().__init__(room)
+        self.needed = True
+        self.bounds = bounds
+        self.layout = layout
+        self.view: list[tuple[str, str]] = layout["view"]  # type: ignore[assignment]
+        self.read_only = [path for _, path, fixed in self.mounts() if fixed]
+
+    def mounts(self) -> list[tuple[str, str, bool]]:
+        """(path of this machine, path of the container, whether it may only be read)."""
+        mounts: list[tuple[str, str, bool]] = self.layout["mounts"]  # type: ignore[assignment]
+        return [(self.at(place), path, fixed) for place, path, fixed in mounts]
+
+    def at(self, place: str) -> str:
+        """The path of this machine that a place is: an absolute one itself, another one in the room."""
+        return place if place.startswith("/") else join(self.room, place)
+
+    def canonical(self, path: str) -> str:
+        """A path as the layout has it: links of this machine mean nothing in an image."""
+        return "/" + os.path.normpath(path).lstrip("/")
+
+    def host_of(self, path: str) -> str:
+        """The path of this machine that a path of the container is; one that is not there for what is the image's own."""
+        for mounted, place in self.view:
+            if path == mounted:
+                return self.at(place)
+            if path.startswith(mounted.rstrip("/") + "/"):
+                return join(self.at(place), path[len(mounted.rstrip("/")) :])
+        return f"{self.room}/image{path}"
+
+    def is_foreign(self, path: str) -> bool:
+        """Nothing is seen here but what the task asked for."""
+        return False
+
+    def is_read_only(self, path: str) -> bool:
+        """Whether steps cannot write to what a path leads to."""
+        here = self.resolve(path)
+        return any(here == top or here.startswith(top.rstrip("/") + "/") for top in self.read_only)
+
+    def make(self) -> None:
+        """Make what the mounts show.
+
+        Raises:
+            Refused: An input is not there, or a folder may not be written to.
+            OSError: They cannot be made.
+        """
+        os.makedirs(self.room)
+        for path, source, folder in self.entries("sources"):
+            if not (os.path.isdir(source) if folder else os.path.exists(source)):
+                raise Refused("InputMissing", f"{source}, an input for {path}, is not there")
+        for place in self.entries("folders"):
+            os.makedirs(self.writable_at(place), exist_ok=True)
+        for place in self.entries("files"):
+            target = self.writable_at(place)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            open(target, "ab").close()
+        for place, text in self.entries("texts"):
+            target = self.writable_at(place)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with open(target, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+        for source, place in self.entries("copies"):
+            target = self.writable_at(place)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            if not os.path.lexists(target):
+                copy_tree(source, target)
+        for place, leads in self.entries("links"):
+            target = self.writable_at(place)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            if not os.path.lexists(target):
+                os.symlink(leads, target)
+
+    def entries(self, key: str) -> list:  # type: ignore[type-arg]
+        """A part of the layout."""
+        return self.layout[key]  # type: ignore[return-value]
+
+    def writable_at(self, place: str) -> str:
+        """The path of this machine that a place is, if flowsched may write there. Raises Refused."""
+        return self.bounds.check(place) if place.startswith("/") else self.at(place)
+
+
+def copy_tree(source: str, target: str) -> None:
+    """Copy a file, or a folder with all in it."""
+    if not os.path.isdir(source):
+        copy_file(source, target)
+        return
+    for folder, _, names in os.walk(source):
+        there = target + folder[len(source) :]
+        os.makedirs(there, exist_ok=True)
+        for name in names:
+            copy_file(os.path.join(folder, name), os.path.join(there, name))
+
+
+class ImageStep(InImage, Step):
+    """One step's process, in the image that it names."""
+
+    def __init__(
+        self, task: Task, step: Record, places: ImagePlaces, number: int, opened: set[Inode]
+    ) -> None:
+        Step.__init__(self, task, step, places, [], opened)
+        self.engine = Engine(task.order["engine"])  # type: ignore[arg-type]
+        self.container = f"{self.engine.name}-{number}"
+        self.image = str(step["image"])
+        self.binds = [*task.order["mounts"], *places.mounts()]  # type: ignore[misc]
+        self.workdir = None if step["workdir"] is None else self.cwd
+        if self.workdir is None:
+            self.env.pop("PWD", None)
+
+    def reads(self) -> bool:
+        """Whether the step names a file for its standard input."""
+        return self.stdin >= 0

@@ -1,0 +1,1 @@
+"""Tasks in containers on one machine."""

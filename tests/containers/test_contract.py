@@ -1,0 +1,14 @@
+"""The contract of executors on one machine, each pod in a container of a real podman."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowsched.cluster.conformance import ExecutorContract
+from tests.containers.conftest import ContainerWorld
+
+
+class TestInContainers(ExecutorContract):
+    @pytest.fixture
+    def world(self, container_world: ContainerWorld) -> ContainerWorld:
+        return container_world

@@ -1,0 +1,45 @@
+"""A real service process that is killed -9 while containers run: FLOWSCHED_KILLS=100 for a hundred times."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from flowsched.cluster.local import attempts
+from tests.cluster.test_kills import adopted, judge, kill_some_runner, start, wait_for_journal
+from tests.containers.conftest import Podman
+
+KILLS = int(os.environ.get("FLOWSCHED_KILLS", "6"))
+#: Attempts that end under another service than launched them, and how many kills that may take on a loaded machine.
+ADOPTED = 2
+MOST_KILLS = 5 * KILLS
+
+
+@pytest.mark.slow
+def test_a_service_is_killed_while_containers_run(tmp_path: Path, podman: Podman) -> None:
+    """No task is lost, none runs twice, and no container is left."""
+    chance = random.Random(13)
+    tasks = 4 * KILLS
+    image = {"FLOWSCHED_TEST_TASK_IMAGE": podman.load("numpy")}
+    with contextlib.ExitStack() as stack:
+        kills = 0
+        while kills < KILLS or (kills < MOST_KILLS and adopted(tmp_path) < ADOPTED):
+            kills += 1
+            service = start(tmp_path, tasks, **image)
+            stack.callback(service.wait)
+            stack.callback(service.kill)
+            wait_for_journal(tmp_path, service, chance.choice((1, 2, 3)), chance.uniform(0.0, 4.0))
+            if chance.random() < 0.2:
+                kill_some_runner(tmp_path, chance)
+            service.kill()
+            service.wait()
+        last = start(tmp_path, tasks, **image)
+        stack.callback(last.kill)
+        assert last.wait(1200) == 0
+    judge(tmp_path, tasks, ADOPTED)
+    root = (tmp_path / "cluster").resolve()
+    assert not podman.names(f"label=flowsched.root={attempts.mark_of(root):016x}")

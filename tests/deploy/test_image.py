@@ -1,0 +1,134 @@
+"""The image of deploy/Dockerfile, built by `make images`: what it starts as, what it can write to, what it weighs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tarfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.images import FLOWSCHED, Image, image, unavailable
+from tests.programs import free_ports
+
+pytestmark = pytest.mark.timeout(180)
+CONFINED = ("--read-only", "--cap-drop", "all", "--security-opt", "no-new-privileges")
+
+
+def layers(archive: Path) -> dict[str, int]:
+    """The bytes of each layer of an image's file, unpacked, by its digest."""
+    with tarfile.open(archive) as tar:
+        (manifest,) = json.load(tar.extractfile("manifest.json"))
+        digests = json.load(tar.extractfile(manifest["Config"]))["rootfs"]["diff_ids"]
+        return {
+            digest: tar.getmember(layer).size
+            for digest, layer in zip(digests, manifest["Layers"], strict=True)
+        }
+
+
+@pytest.fixture(scope="module")
+def built() -> Image:
+    return image("flowsched")
+
+
+@pytest.fixture(scope="module")
+def podman(built: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Podman, with the image in a storage of its own, with the runtime and the limits that any machine allows."""
+    if shutil.which("podman") is None or shutil.which("runc") is None:
+        unavailable("no podman with runc: run `make images`")
+    home = tmp_path_factory.mktemp("podman")
+    settings = home / "containers.conf"
+    settings.write_text(
+        '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\n[engine]\nruntime = "runc"\n'
+    )
+    command = [
+        "podman",
+        "--root",
+        f"{home}/storage",
+        "--runroot",
+        f"{home}/run",
+        "--cgroup-manager",
+        "cgroupfs",
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTAINERS_CONF", str(settings))
+        subprocess.run(
+            [*command, "load", "-q", "-i", built.archive], check=True, capture_output=True, timeout=120
+        )
+        yield command
+        subprocess.run([*command, "rm", "-fa", "-t", "0"], check=True, capture_output=True, timeout=60)
+        subprocess.run([*command, "system", "reset", "--force"], capture_output=True, timeout=60, check=False)
+
+
+def test_it_adds_at_most_250_mb_to_its_base(built: Image) -> None:
+    """Most of it: numpy, the Kubernetes client, SQLAlchemy, all compiled by Python, so that a pod's step starts fast."""
+    own = layers(built.archive)
+    base = layers(built.archive.with_name("python.tar"))
+    assert base.keys() < own.keys()
+    added = sum(own.values()) - sum(base.values())
+    print(f"the image: {sum(own.values()) / 1e6:.0f} MB, {added / 1e6:.0f} MB without its base")
+    assert added <= 250e6
+
+
+def test_it_is_not_root_and_writes_to_data_and_tmp_only(podman: list[str]) -> None:
+    program = (
+        "import os\n"
+        "def writes(folder):\n"
+        "    try: open(folder + '/x', 'w'); return True\n"
+        "    except OSError: return False\n"
+        "print(os.getuid(), os.getgid(), [each for each in ('/', '/opt/flowsched', '/tmp', '/data') if writes(each)])"
+    )
+    done = subprocess.run(
+        [
+            *podman,
+            "run",
+            "--rm",
+            "--network",
+            "none",
+            *CONFINED,
+            "--volume",
+            "/data",
+            "--entrypoint",
+            "python",
+            FLOWSCHED,
+            "-c",
+            program,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("10001 10001 ['/tmp', '/data']\n", 0), done.stderr
+
+
+def test_its_service_gets_ready(podman: list[str]) -> None:
+    """As `podman run` starts it, with nothing but a token."""
+    (port,) = free_ports(1)
+    subprocess.run(
+        [
+            *(*podman, "run", "-d", "--name", "serving", "--network", "host", *CONFINED, "--volume", "/data"),
+            *("--env", "FLOWSCHED_TOKEN=secret-secret-secret", FLOWSCHED),
+            *("serve", "--host", "127.0.0.1", "--port", str(port)),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+                assert answer.status == 200
+                return
+        except OSError:
+            said = subprocess.run(
+                [*podman, "logs", "serving"], capture_output=True, text=True, timeout=30, check=False
+            )
+            assert time.monotonic() < deadline, said.stdout + said.stderr
+            time.sleep(0.2)
