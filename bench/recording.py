@@ -63,7 +63,7 @@ def main() -> None:
             PodGroup(key, f"g{key}", f"q{key % 9}", "w", 0, key, 0, key % 10 == 0, (role,), (dataset,))
         )
     arguments = (snapshot, catalogue, QueueTree(), groups, PROFILES["flowsched"], 1_000, 2_000)
-    gc.set_threshold(25_000, 20, 50)  # as the service does
+    gc.set_threshold(25_000, 4, 250)  # as the service does
     deciding, plan = least(given.repeats, lambda: cycle(*arguments))
     drafting, draft = least(given.repeats, lambda: recorded(plan, *arguments))
     packing, raw = least(given.repeats, draft.packed)

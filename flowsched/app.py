@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT: Final = 8470
 IMAGES: Final = ("use", "ignore")
-#: Crockford's alphabet in lower case: no i, l, o, u, so that ids can be read aloud.
-#: When the garbage collector looks, see `spare_the_collector`.
-COLLECT: Final = (25_000, 20, 50)
+#: When the garbage collector looks, see `spare_the_collector`. Its second generation has 100,000 new objects at most: 500,000
+#: held the event loop for 180 ms.
+COLLECT: Final = (25_000, 4, 250)
 #: Of glibc's malloc.h; blocks from this size on are mapped by themselves (its own first value is 128 KiB).
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3

@@ -58,7 +58,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    gc.set_threshold(50_000, 2, 1_000)
 
 
 @pytest.fixture(autouse=True)

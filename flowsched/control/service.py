@@ -137,7 +137,7 @@ COMMANDS: Final = ("cancel", "pause", "resume", "retry")
 #: A step that takes longer than this is stuck: livez fails.
 STUCK_MS: Final = 60_000
 #: Stages that `explain` looks at before the event loop serves other requests: 10,000 at once took 270 ms.
-EXPLAINED: Final = 1_000
+EXPLAINED: Final = 250
 #: After so many failures of the leader's loops in a row livez fails, too.
 STUCK_TERMS: Final = 5
 #: A database that has been away for so long is told of: one that was locked for a moment is not.

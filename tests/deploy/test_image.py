@@ -58,7 +58,7 @@ def podman(built: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[l
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CONTAINERS_CONF", str(settings))
         subprocess.run(
-            [*command, "load", "-q", "-i", built.archive], check=True, capture_output=True, timeout=120
+            [*command, "load", "-q", "-i", built.archive], check=True, capture_output=True, timeout=900
         )
         yield command
         subprocess.run([*command, "rm", "-fa", "-t", "0"], check=True, capture_output=True, timeout=60)
