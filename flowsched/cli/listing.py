@@ -10,6 +10,7 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from flowsched.cli import used_images
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
@@ -38,13 +39,17 @@ async def workflow(
                     output.hint(f"… and more tasks: ask for them with --limit (now {limit})")
                     break
                 listed.append(task)
+    images = await used_images.used_images(client, ident, stages)
     if form is not Form.TABLE:
-        whole: dict[str, Any] = {"workflow": view, "stages": stages} | ({"tasks": listed} if tasks else {})
+        whole: dict[str, Any] = {"workflow": view, "stages": stages, "images": images}
+        whole |= {"tasks": listed} if tasks else {}
         output.one(whole, form, lambda: "")
         return
     parts: list[Any] = [render.workflow_head(view, datetime.now(UTC)), "", render.stage_table(stages)]
     if tasks:
         parts += ["", render.task_table(listed)]
+    if images:
+        parts += ["", *map(used_images.image_line, images)]
     output.show(Group(*parts))
     if view.state == "FAILED":
         output.hint(f"\nnext: `flowsched explain {ident}`, `flowsched retry {ident}`")

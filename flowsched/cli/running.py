@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from flowsched.cli import fetching, following
+from flowsched.cli import fetching, following, used_images
 from flowsched.cli.context import DONE, INTERRUPTED, Options, say
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
@@ -172,10 +172,11 @@ async def result(
     """
     view, stages = await client.get(ident), await client.stages(ident)
     made = await produced(client, ident, stages)
+    images = await used_images.used_images(client, ident, stages)
     report = None if replay is None else await _report(client, view, replay)
     if form is not Form.TABLE:
         outputs = [{"stage": p.stage, "index": p.index, **msgspec.to_builtins(p.output)} for p in made]
-        answer = {"workflow": view, "stages": stages, "outputs": outputs}
+        answer = {"workflow": view, "stages": stages, "outputs": outputs, "images": images}
         output.one(answer if report is None else {**answer, "synthetic": report}, form, lambda: "")
         if results is not None and following.verdict(view) == DONE:
             await fetching.save_results(client, ident, results.out, results.fetch)
@@ -189,6 +190,8 @@ async def result(
     if made and report is None:
         print()
         output.show(output_table(made))
+    for image in images:
+        output.show(used_images.image_line(image))
     if report is not None:
         from flowsched.cli import traces
 

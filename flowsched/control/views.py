@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from flowsched.engine.choices import kept
@@ -36,6 +37,7 @@ from flowsched.workflow.views import (
     IdleHourView,
     IdleReportView,
     IdleView,
+    ImageView,
     NodeView,
     OutputView,
     QueueUserView,
@@ -166,6 +168,15 @@ def untouched_row(workflow: str, stage: int, index: int, state: TaskState) -> Ta
     )
 
 
+class _Report(msgspec.Struct):
+    """What is shown here of the JSON of a `ContainerReport`."""
+
+    images: list[ImageView] = []
+
+
+_REPORT: Final = msgspec.json.Decoder(_Report)
+
+
 def attempt_view(row: AttemptRow) -> AttemptView:
     """One try."""
     return AttemptView(
@@ -180,6 +191,7 @@ def attempt_view(row: AttemptRow) -> AttemptView:
         message=row.message,
         usage=dict(row.usage),
         choice=kept(row.choice),
+        images=_REPORT.decode(row.report).images if row.report else [],
     )
 
 

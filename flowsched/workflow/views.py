@@ -81,6 +81,15 @@ class ChoiceView(View, kw_only=True):
     staged: bool = False  #: decided before the inputs were copied to the node
 
 
+class ImageView(View, kw_only=True):
+    """An image that a task names."""
+
+    name: str
+    digest: str = (
+        ""  #: of what the try ran in; "" = the image was ignored, and the programs of the machine ran
+    )
+
+
 class AttemptView(View, kw_only=True):
     """One try of one task."""
 
@@ -95,6 +104,7 @@ class AttemptView(View, kw_only=True):
     message: str = ""
     usage: dict[str, int] = {}
     choice: ChoiceView | None = None  #: why on this node; none for tries of a version that did not keep it
+    images: list[ImageView] = []  #: on one machine, once it has ended; on Kubernetes the pod has them
 
 
 class OutputView(View, kw_only=True):

@@ -151,7 +151,8 @@ def test_a_failure_shows_the_end_of_its_log(flowsched: Run, far: Far, document: 
     """Exit code, reason, last lines, and the next command."""
     far.service.finish_on_submit = "FAILED"
     far.service.stage_views = [stage_view(0, "align", state="FAILED", counts={"FAILED": 1})]
-    far.service.task_views = [task_view("align", 2, state="FAILED", exit_code=7, reason="out of memory")]
+    failed = task_view("align", 2, state="FAILED", exit_code=7, reason="out of memory")
+    far.service.task_views = [task_view("align", 0), failed]
     far.service.log["stderr"] = b"first\n" * 50 + b"\x1b[31mlast words\n"
     result = flowsched("submit", str(document), "--wait")
     assert result.exit_code == 1

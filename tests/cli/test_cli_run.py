@@ -57,6 +57,20 @@ def test_a_workflow_runs_without_a_server(tmp_path: Path) -> None:
     assert (tmp_path / "flowsched" / "flowsched.db").exists()
 
 
+def test_a_run_says_which_images_it_ignored(tmp_path: Path) -> None:
+    """Two stages name one image: it is told once. `show` says the same."""
+    stages = [
+        {"name": name, "command": ["true"], "container": {"image": "docker.io/library/none:1"}}
+        for name in "ab"
+    ]
+    process = start(
+        {"name": "x", "stages": stages}, tmp_path, "--root", str(tmp_path / "r"), "--images", "ignore"
+    )
+    out, said = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    assert out.count("image docker.io/library/none:1 ignored") == 1, out
+
+
 def test_a_failed_run_is_exit_code_1(tmp_path: Path) -> None:
     """With the task's last words."""
     command = ["/bin/sh", "-c", "echo no such reads >&2; exit 3"]
