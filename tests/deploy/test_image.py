@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import tarfile
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -37,11 +38,13 @@ def built() -> Image:
 
 
 @pytest.fixture(scope="module")
-def podman(built: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+def podman(built: Image) -> Iterator[list[str]]:
     """Podman, with the image in a storage of its own, with the runtime and the limits that any machine allows."""
     if shutil.which("podman") is None or shutil.which("runc") is None:
         unavailable("no podman with runc: run `make images`")
-    home = tmp_path_factory.mktemp("podman")
+    home = Path(
+        tempfile.mkdtemp(prefix="fs-")
+    )  # podman takes no path of more than 50 characters for what runs
     settings = home / "containers.conf"
     settings.write_text(
         '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\n[engine]\nruntime = "runc"\n'
@@ -57,12 +60,18 @@ def podman(built: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[l
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CONTAINERS_CONF", str(settings))
-        subprocess.run(
-            [*command, "load", "-q", "-i", built.archive], check=True, capture_output=True, timeout=900
+        loaded = subprocess.run(
+            [*command, "load", "-q", "-i", built.archive],
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
         )
+        assert loaded.returncode == 0, loaded.stderr
         yield command
         subprocess.run([*command, "rm", "-fa", "-t", "0"], check=True, capture_output=True, timeout=60)
         subprocess.run([*command, "system", "reset", "--force"], capture_output=True, timeout=60, check=False)
+    shutil.rmtree(home, ignore_errors=True)
 
 
 def test_it_adds_at_most_250_mb_to_its_base(built: Image) -> None:
