@@ -14,7 +14,7 @@ TRACES ?=
 MINUTES ?= 5
 SEED ?= 1
 
-.PHONY: help demo demo-kubernetes test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-node kube-test spark-test images lock clients postgres format schema clean
+.PHONY: help demo demo-kubernetes test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-node kube-test kube-faults spark-test images lock clients postgres format schema clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -36,8 +36,8 @@ $(STAMPS)/test: pyproject.toml | $(VENV)/bin/python
 demo: $(STAMPS)/demo ## real genomics and gang training on three virtual nodes, on this machine
 	@$(BIN)/flowsched demo
 
-demo-kubernetes: $(STAMPS)/test ## the same on a real API server (after make kube-assets)
-	@$(BIN)/python -m tests.kubernetes.hollow.demo
+demo-kubernetes: $(STAMPS)/test ## real samtools and a gang on two real nodes (after make kube-node); without root on hollow ones (after make kube-assets)
+	@$(BIN)/python -m tests.kubernetes.nodes.demo
 
 lint: $(STAMPS)/test ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
@@ -87,6 +87,9 @@ kube-node: ## build kubelet, kube-proxy, containerd, CoreDNS and the images for 
 
 kube-test: $(STAMPS)/test ## all tests on a real API server; a missing one is a failure
 	FLOWSCHED_REQUIRE_KUBE=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile tests/kubernetes tests/deploy
+
+kube-faults: $(STAMPS)/test ## every fault on real nodes, the long ones too (Linux, root; half an hour)
+	FLOWSCHED_SOAK=1 FLOWSCHED_REQUIRE_NODES=1 $(BIN)/python -m pytest tests/kubernetes/nodes
 
 spark-test: $(STAMPS)/test ## Spark's own client on a real API server (fetches pyspark, 450 MB; needs Java)
 	test -x $(SPARK)/bin/spark-submit || { $(PYTHON) -m venv $(SPARK) && $(SPARK)/bin/python -m pip install --quiet pyspark==4.3.0; }

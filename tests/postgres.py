@@ -108,17 +108,22 @@ class Server:
 
     Args:
         fsync: As in production, for tests that kill it; off is many times faster.
+        address: Where it listens besides, on port 5432, for everybody who gets there: nodes of other network namespaces.
     """
 
-    def __init__(self, *, fsync: bool = False) -> None:
+    def __init__(self, *, fsync: bool = False, address: str = "") -> None:
         self._bin = binaries()
         self._account = account(self._bin)
         self.folder = data_folder(self._account)
         self._fsync = "on" if fsync else "off"
+        self._address = address
         self._process: subprocess.Popen[bytes] | None = None
         try:
             # initdb's own syncing is not needed: nobody cuts the power before the test has begun.
             self._run("initdb", "-D", self._data, "-U", "flowsched", "--auth=trust", "-E", "UTF8", "-N")
+            if address:
+                with (self.folder / "data" / "pg_hba.conf").open("a") as rules:
+                    rules.write("host all all 0.0.0.0/0 trust\n")
         except NoPostgres:
             self.remove()
             raise
@@ -138,7 +143,7 @@ class Server:
     def start(self, within_s: float = 90.0) -> None:
         """Start it and wait until it answers."""
         settings = {
-            "listen_addresses": "",
+            "listen_addresses": self._address,
             "unix_socket_directories": str(self.folder),
             "fsync": self._fsync,
             "full_page_writes": self._fsync,
@@ -210,12 +215,12 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def start_or_skip(*, fsync: bool = False) -> Server:
+def start_or_skip(*, fsync: bool = False, address: str = "") -> Server:
     """A running server, or the end of this test: a skip on a laptop, a failure in CI."""
     try:
         import psycopg  # noqa: F401
 
-        server = Server(fsync=fsync)
+        server = Server(fsync=fsync, address=address)
         try:
             server.start()
         except NoPostgres:

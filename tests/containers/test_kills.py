@@ -13,7 +13,7 @@ from flowsched.cluster.local import attempts
 from tests.cluster.test_kills import adopted, judge, kill_some_runner, start, wait_for_journal
 from tests.containers.conftest import Podman
 
-KILLS = int(os.environ.get("FLOWSCHED_KILLS", "6"))
+KILLS = int(os.environ.get("FLOWSCHED_KILLS", "4"))
 #: Attempts that end under another service than launched them, and how many kills that may take on a loaded machine.
 ADOPTED = 2
 MOST_KILLS = 5 * KILLS
@@ -23,7 +23,7 @@ MOST_KILLS = 5 * KILLS
 def test_a_service_is_killed_while_containers_run(tmp_path: Path, podman: Podman) -> None:
     """No task is lost, none runs twice, and no container is left."""
     chance = random.Random(13)
-    tasks = 4 * KILLS
+    tasks = 9 * KILLS
     image = {"FLOWSCHED_TEST_TASK_IMAGE": podman.load("numpy")}
     with contextlib.ExitStack() as stack:
         kills = 0

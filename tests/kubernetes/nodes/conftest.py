@@ -6,11 +6,14 @@ Where the machine has no real nodes these tests are skipped with the reason, or 
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from tests.kubernetes.nodes.cluster import RealCluster, missing
+from tests.kubernetes.nodes.installed import ROOT, Installation
+from tests.postgres import start_or_skip
 from tests.programs import NotStarted
 
 
@@ -40,3 +43,18 @@ def cluster(needs_real_nodes: None) -> Iterator[RealCluster]:
         pytest.fail(f"the real nodes did not start: {error}", pytrace=False)
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: RealCluster) -> Iterator[Installation]:
+    """The release of the chart on it, in the image of this checkout. A test that changes the release changes it back."""
+    subprocess.run(["sh", ROOT / "tests/tools/install_images.sh", "flowsched"], check=True, timeout=280)
+    database = start_or_skip(address=cluster.network.address)
+    installation = Installation(cluster, database)
+    try:
+        installation.install()
+    except NotStarted as error:
+        database.remove()
+        pytest.fail(f"flowsched was not installed: {error}", pytrace=False)
+    yield installation
+    database.remove()

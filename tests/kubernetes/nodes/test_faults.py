@@ -1,0 +1,346 @@
+"""What docs promise, on real nodes: power cuts, killed programs, pressure, drains, cut networks, a database that stops.
+
+A workflow runs while the fault happens, and ends well: no task fails, and none has ended twice. Its tasks tell the origin when
+they begin and end. The faults hit node-0; a replica of the service on node-1 is asked. Each test mends what it broke.
+`make kube-faults` runs the long ones, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowsched.client import Client, Run
+from flowsched.workflow.views import TaskView
+from tests.images import image
+from tests.kubernetes.nodes.cluster import RealCluster
+from tests.kubernetes.nodes.installed import SYSTEM, TENANT, Installation
+from tests.kubernetes.nodes.machine import CONTAINERD, KUBELET, PROXY
+from tests.soak import SOAK
+
+TASKS = 6
+WITHIN_S = 240.0
+_NUMBERS = itertools.count()
+LONG = pytest.mark.skipif(not SOAK, reason="takes minutes: make kube-faults")
+SAY = """
+say() { exec 3<>"/dev/tcp/$HOST/$PORT"; printf 'GET /%s/%s HTTP/1.0\\r\\n\\r\\n' "$1" "$FLOWSCHED_ITEM" >&3; cat <&3 >/dev/null; }
+"""
+
+
+class Load:
+    """One workflow of equal tasks that a fault hits."""
+
+    def __init__(self, installed: Installation, tasks: int = TASKS, seconds: int = 15) -> None:
+        self.installed = installed
+        self.name = f"load-{next(_NUMBERS)}"
+        self.items = [f"{self.name}-{number}" for number in range(tasks)]
+        host, _, port = installed.origin.removeprefix("http://").partition(":")
+        self.document = {
+            "name": self.name,
+            "stages": [
+                {
+                    "name": "work",
+                    "container": {"image": image("debian").name},
+                    "scatter": {"items": self.items},
+                    "command": ["bash", "-ec", f"{SAY}say began; sleep {seconds}; say ended"],
+                    "env": {"HOST": host, "PORT": port},
+                    "resources": {"cpu": "100m", "memory": "64Mi"},
+                    "retry": {"attempts": 1},
+                }
+            ],
+        }
+
+    def count(self, what: str) -> Counter[str]:
+        """How often each task told that it `began`, or `ended`."""
+        paths = [path.split("/") for path in self.installed.requests()]
+        return Counter(parts[2] for parts in paths if parts[1] == what and parts[2] in self.items)
+
+    async def submitted(self, client: Client) -> Run:
+        self.installed.cluster.load("debian")
+        return await client.submit(self.document)
+
+    async def running(self) -> None:
+        """Wait until every task has begun."""
+        async with asyncio.timeout(WITHIN_S):
+            while len(self.count("began")) < len(self.items):
+                await asyncio.sleep(0.2)
+
+    async def succeeded(self, run: Run) -> list[TaskView]:
+        """Wait for its end; what its tasks have become."""
+        view = await run.wait(WITHIN_S)
+        stage = [task async for task in run.client.tasks(run.id)]
+        assert view.state == "SUCCEEDED", [(task.index, task.state, task.reason, task.node) for task in stage]
+        assert self.count("ended") == dict.fromkeys(self.items, 1)
+        return stage
+
+
+async def survives(installed: Installation, fault: Callable[[], None], **load: int) -> Load:
+    """Let a fault hit a workflow all of whose tasks run; it succeeds."""
+    work = Load(installed, **load)
+    async with installed.client() as client:
+        run = await work.submitted(client)
+        await work.running()
+        fault()
+        await work.succeeded(run)
+    return work
+
+
+def ready(cluster: RealCluster) -> None:
+    """Wait until both nodes are, and what runs on them."""
+    cluster.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=120s", timeout_s=150)
+
+
+# ---- in every run ----
+
+
+async def test_a_power_cut(installed: Installation) -> None:
+    """The tasks of the node begin anew, and use up no attempt (each has one only); those of the other node go on."""
+    node = installed.cluster.machines[0]
+
+    def fault() -> None:
+        node.power_cut()
+        node.boot()
+
+    work = await survives(installed, fault)
+    ready(installed.cluster)
+    installed.ready()
+    assert sum(work.count("began").values()) > TASKS
+
+
+async def test_the_kubelet_and_containerd_are_killed(installed: Installation) -> None:
+    """Containers run on under their shims; no task begins twice."""
+    node = installed.cluster.machines[0]
+
+    def fault() -> None:
+        for name in (KUBELET, CONTAINERD):
+            node.signal_program(name)
+        time.sleep(3)
+        for name in (CONTAINERD, KUBELET):
+            node.run_program(name)
+
+    work = await survives(installed, fault)
+    ready(installed.cluster)
+    assert work.count("began") == dict.fromkeys(work.items, 1)
+
+
+async def test_the_agent_kube_proxy_and_coredns_are_killed(installed: Installation) -> None:
+    """A task needs none of them while it runs, and its end finds them again."""
+    cluster = installed.cluster
+
+    def fault() -> None:
+        now = ("delete", "pod", "--grace-period=0", "--force", "-l")
+        cluster.kubectl("-n", SYSTEM, *now, "app.kubernetes.io/component=node-agent")
+        cluster.kubectl("-n", "kube-system", *now, "k8s-app=kube-dns")
+        for node in cluster.machines:
+            node.signal_program(PROXY)
+            node.run_program(PROXY)
+
+    work = await survives(installed, fault)
+    installed.ready()
+    assert work.count("began") == dict.fromkeys(work.items, 1)
+
+
+async def test_a_drain(installed: Installation) -> None:
+    """`kubectl drain`: the tasks are evicted and done on the other node."""
+    cluster = installed.cluster
+
+    def fault() -> None:
+        options = (
+            "--ignore-daemonsets",
+            "--delete-emptydir-data",
+            "--force",
+            "--grace-period=1",
+            "--timeout=90s",
+        )
+        cluster.kubectl("drain", "node-0", *options, timeout_s=120)
+
+    try:
+        await survives(installed, fault)
+    finally:
+        cluster.kubectl("uncordon", "node-0")
+    installed.ready()
+
+
+async def test_postgresql_stops_for_20_s(installed: Installation) -> None:
+    """Nothing is lost, no pod of the service is killed for it, and work that ends meanwhile is reported afterwards."""
+    await _database_stops(installed, 20)
+
+
+async def test_a_rolling_upgrade_and_a_rollback(installed: Installation) -> None:
+    """`helm upgrade`, `helm rollback`, while workflows are submitted: each is accepted, and ends well."""
+    loads: list[tuple[Load, str]] = []
+    stop = asyncio.Event()
+
+    async def submit() -> None:
+        while not stop.is_set():
+            load = Load(installed, tasks=1, seconds=1)
+            async with asyncio.timeout(WITHIN_S):
+                while True:
+                    try:
+                        async with installed.client() as client:
+                            loads.append(
+                                (load, (await client.submit(load.document, idempotency_key=load.name)).id)
+                            )
+                        break
+                    except Exception:  # noqa: BLE001 - the pod that was asked has gone: ask the next one
+                        await asyncio.sleep(0.5)
+            await asyncio.sleep(2)
+
+    installed.cluster.load("debian")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(submit())
+        changed = installed.values(**{"podAnnotations.round": "two"})
+        await asyncio.to_thread(
+            installed.helm, "upgrade", "flowsched", "deploy/helm/flowsched", "--wait", *changed
+        )
+        await asyncio.to_thread(installed.helm, "rollback", "flowsched", "--wait")
+        stop.set()
+    async with installed.client() as client:
+        for load, ident in loads:
+            view = await client.wait(ident, WITHIN_S)
+            assert (view.state, load.count("ended")) == ("SUCCEEDED", {load.items[0]: 1})
+    assert len(loads) >= 3
+
+
+# ---- make kube-faults ----
+
+
+@LONG
+async def test_postgresql_stops_for_a_minute(installed: Installation) -> None:
+    await _database_stops(installed, 60)
+
+
+@LONG
+@pytest.mark.timeout(1200)
+async def test_postgresql_stops_for_ten_minutes(installed: Installation) -> None:
+    await _database_stops(installed, 600)
+
+
+async def _database_stops(installed: Installation, seconds: int) -> None:
+    before = {pod["metadata"]["name"]: restarts(pod) for pod in installed.pods("service")}
+
+    def fault() -> None:
+        installed.database.stop()
+        time.sleep(seconds)
+        installed.database.start()
+
+    work = await survives(installed, fault)
+    assert work.count("began") == dict.fromkeys(work.items, 1)
+    assert {pod["metadata"]["name"]: restarts(pod) for pod in installed.pods("service")} == before
+
+
+def restarts(pod: dict[str, Any]) -> int:
+    """How often its containers were started anew."""
+    return sum(status["restartCount"] for status in pod["status"]["containerStatuses"])
+
+
+@LONG
+async def test_a_power_cut_for_good(installed: Installation) -> None:
+    """A node that stays away is replaced once it is known to be gone (`kubectl delete node`)."""
+    cluster = installed.cluster
+    node = cluster.machines[0]
+
+    def fault() -> None:
+        node.power_cut()
+        cluster.kubectl("delete", "node", "node-0")
+
+    try:
+        await survives(installed, fault)
+    finally:
+        node.boot()
+        ready(cluster)
+    installed.ready()
+
+
+@LONG
+async def test_a_node_is_deleted_and_comes_back(installed: Installation) -> None:
+    """The kubelet stands still meanwhile, then registers anew; what it ran is ended by it, and done again."""
+    cluster = installed.cluster
+    node = cluster.machines[0]
+
+    def fault() -> None:
+        node.signal_program(KUBELET)
+        cluster.kubectl("delete", "node", "node-0")
+        time.sleep(20)
+        node.run_program(KUBELET)
+
+    await survives(installed, fault, seconds=40)
+    ready(cluster)
+    installed.ready()
+
+
+@LONG
+async def test_the_network_between_node_and_api_server_is_cut(installed: Installation) -> None:
+    """For longer than the cluster takes to call a node lost: its pods run on, and nothing begins twice."""
+    cluster = installed.cluster
+    node = cluster.machines[0]
+
+    def fault() -> None:
+        node.unplug()
+        time.sleep(60)
+        node.plug()
+
+    # What a task says while the network is cut is lost, so the tasks outlast the cut.
+    work = await survives(installed, fault, seconds=90)
+    ready(cluster)
+    installed.ready()
+    assert work.count("began") == dict.fromkeys(work.items, 1)
+
+
+@LONG
+@pytest.mark.parametrize("signal", ["memory.available", "nodefs.available"])
+async def test_pressure(installed: Installation, signal: str) -> None:
+    """The kubelet evicts pods one by one; they are done on the other node, or here when the pressure is over."""
+    cluster = installed.cluster
+    node = cluster.machines[0]
+    file = node.folder / "kubelet.json"
+    plain = file.read_text()
+
+    def thresholds(text: str) -> None:
+        file.write_text(text)
+        node.signal_program(KUBELET)
+        node.run_program(KUBELET)
+
+    def fault() -> None:
+        pressed = json.loads(plain)
+        pressed["evictionHard"][signal] = "99%"
+        pressed["evictionPressureTransitionPeriod"] = "5s"
+        thresholds(json.dumps(pressed))
+        time.sleep(30)
+        thresholds(plain)
+
+    await survives(installed, fault, seconds=40)
+    cluster.kubectl(
+        "wait", "--for=condition=MemoryPressure=False", "node/node-0", "--timeout=360s", timeout_s=400
+    )
+    cluster.kubectl(
+        "wait", "--for=condition=DiskPressure=False", "node/node-0", "--timeout=360s", timeout_s=400
+    )
+    cluster.kubectl("-n", SYSTEM, "delete", "pods", "--field-selector=status.phase=Failed")
+    installed.ready()
+
+
+@LONG
+async def test_an_image_is_gone(installed: Installation) -> None:
+    """What is said meanwhile has the registry's words; when the image is there again, the task runs."""
+    cluster = installed.cluster
+    for node in cluster.machines:
+        assert node.ctr("images", "rm", "--sync", image("debian").name).returncode == 0
+    work = Load(installed, tasks=1, seconds=1)
+    async with installed.client() as client:
+        run = await client.submit(work.document)
+        deadline = time.monotonic() + 120
+        while "ImagePull" not in (said := " ".join(each.message for each in await run.explain())):
+            assert time.monotonic() < deadline, (said, cluster.kubectl("-n", TENANT, "get", "pods"))
+            await asyncio.sleep(1)
+        for node in cluster.machines:
+            node.import_image(Path(image("debian").archive))
+        await work.succeeded(run)
