@@ -107,6 +107,25 @@ def reads(uri: str, name: str = "data") -> dict[str, Any]:
 # ---- what an executor reports ----
 
 
+async def eventually(asked: Callable[[], Awaitable[bool]]) -> None:
+    """Ask until the answer is yes.
+
+    Raises:
+        TimeoutError: It is not within `PATIENCE_S`.
+    """
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            if await asked():
+                return
+            await asyncio.sleep(0.1)
+
+
+async def logged(cluster: Executor, name: str) -> bool:
+    """Whether the log of a pod has its end."""
+    _, more = await cluster.logs(name, "stdout", 0, 1 << 20)
+    return not more
+
+
 class Observer:
     """Collects everything that an executor reports, and waits for it. It is the one reader of `Executor.events`.
 
@@ -343,13 +362,10 @@ class ExecutorContract:
         await cluster.launch([again])
         await ear.until(lambda: len(ear.finals("a")) >= 2)
         assert len(set(ear.finals("a"))) == 1
-        async with asyncio.timeout(PATIENCE_S):
-            while (said := await cluster.logs("a", "stdout", 0, 100))[
-                1
-            ]:  # as long as its node is clearing up
-                await asyncio.sleep(0.1)
+        await eventually(lambda: logged(cluster, "a"))  # the node may be clearing up
         for beyond in (1 << 44, (1 << 63) - 1):  # ext4 refuses to seek there
             assert await cluster.logs("a", "stdout", beyond, 100) == (b"", False)
+        said = await cluster.logs("a", "stdout", 0, 100)
         assert len(said[0].splitlines()) == 1
 
     async def test_a_node_that_does_not_exist(self, world: World) -> None:
@@ -559,9 +575,7 @@ class ExecutorContract:
         assert not await cluster.evict("flowsched:a/bam", "node-0")
         await cluster.release(["b"], 1000)
         await ear.final("b")
-        async with asyncio.timeout(PATIENCE_S):
-            while not await cluster.evict("flowsched:a/bam", "node-0"):  # as long as its node is clearing up
-                await asyncio.sleep(0.1)
+        await eventually(lambda: cluster.evict("flowsched:a/bam", "node-0"))  # the node may be clearing up
         gone = ReplicaSeen("flowsched:a/bam", "node-0", 12, present=False)
         await ear.until(lambda: gone in ear.heard)
 

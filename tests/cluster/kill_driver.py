@@ -2,7 +2,7 @@
 
     python kill_driver.py ROOT TASKS
 
-With FLOWSCHED_TEST_TASK_IMAGE every task runs in containers of that image.
+With FLOWSCHED_TEST_TASK_IMAGE every task runs in containers of that image, by the engine that FLOWSCHED_TEST_ENGINE names.
 
 The journal holds, each line synced before anything follows from it, `service PID`, `intent NAME` and
 `final NAME KIND STARTED CODE`.
@@ -21,6 +21,8 @@ from msgspec import structs
 
 from flowsched.cluster.conformance import pod
 from flowsched.cluster.local.executor import LocalCluster
+from flowsched.cluster.local.images import ContainerSettings
+from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.cluster.local.virtual_nodes import virtual_nodes
 from flowsched.executor.protocol import ClusterEvent, ContainerReport, Pod, PodEnded, PodGone
 from flowsched.workflow.spec import Container, Delivered, Mount, Step
@@ -91,7 +93,10 @@ class Driver:
     async def run(self) -> None:
         self.attempts = self.recover()
         self.write("service", os.getpid())
-        cluster = LocalCluster(self.root / "cluster", virtual_nodes(2))
+        containers = ContainerSettings(os.environ.get("FLOWSCHED_TEST_ENGINE", "auto"))
+        cluster = LocalCluster(
+            self.root / "cluster", virtual_nodes(2), processes=RunnerProcesses(containers=containers)
+        )
         await cluster.start()
         await cluster.adopt(list(self.open.values()))
         await cluster.launch(self.next())

@@ -1,4 +1,4 @@
-"""The contract of executors on one machine, each pod in a container of a real podman."""
+"""The contract of executors on one machine, each pod in a container of a real podman, and of a real Docker."""
 
 from __future__ import annotations
 

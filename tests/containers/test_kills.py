@@ -11,7 +11,7 @@ import pytest
 
 from flowsched.cluster.local import attempts
 from tests.cluster.test_kills import adopted, judge, kill_some_runner, start, wait_for_journal
-from tests.containers.conftest import Podman
+from tests.containers.conftest import EngineOfTests
 
 KILLS = int(os.environ.get("FLOWSCHED_KILLS", "4"))
 #: Attempts that end under another service than launched them, and how many kills that may take on a loaded machine.
@@ -20,11 +20,11 @@ MOST_KILLS = 5 * KILLS
 
 
 @pytest.mark.slow
-def test_a_service_is_killed_while_containers_run(tmp_path: Path, podman: Podman) -> None:
+def test_a_service_is_killed_while_containers_run(tmp_path: Path, engine: EngineOfTests) -> None:
     """No task is lost, none runs twice, and no container is left."""
     chance = random.Random(13)
     tasks = 9 * KILLS
-    image = {"FLOWSCHED_TEST_TASK_IMAGE": podman.load("numpy")}
+    image = {"FLOWSCHED_TEST_TASK_IMAGE": engine.load("numpy"), "FLOWSCHED_TEST_ENGINE": engine.kind}
     with contextlib.ExitStack() as stack:
         kills = 0
         while kills < KILLS or (kills < MOST_KILLS and adopted(tmp_path) < ADOPTED):
@@ -42,4 +42,4 @@ def test_a_service_is_killed_while_containers_run(tmp_path: Path, podman: Podman
         assert last.wait(1200) == 0
     judge(tmp_path, tasks, ADOPTED)
     root = (tmp_path / "cluster").resolve()
-    assert not podman.names(f"label=flowsched.root={attempts.mark_of(root):016x}")
+    assert not engine.names(f"label=flowsched.root={attempts.mark_of(root):016x}")

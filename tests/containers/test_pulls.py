@@ -98,11 +98,11 @@ def registry(tmp_path: Path, podman: Podman, monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_an_image_is_pulled_once_with_the_users_own_credentials(
-    container_world: ContainerWorld, registry: Registry
+    podman_world: ContainerWorld, registry: Registry
 ) -> None:
     """Three tasks wait for one pull; each says the digest that the registry has, and the nodes have the image now."""
     registry.log_in()
-    cluster, ear, _ = await container_world.open()
+    cluster, ear, _ = await podman_world.open()
     names = ["a", "b", "c"]
     await cluster.launch([pod(name, "/tool", "--version", image=registry.image) for name in names])
     ends = [await ear.ended(name) for name in names]
@@ -125,9 +125,9 @@ async def test_an_image_is_pulled_once_with_the_users_own_credentials(
     assert sorted(seen) == ["node-0", "node-1"]
 
 
-async def test_a_registry_that_refuses_is_quoted(container_world: ContainerWorld, registry: Registry) -> None:
+async def test_a_registry_that_refuses_is_quoted(podman_world: ContainerWorld, registry: Registry) -> None:
     """Without credentials, and for a tag that is not there: at once."""
-    cluster, ear, _ = await container_world.open()
+    cluster, ear, _ = await podman_world.open()
     await cluster.launch([pod("a", "/tool", image=registry.image)])
     end = await asyncio.wait_for(ear.ended("a"), 20)
     assert (end.exit_code, end.reason) == (126, "ErrImagePull")

@@ -1,4 +1,4 @@
-"""What a task finds in its container, and what its end is called: a real podman."""
+"""What a task finds in its container, and what its end is called: a real podman, a real Docker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowsched.cluster.local import attempts
 from flowsched.cluster.local.images import ContainerSettings
 from flowsched.executor.protocol import InputFile, PodHeld, Transfer, UsedImage
 from flowsched.workflow.spec import Delivered, Mount, Placed, Step
-from tests.containers.conftest import ContainerWorld, Podman
+from tests.containers.conftest import ContainerWorld, EngineOfTests
 
 
 async def test_a_task_sees_its_image_and_not_this_machine(container_world: ContainerWorld) -> None:
@@ -48,10 +48,10 @@ two" || exit 18
 
 
 async def test_steps_run_in_images_of_their_own(
-    container_world: ContainerWorld, podman: Podman, tmp_path: Path
+    container_world: ContainerWorld, engine: EngineOfTests, tmp_path: Path
 ) -> None:
     """With files at paths of the container: inputs that are there, text, mounts, volumes, what is delivered and who owns it."""
-    samtools = podman.load("samtools")
+    samtools = engine.load("samtools")
     given, shared = tmp_path / "given.txt", tmp_path / "shared"
     given.write_text("given\n")
     shared.mkdir()
@@ -120,7 +120,7 @@ async def test_the_kernel_ends_what_uses_too_much_memory(container_world: Contai
 
 
 async def test_a_task_that_is_released_leaves_nothing(
-    container_world: ContainerWorld, podman: Podman
+    container_world: ContainerWorld, engine: EngineOfTests
 ) -> None:
     """Also one that heeds no signal, with children that have sessions of their own."""
     cluster, ear, _ = await container_world.open()
@@ -129,35 +129,35 @@ async def test_a_task_that_is_released_leaves_nothing(
     await cluster.release(["a"], 300)
     assert (await ear.ended("a")).reason == "Released"
     await container_world.drop()
-    assert not podman.names("label=flowsched.attempt=a", label_of(container_world))
+    assert not engine.names("label=flowsched.attempt=a", label_of(container_world))
 
 
 async def test_a_runner_that_is_killed_takes_its_container_with_it(
-    container_world: ContainerWorld, podman: Podman
+    container_world: ContainerWorld, engine: EngineOfTests
 ) -> None:
     """The attempt is lost, and nothing of it goes on."""
     cluster, ear, _ = await container_world.open()
     await cluster.launch([shell("a", "sleep 1000")])
     await ear.started("a")
-    until(lambda: podman.names("status=running", label_of(container_world)))
+    until(lambda: engine.names("status=running", label_of(container_world)))
     runner = attempts.runner_of(container_world.attempt("a"))
     assert runner is not None
     os.kill(runner, signal.SIGKILL)
     gone = await ear.gone("a")
     assert (gone.reason, gone.started) == ("RunnerLost", True)
-    assert not podman.names("status=running", label_of(container_world))
+    assert not engine.names("status=running", label_of(container_world))
     await container_world.drop()
-    assert not podman.names(label_of(container_world))
+    assert not engine.names(label_of(container_world))
 
 
 async def test_a_service_that_starts_removes_what_the_last_one_left(
-    container_world: ContainerWorld, podman: Podman
+    container_world: ContainerWorld, engine: EngineOfTests
 ) -> None:
     """Containers of attempts that have ended, and none of another root."""
     cluster, ear, _ = await container_world.open()
     await cluster.launch([shell("a", "exit 0")])
     await ear.ended("a")
-    assert podman.names(label_of(container_world)), "the container was removed at once: this shows nothing"
+    assert engine.names(label_of(container_world)), "the container was removed at once: this shows nothing"
     cluster.processes._images._engine = None  # type: ignore[attr-defined]  # as if it were killed: it sweeps no more
     cluster.processes._images._sweeping.cancel()  # type: ignore[attr-defined]
     cluster.processes._images._left = False  # type: ignore[attr-defined]
@@ -165,12 +165,12 @@ async def test_a_service_that_starts_removes_what_the_last_one_left(
     await container_world.drop()
     await container_world.open()
     await container_world.drop()
-    assert not podman.names(label_of(container_world))
+    assert not engine.names(label_of(container_world))
 
 
 async def test_no_network(container_world: ContainerWorld) -> None:
     """Where the user has said so there is a loopback and nothing else."""
-    container_world.settings = ContainerSettings("podman", network="none")
+    container_world.settings = ContainerSettings(container_world.settings.engine, network="none")
     cluster, ear, _ = await container_world.open()
     await cluster.launch([shell("a", 'test "$(ls /sys/class/net)" = lo')])
     assert (await ear.ended("a")).exit_code == 0
@@ -189,7 +189,7 @@ async def test_without_an_engine_a_task_is_refused(container_world: ContainerWor
 
 async def test_an_image_that_is_ignored_is_named(container_world: ContainerWorld) -> None:
     """The task runs with this machine's programs, and its record says so."""
-    container_world.settings = ContainerSettings("podman", images="ignore")
+    container_world.settings = ContainerSettings(container_world.settings.engine, images="ignore")
     cluster, ear, _ = await container_world.open()
     await cluster.launch([shell("a", f"test -e {Path(__file__)}", image="no/such:image")])
     end = await ear.ended("a")
@@ -200,7 +200,7 @@ async def test_an_image_that_is_ignored_is_named(container_world: ContainerWorld
 
 async def test_an_image_that_is_not_to_be_had(container_world: ContainerWorld) -> None:
     """The task is held while there is hope, and ends in the registry's words."""
-    container_world.settings = ContainerSettings("podman", pull_s=8)
+    container_world.settings = ContainerSettings(container_world.settings.engine, pull_s=8)
     cluster, ear, _ = await container_world.open()
     await cluster.launch([shell("a", "exit 0", image="127.0.0.1:9/no/such:image")])
     end = await ear.ended("a")

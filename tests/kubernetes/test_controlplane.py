@@ -43,13 +43,15 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_binaries_are_looked_for_in_the_order_of_envtest(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `make kube-assets` built, then PATH, then KUBEBUILDER_ASSETS, then TEST_ASSET_*: the later named wins."""
+def test_binaries_are_looked_for_where_they_were_named_first(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PATH, then what `make kube-assets` built, then KUBEBUILDER_ASSETS, then TEST_ASSET_*: the later named wins."""
     assert find(APISERVER) is None
-    built = binary(bare / "home/.cache/flowsched/kube/bin", APISERVER)
-    assert find(APISERVER) == built
     on_path = binary(bare / "path", APISERVER)
     assert find(APISERVER) == on_path
+    built = binary(bare / "home/.cache/flowsched/kube/bin", APISERVER)
+    assert find(APISERVER) == built
     envtest = binary(bare / "envtest", APISERVER)
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(bare / "envtest"))
     assert find(APISERVER) == envtest

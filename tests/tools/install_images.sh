@@ -7,9 +7,9 @@
 # stands in for the base of deploy/Dockerfile under its name, and `flowsched` is that Dockerfile as it is.
 # An image is built anew where its recipe, or what it begins with, has changed.
 #
-# mmdebstrap and buildah, podman with runc and catatonit, which run the images in tests, and a registry are installed by apt-get where they are missing
-# and that is possible. On a machine that cannot build it says so and is content, unless FLOWSCHED_REQUIRE_IMAGES=1: the
-# tests that need the images are then skipped.
+# mmdebstrap and buildah, podman with runc and catatonit, which run the images in tests, and a registry are installed by apt-get
+# where they are missing and that is possible, with FLOWSCHED_REQUIRE_IMAGES=1 a Docker daemon, too. On a machine that cannot
+# build it says so and is content, unless FLOWSCHED_REQUIRE_IMAGES=1: the tests that need the images are then skipped.
 set -eu
 
 here=$(cd "$(dirname "$0")/images" && pwd)
@@ -101,8 +101,10 @@ make() {
 }
 
 wanted="mmdebstrap buildah podman runc catatonit docker-registry"
+# Docker's daemon starts with the machine once it is installed: nothing for the machine of somebody who only runs the tests.
+[ "${FLOWSCHED_REQUIRE_IMAGES:-}" != "1" ] || wanted="$wanted docker.io"
 for program in $wanted; do
-    if ! command -v "$program" >/dev/null; then
+    if ! command -v "$(echo "$program" | sed 's/^docker.io$/dockerd/')" >/dev/null; then
         command -v apt-get >/dev/null || give_up "no $program, and no apt-get: install $wanted"
         run=""
         [ "$(id -u)" -eq 0 ] || run="sudo -n"

@@ -24,9 +24,10 @@ def assets() -> Path:
 
 
 def find(name: str) -> Path | None:
-    """A binary by its name: TEST_ASSET_<NAME>, KUBEBUILDER_ASSETS, PATH, then what `make kube-assets` built.
+    """A binary by its name: TEST_ASSET_<NAME>, KUBEBUILDER_ASSETS, what `make kube-assets` built, then PATH.
 
-    A variable that is set decides: what it names is taken, or nothing.
+    A variable that is set decides: what it names is taken, or nothing. What was built has the version that the tests are made for:
+    with Docker, a machine also has a containerd of another one in its PATH.
     """
     given = os.environ.get("TEST_ASSET_" + re.sub(r"\W", "_", name).upper())
     if given:
@@ -35,9 +36,7 @@ def find(name: str) -> Path | None:
     if folder and _program(Path(folder) / name):
         return Path(folder) / name
     on_path = shutil.which(name)
-    if on_path is not None:
-        return Path(on_path)
-    return _program(assets() / name)
+    return _program(assets() / name) or (Path(on_path) if on_path is not None else None)
 
 
 def missing(*names: str) -> str | None:

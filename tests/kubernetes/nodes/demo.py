@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 from rich.text import Text
@@ -85,7 +85,7 @@ async def demonstrate(installed: Installation, console: Console) -> bool:
         good = all(view.state == "SUCCEEDED" for view in views)
         for run, stage, index, name in ((runs[0], "stats", 0, "summary"), (runs[1], "train", 2, "accuracy")):
             console.print(
-                f"{name}: {await _value(client, run, stage, index, name)}"
+                f"{name}: {(await _value(client, run, stage, index, name) or '').strip()}"
                 if good
                 else str(await run.explain())
             )
@@ -99,7 +99,7 @@ def _picture(installed: Installation) -> str:
     return f"\n$ kubectl get pods --all-namespaces -o wide\n{pods}\n$ kubectl get podgroups --all-namespaces\n{groups}"
 
 
-async def _value(client: Client, run: Run, stage: str, index: int, name: str) -> Any:
+async def _value(client: Client, run: Run, stage: str, index: int, name: str) -> str | None:
     task = await client.task(run.id, stage, index)
     return next(output.value for output in task.outputs if output.name == name)
 

@@ -22,8 +22,8 @@ CLEAR_UP_S = 30.0
 ANSWER_S = 60.0
 #: Codes by which engines say that they have not started the program: they are what a program may end with, too.
 ENGINE_CODES = (125, 126, 127)
-#: The words of podman's own first process for a program that it cannot execute.
-_INIT = re.compile(r"ERROR \(catatonit:\d+\): failed to exec")
+#: The words of podman's own first process, and of docker's, for a program that it cannot execute.
+_INIT = re.compile(r"ERROR \(catatonit:\d+\): failed to exec|\[FATAL tini \(\d+\)\] exec ")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -263,7 +263,7 @@ class InImage(Task):
                 f"the kernel ended a process of it: all of them together may use {limit} bytes",
             )
         said = last_line(f"{self.folder}/stderr")
-        if _INIT.match(said):  # podman's first process says 1 of what it cannot execute
+        if _INIT.match(said):  # podman's says 1 of what it cannot execute
             code, started = 127 if "no such file" in said.lower() else 126, False
         else:
             started = self.engine.kind == "apptainer" or (state is not None and state[0])
