@@ -159,6 +159,11 @@ def features(_: Place) -> list[Check]:
     return made
 
 
+_OVERLAY: Final = (
+    "install fuse-overlayfs and remove this user's images (podman system reset), or run Linux 5.13 or later"
+)
+
+
 def containers(_: Place) -> list[Check]:
     """What runs tasks that name an image: each engine is tried as the service does."""
     made: list[Check] = []
@@ -176,7 +181,15 @@ def containers(_: Place) -> list[Check]:
             ]
             without = f", without {' and '.join(lacks)}" if lacks else ""
             chosen = "" if working else "; --containers auto takes it"
-            made.append(Check(kind, "ok", f"{engine.version} runs containers{without}{chosen}"))
+            said = f"{engine.version} runs containers{without}{chosen}"
+            if engine.copies_images():
+                made.append(
+                    Check(
+                        kind, "warn", f"{said}; each container copies its whole image (storage vfs)", _OVERLAY
+                    )
+                )
+            else:
+                made.append(Check(kind, "ok", said))
             working = working or kind
         elif why[0].endswith("it is not installed"):
             continue

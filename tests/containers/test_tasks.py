@@ -168,6 +168,22 @@ async def test_a_service_that_starts_removes_what_the_last_one_left(
     assert not engine.names(label_of(container_world))
 
 
+async def test_a_service_that_only_takes_up_a_task_removes_its_container(
+    container_world: ContainerWorld, engine: EngineOfTests
+) -> None:
+    """It has started no container, so it has looked for no engine: the attempt ends, and its container goes."""
+    cluster, ear, _ = await container_world.open()
+    task = shell("a", "sleep 3")
+    await cluster.launch([task])
+    await ear.started("a")
+    await container_world.drop()
+    cluster, ear, _ = await container_world.open()
+    await cluster.adopt([task])
+    assert (await ear.ended("a")).exit_code == 0
+    await container_world.drop()
+    assert not engine.names(label_of(container_world))
+
+
 async def test_no_network(container_world: ContainerWorld) -> None:
     """Where the user has said so there is a loopback and nothing else."""
     container_world.settings = ContainerSettings(container_world.settings.engine, network="none")

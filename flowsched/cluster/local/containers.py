@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,6 +48,8 @@ _PREFIXES: Final = (
 #: Where the runtimes look for devices by the Container Device Interface.
 _CDI: Final = ("/etc/cdi", "/var/run/cdi")
 _TRIAL_S: Final = 60.0
+#: What `true` needs to run.
+_PROGRAMS: Final = ("/usr", "/bin", "/lib", "/lib64")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}\Z")
 #: All of this machine is to a task as a volume that it sees only what it asks for of.
 _MACHINE: Final = (SharedVolume("", "/"),)
@@ -101,6 +104,11 @@ class Engine:
 
     def ask(self, *arguments: str, timeout_s: float = _TRIAL_S) -> tuple[str, str]:
         """Run a command of it, in a thread: what it answered, and why it failed ("" = it did not)."""
+        answer, said, failed = self.run(arguments, timeout_s)
+        return answer, said if failed else ""
+
+    def run(self, arguments: Sequence[str], timeout_s: float = _TRIAL_S) -> tuple[str, str, bool]:
+        """The same: what it answered, what it said on stderr, and whether it failed (then it said something)."""
         try:
             done = subprocess.run(
                 (self.program, *arguments),
@@ -111,10 +119,19 @@ class Engine:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return "", str(error)
+            return "", str(error), True
         said = done.stderr.decode(errors="replace").strip()
-        why = (said or f"exit code {done.returncode}") if done.returncode else ""
-        return done.stdout.decode(errors="replace"), why
+        failed = done.returncode != 0
+        return (
+            done.stdout.decode(errors="replace"),
+            said or (f"exit code {done.returncode}" if failed else ""),
+            failed,
+        )
+
+    def copies_images(self) -> bool:
+        """Whether it has a storage without layers, where every container begins with a copy of its image. Blocks."""
+        form = {"podman": "{{.Store.GraphDriverName}}", "docker": "{{.Driver}}"}.get(self.kind)
+        return form is not None and self.ask("info", "--format", form)[0].strip() == "vfs"
 
     # --- what runners are told -------------------------------------------------------------------------------
 
@@ -268,15 +285,22 @@ def _tried(kind: str, network: str) -> tuple[Engine | None, str]:
     )
     if kind != "podman":
         return engine, ""
-    # Podman can be tried without an image: this machine's own files, below a layer that is thrown away.
     limits, init = ("--memory", "64m", "--cpus", "1"), ("--init",)
     why = ""
     for options in ((*limits, *init), limits, init, ()):
-        _, why = engine.ask("run", "--rm", "--network", "none", *options, "--rootfs", "/:O", "true")
-        if not why:
-            bounded, reaps = options[: len(limits)] == limits, options[-1:] == init
+        bounded, reaps = options[: len(limits)] == limits, options[-1:] == init
+        why, failed = _trial(engine, options)
+        if not failed and not (bounded and "ignored" in why):  # rootless podman goes on without limits
             return Engine(kind, program, engine.version, network, reaps, bounded), ""
     return None, _advised(why)
+
+
+def _trial(engine: Engine, options: Sequence[str]) -> tuple[str, bool]:
+    """Run a container of podman without an image, of this machine's programs: what it said on stderr, and whether it failed."""
+    with tempfile.TemporaryDirectory(prefix="flowsched-trial-") as folder:
+        seen = [f"--volume={path}:{path}:ro" for path in _PROGRAMS if os.path.isdir(path)]
+        command = ["run", "--rm", "--network", "none", *options, *seen, "--rootfs", folder, "true"]
+        return engine.run(command)[1:]
 
 
 def _advised(why: str) -> str:

@@ -292,8 +292,8 @@ class Images:
 
     def ended(self) -> None:
         """An attempt is no more: its containers are removed soon, with others' in one call."""
-        if self._engine is None:
-            return
+        if self._engine is None and not self._used.exists():
+            return  # no service has run a container for this root; one before this one may have begun the attempt
         self._left = True
         if self._sweeping is None or self._sweeping.done():
             self._sweeping = asyncio.create_task(self._sweep_late(), name="containers that have ended")

@@ -1,0 +1,184 @@
+"""What flowsched adds to pods on real nodes: from submission to the start of one task, and pods/s of many tasks.
+
+    python bench/kube/nodes.py [--rounds 9] [--tasks 200] [--times 2]
+
+Two real nodes on this machine (`make kube-node`; Linux, root), flowsched as its chart installs it. The baseline are pods made by
+kubectl's means: `nodeName` set, one init container that ends at once, the same image, command and requests, half of them on each
+node. A task says that it runs by a connection to this program, so no clock but this one's counts. One task: seconds from the
+request to the connection, in turns, medians. Many: tasks/s from the first request to the last connection, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT)]
+
+from flowsched.client import Client as Flowsched  # noqa: E402
+from flowsched.cluster.kubernetes.api.client import Client  # noqa: E402
+from tests.images import image  # noqa: E402
+from tests.kubernetes.nodes.cluster import RealCluster  # noqa: E402
+from tests.kubernetes.nodes.installed import Installation  # noqa: E402
+from tests.postgres import Server  # noqa: E402
+
+NAMESPACE: Final = "default"
+_SAY: Final = "exec 3<>/dev/tcp/$HOST/$PORT; echo $0 >&3"
+_NAMES: Final = itertools.count()
+
+
+class Ear:
+    """Where tasks say that they run.
+
+    Attributes:
+        heard: When each did, by what it said.
+    """
+
+    def __init__(self) -> None:
+        self.heard: dict[str, float] = {}
+        self.changed = asyncio.Condition()
+        self.port = 0
+
+    async def listen(self, address: str) -> None:
+        """Listen for ever."""
+        server = await asyncio.start_server(self._said, address, 0, backlog=512)
+        self.port = server.sockets[0].getsockname()[1]
+
+    async def _said(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        at = time.perf_counter()
+        name = (await reader.readline()).decode().strip()
+        self.heard.setdefault(name, at)
+        writer.close()
+        async with self.changed:
+            self.changed.notify_all()
+
+    async def all_of(self, names: list[str]) -> float:
+        """When the last of them said so."""
+        async with asyncio.timeout(900), self.changed:
+            await self.changed.wait_for(lambda: all(name in self.heard for name in names))
+        return max(self.heard[name] for name in names)
+
+
+class Contest:
+    """Both sides, on one cluster."""
+
+    def __init__(self, installed: Installation, ear: Ear, client: Client, flowsched: Flowsched) -> None:
+        self.installed, self.ear, self.client, self.flowsched = installed, ear, client, flowsched
+        self.image = image("debian").name
+        self.variables = {"HOST": installed.cluster.network.address, "PORT": str(ear.port)}
+
+    async def raw(self, tasks: int) -> float:
+        """Seconds until so many pods have said that they run."""
+        names = [f"raw-{next(_NAMES)}" for _ in range(tasks)]
+        begun = time.perf_counter()
+        gate = asyncio.Semaphore(32)
+
+        async def create(number: int) -> None:
+            async with gate:
+                body = json.dumps(self._manifest(names[number], f"node-{number % 2}")).encode()
+                answer = await self.client.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body=body)
+                if answer.status != 201:
+                    raise SystemExit(f"the API server refused a pod: {answer}")
+
+        await asyncio.gather(*map(create, range(tasks)))
+        taken = await self.ear.all_of(names) - begun
+        await asyncio.to_thread(
+            self.installed.cluster.kubectl, "-n", NAMESPACE, "delete", "pods", "--all", "--now", timeout_s=600
+        )
+        return taken
+
+    async def ours(self, tasks: int) -> float:
+        """Seconds until so many tasks of a workflow have said that they run."""
+        names = [f"ours-{next(_NAMES)}" for _ in range(tasks)]
+        stage = {
+            "name": "say",
+            "container": {"image": self.image},
+            "scatter": {"items": names},
+            "command": ["bash", "-c", _SAY.replace("$0", "$FLOWSCHED_ITEM")],
+            "env": self.variables,
+            "resources": {"cpu": "5m", "memory": "8Mi"},
+        }
+        begun = time.perf_counter()
+        run = await self.flowsched.submit({"name": "bench", "stages": [stage]})
+        taken = await self.ear.all_of(names) - begun
+        view = await run.wait(300)
+        if view.state != "SUCCEEDED":
+            raise SystemExit(f"the workflow ended {view.state}")
+        return taken
+
+    def _manifest(self, name: str, node: str) -> dict[str, Any]:
+        resources = {"requests": {"cpu": "5m", "memory": "8Mi"}}
+        main = {
+            "name": "task", "image": self.image, "command": ["bash", "-c", _SAY, name], "resources": resources,
+            "env": [{"name": key, "value": value} for key, value in self.variables.items()],
+        }  # fmt: skip
+        first = {"name": "first", "image": self.image, "command": ["true"], "resources": resources}
+        spec = {
+            "nodeName": node, "restartPolicy": "Never", "initContainers": [first], "containers": [main],
+            "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False, "enableServiceLinks": False,
+        }  # fmt: skip
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+async def quiet(installed: Installation) -> None:
+    """Wait until no pod of the last turn is left on the nodes, and a moment more."""
+    while True:
+        pods = await asyncio.to_thread(installed.cluster.get, "pods", "--all-namespaces")
+        if all(pod["metadata"]["namespace"] not in (NAMESPACE, "flowsched") for pod in pods["items"]):
+            break
+        await asyncio.sleep(1)
+    await asyncio.sleep(3)
+
+
+async def measure(installed: Installation, rounds: int, tasks: int, times: int) -> None:
+    """Print each turn and the medians."""
+    ear = Ear()
+    await ear.listen(installed.cluster.network.address)
+    async with Client(installed.cluster.connection) as client, installed.client() as flowsched:
+        contest = Contest(installed, ear, client, flowsched)
+        for side in (contest.raw, contest.ours):  # to warm up
+            await side(2)
+        one: dict[str, list[float]] = {"raw": [], "ours": []}
+        many: dict[str, list[float]] = {"raw": [], "ours": []}
+        for found, count, turns in ((one, 1, rounds), (many, tasks, times)):
+            for turn in range(turns if count else 0):
+                for name in ("raw", "ours") if turn % 2 else ("ours", "raw"):
+                    await quiet(installed)
+                    found[name].append(await getattr(contest, name)(count))
+                print(f"{count}: ours {found['ours'][-1]:.2f} s, raw {found['raw'][-1]:.2f} s", flush=True)
+    ours, raw = statistics.median(one["ours"]), statistics.median(one["raw"])
+    print(f"one task: {ours:.2f} s from submission to start, raw pod {raw:.2f} s, ratio {ours / raw:.2f}")
+    if many["ours"]:
+        ours, raw = (tasks / statistics.median(many[name]) for name in ("ours", "raw"))
+        print(f"{tasks} tasks: {ours:.2f} a second, raw pods {raw:.2f}, ratio {ours / raw:.2f}")
+
+
+def main() -> None:
+    """Read the options, build the cluster, measure."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--tasks", type=int, default=200)
+    parser.add_argument("--times", type=int, default=2)
+    given = parser.parse_args()
+    with RealCluster() as cluster:
+        database = Server(address=cluster.network.address)
+        try:
+            database.start()
+            installed = Installation(cluster, database)
+            installed.install()
+            cluster.load("debian")
+            asyncio.run(measure(installed, given.rounds, given.tasks, given.times))
+        finally:
+            database.remove()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Which engine is taken, and what it is told it can do, by what real engines said: a script says it again.
+
+The real ones are tried in tests/containers, as root. Rootless podman 4.3 on control groups of version 1 was asked by hand.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowsched.cluster.local.containers import find_engine
+
+ROOTLESS = "Resource limits are not supported and ignored on cgroups V1 rootless systems"
+SETRLIMIT = "Error: runc: runc create failed: error setting rlimits for process: setrlimit RLIMIT_NOFILE: Operation not permitted"
+NO_INIT = "Error: container-init binary not found on the host: stat /usr/libexec/podman/catatonit: no such file or directory"
+
+
+def engine_that(folder: Path, name: str, answers: str) -> None:
+    """A program that does as the branches of a `case` over its arguments say."""
+    program = folder / name
+    program.write_text(f'#!/bin/sh\ncase " $* " in\n{answers}\n*) exit 0;;\nesac\n')
+    program.chmod(0o755)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path
+
+
+def version(text: str) -> str:
+    return f'*" --version "*) echo "podman version {text}";;\n'
+
+
+def test_limits_that_are_ignored_are_no_limits(path: Path) -> None:
+    """Then flowsched watches the memory, and asks for no limits: each task would have that line in its stderr."""
+    engine_that(path, "podman", version("4.3.1") + f'*" --memory "*) echo "{ROOTLESS}" >&2;;')
+    engine, why = find_engine("podman")
+    assert engine is not None, why
+    assert (engine.bounded, engine.init, engine.version) == (False, True, "4.3.1")
+
+
+def test_a_first_process_that_is_not_installed(path: Path) -> None:
+    engine_that(path, "podman", version("4.3.1") + f'*" --init "*) echo "{NO_INIT}" >&2; exit 125;;')
+    engine, why = find_engine("podman")
+    assert engine is not None, why
+    assert (engine.bounded, engine.init) == (True, False)
+
+
+def test_an_engine_that_does_not_work_is_passed_over_with_its_words_and_a_remedy(path: Path) -> None:
+    engine_that(path, "podman", version("4.3.1") + f'*" run "*) echo "{SETRLIMIT}" >&2; exit 126;;')
+    engine_that(path, "docker", '*" version "*) echo "Version: 28.2.2";;')
+    engine, why = find_engine("auto")
+    assert engine is not None
+    assert engine.kind == "docker"
+    (said,) = why
+    assert said.startswith("podman: Error: runc")
+    assert "default_ulimits" in said
+
+
+def test_the_storage_that_copies_images_is_known(path: Path) -> None:
+    engine_that(path, "podman", version("4.3.1") + '*" info "*) echo vfs;;')
+    engine, _ = find_engine("podman")
+    assert engine is not None
+    assert engine.copies_images()
