@@ -20,7 +20,7 @@ from tests.programs import NotStarted
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Nodes of two shared cores take their time."""
     for item in items:
-        if "tests/kubernetes/nodes/" in item.nodeid:
+        if "tests/kubernetes/nodes/" in item.nodeid and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300), append=False)
 
 

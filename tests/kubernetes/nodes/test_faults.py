@@ -229,8 +229,10 @@ async def _database_stops(installed: Installation, seconds: int) -> None:
 
     def fault() -> None:
         installed.database.stop()
-        time.sleep(seconds)
-        installed.database.start()
+        try:
+            time.sleep(seconds)
+        finally:
+            installed.database.start()
 
     work = await survives(installed, fault)
     assert work.count("began") == dict.fromkeys(work.items, 1)
