@@ -24,6 +24,8 @@ ANSWER_S = 60.0
 ENGINE_CODES = (125, 126, 127)
 #: The words of podman's own first process, and of docker's, for a program that it cannot execute.
 _INIT = re.compile(r"ERROR \(catatonit:\d+\): failed to exec|\[FATAL tini \(\d+\)\] exec ")
+#: The same of apptainer, which ends with 255 then.
+_FATAL = re.compile(r'FATAL:\s+"[^"]*": executable file not found in \$PATH')
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -263,7 +265,9 @@ class InImage(Task):
                 f"the kernel ended a process of it: all of them together may use {limit} bytes",
             )
         said = last_line(f"{self.folder}/stderr")
-        if _INIT.match(said):  # podman's says 1 of what it cannot execute
+        if self.engine.kind == "apptainer" and code == 255 and _FATAL.match(said):
+            code, started = 127, False
+        elif _INIT.match(said):  # podman's says 1 of what it cannot execute
             code, started = 127 if "no such file" in said.lower() else 126, False
         else:
             started = self.engine.kind == "apptainer" or (state is not None and state[0])
