@@ -120,11 +120,16 @@ class Installation:
         return done.stdout
 
     def ready(self) -> None:
-        """Wait until the service and the agents are rolled out."""
+        """Wait until the service and the agents are rolled out, and none of the replicas before them leads any more."""
         for what in ("deployment/flowsched", "daemonset/flowsched-agent"):
             self.cluster.kubectl(
                 "-n", SYSTEM, "rollout", "status", what, f"--timeout={_WITHIN_S}s", timeout_s=150
             )
+        end = time.monotonic() + _WITHIN_S
+        while any("deletionTimestamp" in pod["metadata"] for pod in self.pods("service")):
+            if time.monotonic() > end:
+                raise NotStarted("a replica of before is still there")
+            time.sleep(0.5)
 
     def pods(self, component: str) -> list[dict[str, Any]]:
         """The release's own pods: of the `service`, or of the `node-agent`."""

@@ -21,6 +21,7 @@ from tests.kubernetes.nodes.installed import ROOT, SYSTEM, TENANT, TOKEN, Instal
 USER = 1000  # tasks.runAsUser of the chart
 CLAIM = "lab"
 WDL = ROOT / "tests/wdl/documents/samtools.wdl"
+COUNT = r"samtools view -c -t <(printf 'seq1\t1575\nseq2\t1584\n')"
 READS = ROOT / "workflows/data/ex1/ex1.sam.gz"
 
 
@@ -64,9 +65,12 @@ def run(installed: Installation, folder: Path, name: str, *command: str) -> str:
         "name": "main", "image": FLOWSCHED, "command": list(command), "workingDir": str(folder),
         "env": [{"name": key, "value": value} for key, value in variables.items()],
         "volumeMounts": [{"name": "lab", "mountPath": str(folder)}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }  # fmt: skip
     spec: dict[str, Any] = {
-        "restartPolicy": "Never", "containers": [container], "securityContext": {"runAsUser": USER, "runAsGroup": USER},
+        "restartPolicy": "Never", "containers": [container], "securityContext": {
+            "runAsUser": USER, "runAsGroup": USER, "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "volumes": [{"name": "lab", "persistentVolumeClaim": {"claimName": CLAIM}}],
     }  # fmt: skip
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": TENANT}, "spec": spec}
@@ -105,7 +109,7 @@ def test_a_config_backend_in_a_pod(installed: Installation, shared: Path) -> Non
     (call / "execution").mkdir(parents=True)
     script = call / "execution/script"
     script.write_text(
-        f"#!/bin/bash\ncd {call}/execution\nsamtools view -c {shared}/reads.sam.gz > stdout\necho $? > rc.tmp\nmv rc.tmp rc\n"
+        f"#!/bin/bash\ncd {call}/execution\n{COUNT} {shared}/reads.sam.gz > stdout\necho $? > rc.tmp\nmv rc.tmp rc\n"
     )
     shutil.copy(READS, shared / "reads.sam.gz")
     for path in (shared / "cromwell-executions").rglob("*"):
