@@ -1,11 +1,14 @@
 """What flowsched adds to pods on real nodes: from submission to the start of one task, and pods/s of many tasks.
 
-    python bench/kube/nodes.py [--rounds 9] [--tasks 200] [--times 2]
+    python bench/kube/nodes.py [--rounds 9] [--tasks 200] [--times 2] [--init true|python]
 
 Two real nodes on this machine (`make kube-node`; Linux, root), flowsched as its chart installs it. The baseline are pods made by
-kubectl's means: `nodeName` set, one init container that ends at once, the same image, command and requests, half of them on each
-node. A task says that it runs by a connection to this program, so no clock but this one's counts. One task: seconds from the
-request to the connection, in turns, medians. Many: tasks/s from the first request to the last connection, in turns.
+kubectl's means: `nodeName` set, an init container and an empty volume that it shares with the task (what an init container is
+for), the same image, command and requests, half of them on each node. The init container runs `true` of the task's image, or
+starts Python in flowsched's image, as whatever fetches a pod's inputs has to.
+
+A task says that it runs by a connection to this program, so no clock but this one's counts. One task: seconds from the request to
+the connection, in turns, medians. Many: tasks/s from the first request to the last connection, in turns.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ sys.path[:0] = [str(ROOT)]
 
 from flowsched.client import Client as Flowsched  # noqa: E402
 from flowsched.cluster.kubernetes.api.client import Client  # noqa: E402
-from tests.images import image  # noqa: E402
+from tests.images import FLOWSCHED, image  # noqa: E402
 from tests.kubernetes.nodes.cluster import RealCluster  # noqa: E402
 from tests.kubernetes.nodes.installed import Installation  # noqa: E402
 from tests.postgres import Server  # noqa: E402
@@ -70,8 +73,11 @@ class Ear:
 class Contest:
     """Both sides, on one cluster."""
 
-    def __init__(self, installed: Installation, ear: Ear, client: Client, flowsched: Flowsched) -> None:
+    def __init__(
+        self, installed: Installation, ear: Ear, client: Client, flowsched: Flowsched, *, python: bool
+    ) -> None:
         self.installed, self.ear, self.client, self.flowsched = installed, ear, client, flowsched
+        self.python = python
         self.image = image("debian").name
         self.variables = {"HOST": installed.cluster.network.address, "PORT": str(ear.port)}
 
@@ -115,13 +121,24 @@ class Contest:
         return taken
 
     def _manifest(self, name: str, node: str) -> dict[str, Any]:
+        mounts = [{"name": "work", "mountPath": "/work"}]
         resources = {"requests": {"cpu": "5m", "memory": "8Mi"}}
         main = {
-            "name": "task", "image": self.image, "command": ["bash", "-c", _SAY, name], "resources": resources,
+            "name": "task", "image": self.image, "command": ["bash", "-c", _SAY, name], "volumeMounts": mounts,
+            "resources": resources,
             "env": [{"name": key, "value": value} for key, value in self.variables.items()],
         }  # fmt: skip
-        first = {"name": "first", "image": self.image, "command": ["true"], "resources": resources}
+        first = {
+            "volumeMounts": mounts,
+            "name": "first",
+            "image": self.image,
+            "command": ["true"],
+            "resources": resources,
+        }
+        if self.python:
+            first |= {"image": FLOWSCHED, "command": ["python", "-c", "pass"]}
         spec = {
+            "volumes": [{"name": "work", "emptyDir": {}}],
             "nodeName": node, "restartPolicy": "Never", "initContainers": [first], "containers": [main],
             "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False, "enableServiceLinks": False,
         }  # fmt: skip
@@ -138,12 +155,12 @@ async def quiet(installed: Installation) -> None:
     await asyncio.sleep(3)
 
 
-async def measure(installed: Installation, rounds: int, tasks: int, times: int) -> None:
+async def measure(installed: Installation, rounds: int, tasks: int, times: int, *, python: bool) -> None:
     """Print each turn and the medians."""
     ear = Ear()
     await ear.listen(installed.cluster.network.address)
     async with Client(installed.cluster.connection) as client, installed.client() as flowsched:
-        contest = Contest(installed, ear, client, flowsched)
+        contest = Contest(installed, ear, client, flowsched, python=python)
         for side in (contest.raw, contest.ours):  # to warm up
             await side(2)
         one: dict[str, list[float]] = {"raw": [], "ours": []}
@@ -167,6 +184,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--times", type=int, default=2)
+    parser.add_argument("--init", choices=("true", "python"), default="true")
     given = parser.parse_args()
     with RealCluster() as cluster:
         database = Server(address=cluster.network.address)
@@ -175,7 +193,9 @@ def main() -> None:
             installed = Installation(cluster, database)
             installed.install()
             cluster.load("debian")
-            asyncio.run(measure(installed, given.rounds, given.tasks, given.times))
+            asyncio.run(
+                measure(installed, given.rounds, given.tasks, given.times, python=given.init == "python")
+            )
         finally:
             database.remove()
 
