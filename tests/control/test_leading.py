@@ -120,8 +120,12 @@ async def test_a_lease_outlives_a_database_that_is_locked_for_a_while(
     monkeypatch.setattr(leadership, "RENEW_S", 0.05)
     async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
         epoch = up.service._leader.leadership.epoch
-        with contextlib.closing(sqlite3.connect(tmp_path / "flowsched.db", isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
+        connection = sqlite3.connect(
+            tmp_path / "flowsched.db", 60, isolation_level=None, check_same_thread=False
+        )
+        with contextlib.closing(connection) as other:
+            # In a thread: the service may hold the lock, and gives it back on this loop.
+            await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
             await asyncio.sleep(2.5)
             other.execute("ROLLBACK")
         async with asyncio.timeout(30):
