@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import random
 import statistics
 import sys
 import time
@@ -146,13 +147,13 @@ class Contest:
 
 
 async def quiet(installed: Installation) -> None:
-    """Wait until no pod of the last turn is left on the nodes, and a moment more."""
+    """Wait until no pod of the last turn is left on the nodes, and a moment more, which differs: kubelets look once a second."""
     while True:
         pods = await asyncio.to_thread(installed.cluster.get, "pods", "--all-namespaces")
         if all(pod["metadata"]["namespace"] not in (NAMESPACE, "flowsched") for pod in pods["items"]):
             break
         await asyncio.sleep(1)
-    await asyncio.sleep(3)
+    await asyncio.sleep(3 + random.random())
 
 
 async def measure(installed: Installation, rounds: int, tasks: int, times: int, *, python: bool) -> None:
