@@ -154,6 +154,9 @@ class Docker(EngineOfTests):
                 self.ask("rm", "--force", *left)
             self._daemon.signal(signal.SIGTERM)
             self._daemon.wait()
+        subprocess.run(
+            ("umount", self.folder / "run/netns/default"), capture_output=True
+        )  # dockerd forgets it
         for _ in range(100):
             if not subprocess.run(("rm", "-rf", self.folder), capture_output=True).returncode:
                 return
