@@ -5,11 +5,15 @@ The real ones are tried in tests/containers, as root. Rootless podman 4.3 on con
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from flowsched.cluster.conformance import pod
 from flowsched.cluster.local.containers import find_engine
+from flowsched.cluster.local.images import ContainerSettings, Images
 
 ROOTLESS = "Resource limits are not supported and ignored on cgroups V1 rootless systems"
 SETRLIMIT = "Error: runc: runc create failed: error setting rlimits for process: setrlimit RLIMIT_NOFILE: Operation not permitted"
@@ -64,3 +68,24 @@ def test_the_storage_that_copies_images_is_known(path: Path) -> None:
     engine, _ = find_engine("podman")
     assert engine is not None
     assert engine.copies_images()
+
+
+async def test_an_image_is_looked_for_once_however_many_tasks_wait(path: Path) -> None:
+    """A hundred tasks that start together ran `podman image inspect` a hundred times."""
+    facts = '[{"Id": "sha256:1", "RepoDigests": [], "Size": 7}]'
+    engine_that(
+        path,
+        "podman",
+        version("4.3.1") + f"""*" inspect "*) echo x >>{path}/asked; sleep 0.2; echo '{facts}';;""",
+    )
+    seen: list[tuple[str, int]] = []
+    with ThreadPoolExecutor(20) as pool:
+        images = Images(
+            ContainerSettings("podman"), path, pool, lambda *found: seen.append(found), lambda _: True
+        )
+        pods = [pod(f"p{number}", "true", image="tool:1") for number in range(20)]
+        refused = await asyncio.gather(*(images.prepare(each, lambda *_: None) for each in pods))
+        await images.close()
+    assert refused == [None] * 20
+    assert seen == [("tool:1", 7)]
+    assert (path / "asked").read_text() == "x\n"

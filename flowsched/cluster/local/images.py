@@ -86,7 +86,7 @@ class Images:
         self._tried: asyncio.Task[None] | None = None
         self._reasons: list[str] = []
         self._here: dict[str, tuple[Image, float]] = {}
-        self._pulls: dict[str, asyncio.Task[str]] = {}
+        self._pulls: dict[str, asyncio.Task[str]] = {}  #: of images that are looked for or pulled
         self._telling: dict[str, set[Tell]] = {}
         self._said: dict[str, tuple[str, str]] = {}  #: of each pull, what was told last
 
@@ -163,11 +163,11 @@ class Images:
         return known[0] if known is not None and time.monotonic() - known[1] < _SEEN_S else None
 
     async def _have(self, name: str, tell: Tell) -> str:
-        """Find an image, or wait for its one pull; why it cannot be had, or ""."""
-        if self._fresh(name) is not None or await self._find(name):
+        """Find an image or pull it, once for all who wait for it; why it cannot be had, or ""."""
+        if self._fresh(name) is not None:
             return ""
         if name not in self._pulls:
-            self._pulls[name] = asyncio.create_task(self._pull(name), name=f"pull of {name}")
+            self._pulls[name] = asyncio.create_task(self._bring(name), name=f"image {name}")
             self._pulls[name].add_done_callback(lambda _: self._pull_ended(name))
         telling = self._telling.setdefault(name, set())
         telling.add(tell)
@@ -177,6 +177,9 @@ class Images:
             return await asyncio.shield(self._pulls[name])
         finally:
             telling.discard(tell)
+
+    async def _bring(self, name: str) -> str:
+        return "" if await self._find(name) else await self._pull(name)
 
     async def _find(self, name: str) -> bool:
         assert self._engine is not None
