@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flowsched.client import Client, Workflow
+    from flowsched.client import Client, SyncClient, Workflow
     from flowsched.version import VERSION as __version__
 
-__all__ = ["Client", "Workflow", "__version__"]
+__all__ = ["Client", "SyncClient", "Workflow", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     """Load the SDK and the version only when they are asked for: `import flowsched` stays cheap for the runner and the CLI."""
-    if name in ("Client", "Workflow"):
+    if name in ("Client", "SyncClient", "Workflow"):
         from flowsched import client
 
         return getattr(client, name)

@@ -18,6 +18,7 @@ FlowschedError                 500
 ├── StaleWrite                 500  a compare-and-set found another version: memory and SQL disagree
 │   └── CancelRequested        500  pods were to be launched for workflows that have been cancelled meanwhile
 ├── IllegalTransition          500  an event that cannot happen in a state: a bug, never the user's fault
+├── RunFailed                  500  in the SDK alone: a workflow that was waited for did not succeed
 └── ConfigurationError         500  the service cannot start like this; the message says what to change
 """
 
@@ -173,3 +174,9 @@ class ConfigurationError(FlowschedError):
     """The service cannot start like this; the message says what to change."""
 
     title = "The configuration does not work"
+
+
+class RunFailed(FlowschedError):
+    """A workflow that a program waited for has ended, and not well: `Run.wait(check=True)`."""
+
+    title = "The workflow did not succeed"

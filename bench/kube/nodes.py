@@ -1,11 +1,15 @@
 """What flowsched adds to pods on real nodes: from submission to the start of one task, and pods/s of many tasks.
 
-    python bench/kube/nodes.py [--rounds 9] [--tasks 200] [--times 2] [--init true|python]
+    python bench/kube/nodes.py [--rounds 9] [--tasks 200] [--times 2] [--init true|python] [--keep] [--unconfined]
 
 Two real nodes on this machine (`make kube-node`; Linux, root), flowsched as its chart installs it. The baseline are pods made by
 kubectl's means: `nodeName` set, an init container and an empty volume that it shares with the task (what an init container is
 for), the same image, command and requests, half of them on each node. The init container runs `true` of the task's image, or
 starts Python in flowsched's image, as whatever fetches a pod's inputs has to.
+
+Both sides clean up: a raw pod is deleted 2 s after its start, as pod garbage collectors (of Argo, of Jobs with a TTL) and flowsched
+do; `--keep` leaves the raw ones until the turn has ended. Both have the security context that the `restricted` level asks for, which
+the chart's namespace of tasks enforces; `--unconfined` lets the raw ones do without.
 
 A task says that it runs by a connection to this program, so no clock but this one's counts. One task: seconds from the request to
 the connection, in turns, medians. Many: tasks/s from the first request to the last connection, in turns.
@@ -17,6 +21,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import math
 import random
 import statistics
 import sys
@@ -29,6 +34,7 @@ sys.path[:0] = [str(ROOT)]
 
 from flowsched.client import Client as Flowsched  # noqa: E402
 from flowsched.cluster.kubernetes.api.client import Client  # noqa: E402
+from flowsched.cluster.kubernetes.pods.manifest import CONFINED  # noqa: E402
 from tests.images import FLOWSCHED, image  # noqa: E402
 from tests.kubernetes.nodes.cluster import RealCluster  # noqa: E402
 from tests.kubernetes.nodes.installed import Installation  # noqa: E402
@@ -75,10 +81,15 @@ class Contest:
     """Both sides, on one cluster."""
 
     def __init__(
-        self, installed: Installation, ear: Ear, client: Client, flowsched: Flowsched, *, python: bool
+        self,
+        installed: Installation,
+        ear: Ear,
+        client: Client,
+        flowsched: Flowsched,
+        given: argparse.Namespace,
     ) -> None:
         self.installed, self.ear, self.client, self.flowsched = installed, ear, client, flowsched
-        self.python = python
+        self.given = given
         self.image = image("debian").name
         self.variables = {"HOST": installed.cluster.network.address, "PORT": str(ear.port)}
 
@@ -96,11 +107,24 @@ class Contest:
                     raise SystemExit(f"the API server refused a pod: {answer}")
 
         await asyncio.gather(*map(create, range(tasks)))
+        cleaner = asyncio.create_task(self._clean_up(names))
         taken = await self.ear.all_of(names) - begun
+        cleaner.cancel()
         await asyncio.to_thread(
             self.installed.cluster.kubectl, "-n", NAMESPACE, "delete", "pods", "--all", "--now", timeout_s=600
         )
         return taken
+
+    async def _clean_up(self, names: list[str]) -> None:
+        """Delete each pod 2 s after its start: it has ended then."""
+        left = set() if self.given.keep else set(names)
+        while left:
+            await asyncio.sleep(0.5)
+            for name in [
+                name for name in left if self.ear.heard.get(name, math.inf) < time.perf_counter() - 2
+            ]:
+                await self.client.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")
+                left.remove(name)
 
     async def ours(self, tasks: int) -> float:
         """Seconds until so many tasks of a workflow have said that they run."""
@@ -136,13 +160,20 @@ class Contest:
             "command": ["true"],
             "resources": resources,
         }
-        if self.python:
+        if self.given.init == "python":
             first |= {"image": FLOWSCHED, "command": ["python", "-c", "pass"]}
         spec = {
             "volumes": [{"name": "work", "emptyDir": {}}],
             "nodeName": node, "restartPolicy": "Never", "initContainers": [first], "containers": [main],
-            "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False, "enableServiceLinks": False,
+            "automountServiceAccountToken": False, "enableServiceLinks": False,
         }  # fmt: skip
+        if not self.given.unconfined:
+            ids = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), 10001)
+            spec["securityContext"] = ids | {
+                "runAsNonRoot": True,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            }
+            first["securityContext"] = main["securityContext"] = CONFINED
         return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
@@ -156,27 +187,28 @@ async def quiet(installed: Installation) -> None:
     await asyncio.sleep(3 + random.random())
 
 
-async def measure(installed: Installation, rounds: int, tasks: int, times: int, *, python: bool) -> None:
+async def measure(installed: Installation, given: argparse.Namespace) -> None:
     """Print each turn and the medians."""
     ear = Ear()
     await ear.listen(installed.cluster.network.address)
     async with Client(installed.cluster.connection) as client, installed.client() as flowsched:
-        contest = Contest(installed, ear, client, flowsched, python=python)
+        contest = Contest(installed, ear, client, flowsched, given)
         for side in (contest.raw, contest.ours):  # to warm up
             await side(2)
         one: dict[str, list[float]] = {"raw": [], "ours": []}
         many: dict[str, list[float]] = {"raw": [], "ours": []}
-        for found, count, turns in ((one, 1, rounds), (many, tasks, times)):
+        for found, count, turns in ((one, 1, given.rounds), (many, given.tasks, given.times)):
             for turn in range(turns if count else 0):
                 for name in ("raw", "ours") if turn % 2 else ("ours", "raw"):
                     await quiet(installed)
                     found[name].append(await getattr(contest, name)(count))
                 print(f"{count}: ours {found['ours'][-1]:.2f} s, raw {found['raw'][-1]:.2f} s", flush=True)
-    ours, raw = statistics.median(one["ours"]), statistics.median(one["raw"])
-    print(f"one task: {ours:.2f} s from submission to start, raw pod {raw:.2f} s, ratio {ours / raw:.2f}")
+    if one["ours"]:
+        ours, raw = statistics.median(one["ours"]), statistics.median(one["raw"])
+        print(f"one task: {ours:.2f} s from submission to start, raw pod {raw:.2f} s, ratio {ours / raw:.2f}")
     if many["ours"]:
-        ours, raw = (tasks / statistics.median(many[name]) for name in ("ours", "raw"))
-        print(f"{tasks} tasks: {ours:.2f} a second, raw pods {raw:.2f}, ratio {ours / raw:.2f}")
+        ours, raw = (given.tasks / statistics.median(many[name]) for name in ("ours", "raw"))
+        print(f"{given.tasks} tasks: {ours:.2f} a second, raw pods {raw:.2f}, ratio {ours / raw:.2f}")
 
 
 def main() -> None:
@@ -186,6 +218,8 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--times", type=int, default=2)
     parser.add_argument("--init", choices=("true", "python"), default="true")
+    parser.add_argument("--keep", action="store_true", help="delete raw pods at the end of their turn")
+    parser.add_argument("--unconfined", action="store_true", help="raw pods without a security context")
     given = parser.parse_args()
     with RealCluster() as cluster:
         database = Server(address=cluster.network.address)
@@ -194,9 +228,7 @@ def main() -> None:
             installed = Installation(cluster, database)
             installed.install()
             cluster.load("debian")
-            asyncio.run(
-                measure(installed, given.rounds, given.tasks, given.times, python=given.init == "python")
-            )
+            asyncio.run(measure(installed, given))
         finally:
             database.remove()
 

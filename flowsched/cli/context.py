@@ -64,6 +64,23 @@ def ask(ctx: typer.Context, work: Callable[[Client], Awaitable[int | None]]) -> 
     run(given, asked())
 
 
+def about(
+    ctx: typer.Context,
+    workflow: str,
+    work: Callable[[Client, str], Awaitable[int | None]],
+    *,
+    to_change: bool = False,
+) -> None:
+    """Run a command on one workflow, which the user gave by id, by the beginning of it, or by name."""
+
+    async def asked(client: Client) -> int | None:
+        from flowsched.cli.naming import find
+
+        return await work(client, await find(client, workflow, to_change=to_change))
+
+    ask(ctx, asked)
+
+
 def run(given: Options, work: Coroutine[Any, Any, int | None]) -> None:
     """Run a coroutine to its end, and end with its exit code; errors become sentences."""
     carry_out(given, lambda: asyncio.run(work))

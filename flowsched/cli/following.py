@@ -7,6 +7,8 @@ end with it, so there the first Ctrl-C cancels the workflow and waits until it i
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -16,35 +18,79 @@ from typing import Final
 
 from rich.live import Live
 
-from flowsched.cli.context import DONE, FAILED, INTERRUPTED, say
+from flowsched.cli.context import DONE, FAILED, INTERRUPTED, complain, say
 from flowsched.cli.printing import output, render, terminal_text
+from flowsched.cli.printing.form import Form
 from flowsched.client import Client
 from flowsched.errors import Conflict, NotFound
-from flowsched.workflow.views import StageView, WorkflowView
+from flowsched.workflow.views import EventView, StageView, WaitingView, WorkflowView
 
 #: How often progress is asked for.
 LOOK_S: Final = 0.4
+#: How long `run` waits until a workflow that it has cancelled is gone.
+GIVE_UP_S: Final = 60.0
 
 
 class Interrupted(Exception):
     """Ctrl-C, or SIGTERM."""
 
 
-async def follow(client: Client, ident: str) -> WorkflowView:
-    """Show progress until a workflow has ended."""
+class NeverStarts(Exception):
+    """A stage asks for what no node has."""
+
+    def __init__(self, waiting: WaitingView) -> None:
+        super().__init__(waiting.message)
+        self.waiting = waiting
+
+
+class _Patience:
+    """Ends the watching of a workflow that never starts; seen twice in a row, since nodes may just be appearing.
+
+    Args:
+        endless: Other nodes may come: never end it.
+    """
+
+    def __init__(self, *, endless: bool) -> None:
+        self._endless = endless
+        self._seen = 0
+
+    def look(self, view: WorkflowView) -> None:
+        """Take in how it stands.
+
+        Raises:
+            NeverStarts: It will not change by itself.
+        """
+        never = view.waiting is not None and view.waiting.permanent and view.ended_at is None
+        self._seen = self._seen + 1 if never else 0
+        if self._seen >= 2 and not self._endless and view.waiting is not None:
+            raise NeverStarts(view.waiting)
+
+
+async def follow(client: Client, ident: str, *, endless: bool = True) -> WorkflowView:
+    """Show progress until a workflow has ended.
+
+    Args:
+        client: Of its server.
+        ident: Its id.
+        endless: Go on although a stage asks for what no node has.
+
+    Raises:
+        NeverStarts: It does, and `endless` is not set.
+    """
     waiting = asyncio.create_task(client.wait(ident))
+    patience = _Patience(endless=endless)
     try:
         if output.console(stderr=True).is_terminal:
-            await _live(client, ident, waiting)
+            await _live(client, ident, waiting, patience)
         else:
-            await _lines(client, ident, waiting)
+            await _lines(client, ident, waiting, patience)
         return await waiting
     finally:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def _live(client: Client, ident: str, waiting: asyncio.Task[WorkflowView]) -> None:
+async def _live(client: Client, ident: str, waiting: asyncio.Task[WorkflowView], patience: _Patience) -> None:
     console = output.console(stderr=True)
     with Live(console=console, auto_refresh=False, transient=False) as live:
         while True:
@@ -55,10 +101,13 @@ async def _live(client: Client, ident: str, waiting: asyncio.Task[WorkflowView])
             live.update(render.progress(stages, rows=rows, head=head), refresh=True)
             if over:
                 return
+            patience.look(view)
             await asyncio.wait({waiting}, timeout=LOOK_S)
 
 
-async def _lines(client: Client, ident: str, waiting: asyncio.Task[WorkflowView]) -> None:
+async def _lines(
+    client: Client, ident: str, waiting: asyncio.Task[WorkflowView], patience: _Patience
+) -> None:
     """Without a terminal: one line whenever a stage's state changes."""
     told: dict[str, str] = {}
     while True:
@@ -69,20 +118,22 @@ async def _lines(client: Client, ident: str, waiting: asyncio.Task[WorkflowView]
                 say(_stage_line(stage))
         if over:
             return
+        patience.look(await client.get(ident))
         await asyncio.wait({waiting}, timeout=LOOK_S)
 
 
 def _stage_line(stage: StageView) -> str:
     done = stage.counts.get("SUCCEEDED", 0)
     line = f"{stage.name}: {stage.state} {done}/{stage.width * stage.members}"
-    return f"{line} ({stage.reason})" if stage.reason else line
+    why = render.why(stage)
+    return f"{line} ({why.plain})" if why is not None and stage.state != "PENDING" else line
 
 
-async def watch(client: Client, ident: str) -> int:
-    """`flowsched watch`, and the rest of `submit --wait` and `run --server`."""
+async def watch(client: Client, ident: str, *, endless: bool = True) -> int:
+    """`flowsched watch`, and the rest of `submit --wait` and `run --server`; raises `NeverStarts` as `follow` does."""
     try:
         async with _interruptible():
-            view = await follow(client, ident)
+            view = await follow(client, ident, endless=endless)
     except Interrupted:
         say(f"\nno longer watching; {ident} goes on. Come back: `flowsched watch {ident}`")
         say(f"stop it: `flowsched cancel {ident}`")
@@ -90,11 +141,29 @@ async def watch(client: Client, ident: str) -> int:
     return verdict(view)
 
 
-async def watch_own(client: Client, ident: str) -> int:
-    """Follow a workflow of the service in this process, which ends with it."""
+async def give_up(client: Client, ident: str, never: NeverStarts) -> int:
+    """Cancel a workflow that no node can run, and say what would let it run."""
+    told = [
+        each.suggestions[0].message
+        for each in await client.explain(ident, never.waiting.stage)
+        if each.suggestions and each.code == never.waiting.code
+    ]
+    with contextlib.suppress(Conflict):
+        await client.cancel(ident, f"{never.waiting.stage} can run on no node")
+    async with asyncio.timeout(GIVE_UP_S):
+        await client.wait(ident)
+    complain(
+        f"stage {never.waiting.stage} can run on no node, so {ident} was cancelled: {never.waiting.message}"
+    )
+    say(f"  next: {told[0] if told else 'ask for less'}; or --wait-for-nodes, if such a node will come")
+    return FAILED
+
+
+async def watch_own(client: Client, ident: str, *, endless: bool = False) -> int:
+    """Follow a workflow of the service in this process, which ends with it; raises `NeverStarts` as `follow` does."""
     try:
         async with _interruptible():
-            return verdict(await follow(client, ident))
+            return verdict(await follow(client, ident, endless=endless))
     except Interrupted:
         say("\ncancelling; press Ctrl-C again to leave at once")
     try:
@@ -153,6 +222,33 @@ def _handle(loop: asyncio.AbstractEventLoop, press: Callable[[], None]) -> Calla
 def verdict(view: WorkflowView) -> int:
     """The exit code of a workflow that has ended."""
     return DONE if view.state in ("SUCCEEDED", "SKIPPED") else FAILED
+
+
+async def events(client: Client, ident: str, form: Form, *, follow: bool) -> int:
+    """`flowsched events`, and `watch -o jsonl`: as a table line by line, or as JSON; an array where all is known."""
+    found: list[EventView] = []
+    try:
+        async with _interruptible():
+            async for event in client.events(ident, follow=follow):
+                if form is Form.JSON:
+                    found.append(event)
+                else:
+                    print(_event_line(event) if form is Form.TABLE else output.to_json(event), flush=True)
+    except Interrupted:
+        return INTERRUPTED
+    if form is Form.JSON:
+        print(output.to_json(found, indent=2))
+    return DONE
+
+
+def _event_line(event: EventView) -> str:
+    """Its time, its kind, and what it says."""
+    said = "  ".join(
+        f"{key} {value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in event.body.items()
+        if value not in (None, "", [], {})
+    )
+    return terminal_text.line(f"{render.moment(event.at)}  {event.kind:<20}  {said}".rstrip())
 
 
 async def logs(

@@ -14,6 +14,7 @@ from flowsched.cli import used_images
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
+from flowsched.errors import NotFound
 from flowsched.workflow.views import IdleReportView, IdleView, NodeView, TaskView
 
 
@@ -21,7 +22,9 @@ async def workflows(client: Client, filters: Mapping[str, str | None], limit: in
     """`flowsched ls`."""
     page = min(limit, 1000)
     async with aclosing(client.list(**filters, page=page)) as found:
-        number = await output.stream(found, form, render.workflow_table, limit)
+        number = await output.stream(
+            found, form, lambda views: render.workflow_table(views, datetime.now(UTC)), limit
+        )
     if number == 0 and form is Form.TABLE:
         output.hint("no workflows; submit one with `flowsched submit DOCUMENT`")
 
@@ -75,6 +78,15 @@ async def node(call: Awaitable[NodeView], form: Form) -> None:
 async def queues(client: Client, form: Form) -> None:
     """`flowsched queue ls`."""
     output.many(await client.queues(), form, render.queue_table)
+
+
+async def queue(client: Client, name: str, form: Form) -> None:
+    """`flowsched queue show`."""
+    views = await client.queues()
+    found = next((view for view in views if view.name == name), None)
+    if found is None:
+        raise NotFound(f"there is no queue {name!r}; there are {', '.join(view.name for view in views)}")
+    output.one(found, form, lambda: render.queue_table([found]))
 
 
 async def put_queue(client: Client, name: str, settings: Mapping[str, Any], form: Form) -> None:

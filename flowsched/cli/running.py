@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -18,14 +19,20 @@ from flowsched.cli.context import DONE, INTERRUPTED, Options, say
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
-from flowsched.client.documents import read, resolved_bytes
-from flowsched.errors import ConfigurationError
+from flowsched.client.documents import resolved_bytes
+from flowsched.errors import ConfigurationError, InvalidRequest
 from flowsched.workflow.views import OutputView, StageView, TaskView, WorkflowView
 
 if TYPE_CHECKING:
     from flowsched.app import Settings
     from flowsched.cli.traces import Loaded, Replay, ReplayOptions, Report
 
+#: How a document in WDL begins, behind its comments.
+_WDL: Final = re.compile(
+    rb"^\s*(version\s+(1\.\d|draft-\d|development)|(workflow|task)\s+\w+\s*\{)", re.MULTILINE
+)
+#: PyYAML reads about 1 MB in 10 s: longer documents come as JSON.
+_LONGEST_YAML: Final = 4 << 20
 #: At the end so many outputs and failures are printed; `show` and `logs` have the rest.
 OUTPUTS_SHOWN: Final = 20
 FAILURES_SHOWN: Final = 3
@@ -50,10 +57,29 @@ class Results:
 
 
 def document(path: str) -> bytes:
-    """A document from a file, or from standard input (`-`); its relative URIs made absolute."""
-    if path == "-":
-        return resolved_bytes(sys.stdin.buffer.read(), Path.cwd())
-    return read(Path(path))
+    """A document (JSON or YAML) from a file, or from standard input (`-`), as JSON; its relative URIs made absolute.
+
+    Raises:
+        InvalidRequest: It is empty, of another language, or YAML that cannot be read.
+    """
+    raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    where = "standard input" if path == "-" else path
+    if not raw.strip():
+        raise InvalidRequest(
+            f"{where} is empty; a workflow as JSON or YAML was expected: docs/workflow-document.md"
+        )
+    if path.endswith(".wdl") or _WDL.search(raw[:65536]):
+        raise InvalidRequest(
+            f"{where} is WDL, which an engine runs on flowsched: `miniwdl run {where} …` with flowsched's backend, or Cromwell "
+            "(docs/wdl.md, docs/cromwell.md); `flowsched plan` says what it will run"
+        )
+    folder = Path.cwd() if path == "-" else Path(path).absolute().parent
+    if not raw.lstrip().startswith(b"{") and path.endswith((".yaml", ".yml")):
+        from flowsched.workflow.formats.yaml_text import read_yaml
+
+        found = read_yaml(raw, _LONGEST_YAML)
+        raw = json.dumps(found, default=str).encode()
+    return resolved_bytes(raw, folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +137,13 @@ async def run(
     form: Form,
     results: Results | None = None,
     replay: ReplayOptions | None = None,
+    *,
+    endless: bool = False,
 ) -> int:
-    """`flowsched run`: on a server, or (with settings) on a service in this process."""
+    """`flowsched run`: on a server, or (with settings) on a service in this process.
+
+    `endless`: a stage that asks for what no node has waits until there is one.
+    """
     named = source(path, replay)
     if settings is None:
         from flowsched.client.calls import DEFAULT_URL
@@ -123,13 +154,19 @@ async def run(
         ):
             accepted = await client.submit(found.raw)
             say(f"submitted {accepted.id}")
-            code = await following.watch(client, accepted.id)
+            try:
+                code = await following.watch(client, accepted.id, endless=endless)
+            except following.NeverStarts as never:
+                return await following.give_up(client, accepted.id, never)
             if code != INTERRUPTED:
                 await result(client, accepted.id, form, own=None, results=results, replay=found.replay)
             return code
     async with _embedded(settings) as client, handed_in(client, named, settings.root) as found:
         accepted = await client.submit(found.raw)
-        code = await following.watch_own(client, accepted.id)
+        try:
+            code = await following.watch_own(client, accepted.id, endless=endless)
+        except following.NeverStarts as never:
+            return await following.give_up(client, accepted.id, never)
         if code != INTERRUPTED:
             await result(client, accepted.id, form, own=settings.root, results=results, replay=found.replay)
         return code

@@ -12,16 +12,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flowsched.client.blocking import SyncClient, SyncRun
     from flowsched.client.building import Reference, StageHandle, Workflow
     from flowsched.client.calls import Client, Run
 
-__all__ = ["Client", "Reference", "Run", "StageHandle", "Workflow"]
+__all__ = ["Client", "Reference", "Run", "StageHandle", "SyncClient", "SyncRun", "Workflow"]
 
 _HOMES = {
     "Client": "calls",
     "Reference": "building",
     "Run": "calls",
     "StageHandle": "building",
+    "SyncClient": "blocking",
+    "SyncRun": "blocking",
     "Workflow": "building",
 }
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from flowsched.errors import InvalidRequest
+
 #: An amount of CPU, memory …: a number, or text such as "500m" or "8Gi".
 Quantity: TypeAlias = int | float | str
 
@@ -107,7 +109,7 @@ class Workflow:
 
         Args:
             name: Unique in the workflow.
-            command: Program and arguments; no shell reads them.
+            command: Program and arguments, as a list; no shell reads them.
             scatter: How many shards, or one item per shard (`{item}` in URIs, `FLOWSCHED_ITEM` in the task).
             cpu: Cores.
             memory: Bytes, or a quantity such as "8Gi".
@@ -120,7 +122,7 @@ class Workflow:
             needs: Stages to wait for without reading from them.
             more: Any other field of a stage: `retry`, `timeout`, `estimate`, `when`, `policies` …
         """
-        body: dict[str, Any] = {"command": list(command)}
+        body: dict[str, Any] = {"command": _command(command, f"stage {name!r}")}
         if image is not None:
             body["container"] = {"image": image}
         body |= _given(env=env and dict(env), resources=_given(cpu=cpu, memory=memory, disk=disk, gpu=gpu))
@@ -148,7 +150,7 @@ class Workflow:
             needs: As of a stage.
             more: Any other field of a stage.
         """
-        body = {"gang": True, "roles": {role: _role(settings) for role, settings in roles.items()}}
+        body = {"gang": True, "roles": {role: _role(role, settings) for role, settings in roles.items()}}
         return self._add(name, scatter, body | more, inputs, outputs, needs)
 
     def to_document(self) -> dict[str, Any]:
@@ -195,8 +197,21 @@ def _output(name: str, given: Output) -> dict[str, Any]:
     return {"name": name, "path": given} if isinstance(given, str) else {"name": name, **given}
 
 
-def _role(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _command(command: Sequence[str], where: str) -> list[str]:
+    """A command as a list; a text is refused, since it would be taken for its letters."""
+    if isinstance(command, str):
+        shell = ["bash", "-c", command]
+        raise InvalidRequest(
+            f"the command of {where} is the text {command!r}, expected a list of the program and its arguments: "
+            f"{command.split()}; or {shell}, if a shell shall read it"
+        )
+    return list(command)
+
+
+def _role(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     role = {key: value for key, value in settings.items() if key not in (*_RESOURCES, "image")}
+    if "command" in role:
+        role["command"] = _command(role["command"], f"role {name!r}")
     short = {key: settings[key] for key in _RESOURCES if key in settings}
     if short:
         role["resources"] = {**role.get("resources", {}), **short}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from flowsched.client.documents import read
 from flowsched.client.outputs import read_output, save_output
 from flowsched.client.session import Session, decoded
 from flowsched.client.streams import ended, followed_log, whole_log, workflow_events
+from flowsched.errors import RunFailed
 from flowsched.workflow.run.states import RunState
 from flowsched.workflow.views import (
     EventView,
@@ -54,9 +56,23 @@ class Run:
         """How it is now."""
         return await self.client.get(self.id)
 
-    async def wait(self, timeout: float | None = None) -> WorkflowView:
-        """Wait until it has ended."""
-        return await self.client.wait(self.id, timeout)
+    async def wait(self, timeout: float | None = None, *, check: bool = False) -> WorkflowView:
+        """Wait until it has ended.
+
+        Args:
+            timeout: Seconds; None = for ever.
+            check: Raise if it did not succeed.
+
+        Raises:
+            TimeoutError: It has not ended in time.
+            RunFailed: `check` is set, and it ended otherwise than SUCCEEDED (or SKIPPED).
+        """
+        view = await self.client.wait(self.id, timeout)
+        if check and view.state not in (RunState.SUCCEEDED, RunState.SKIPPED):
+            raise RunFailed(
+                f"{view.name} ({view.id}) ended as {view.state}: {view.reason or 'no reason given'}"
+            )
+        return view
 
     async def stages(self) -> list[StageView]:
         """Its stages."""
@@ -106,13 +122,13 @@ class Client:
     """Talks to one service. An async context manager; all connections belong to it.
 
     Args:
-        url: Where the service listens.
+        url: Where the service listens; None = FLOWSCHED_SERVER, else `DEFAULT_URL`.
         token: Its token; None = FLOWSCHED_TOKEN, else the one of a service that this user runs on this machine.
         timeout: Seconds for one request; streams have no end.
     """
 
-    def __init__(self, url: str = DEFAULT_URL, token: str | None = None, timeout: float = 30.0) -> None:
-        self._session = Session(url, token, timeout)
+    def __init__(self, url: str | None = None, token: str | None = None, timeout: float = 30.0) -> None:
+        self._session = Session(url or os.environ.get("FLOWSCHED_SERVER") or DEFAULT_URL, token, timeout)
 
     async def __aenter__(self) -> Self:
         return self
@@ -167,13 +183,14 @@ class Client:
         queue: str | None = None,
         label: str | None = None,
         run: str | None = None,
+        ref: str | None = None,
         page: int = 100,
     ) -> AsyncGenerator[WorkflowView, None]:
-        """Workflows, newest first; pages are fetched as they are needed.
+        """Workflows, newest first; pages are fetched as they are needed. `ref` is the beginning of an id, or a name.
 
         A run of another engine (Cromwell, say) is one workflow; with `run` the calls of that one are listed.
         """
-        asked = _params(state=state, name=name, queue=queue, label=label, run=run, limit=page)
+        asked = _params(state=state, name=name, queue=queue, label=label, run=run, ref=ref, limit=page)
         while True:
             found = await self._get(_WORKFLOWS, WorkflowPage, asked)
             for view in found.workflows:
@@ -228,12 +245,12 @@ class Client:
                 end.cancel()
                 await asyncio.gather(end, return_exceptions=True)
 
-    def events(self, workflow: str, after: int = 0) -> AsyncIterator[EventView]:
-        """What happened in a workflow after event `after`, and what happens, until it has ended.
+    def events(self, workflow: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[EventView]:
+        """What happened in a workflow after event `after`, and with `follow` what happens, until it has ended.
 
         Each event comes once, in order, however often the connection breaks.
         """
-        return workflow_events(self._session, f"{_path(workflow)}/events", after)
+        return workflow_events(self._session, f"{_path(workflow)}/events", after, follow=follow)
 
     def logs(
         self,

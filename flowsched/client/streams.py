@@ -48,14 +48,16 @@ async def frames(content: aiohttp.StreamReader) -> AsyncIterator[Frame]:
                 name, data = "message", bytearray()
 
 
-async def workflow_events(session: Session, path: str, after: int) -> AsyncIterator[EventView]:
-    """Events after one, in order, each once; ends with the workflow.
+async def workflow_events(
+    session: Session, path: str, after: int, *, follow: bool = True
+) -> AsyncIterator[EventView]:
+    """Events after one, in order, each once; ends with the workflow, or without `follow` with what has happened.
 
     Raises:
         FlowschedError: What the server said, if it refused.
         Unavailable: It was away for too long.
     """
-    async for frame in _resumed(session, path, after):
+    async for frame in _resumed(session, path, after, follow=follow):
         yield decoded(frame.data, EventView)
 
 
@@ -65,13 +67,16 @@ async def ended(session: Session, path: str) -> None:
         pass
 
 
-async def _resumed(session: Session, path: str, after: int | None) -> AsyncIterator[Frame]:
+async def _resumed(
+    session: Session, path: str, after: int | None, *, follow: bool = True
+) -> AsyncIterator[Frame]:
     """Frames after an event; None: from now on."""
     patience = Patience()
     while True:
         failure = Unavailable("the server closed the stream before the workflow had ended")
         try:
             params = {"after": "now"} if after is None else {}
+            params |= {} if follow else {"follow": "false"}
             headers = {} if after is None else {"Last-Event-ID": str(after)}
             async with session.stream(path, params=params, headers=headers) as response:
                 patience.opened()

@@ -19,13 +19,15 @@ import msgspec
 from flowsched.control import views as answers
 from flowsched.control.service import Service
 from flowsched.control.views import DAY, idle_report
+from flowsched.engine.explain import first_reason
 from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from flowsched.store.database import Database
 from flowsched.store.rows import Page, WorkflowRow
 from flowsched.store.runs import CallRow, RunRow, Runs, Tally
 from flowsched.store.workflows import Workflows, token_of, untoken
 from flowsched.workflow.returned import added
-from flowsched.workflow.run.states import RunState, TaskState
+from flowsched.workflow.run.run import WorkflowRun
+from flowsched.workflow.run.states import ReportedState, RunState, TaskState, reported_state
 from flowsched.workflow.views import (
     EventView,
     ExplanationView,
@@ -33,12 +35,15 @@ from flowsched.workflow.views import (
     StageView,
     TaskPage,
     TaskView,
+    WaitingView,
     WorkflowPage,
     WorkflowView,
 )
 
 #: In how many requests at once the calls of a run are commanded.
 _AT_ONCE: Final = 64
+#: A run is asked through so many of its live calls for the first that waits.
+_ASKED: Final = 50
 #: How a call shows before the leader has looked at it.
 _STATES: Final = {
     "SUCCEEDED": "SUCCEEDED",
@@ -66,18 +71,19 @@ class RunService(Service):
         queue: str | None = None,
         label: str | None = None,
         run: str | None = None,
+        ref: str | None = None,
         limit: int = 100,
         page_token: str | None = None,
     ) -> WorkflowPage:
         """Workflows and runs, newest first; with `run` the calls of that one."""
         if run is not None:
             return await super().list_workflows(
-                state=state, name=name, queue=queue, label=label, run=run, limit=limit, page_token=page_token
-            )
+                state=state, name=name, queue=queue, label=label, run=run, ref=ref, limit=limit, page_token=page_token
+            )  # fmt: skip
         before = untoken(page_token, 1)[0] if page_token else None
         views: list[tuple[int, WorkflowView]] = []
         while len(views) <= limit:
-            more, before = await self._both(state, name, queue, label, before, limit + 1)
+            more, before = await self._both(state, name, queue, label, ref, before, limit + 1)
             views += [(seq, view) for seq, view in more if state is None or view.state == state]
             if before is None:
                 break
@@ -91,6 +97,7 @@ class RunService(Service):
         name: str | None,
         queue: str | None,
         label: str | None,
+        ref: str | None,
         before: int | None,
         limit: int,
     ) -> tuple[list[tuple[int, WorkflowView]], int | None]:
@@ -100,26 +107,23 @@ class RunService(Service):
         """
         key, _, value = (label or "").partition("=")
         page: Page[WorkflowRow] = await self._workflows.list(
-            states=[state] if state else (),
+            states=[ReportedState(state).stored] if state else (),
             name=name,
             queue=queue,
             labels={key: value} if key else None,
             run="",
+            ref=ref,
             limit=limit,
             token=None if before is None else token_of((before,)),
         )
-        runs = await self._runs.list(name=name, queue=queue, before=before, limit=limit)
+        runs = await self._runs.list(name=name, queue=queue, before=before, limit=limit, ref=ref)
         both: list[WorkflowRow | RunRow] = [*page.items, *runs]
         merged = sorted(both, key=lambda row: -row.seq)[:limit]
         chosen = [row for row in merged if isinstance(row, RunRow) and _labelled(row, key, value)]
         views = {view.id: view for view in await self._run_views(chosen)}
-        sums = await self._sums_of([row for row in merged if isinstance(row, WorkflowRow)])
-        result: list[tuple[int, WorkflowView]] = []
-        for row in merged:
-            if isinstance(row, WorkflowRow):
-                result.append((row.seq, answers.workflow_view(row, *sums[row.id])))
-            elif row.id in views:
-                result.append((row.seq, views[row.id]))
+        alone = await self.workflow_views([row for row in merged if isinstance(row, WorkflowRow)])
+        views |= {view.id: view for view in alone}
+        result = [(row.seq, views[row.id]) for row in merged if row.id in views]
         return result, merged[-1].seq if len(merged) == limit else None
 
     async def _run_views(self, rows: Sequence[RunRow]) -> list[WorkflowView]:
@@ -131,10 +135,40 @@ class RunService(Service):
         totals: dict[str, list[Mapping[str, int]]] = {}
         for run, each in await self._runs.returned(names):
             totals.setdefault(run, []).append(each)
-        return [
-            _run_view(row, tallies.get(row.id, []), nodes.get(row.id, 0), added(totals.get(row.id, ())))
-            for row in rows
-        ]
+        live = self._live_calls(names)
+        views = []
+        for row in rows:
+            returned = added(totals.get(row.id, ()))
+            view = _run_view(row, tallies.get(row.id, []), nodes.get(row.id, 0), returned)
+            views.append(self._with_live(view, live.get(row.id, [])))
+        return views
+
+    def _live_calls(self, runs: Sequence[str]) -> dict[str, list[WorkflowRun]]:
+        """The calls of these runs that live in memory, by run."""
+        state, found = self._state(), dict[str, list[WorkflowRun]]()
+        if state is not None and runs:
+            for call in state.work.runs.values():
+                named = call.spec.call
+                if named is not None and named.run in runs and not call.state.terminal:
+                    found.setdefault(named.run, []).append(call)
+        return found
+
+    def _with_live(self, view: WorkflowView, calls: Sequence[WorkflowRun]) -> WorkflowView:
+        """A run as memory knows it: how far its calls have come, and the first that waits."""
+        state, now = self._state(), self._clock()
+        if state is None or not calls:
+            return view
+        ended = {name: count for name, count in view.counts.items() if name in _STATES}
+        view.counts = _added([ended, *(call.totals() for call in calls)])
+        view.state = reported_state(ReportedState(view.state).stored, view.counts)
+        told = (first_reason(state, call, now) for call in calls[:_ASKED])
+        waits = [(call, each) for call, each in zip(calls, told, strict=False) if each is not None]
+        if waits and (view.state != ReportedState.RUNNING or any(each.permanent for _, each in waits)):
+            call, first = next((each for each in waits if each[1].permanent), waits[0])
+            view.waiting = answers.waiting_view(first)
+            if view.waiting is not None and call.spec.call is not None:
+                view.waiting.stage = call.spec.call.node or view.waiting.stage
+        return view
 
     async def _find(self, run: str) -> RunRow:
         row = await self._runs.find(run)
@@ -181,16 +215,19 @@ class RunService(Service):
         totals = [call.totals for call in tries]
         ends = [call.ended_ms for call in last if call.ended_ms is not None]
         starts = [call.started_ms for call in tries if call.started_ms is not None]
-        state = _state({call.state for call in last})
+        counts = _added(self._lively(call) for call in last)
+        stored = _state({call.state for call in last})
+        state = reported_state(RunState(stored), counts)
         return StageView(
             name=node,
             number=number,
             state=state,
-            reason=next((call.reason for call in last if call.reason and call.state == state), ""),
+            reason=next((call.reason for call in last if call.reason and call.state == stored), ""),
+            waiting=self._call_waits(node, [call.workflow for call in last]),
             width=len(last),
             members=1,
             needs=list(dict.fromkeys(parent for call in tries for parent in call.after)),
-            counts=_added(self._lively(call) for call in last),
+            counts=counts,
             returned=added(call.totals for call in last),
             started_at=answers.moment(min(starts, default=None)),
             ended_at=answers.moment(max(ends, default=None)) if len(ends) == len(last) else None,
@@ -200,6 +237,18 @@ class RunService(Service):
             bytes_local=sum(each.get("bytes_local", 0) for each in totals),
             bytes_moved=sum(each.get("bytes_moved", 0) for each in totals),
         )
+
+    def _call_waits(self, node: str, calls: Sequence[str]) -> WaitingView | None:
+        """The first thing that keeps a call's shards from running."""
+        state, now = self._state(), self._clock()
+        for ident in calls[:_ASKED] if state is not None else ():
+            run = self._run(ident)
+            told = None if run is None or state is None else first_reason(state, run, now)
+            waiting = answers.waiting_view(told)
+            if waiting is not None:
+                waiting.stage = node
+                return waiting
+        return None
 
     def _lively(self, call: CallRow) -> Mapping[str, int]:
         """Tasks by state, from memory while the call lives here."""
@@ -228,12 +277,14 @@ class RunService(Service):
         except (Conflict, NotFound):
             return  # it has ended meanwhile
 
-    async def events(self, workflow: str | None, after: int) -> AsyncGenerator[Sequence[EventView], None]:
+    async def events(
+        self, workflow: str | None, after: int, *, follow: bool = True
+    ) -> AsyncGenerator[Sequence[EventView], None]:
         """History after an id (-1: from now on), then what happens; of a run, of all its calls, while one of them lives."""
         over = None
         if workflow is not None and await self._runs.find(workflow) is not None:
             over = partial(self._over, workflow)
-        async with aclosing(self._history.follow(workflow, after, over)) as batches:
+        async with aclosing(self._history.follow(workflow, after, over, follow=follow)) as batches:
             async for batch in batches:
                 yield batch
 

@@ -162,10 +162,14 @@ class Facade(Protocol):
         queue: str | None = None,
         label: str | None = None,
         run: str | None = None,
+        ref: str | None = None,
         limit: int = 100,
         page_token: str | None = None,
     ) -> WorkflowPage:
-        """Newest first. `label` is `key=value`. A run of another engine is one workflow; with `run` its calls are listed."""
+        """Newest first. `label` is `key=value`, `ref` the beginning of an id or a name.
+
+        A run of another engine is one workflow; with `run` its calls are listed.
+        """
         ...
 
     async def workflow(self, workflow: str) -> WorkflowView:
@@ -231,8 +235,10 @@ class Facade(Protocol):
         """
         ...
 
-    def events(self, workflow: str | None, after: int) -> AsyncIterator[Sequence[EventView]]:
-        """History after event `after` (-1: from now on), then what happens, in batches; ends with `workflow` (None: never)."""
+    def events(
+        self, workflow: str | None, after: int, *, follow: bool = True
+    ) -> AsyncIterator[Sequence[EventView]]:
+        """History after event `after` (-1: from now on), in batches; with `follow` what happens then, until `workflow` ends."""
         ...
 
     async def queues(self) -> list[QueueView]:

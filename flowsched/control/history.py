@@ -42,6 +42,8 @@ class History:
         workflow: str | None,
         after: int,
         over: Callable[[], Awaitable[bool]] | None = None,
+        *,
+        follow: bool = True,
     ) -> AsyncGenerator[Sequence[EventView], None]:
         """Batches of events after an id (below 0: from now on); ends when `workflow` has ended and all was told.
 
@@ -51,6 +53,7 @@ class History:
             workflow: Id of the workflow that the events belong to; None = of all.
             after: The last event that is known.
             over: Given if `workflow` names a run: says whether the run has ended. The events are then those of its calls.
+            follow: Go on with what happens; False = end with what has happened.
         """
         if after < 0:
             after = await self._reads.last_event()
@@ -63,6 +66,8 @@ class History:
                 yield [event_view(row) for row in rows]
             if len(rows) == _BATCH:
                 continue
+            if not follow:
+                return
             if workflow is not None and await (over() if over is not None else self._ended(workflow)):
                 rest = await self._reads.events(after, limit=_BATCH, **whose)
                 if not rest:

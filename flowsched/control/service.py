@@ -29,7 +29,7 @@ from flowsched.control.profiles import ProfileBook
 from flowsched.control.queues import check_tree, queue_row
 from flowsched.control.tes import TesService
 from flowsched.control.views import queue_views
-from flowsched.engine.explain import Explanation, explain
+from flowsched.engine.explain import Explanation, explain, first_reason, stage_reason
 from flowsched.engine.recovery import untouched_state
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import pod_name
@@ -46,7 +46,7 @@ from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
 from flowsched.workflow.returned import added, as_totals
 from flowsched.workflow.run.run import WorkflowRun
-from flowsched.workflow.run.states import RunState, TaskState
+from flowsched.workflow.run.states import ReportedState, RunState, TaskState
 from flowsched.workflow.spec import StageSpec
 from flowsched.workflow.views import (
     EventView,
@@ -136,6 +136,8 @@ class Whereabouts:
 COMMANDS: Final = ("cancel", "pause", "resume", "retry")
 #: A step that takes longer than this is stuck: livez fails.
 STUCK_MS: Final = 60_000
+#: A list by state reads at most so many pages of the database for one of its own; the next request goes on where it stopped.
+PAGES_READ: Final = 10
 #: Stages that `explain` looks at before the event loop serves other requests: 10,000 at once took 270 ms.
 EXPLAINED: Final = 250
 #: After so many failures of the leader's loops in a row livez fails, too.
@@ -239,24 +241,42 @@ class Service:
         queue: str | None = None,
         label: str | None = None,
         run: str | None = None,
+        ref: str | None = None,
         limit: int = 100,
         page_token: str | None = None,
     ) -> WorkflowPage:
         """Newest first."""
         key, _, value = (label or "").partition("=")
         labels = {key: value} if key else None
-        states = [state] if state else ()
-        page = await self._reads.list(
-            states=states, name=name, queue=queue, labels=labels, run=run, limit=limit, token=page_token
-        )
-        sums = await self._sums_of(page.items)
-        rows = [views.workflow_view(row, *sums[row.id]) for row in page.items]
-        return WorkflowPage(workflows=rows, next_page_token=page.next_token)
+        wanted = None if state is None else ReportedState(state)
+        states = () if wanted is None else (wanted.stored,)
+        found: list[WorkflowView] = []
+        for _ in range(PAGES_READ):
+            page = await self._reads.list(
+                states=states, name=name, queue=queue, labels=labels, run=run, ref=ref,
+                limit=limit - len(found), token=page_token,
+            )  # fmt: skip
+            found += [view for view in await self.workflow_views(page.items) if wanted in (None, view.state)]
+            page_token = page.next_token
+            if page_token is None or len(found) >= limit:
+                break
+        return WorkflowPage(workflows=found, next_page_token=page_token)
 
     async def workflow(self, workflow: str) -> WorkflowView:
         """One workflow."""
-        row = await self._reads.get(workflow)
-        return views.workflow_view(row, *(await self._sums_of([row]))[workflow])
+        return (await self.workflow_views([await self._reads.get(workflow)]))[0]
+
+    async def workflow_views(self, rows: Sequence[WorkflowRow]) -> list[WorkflowView]:
+        """Workflows with what memory knows of those that live here: their tasks by state, and why they wait."""
+        sums = await self._sums_of(rows)
+        return [views.workflow_view(row, *sums[row.id], self._waiting(row)) for row in rows]
+
+    def _waiting(self, row: WorkflowRow) -> Explanation | None:
+        """Why a workflow does not run; None where this process does not lead, or the step thread has its state."""
+        run, state = self._run(row.id), self._state()
+        if run is None or state is None or RunState(row.state).terminal:
+            return None
+        return first_reason(state, run, self._clock())
 
     async def _sums_of(self, rows: Sequence[WorkflowRow]) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
         """Over stages, by workflow: tasks by state, and by the exit code that they succeeded with though it is not 0."""
@@ -278,7 +298,24 @@ class Service:
         """All its stages."""
         spec = await self._documents.spec(workflow)
         rows = await self._reads.stages(workflow)
-        return await aside(len(rows) * views.STAGE_BYTES, views.stage_views, rows, spec)
+        live = await self._live_stages(workflow)
+        return await aside(len(rows) * views.STAGE_BYTES, views.stage_views, rows, spec, live)
+
+    async def _live_stages(self, workflow: str) -> dict[int, views.LiveStage]:
+        """What memory knows of the stages of a workflow that lives here and have not ended, some at a time."""
+        found: dict[int, views.LiveStage] = {}
+        first = 0
+        while True:
+            await self._at_rest()
+            run, state, now = self._run(workflow), self._state(), self._clock()
+            if run is None or state is None or first >= len(run.stages):
+                return found
+            for stage in run.stages[first : first + EXPLAINED]:
+                if not stage.state.terminal:
+                    told = stage_reason(state, run, stage, now)
+                    found[stage.number] = views.LiveStage(stage.counted(), told)
+            first += EXPLAINED
+            await asyncio.sleep(0)
 
     async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:
         """`cancel`, `pause`, `resume` or `retry`: durable when this returns, and where this process leads carried out."""
@@ -486,9 +523,11 @@ class Service:
                 return await with_outlooks(state, found, now)
             await asyncio.sleep(0)
 
-    def events(self, workflow: str | None, after: int) -> AsyncIterator[Sequence[EventView]]:
+    def events(
+        self, workflow: str | None, after: int, *, follow: bool = True
+    ) -> AsyncIterator[Sequence[EventView]]:
         """History after an id (-1: from now on), then what happens."""
-        return self._history.follow(workflow, after)
+        return self._history.follow(workflow, after, follow=follow)
 
     # ------------------------------------------------------------------------------------------ cluster
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowsched.engine.backlog import collect, expected
 from flowsched.engine.data.cache_values import look_at
@@ -18,7 +19,7 @@ from flowsched.engine.state.work import pod_name
 from flowsched.scheduling.explain.forecast import GUESSED, LEVELS, Spread, Start, guessed, starts
 from flowsched.scheduling.explain.remedies import OTHERS, Outlook
 from flowsched.scheduling.explain.situation import Situation
-from flowsched.scheduling.plan import Reason, ReasonCode
+from flowsched.scheduling.plan import PERMANENT, Reason, ReasonCode
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.workflow.estimates import ENOUGH, RUNTIME, SAID
 from flowsched.workflow.resources import format_bytes, format_duration
@@ -170,6 +171,11 @@ class Explanation:
     group: int | None = None
     outlook: Outlook = field(default_factory=Outlook)
 
+    @property
+    def permanent(self) -> bool:
+        """Whether it never ends by itself: other nodes are needed, or another document."""
+        return self.code in PERMANENT
+
 
 def situations_of(state: EngineState, groups: Collection[int], now: int) -> dict[int, Situation]:
     """All that decides over backlog items that were not placed, on one private copy that may leave this thread.
@@ -244,6 +250,46 @@ def explain(
     return found
 
 
+#: `first_reason` looks at so many stages of a workflow.
+_STAGES_ASKED: Final = 50
+
+
+def first_reason(state: EngineState, run: WorkflowRun, now: int) -> Explanation | None:
+    """The one thing to know of a live workflow that does not run: what never ends by itself, or else the first that waits.
+
+    While tasks run, only what never ends by itself. Looks at one task of a stage, and at `_STAGES_ASKED` stages.
+
+    Args:
+        state, run: Not modified.
+        now: Wall-clock ms.
+    """
+    ready = np.flatnonzero(run.counts[:, TaskState.QUEUED : TaskState.RUNNING].sum(axis=1))[:_STAGES_ASKED]
+    found = [stage_reason(state, run, run.stages[number], now) for number in ready.tolist()]
+    told = [each for each in found if each is not None]
+    running = run.counts[:, TaskState.RUNNING].any()
+    return next((each for each in told if each.permanent), None if running or not told else told[0])
+
+
+def stage_reason(state: EngineState, run: WorkflowRun, stage: StageRun, now: int) -> Explanation | None:
+    """The first thing that keeps tasks of a live stage from running, of one task in each state."""
+    if stage.state.terminal:
+        return None
+    if stage.counts[TaskState.QUEUED] and stage.uniform is None:
+        first = np.array([int(np.argmax(stage.task_state == TaskState.QUEUED))])
+        told = next(_queued(state, run, stage, now, forecast=False, tasks=first))
+        return replace(told, tasks=int(stage.counts[TaskState.QUEUED]))
+    if stage.counts[TaskState.STAGING]:
+        return _staging(state, run, stage)
+    for there in (TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING):
+        if stage.counts[there]:
+            silent = next(_on_silent_nodes(state, run, stage, there), None)
+            what = "tasks do not end" if there is TaskState.RUNNING else "pods do not start"
+            held = silent or _held(state, run, stage, there, what)
+            if held is not None:
+                return held
+    return _pending(run, stage) if stage.counts[TaskState.PENDING] else None
+
+
 def _shards(stage: StageRun, state: TaskState) -> tuple[int, ...]:
     if stage.uniform is not None:
         return tuple(range(min(stage.spec.width, NAMED)))
@@ -267,9 +313,15 @@ def _pending(run: WorkflowRun, stage: StageRun) -> Explanation:
 
 
 def _queued(
-    state: EngineState, run: WorkflowRun, stage: StageRun, now: int, forecast: bool
+    state: EngineState,
+    run: WorkflowRun,
+    stage: StageRun,
+    now: int,
+    forecast: bool,
+    tasks: NDArray[np.int64] | None = None,
 ) -> Iterator[Explanation]:
-    queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
+    """Why queued tasks wait, one explanation a cause. `tasks`: only these of them."""
+    queued = np.flatnonzero(stage.task_state == TaskState.QUEUED) if tasks is None else tasks
     if run.paused or state.policy.queues.paused(run.spec.queue):
         what = "the workflow" if run.paused else f"queue {run.spec.queue!r}"
         yield _of(stage, queued, ReasonCode.PAUSED, f"{what} is paused; resume it to go on")
@@ -288,8 +340,8 @@ def _queued(
         by_reason.setdefault(key, []).append(task)
         if reason:
             reasons[key] = reason
-    for key, tasks in by_reason.items():
-        at = np.array(tasks)
+    for key, alike in by_reason.items():
+        at = np.array(alike)
         if key in reasons:
             reason = reasons[key]
             told = _of(stage, at, reason.code, reason.message, reason.numbers, reason.start_ms, reason.group)

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -43,6 +43,12 @@ class ReasonCode(StrEnum):
     NODE_NOT_READY = (
         "NodeNotReady"  #: it was started on a node that does not report any more what its pods do
     )
+
+
+#: Reasons that no waiting ends: the cluster has no such node, or the document must ask for less.
+PERMANENT: Final = frozenset(
+    {ReasonCode.NO_MATCHING_NODE, ReasonCode.LARGER_THAN_NODE, ReasonCode.LARGER_THAN_CLUSTER}
+)
 
 
 class Reason(msgspec.Struct, frozen=True):

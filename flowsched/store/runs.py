@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Row, Select, and_, func, select
+from sqlalchemy import Row, Select, and_, func, or_, select
 
 from flowsched.store import tables
 from flowsched.store.database import Database, unbroken
@@ -91,7 +91,13 @@ class Runs:
         self._database = database
 
     async def list(
-        self, *, name: str | None, queue: str | None, before: int | None, limit: int
+        self,
+        *,
+        name: str | None,
+        queue: str | None,
+        before: int | None,
+        limit: int,
+        ref: str | None = None,
     ) -> Sequence[RunRow]:
         """Runs, newest first.
 
@@ -100,11 +106,13 @@ class Runs:
             queue: Only of this queue.
             before: Only those with a smaller `seq`.
             limit: At most so many.
+            ref: The beginning of an id, or a name.
         """
         conditions = [
             *([_r.name == name] if name is not None else []),
             *([_r.queue == queue] if queue is not None else []),
             *([_r.seq < before] if before is not None else []),
+            *([or_(_r.name == ref, _r.id.startswith(ref, autoescape=True))] if ref else []),
         ]
         query = select(*(_r[field] for field in RunRow._fields)).where(and_(True, *conditions))
         return [_run_row(row) for row in await self._rows(query.order_by(_r.seq.desc()).limit(limit))]

@@ -14,7 +14,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import JSON, ColumnElement, Row, Select, and_, cast, func, select, text, tuple_, type_coerce
+from sqlalchemy import (
+    JSON,
+    ColumnElement,
+    Row,
+    Select,
+    and_,
+    cast,
+    func,
+    or_,
+    select,
+    text,
+    tuple_,
+    type_coerce,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 
 from flowsched.engine.delta import OutputWrite, TaskWrite
@@ -63,10 +76,13 @@ class Workflows:
         labels: Mapping[str, str] | None = None,
         tenant: str | None = None,
         run: str | None = None,
+        ref: str | None = None,
         limit: int = 100,
         token: str | None = None,
     ) -> Page[WorkflowRow]:
         """Workflows, newest first. A label with an empty value asks only that it be there; "" as run, that it is no call of one.
+
+        `ref` is the beginning of an id, or a name.
 
         Raises:
             InvalidRequest: The token is not one of ours.
@@ -78,6 +94,7 @@ class Workflows:
             *([_w.queue == queue] if queue is not None else []),
             *([_w.tenant == tenant] if tenant is not None else []),
             *([_w.run == run] if run is not None else []),
+            *([or_(_w.name == ref, _w.id.startswith(ref, autoescape=True))] if ref else []),
             *(self._has_label(key, value) for key, value in (labels or {}).items()),
         ]
         if token:

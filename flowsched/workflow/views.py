@@ -17,6 +17,19 @@ class View(msgspec.Struct, kw_only=True, omit_defaults=False):
     """The root of all answers; unknown fields are ignored when read, so that older clients go on working."""
 
 
+class WaitingView(View, kw_only=True):
+    """The first thing that keeps tasks of a workflow or a stage from running; `explain` has all of them."""
+
+    stage: str
+    tasks: int  #: of that stage in `state`
+    state: str  #: of the tasks
+    code: str  #: as in `explain`
+    message: str
+    permanent: bool = (
+        False  #: it never ends by itself: other nodes are needed, or a document that asks for less
+    )
+
+
 class WorkflowView(View, kw_only=True):
     """A workflow as a whole."""
 
@@ -26,8 +39,9 @@ class WorkflowView(View, kw_only=True):
     user: str = ""  #: the user that submitted it, as its document says
     priority: int
     labels: dict[str, str]
-    state: str
-    reason: str = ""
+    state: str  #: QUEUED, STAGING, STARTING and RUNNING say how far its tasks have come: docs/explain.md
+    reason: str = ""  #: why it ended so
+    waiting: WaitingView | None = None  #: while no task runs, why; else only what never ends by itself
     created_at: datetime
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -48,8 +62,9 @@ class StageView(View, kw_only=True):
 
     name: str
     number: int
-    state: str
+    state: str  #: as in `WorkflowView`
     reason: str = ""
+    waiting: WaitingView | None = None  #: why tasks of it that do not run wait
     width: int
     members: int
     gang: bool = False

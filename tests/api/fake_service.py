@@ -246,6 +246,8 @@ class FakeService:
         views = sorted(self.workflows.values(), key=lambda view: view.created_at, reverse=True)
         views = [view for view in views if asked["state"] in (None, view.state)]
         views = [view for view in views if asked["name"] in (None, view.name)]
+        ref = asked["ref"]
+        views = [view for view in views if ref is None or view.name == ref or view.id.startswith(ref)]
         start = int(asked["page_token"] or 0)
         stop = start + asked["limit"]
         token = str(stop) if stop < len(views) else None
@@ -365,7 +367,9 @@ class FakeService:
         self.happen(workflow, f"workflow.{kind}")
         return self.workflows[workflow]
 
-    async def events(self, workflow: str | None, after: int) -> AsyncIterator[Sequence[EventView]]:
+    async def events(
+        self, workflow: str | None, after: int, *, follow: bool = True
+    ) -> AsyncIterator[Sequence[EventView]]:
         self.streams_open += 1
         after = len(self.history) if after < 0 else after
         try:
@@ -379,7 +383,7 @@ class FakeService:
                 if batch:
                     after = batch[-1].id
                     yield batch
-                elif ended:
+                elif ended or not follow:
                     return
                 else:
                     await changed.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from fake_service import BEGIN, stage_view, task_view, workflow_view
@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from flowsched.cli.printing import output, render, terminal_text
-from flowsched.workflow.views import ExplanationView, NodeView, QueueUserView, QueueView, WorkflowView
+from flowsched.cli.printing.columns import PIPED_WIDTH, Column, Columns
+from flowsched.workflow.views import (
+    ExplanationView,
+    NodeView,
+    QueueUserView,
+    QueueView,
+    WaitingView,
+    WorkflowView,
+)
 
 
 def drawn(renderable: RenderableType, width: int = 120) -> str:
@@ -38,7 +46,7 @@ def test_progress_has_a_line_per_stage() -> None:
 
 
 def test_a_narrow_terminal_cuts_no_number() -> None:
-    """A live line ends early; a table folds its names, never its states and counts."""
+    """A live line ends early; a table cuts its names, never its states and counts."""
     stages = [
         stage_view(n, "a-very-long-name-of-a-stage-that-goes-on-and-on", width=1_000_000) for n in range(2)
     ]
@@ -46,10 +54,11 @@ def test_a_narrow_terminal_cuts_no_number() -> None:
     assert [len(line) for line in lines] == [70, 70]
     assert "a-very-long-name-of-a-stage…" in lines[0]
     assert "1/1000000" in lines[0]
-    table = drawn(render.stage_table([stage_view(0, "x" * 60, state="SUCCEEDED")]), width=100)
-    assert "SUCCEEDED" in table
-    assert "3.0 GiB" in table
-    assert "…" not in table
+    table = drawn(render.stage_table([stage_view(0, "x" * 60, state="SUCCEEDED")]), width=80)
+    assert table.splitlines() == [
+        "STAGE              STATE      DONE  NOW                    RAN    LOCAL    MOVED",
+        "xxxxxxxxxxxxxxxx…  SUCCEEDED   1/3  1 running, 1 queued  1m01s  3.0 GiB  1.0 MiB",
+    ]
 
 
 def test_of_many_stages_those_are_shown_where_something_happens() -> None:
@@ -136,7 +145,7 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202egpj\r\n[red]x[/red]\x9b31m\x00\x7f"
 
 
 def test_what_tasks_returned_stands_beside_the_state() -> None:
-    """One code a line in a table; of many codes only how many tasks."""
+    """Of many codes only how many tasks."""
     at = datetime(2026, 1, 1, tzinfo=UTC)
     base = {
         "name": "w",
@@ -163,13 +172,14 @@ def test_what_tasks_returned_stands_beside_the_state() -> None:
         "w c SUCCEEDED (4 returned no 0)",
         "w d SUCCEEDED",
     ]
-    assert render.state_of(views[1], "\n").plain == "SUCCEEDED\n(12 returned 1,\n2 returned 137)"
 
 
 def test_fault_46c_names_cannot_command_a_terminal() -> None:
     """Escapes, control characters, overrides and markup in every text of every table are shown, not obeyed."""
     for renderable in (
-        render.workflow_table([workflow_view(1, HOSTILE, id=HOSTILE, queue=HOSTILE, state=HOSTILE)]),
+        render.workflow_table(
+            [workflow_view(1, HOSTILE, id=HOSTILE, queue=HOSTILE, state=HOSTILE, reason=HOSTILE)], BEGIN
+        ),
         render.workflow_head(workflow_view(1, HOSTILE, reason=HOSTILE)),
         render.stage_table([stage_view(0, HOSTILE, reason=HOSTILE)]),
         render.progress([stage_view(0, HOSTILE)]),
@@ -222,3 +232,93 @@ def test_json_views_keep_their_fields() -> None:
     """Times as ISO 8601, names as they are."""
     found = json.loads(output.to_json(workflow_view(1, HOSTILE)))
     assert (found["name"], found["created_at"]) == (HOSTILE, "2026-03-01T12:01:00Z")
+
+
+WAITING = WaitingView(
+    stage="align", tasks=3, state="QUEUED", code="Insufficient", permanent=False,
+    message="no node has room; task needs 64 CPU and 128 GiB memory; the best node, node-0, has 8 CPU free of 96 CPU",
+)  # fmt: skip
+LISTED = [
+    workflow_view(
+        3, "germline-of-a-whole-cohort", id="w1m84mz5ky8e2nd63yv8jt", state="QUEUED", counts={"QUEUED": 4}, waiting=WAITING
+    ),
+    workflow_view(2, id="w1m84mz4rwrz8p2pvt44ae", counts={"RUNNING": 1, "BOUND": 2, "STAGING": 3, "QUEUED": 40}, tasks=46),
+    workflow_view(
+        1, "qc", id="w1m84mz42d0x8w91ba0qx3", state="FAILED", counts={"FAILED": 1, "SUCCEEDED": 3},
+        reason="align: task 0 failed: exit code 3", ended_at=BEGIN + timedelta(minutes=9),
+    ),
+]  # fmt: skip
+
+
+def test_a_list_of_workflows_at_three_widths() -> None:
+    """Names first; the reason stands below; what matters least goes first; nothing is wider than the terminal."""
+    now = BEGIN + timedelta(minutes=10)
+    assert drawn(render.workflow_table(LISTED, now), 80).splitlines() == [
+        "NAME                        ID          STATE    DONE  FAILED   TIME  QUEUE",
+        "germline-of-a-whole-cohort  w1m84mz5ky  QUEUED    0/4       0  7m00s  default",
+        "  align: no node has room; task needs 64 CPU and 128 GiB memory; the best node,…",
+        "germline                    w1m84mz4rw  RUNNING  0/46       0  8m00s  default",
+        "qc                          w1m84mz42d  FAILED    3/4       1  8m00s  default",
+        "  align: task 0 failed: exit code 3",
+    ]
+    assert drawn(render.workflow_table(LISTED, now), 100).splitlines()[:2] == [
+        "NAME           ID          STATE    DONE  FAILED  NOW                                           TIME",
+        "germline-of-…  w1m84mz5ky  QUEUED    0/4       0  4 queued                                     7m00s",
+    ]
+    wide = drawn(render.workflow_table(LISTED, now), 140).splitlines()
+    assert wide[0].split() == ["NAME", "ID", "STATE", "DONE", "FAILED", "NOW", "TIME", "QUEUE", "CREATED"]
+    assert wide[3].split()[4:13] == ["0", "1", "running,", "2", "starting,", "3", "staging,", "40", "queued"]
+    for width in (80, 100, 140):
+        assert max(map(len, drawn(render.workflow_table(LISTED, now), width).splitlines())) <= width
+
+
+def test_a_pipe_gets_everything_on_one_line() -> None:
+    """Whole ids, every column, the reason last."""
+    lines = [line.plain for line in render.workflow_table(LISTED, BEGIN).lines(PIPED_WIDTH)]
+    assert len(lines) == 1 + len(LISTED)
+    assert lines[0].split() == [
+        "NAME",
+        "ID",
+        "STATE",
+        "DONE",
+        "FAILED",
+        "NOW",
+        "TIME",
+        "QUEUE",
+        "CREATED",
+        "REASON",
+    ]
+    assert "w1m84mz5ky8e2nd63yv8jt" in lines[1]
+    assert lines[1].endswith(f"align: {WAITING.message}")
+
+
+def test_ids_are_as_short_as_they_may_be() -> None:
+    """Ten characters, or as many as tell them apart."""
+    assert render.short_ids(["w1m84mz5ky8e2nd63", "w1m84mz4rwrz8p2pv"]) == {
+        "w1m84mz5ky8e2nd63": "w1m84mz5ky",
+        "w1m84mz4rwrz8p2pv": "w1m84mz4rw",
+    }
+    assert list(render.short_ids(["w1m84mz5ky8e2", "w1m84mz5ky8f3", "x"]).values()) == [
+        "w1m84mz5ky8e",
+        "w1m84mz5ky8f",
+        "x",
+    ]
+
+
+@given(
+    st.lists(
+        st.tuples(st.text("ab", max_size=40), st.text("xyz ", max_size=9), st.text("n", max_size=60)),
+        max_size=5,
+    ),
+    st.integers(40, 200),
+)
+def test_a_table_is_never_wider_than_its_terminal(rows: list[tuple[str, str, str]], width: int) -> None:
+    """Whatever is in it, while the columns that are never cut fit by themselves."""
+    table = Columns(
+        (Column("NAME", cut=True), Column("STATE"), Column("MORE", rank=2), Column("LESS", rank=1))
+    )
+    for name, state, note in rows:
+        table.add(name, state, state, name, note=render.text(note))
+    assert all(len(line.plain) <= width for line in table.lines(width))
+    with pytest.raises(ValueError, match="expected 4"):
+        table.add("a")

@@ -71,6 +71,32 @@ def test_a_run_says_which_images_it_ignored(tmp_path: Path) -> None:
     assert out.count("image docker.io/library/none:1 ignored") == 1, out
 
 
+def test_a_run_that_no_node_can_take_ends_at_once(tmp_path: Path) -> None:
+    """It names the stage, what is asked for and what would help; with --wait-for-nodes it waits until it is cancelled."""
+    stages = [
+        {"name": "prepare", "command": ["sleep", "300"]},
+        {"name": "align", "command": ["true"], "resources": {"cpu": 64}},
+    ]
+    given = ({"name": "x", "stages": stages}, tmp_path, "--root", str(tmp_path / "r"), "--cpu", "2")
+    process = start(*given)
+    _, said = process.communicate(timeout=200)
+    assert process.returncode == 1
+    assert "error: stage align can run on no node" in said
+    assert "task needs 64 CPU" in said
+    assert "--wait-for-nodes" in said
+    process = start(*given, "--wait-for-nodes")
+    assert process.stderr is not None
+    line = ""
+    while "align: QUEUED" not in line:
+        line = process.stderr.readline()
+        assert line, "it has ended"
+    time.sleep(2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=200)
+    assert process.returncode == 130
+
+
 def test_a_failed_run_is_exit_code_1(tmp_path: Path) -> None:
     """With the task's last words."""
     command = ["/bin/sh", "-c", "echo no such reads >&2; exit 3"]

@@ -33,8 +33,10 @@ class EndingStreams:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._service, name)
 
-    async def events(self, workflow: str | None, after: int) -> AsyncIterator[Sequence[EventView]]:
-        batches = self._service.events(workflow, after)
+    async def events(
+        self, workflow: str | None, after: int, *, follow: bool = True
+    ) -> AsyncIterator[Sequence[EventView]]:
+        batches = self._service.events(workflow, after, follow=follow)
         try:
             while True:
                 yield await asyncio.wait_for(anext(batches), SILENCE_S)

@@ -44,6 +44,9 @@ class EventsQuery(Query, frozen=True, kw_only=True):
             description="Only events after this one, or `now`: only what happens from now on. `Last-Event-ID` wins.",
         ),
     ] = "0"
+    follow: Annotated[
+        bool, msgspec.Meta(description="Go on with what happens, until the workflow has ended.")
+    ] = True
 
 
 class LogsQuery(Query, frozen=True, kw_only=True):
@@ -94,17 +97,19 @@ async def _events(call: Call[EventsQuery], workflow: str | None) -> web.StreamRe
 async def _write_events(
     call: Call[EventsQuery], response: web.StreamResponse, workflow: str | None, after: int
 ) -> None:
-    serving = call.serving
-    async with aclosing(_with_silence(serving, call.facade.events(workflow, after))) as batches:
+    serving, follow = call.serving, call.query.follow
+    async with aclosing(
+        _with_silence(serving, call.facade.events(workflow, after, follow=follow))
+    ) as batches:
         async for batch in batches:
             if batch is None:
                 await _send(call, response, b": keep-alive\n\n")
                 continue
             for start in range(0, len(batch), PIECE):
                 await _send(call, response, frames(batch[start : start + PIECE]))
-    if workflow is not None and not serving.draining.is_set():
-        view = await call.facade.workflow(workflow)
-        await _send(call, response, b"event: end\ndata: " + encode(view) + b"\n\n")
+    if (workflow is not None or not follow) and not serving.draining.is_set():
+        data = b"{}" if workflow is None else encode(await call.facade.workflow(workflow))
+        await _send(call, response, b"event: end\ndata: " + data + b"\n\n")
 
 
 def frames(events: Sequence[EventView]) -> bytes:

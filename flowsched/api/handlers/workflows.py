@@ -10,7 +10,7 @@ from aiohttp import web
 from flowsched.api.parameters import TEXT, idempotency_key, path_index, path_text, read_body, read_json
 from flowsched.api.problems import encode
 from flowsched.api.routes import PREFIX, Call, Query
-from flowsched.workflow.run.states import RunState
+from flowsched.workflow.run.states import ReportedState
 
 #: How many entries one page may have.
 LARGEST_PAGE: Final = 1000
@@ -39,11 +39,14 @@ Reason = Annotated[
 class WorkflowsQuery(Query, frozen=True, kw_only=True):
     """Which workflows to list."""
 
-    state: Annotated[RunState, msgspec.Meta(description="Only workflows in this state.")] | None = None
+    state: Annotated[ReportedState, msgspec.Meta(description="Only workflows in this state.")] | None = None
     name: Annotated[str, msgspec.Meta(description="Only workflows of this name.")] | None = None
     queue: Annotated[str, msgspec.Meta(description="Only workflows of this queue.")] | None = None
     label: Label | None = None
     run: Annotated[str, msgspec.Meta(description="The calls of this run, each as a workflow.")] | None = None
+    ref: (
+        Annotated[str, msgspec.Meta(description="The beginning of an id, or a name.", max_length=200)] | None
+    ) = None
     limit: Limit = 100
     page_token: PageToken | None = None
 

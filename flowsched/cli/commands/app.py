@@ -62,7 +62,7 @@ from flowsched.cli.commands.options import (
     settings_for,
     token_from,
 )
-from flowsched.cli.context import Options, ask, carry_out, options, run
+from flowsched.cli.context import Options, about, ask, carry_out, options, run
 from flowsched.cli.printing.form import Form
 from flowsched.version import VERSION
 
@@ -78,7 +78,6 @@ app = typer.Typer(
     help="Workflows with dependency-aware, data-aware gang scheduling.",
     epilog=_EPILOG,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -98,6 +97,12 @@ def main(
     ] = None,
     token: Annotated[str | None, typer.Option(envvar="FLOWSCHED_TOKEN", help="The server's token.")] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and more logs.")] = False,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=lambda on: _say_version(on)
+        ),
+    ] = False,
 ) -> None:
     """Workflows with dependency-aware, data-aware gang scheduling."""
     ctx.obj = Options(server, token, debug)
@@ -125,13 +130,16 @@ def run_command(
     inputs: Inputs = None,
     image: Image = None,
     allow_paths: AllowPaths = None,
+    wait_for_nodes: Annotated[
+        bool, typer.Option("--wait-for-nodes", help="Wait where a task asks for what no node has.")
+    ] = False,
     output: Output = Form.TABLE,
 ) -> None:
     """Run a workflow and show how it goes; needs no server.
 
     Starts a service in this process, on --root, unless --server (or FLOWSCHED_SERVER) names one. The exit code is
-    0 if the workflow succeeded and 1 if it failed. Ctrl-C cancels the workflow (a second one leaves at once);
-    with --server it leaves the workflow alone and says how to come back.
+    0 if the workflow succeeded and 1 if it failed, or if a task asks for what no node has. Ctrl-C cancels the
+    workflow (a second one leaves at once); with --server it leaves the workflow alone and says how to come back.
     """
     from flowsched.cli import running
 
@@ -144,7 +152,7 @@ def run_command(
         )  # fmt: skip
     results = None if out is None else running.Results(out, tuple(fetch or ()))
     replay = replay_of(synthetic, time_scale, size_scale, sleep, inputs, image)
-    run(given, running.run(given, document, settings, output, results, replay))
+    run(given, running.run(given, document, settings, output, results, replay, endless=wait_for_nodes))
 
 
 @app.command()
@@ -245,7 +253,7 @@ def submit(
 @app.command("ls")
 def list_command(
     ctx: typer.Context,
-    state: Annotated[str | None, typer.Option(help="RUNNING, SUCCEEDED, FAILED …")] = None,
+    state: Annotated[str | None, typer.Option(help="QUEUED, RUNNING, FAILED …")] = None,
     name: Annotated[str | None, typer.Option(help="Only workflows of this name.")] = None,
     in_queue: Annotated[str | None, typer.Option("--queue", help="Only workflows of this queue.")] = None,
     label: Annotated[
@@ -286,21 +294,47 @@ def show(
     """
     from flowsched.cli import listing
 
-    ask(ctx, lambda client: listing.workflow(client, workflow, tasks, state and state.upper(), limit, output))
+    about(
+        ctx,
+        workflow,
+        lambda client, ident: listing.workflow(client, ident, tasks, state and state.upper(), limit, output),
+    )
 
 
 @app.command()
-def watch(ctx: typer.Context, workflow: Id) -> None:
-    """Show how a workflow goes until it has ended."""
+def watch(ctx: typer.Context, workflow: Id, output: Output = Form.TABLE) -> None:
+    """Show how a workflow goes until it has ended.
+
+    With `-o jsonl` each thing that has happened and happens is a line of JSON, as `events` has them.
+    """
     from flowsched.cli import following
 
-    ask(ctx, lambda client: following.watch(client, workflow))
+    if output is Form.TABLE:
+        about(ctx, workflow, following.watch)
+    else:
+        about(ctx, workflow, lambda client, ident: following.events(client, ident, output, follow=True))
+
+
+@app.command("events")
+def events_command(
+    ctx: typer.Context,
+    workflow: Id,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it has ended.")] = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Print what happened in a workflow.
+
+    Each thing that happened to it and to its tasks, with its time.
+    """
+    from flowsched.cli import following
+
+    about(ctx, workflow, lambda client, ident: following.events(client, ident, output, follow=follow))
 
 
 @app.command()
 def explain(
     ctx: typer.Context,
-    workflow: Annotated[str | None, typer.Argument(metavar="ID", help="The workflow's id.")] = None,
+    workflow: Annotated[str | None, typer.Argument(metavar="ID|NAME", help="Which workflow.")] = None,
     stage: Annotated[str | None, typer.Argument(help="Only this stage.")] = None,
     index: Annotated[int | None, typer.Argument(min=0, help="Only this task: also why on its node.")] = None,
     cluster: Annotated[bool, typer.Option("--cluster", help="Why cores are idle instead.")] = False,
@@ -321,7 +355,7 @@ def explain(
     if workflow is None:
         ask(ctx, lambda client: idling.explain_cluster(client, since, output))
     else:
-        ask(ctx, lambda client: listing.explain(client, workflow, stage, index, output))
+        about(ctx, workflow, lambda client, ident: listing.explain(client, ident, stage, index, output))
 
 
 @app.command()
@@ -339,10 +373,11 @@ def logs(
     """Print what a task wrote."""
     from flowsched.cli import following
 
-    ask(
+    about(
         ctx,
-        lambda client: following.logs(
-            client, workflow, stage, index, errors=stderr, attempt=attempt, follow=follow
+        workflow,
+        lambda client, ident: following.logs(
+            client, ident, stage, index, errors=stderr, attempt=attempt, follow=follow
         ),
     )
 
@@ -362,7 +397,7 @@ def get_command(
     """
     from flowsched.cli import fetching
 
-    ask(ctx, lambda client: fetching.get(client, workflow, what, index, into))
+    about(ctx, workflow, lambda client, ident: fetching.get(client, ident, what, index, into))
 
 
 @app.command()
@@ -443,10 +478,21 @@ def version() -> None:
     print(f"flowsched {VERSION} (Python {sys.version.split()[0]})")
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
 def _command(ctx: typer.Context, workflow: str, kind: str, reason: str | None, output: Form) -> None:
     from flowsched.cli import listing
 
-    ask(ctx, lambda client: listing.command(client, workflow, kind, reason, output))
+    about(
+        ctx,
+        workflow,
+        lambda client, ident: listing.command(client, ident, kind, reason, output),
+        to_change=True,
+    )
 
 
 app.add_typer(agent.pod, name="pod", hidden=True)

@@ -50,12 +50,15 @@ def hoisted(args: list[str]) -> list[str]:
     return first + rest
 
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The workflow's id.")]
+Id = Annotated[
+    str,
+    typer.Argument(metavar="ID|NAME", help="The workflow: its id, the beginning of its id, or its name."),
+]
 Output = Annotated[Form, typer.Option("--output", "-o", help="table, json or jsonl.")]
 Reason = Annotated[str | None, typer.Option(help="Why, for those who look at it later.")]
 Limit = Annotated[int, typer.Option(min=1, help="Most entries.")]
 Document = Annotated[
-    str, typer.Argument(metavar="DOCUMENT", help="A workflow as JSON; - reads standard input.")
+    str, typer.Argument(metavar="DOCUMENT", help="A workflow as JSON or YAML; - reads standard input.")
 ]
 Root = Annotated[
     Path | None,

@@ -23,6 +23,18 @@ def list_queues(ctx: typer.Context, output: Output = Form.TABLE) -> None:
     ask(ctx, lambda client: listing.queues(client, output))
 
 
+@queue.command("show")
+def show_queue(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="The queue.")],
+    output: Output = Form.TABLE,
+) -> None:
+    """Show one queue and its users."""
+    from flowsched.cli import listing
+
+    ask(ctx, lambda client: listing.queue(client, name, output))
+
+
 @queue.command("set")
 def set_queue(
     ctx: typer.Context,
@@ -65,6 +77,14 @@ def list_nodes(ctx: typer.Context, output: Output = Form.TABLE) -> None:
 
     if ctx.invoked_subcommand is None:
         ask(ctx, lambda client: listing.nodes(client, output))
+
+
+@nodes.command("ls")
+def list_all_nodes(ctx: typer.Context, output: Output = Form.TABLE) -> None:
+    """List nodes, what is taken and what is cached."""
+    from flowsched.cli import listing
+
+    ask(ctx, lambda client: listing.nodes(client, output))
 
 
 @nodes.command("drain")

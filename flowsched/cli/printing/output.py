@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import AsyncIterable, Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from rich.console import Console, RenderableType
 
+from flowsched.cli.printing.columns import PIPED_WIDTH
 from flowsched.cli.printing.form import Form
 from flowsched.cli.printing.terminal_text import json_text
 
 V = TypeVar("V")
-
-#: A pipe has no width: tables are as wide as what they hold.
-PIPED_WIDTH: Final = 10_000
 
 
 def console(stderr: bool = False) -> Console:

@@ -5,7 +5,7 @@ All text from elsewhere goes through `terminal_text.line` and into `Text`, which
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flowsched.cli.printing import terminal_text
+from flowsched.cli.printing.columns import PIPED_WIDTH, Column, Columns
 from flowsched.workflow.views import (
     ExplanationView,
     NodeView,
@@ -28,8 +29,9 @@ from flowsched.workflow.views import (
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "done": ("SUCCEEDED",),
     "failed": ("FAILED",),
-    "running": ("ALLOCATED", "BINDING", "BOUND", "RUNNING", "RELEASING"),
-    "staging": ("STAGING", "PIPELINED"),
+    "running": ("RUNNING", "RELEASING"),
+    "starting": ("PIPELINED", "ALLOCATED", "BINDING", "BOUND"),
+    "staging": ("STAGING",),
     "queued": ("QUEUED",),
     "dropped": ("CANCELLED", "SKIPPED"),
 }
@@ -37,6 +39,7 @@ _BARS: Final = {
     "done": ("█", "green"),
     "failed": ("█", "red"),
     "running": ("▓", "cyan"),
+    "starting": ("▒", "cyan"),
     "staging": ("▒", "yellow"),
     "queued": ("░", "default"),
     "dropped": ("·", "dim"),
@@ -45,7 +48,9 @@ _STATE_STYLES: Final = {
     "SUCCEEDED": "green",
     "FAILED": "bold red",
     "RUNNING": "cyan",
+    "STARTING": "cyan",
     "STAGING": "yellow",
+    "QUEUED": "yellow",
     "CANCELLED": "magenta",
     "CANCELLING": "magenta",
     "PAUSED": "yellow",
@@ -54,6 +59,10 @@ _STATE_STYLES: Final = {
 }
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 BAR_WIDTH: Final = 24
+#: The groups that have not ended.
+_MOVING: Final = ("running", "starting", "staging", "queued")
+#: An id begins with the millisecond of its submission: so many characters of it.
+_SHORTEST_ID: Final = 10
 #: Of more different return codes only the number of tasks is shown.
 MOST_CODES: Final = 2
 #: Longer names of stages are cut in the live picture.
@@ -92,14 +101,14 @@ def state(name: str) -> Text:
     return Text(terminal_text.line(name), _STATE_STYLES.get(name, ""))
 
 
-def state_of(view: WorkflowView | StageView, gap: str = " ") -> Text:
+def state_of(view: WorkflowView | StageView) -> Text:
     """A state, and what tasks that succeeded returned beside 0: `SUCCEEDED (1 returned 3)`."""
     made = state(view.state)
     if view.returned:
         said = [f"{number} returned {code}" for code, number in view.returned.items()]
         if len(said) > MOST_CODES:
             said = [f"{sum(view.returned.values())} returned no 0"]
-        made = Text.assemble(made, gap, ("(" + f",{gap}".join(map(terminal_text.line, said)) + ")", "yellow"))
+        made = Text.assemble(made, " ", ("(" + ", ".join(map(terminal_text.line, said)) + ")", "yellow"))
     return made
 
 
@@ -150,8 +159,18 @@ def progress(stages: Sequence[StageView], *, rows: int = 40, head: RenderableTyp
 
 
 def _interest(stage: StageView) -> int:
-    """Failed and running first, then ready, then what waits, then what is done."""
-    order = ("FAILED", "RUNNING", "PENDING", "CANCELLED", "SUCCEEDED", "SKIPPED")
+    """Failed and running first, then what is ready, then what waits for others, then what is done."""
+    order = (
+        "FAILED",
+        "RUNNING",
+        "STARTING",
+        "STAGING",
+        "QUEUED",
+        "PENDING",
+        "CANCELLED",
+        "SUCCEEDED",
+        "SKIPPED",
+    )
     return order.index(stage.state) if stage.state in order else 2
 
 
@@ -168,11 +187,13 @@ def _progress_line(stage: StageView, name_width: int, done_width: int) -> Text:
     made.append_text(bar(stage.counts, stage.width * stage.members)).append(f"  {_done(stage):>{done_width}}")
     said = [
         Text(f"{found[group]} {group}", _BARS[group][1])
-        for group in ("running", "staging", "queued", "failed", "dropped")
+        for group in (*_MOVING, "failed", "dropped")
         if found[group]
     ]
     if said:
         made.append("  ").append_text(Text(", ").join(said))
+    if stage.waiting is not None and not found["running"] and stage.state != "PENDING":
+        made.append("  ").append_text(text(stage.waiting.message, "yellow"))
     if stage.bytes_local or stage.bytes_moved:
         made.append(f"  {size(stage.bytes_local)} local, {size(stage.bytes_moved)} moved", "dim")
     return made
@@ -191,62 +212,135 @@ def workflow_head(view: WorkflowView, now: datetime | None = None) -> Text:
     return made
 
 
-def workflow_table(workflows: Iterable[WorkflowView]) -> Table:
-    """A list of workflows."""
-    table = plain_table("=ID", "NAME", "=STATE", "QUEUE", ">DONE", ">RUNNING", ">FAILED", "=CREATED", ">TOOK")
-    for view in workflows:
-        found = grouped(view.counts)
-        took = ""
-        if view.started_at is not None and view.ended_at is not None:
-            took = seconds((view.ended_at - view.started_at).total_seconds())
-        table.add_row(
-            text(view.id),
-            text(view.name),
-            state_of(view, "\n"),
-            text(view.queue),
-            f"{found['done']}/{view.tasks}",
-            str(found["running"]),
-            str(found["failed"]),
-            moment(view.created_at),
-            took,
+def short_ids(idents: Sequence[str]) -> dict[str, str]:
+    """The beginning of each id: as many characters of all as tell them apart, and no fewer than `_SHORTEST_ID`."""
+    for length in range(_SHORTEST_ID, 100):
+        if len({ident[:length] for ident in idents}) == len(set(idents)):
+            return {ident: ident[:length] for ident in idents}
+    return {ident: ident for ident in idents}
+
+
+def moving(counts: Mapping[str, int]) -> Text:
+    """What tasks that have not ended do: `2 running, 4 queued`."""
+    found = grouped(counts)
+    said = [Text(f"{found[group]} {group}", _BARS[group][1]) for group in _MOVING if found[group]]
+    return Text(", ").join(said)
+
+
+def why(view: WorkflowView | StageView) -> Text | None:
+    """Why it waits, or ended as it did; None where there is nothing to say."""
+    waiting = view.waiting
+    if waiting is None:
+        return text(view.reason, "red" if view.state == "FAILED" else "dim") if view.reason else None
+    stage = "" if isinstance(view, StageView) else f"{waiting.stage}: "
+    return text(f"{stage}{waiting.message}", "yellow")
+
+
+class WorkflowTable(Columns):
+    """A list of workflows; ids are cut on a terminal, where any command takes the beginning of one."""
+
+    def __init__(self, workflows: Sequence[WorkflowView], now: datetime) -> None:
+        super().__init__(
+            (
+                Column("NAME", cut=True, whole=True),
+                Column("ID", whole=True),
+                Column("STATE", whole=True),
+                Column("DONE", right=True, whole=True),
+                Column("FAILED", rank=3, right=True),
+                Column("NOW", rank=2),
+                Column("TIME", rank=1, right=True),
+                Column("QUEUE", rank=5, cut=True),
+                Column("CREATED", rank=4),
+            )
         )
-    return table
+        self._views, self._now = workflows, now
+
+    def lines(self, width: int) -> Iterator[Text]:
+        """The table as lines of at most `width` cells."""
+        idents = [view.id for view in self._views]
+        shown = dict(zip(idents, idents, strict=True)) if width >= PIPED_WIDTH else short_ids(idents)
+        self.rows = []
+        for view in self._views:
+            found = grouped(view.counts)
+            took = (view.ended_at or self._now) - (view.started_at or view.created_at)
+            self.add(
+                text(view.name, "bold"),
+                text(shown[view.id]),
+                state_of(view),
+                f"{found['done']}/{view.tasks}",
+                str(found["failed"]),
+                moving(view.counts),
+                seconds(max(0.0, took.total_seconds())),
+                text(view.queue),
+                moment(view.created_at),
+                note=why(view),
+            )
+        return super().lines(width)
 
 
-def stage_table(stages: Iterable[StageView]) -> Table:
+def workflow_table(workflows: Sequence[WorkflowView], now: datetime) -> Columns:
+    """A list of workflows."""
+    return WorkflowTable(workflows, now)
+
+
+def stage_table(stages: Iterable[StageView]) -> Columns:
     """What each stage's tasks waited for and moved; seconds are sums over its tasks."""
-    table = plain_table(
-        "STAGE", "=STATE", ">DONE", ">RUNNING", ">FAILED", ">QUEUED", ">STAGING", ">RAN", ">LOCAL", ">MOVED", "REASON"
-    )  # fmt: skip
+    table = Columns(
+        (
+            Column("STAGE", cut=True, whole=True),
+            Column("STATE", whole=True),
+            Column("DONE", right=True, whole=True),
+            Column("FAILED", rank=4, right=True),
+            Column("NOW", rank=1),
+            Column("QUEUED", rank=5, right=True),
+            Column("STAGING", rank=6, right=True),
+            Column("RAN", right=True),
+            Column("LOCAL", rank=3, right=True),
+            Column("MOVED", rank=2, right=True),
+        )
+    )
     for view in stages:
         found = grouped(view.counts)
-        table.add_row(
-            text(view.name),
-            state_of(view, "\n"),
+        table.add(
+            text(view.name, "bold"),
+            state_of(view),
             f"{found['done']}/{view.width * view.members}",
-            str(found["running"]),
             str(found["failed"]),
+            moving(view.counts),
             seconds(view.queued_seconds),
             seconds(view.staging_seconds),
             seconds(view.running_seconds),
             size(view.bytes_local),
             size(view.bytes_moved),
-            text(view.reason),
+            note=why(view),
         )
     return table
 
 
-def task_table(tasks: Iterable[TaskView]) -> Table:
+def task_table(tasks: Iterable[TaskView]) -> Columns:
     """A list of tasks."""
-    table = plain_table(
-        "STAGE", ">INDEX", "ROLE", "ITEM", "=STATE", "QOS", ">TRY", "NODE", ">EXIT", ">RAN", ">LOCAL", ">MOVED", "REASON"
-    )  # fmt: skip
+    table = Columns(
+        (
+            Column("STAGE", cut=True, whole=True),
+            Column("INDEX", right=True, whole=True),
+            Column("ROLE", rank=5, cut=True),
+            Column("ITEM", rank=4, cut=True),
+            Column("STATE", whole=True),
+            Column("QOS", rank=9),
+            Column("TRY", rank=3, right=True),
+            Column("NODE", rank=1, cut=True),
+            Column("EXIT", rank=2, right=True),
+            Column("RAN", rank=2, right=True),
+            Column("LOCAL", rank=7, right=True),
+            Column("MOVED", rank=6, right=True),
+        )
+    )
     for view in tasks:
         ran = ""
         if view.started_at is not None and view.ended_at is not None:
             ran = seconds((view.ended_at - view.started_at).total_seconds())
-        table.add_row(
-            text(view.stage),
+        table.add(
+            text(view.stage, "bold"),
             str(view.index),
             text(view.role),
             text(view.item or ""),
@@ -258,7 +352,7 @@ def task_table(tasks: Iterable[TaskView]) -> Table:
             ran,
             size(view.bytes_local),
             size(view.bytes_moved),
-            text(view.reason),
+            note=text(view.reason, "dim") if view.reason else None,
         )
     return table
 
@@ -317,15 +411,27 @@ def _node_state(view: NodeView) -> Text:
     return Text("yes", "green") if view.ready else Text("no", "bold red")
 
 
-def node_table(nodes: Iterable[NodeView]) -> Table:
+def node_table(nodes: Iterable[NodeView]) -> Columns:
     """A list of nodes: used of allocatable, and what their caches hold and moved."""
-    table = plain_table(
-        "NODE", "=READY", "RACK", ">TASKS", ">CPU", ">MEMORY", ">GPU", ">CACHE", ">DATASETS", ">IN", ">OUT"
+    table = Columns(
+        (
+            Column("NODE", cut=True, whole=True),
+            Column("READY", whole=True),
+            Column("RACK", rank=6, cut=True),
+            Column("TASKS", right=True, whole=True),
+            Column("CPU", right=True, whole=True),
+            Column("MEMORY", right=True, whole=True),
+            Column("GPU", right=True),
+            Column("CACHE", rank=1, right=True),
+            Column("DATASETS", rank=4, right=True),
+            Column("IN", rank=2, right=True),
+            Column("OUT", rank=3, right=True),
+        )
     )
     for view in nodes:
         has, used = view.allocatable, view.used
         gpu = f"{cores(used.get('gpu', 0))}/{cores(has['gpu'])}" if has.get("gpu") else ""
-        table.add_row(
+        table.add(
             text(view.name),
             _node_state(view),
             text(view.rack),

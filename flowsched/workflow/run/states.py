@@ -5,6 +5,7 @@ Numbers are what the arrays and the database hold: never renumber, only add.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum, StrEnum
 from typing import Final
 
@@ -50,3 +51,49 @@ class RunState(StrEnum):
     def terminal(self) -> bool:
         """Whether nothing will happen any more (but for a user's `retry`)."""
         return self in (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.SKIPPED)
+
+
+class ReportedState(StrEnum):
+    """The state of a stage or a workflow as clients are told it: of one in `RunState.RUNNING`, how far its tasks have come."""
+
+    PENDING = "PENDING"  #: nothing of it is ready: other stages must end first, or the service has not looked at it yet
+    QUEUED = "QUEUED"  #: tasks are ready, and none has a node
+    STAGING = "STAGING"  #: no task has started; the inputs of some are being copied to their nodes
+    STARTING = "STARTING"  #: no task runs; some have a node, and their pods are being started
+    RUNNING = "RUNNING"  #: at least one task runs
+    PAUSED = "PAUSED"
+    CANCELLING = "CANCELLING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    SKIPPED = "SKIPPED"
+
+    @property
+    def stored(self) -> RunState:
+        """The state under which the database has it."""
+        live = (ReportedState.QUEUED, ReportedState.STAGING, ReportedState.STARTING)
+        return RunState.RUNNING if self in live else RunState(self.value)
+
+
+#: The states of tasks by which a live stage or workflow is in a reported state, the furthest first.
+TASKS_IN: Final[Mapping[ReportedState, tuple[TaskState, ...]]] = {
+    ReportedState.RUNNING: (TaskState.RUNNING, TaskState.RELEASING),
+    ReportedState.STARTING: (TaskState.PIPELINED, TaskState.ALLOCATED, TaskState.BINDING, TaskState.BOUND),
+    ReportedState.STAGING: (TaskState.STAGING,),
+    ReportedState.QUEUED: (TaskState.QUEUED,),
+}
+
+
+def reported_state(state: RunState, counts: Mapping[str, int]) -> ReportedState:
+    """The state that clients are told.
+
+    Args:
+        state: What is stored.
+        counts: Tasks by the name of their state.
+    """
+    if state is not RunState.RUNNING:
+        return ReportedState(state.value)
+    for reported, tasks in TASKS_IN.items():
+        if any(counts.get(task.name) for task in tasks):
+            return reported
+    return ReportedState.PENDING if counts.get(TaskState.PENDING.name) else ReportedState.RUNNING

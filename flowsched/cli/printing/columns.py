@@ -1,0 +1,134 @@
+"""A table that fits its terminal: columns without content are left out, then the least important ones, then names are cut.
+
+Into a pipe everything is written, one line a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+#: A pipe has no width: a table is as wide as what it holds.
+PIPED_WIDTH: Final = 10_000
+_GAP: Final = 2
+#: Of a column that may be cut at least so many cells are shown.
+_LEAST: Final = 12
+#: Cells that say nothing: a column of nothing else is left out.
+_EMPTY: Final = frozenset({"", "0", "0 B", "0.0s"})
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column.
+
+    Args:
+        head: Its title.
+        rank: 0 = always shown; where there is too little room, the columns of the highest rank go first.
+        right: Aligned to the right: numbers.
+        cut: Its cells may be cut, with an ellipsis. Half a number or half a state would say something else.
+        whole: Shown even where no row has anything in it.
+    """
+
+    head: str
+    rank: int = 0
+    right: bool = False
+    cut: bool = False
+    whole: bool = False
+
+
+@dataclass(slots=True)
+class Columns:
+    """A table of texts; a row may have a note, which stands below it, or at its end in a pipe."""
+
+    columns: Sequence[Column]
+    note: str = "REASON"  #: the title of notes in a pipe
+    rows: list[tuple[list[Text], Text | None]] = field(default_factory=list)
+
+    def add(self, *cells: Text | str, note: Text | None = None) -> None:
+        """Add a row, a cell for each column."""
+        made = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
+        if len(made) != len(self.columns):
+            raise ValueError(f"{len(made)} cells, expected {len(self.columns)}")
+        self.rows.append((made, note if note is not None and note.plain else None))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The lines at the width of a console."""
+        yield from self.lines(options.max_width)
+
+    def lines(self, width: int) -> Iterator[Text]:
+        """The table as lines of at most `width` cells."""
+        piped = width >= PIPED_WIDTH
+        shown = self._shown(width, piped)
+        widths = self._widths(shown, width)
+        heads = [Text(self.columns[at].head, "bold") for at in shown]
+        noted = piped and any(note is not None for _, note in self.rows)
+        yield self._line(heads, shown, widths, Text(self.note, "bold") if noted else None)
+        for cells, note in self.rows:
+            yield self._line([cells[at] for at in shown], shown, widths, note if piped else None)
+            if note is not None and not piped:
+                below = Text("  ", no_wrap=True).append_text(note.copy())
+                below.truncate(width, overflow="ellipsis")
+                yield below
+
+    def _shown(self, width: int, piped: bool) -> list[int]:
+        """The numbers of the columns that are shown."""
+        shown = [at for at, column in enumerate(self.columns) if piped or column.whole or self._says(at)]
+        ranked = sorted((at for at in shown if self.columns[at].rank), key=lambda at: self.columns[at].rank)
+        dropped: list[int] = []
+        while not piped and ranked and self._room(shown, least=True) > width:
+            dropped.append(ranked.pop())
+            shown.remove(dropped[-1])
+        for at in reversed(dropped):  # a narrow one may fit where a wide one before it did not
+            if self._room([*shown, at], least=False) <= width:
+                shown.append(at)
+        return sorted(shown)
+
+    def _says(self, at: int) -> bool:
+        return not self.rows or any(cells[at].plain.strip() not in _EMPTY for cells, _ in self.rows)
+
+    def _full(self, at: int) -> int:
+        """The cells that a column needs to show everything."""
+        return max(cell_len(self.columns[at].head), *(cell_len(cells[at].plain) for cells, _ in self.rows), 0)
+
+    def _room(self, shown: Sequence[int], *, least: bool) -> int:
+        """The cells of a line with these columns. `least`: with those cut that may be."""
+        cut = _LEAST if least else PIPED_WIDTH
+        needs = (min(self._full(at), cut) if self.columns[at].cut else self._full(at) for at in shown)
+        return sum(needs) + _GAP * (len(shown) - 1)
+
+    def _widths(self, shown: Sequence[int], width: int) -> list[int]:
+        """The cells of each column; what is too wide is taken from the widest that may be cut."""
+        widths = [self._full(at) for at in shown]
+        over = self._room(shown, least=False) - width
+        while over > 0:
+            cuts = [i for i, at in enumerate(shown) if self.columns[at].cut and widths[i] > _LEAST]
+            if not cuts:
+                break
+            widths[max(cuts, key=lambda i: widths[i])] -= 1
+            over -= 1
+        return widths
+
+    def _line(
+        self, cells: Sequence[Text], shown: Sequence[int], widths: Sequence[int], note: Text | None
+    ) -> Text:
+        made = Text(no_wrap=True, overflow="ignore")
+        for place, (cell, at, wide) in enumerate(zip(cells, shown, widths, strict=True)):
+            last = place == len(shown) - 1 and note is None
+            text = cell.copy()
+            if self.columns[at].cut:
+                text.truncate(wide, overflow="ellipsis")
+            space = " " * (wide - cell_len(text.plain))
+            made.append(" " * _GAP if place else "")
+            if self.columns[at].right:
+                made.append(space).append_text(text)
+            else:
+                made.append_text(text).append("" if last else space)
+        if note is not None:
+            made.append(" " * _GAP).append_text(note)
+        made.rstrip()
+        return made

@@ -1,0 +1,227 @@
+"""`flowsched.SyncClient`: the client for notebooks and programs without an event loop. Its calls return when they are done.
+
+An event loop runs in a thread of its own, so it works where another loop runs already (Jupyter).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias, TypeVar
+
+from flowsched.client.building import Workflow
+from flowsched.client.calls import Client, Run
+from flowsched.workflow.views import (
+    EventView,
+    ExplanationView,
+    NodeView,
+    QueueView,
+    StageView,
+    TaskView,
+    WorkflowView,
+)
+
+T = TypeVar("T")
+#: The class has a method called `list`.
+Stages: TypeAlias = list[StageView]
+Explanations: TypeAlias = list[ExplanationView]
+Nodes: TypeAlias = list[NodeView]
+Queues: TypeAlias = list[QueueView]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRun:
+    """One accepted workflow, as `Run`."""
+
+    id: str
+    created: bool  #: False: the same document had been accepted under the same key before
+    client: SyncClient = field(repr=False, compare=False)
+
+    def view(self) -> WorkflowView:
+        """How it is now."""
+        return self.client.get(self.id)
+
+    def wait(self, timeout: float | None = None, *, check: bool = False) -> WorkflowView:
+        """Wait until it has ended; see `Run.wait`."""
+        return self.client.wait(self.id, timeout, check=check)
+
+    def stages(self) -> list[StageView]:
+        """Its stages."""
+        return self.client.stages(self.id)
+
+    def logs(self, stage: str, index: int = 0) -> str:
+        """What one of its tasks wrote to stdout."""
+        return self.client.logs(self.id, stage, index)
+
+    def explain(self, stage: str | None = None, index: int | None = None) -> list[ExplanationView]:
+        """Why what does not run does not run."""
+        return self.client.explain(self.id, stage, index)
+
+    def cancel(self, reason: str | None = None) -> WorkflowView:
+        """Stop it."""
+        return self.client.cancel(self.id, reason)
+
+
+class SyncClient:
+    """Talks to one service. A context manager; without `with`, `close` ends its thread, or the program does.
+
+    Each method does what the method of that name of `flowsched.Client` does, and raises what it raises. Ctrl-C ends a call.
+
+    Args:
+        url: Where the service listens; None = FLOWSCHED_SERVER, else http://127.0.0.1:8470.
+        token: Its token; None = FLOWSCHED_TOKEN, else the one of a service that this user runs on this machine.
+        timeout: Seconds for one request.
+    """
+
+    def __init__(self, url: str | None = None, token: str | None = None, timeout: float = 30.0) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="flowsched-client", daemon=True)
+        self._thread.start()
+        self._client = self._do(_made(url, token, timeout))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections. A second time does nothing."""
+        if self._loop.is_closed():
+            return
+        self._do(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def submit(
+        self, workflow: Workflow | Mapping[str, Any] | bytes | Path, *, idempotency_key: str | None = None
+    ) -> SyncRun:
+        """Hand in a workflow. When this returns it is durably accepted."""
+        run = self._do(self._client.submit(workflow, idempotency_key=idempotency_key))
+        return SyncRun(run.id, run.created, self)
+
+    def wait(self, workflow: str, timeout: float | None = None, *, check: bool = False) -> WorkflowView:
+        """Wait until a workflow has ended; see `Run.wait`."""
+        return self._do(Run(workflow, False, self._client).wait(timeout, check=check))
+
+    def get(self, workflow: str) -> WorkflowView:
+        """One workflow."""
+        return self._do(self._client.get(workflow))
+
+    def list(
+        self,
+        *,
+        state: str | None = None,
+        name: str | None = None,
+        queue: str | None = None,
+        label: str | None = None,
+        ref: str | None = None,
+    ) -> Iterator[WorkflowView]:
+        """Workflows, newest first."""
+        return self._each(self._client.list(state=state, name=name, queue=queue, label=label, ref=ref))
+
+    def stages(self, workflow: str) -> Stages:
+        """All stages of a workflow."""
+        return self._do(self._client.stages(workflow))
+
+    def tasks(
+        self, workflow: str, *, stage: str | None = None, state: str | None = None
+    ) -> Iterator[TaskView]:
+        """Tasks by stage and index."""
+        return self._each(self._client.tasks(workflow, stage=stage, state=state))
+
+    def task(self, workflow: str, stage: str, index: int = 0) -> TaskView:
+        """One task with its attempts and outputs."""
+        return self._do(self._client.task(workflow, stage, index))
+
+    def events(self, workflow: str, after: int = 0, *, follow: bool = False) -> Iterator[EventView]:
+        """What happened in a workflow after event `after`, and with `follow` what happens, until it has ended."""
+        return self._each(self._client.events(workflow, after, follow=follow))
+
+    def logs(
+        self, workflow: str, stage: str, index: int = 0, *, stream: Literal["stdout", "stderr"] = "stdout"
+    ) -> str:
+        """What a task wrote, as text."""
+        pieces = self._each(self._client.logs(workflow, stage, index, stream=stream))
+        return b"".join(pieces).decode("utf-8", "replace")
+
+    def output(self, workflow: str, stage: str, index: int, name: str) -> bytes:
+        """The bytes of an output; a folder is a tar file."""
+        return b"".join(self._each(self._client.output(workflow, stage, index, name)))
+
+    def download(self, workflow: str, stage: str, index: int, name: str, path: str | Path) -> Path:
+        """Save an output."""
+        return self._do(self._client.download(workflow, stage, index, name, Path(path)))
+
+    def explain(self, workflow: str, stage: str | None = None, index: int | None = None) -> Explanations:
+        """Why what does not run does not run; of one task, also why it went to its node."""
+        return self._do(self._client.explain(workflow, stage, index))
+
+    def cancel(self, workflow: str, reason: str | None = None) -> WorkflowView:
+        """Stop a workflow."""
+        return self._do(self._client.cancel(workflow, reason))
+
+    def pause(self, workflow: str, reason: str | None = None) -> WorkflowView:
+        """Start nothing new of a workflow; what runs goes on."""
+        return self._do(self._client.pause(workflow, reason))
+
+    def resume(self, workflow: str, reason: str | None = None) -> WorkflowView:
+        """Take back a pause."""
+        return self._do(self._client.resume(workflow, reason))
+
+    def retry(self, workflow: str, reason: str | None = None) -> WorkflowView:
+        """Try again what failed."""
+        return self._do(self._client.retry(workflow, reason))
+
+    def nodes(self) -> Nodes:
+        """All nodes."""
+        return self._do(self._client.nodes())
+
+    def queues(self) -> Queues:
+        """All queues."""
+        return self._do(self._client.queues())
+
+    def put_queue(self, name: str, **settings: Any) -> QueueView:
+        """Create or change a queue."""
+        return self._do(self._client.put_queue(name, **settings))
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine that runs in the thread."""
+        found = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return found.result()
+        except BaseException:
+            found.cancel()
+            raise
+
+    def _each(self, source: AsyncIterator[T]) -> Iterator[T]:
+        """What an asynchronous iterator gives, one by one as it is asked for."""
+        try:
+            while True:
+                found = self._do(_next(source))
+                if not found:
+                    return
+                yield found[0]
+        finally:
+            close = getattr(source, "aclose", None)
+            if close is not None and not self._loop.is_closed():
+                self._do(close())
+
+
+async def _made(url: str | None, token: str | None, timeout: float) -> Client:
+    return Client(url, token, timeout)
+
+
+async def _next(source: AsyncIterator[T]) -> tuple[T, ...]:
+    """The next value, or nothing at the end: a task may not end with StopAsyncIteration."""
+    try:
+        return (await anext(source),)
+    except StopAsyncIteration:
+        return ()

@@ -1,0 +1,62 @@
+"""The first thing that keeps a workflow from running, which every list shows."""
+
+from __future__ import annotations
+
+from flowsched.engine.explain import Explanation, explain, first_reason, stage_reason
+from tests.engine.scene import Scene, node
+
+
+def _stage(name: str, cpu: int, **more: object) -> dict[str, object]:
+    return {"name": name, "command": ["x"], "resources": {"cpu": cpu}, **more}
+
+
+def _first(scene: Scene, workflow: str) -> Explanation | None:
+    return first_reason(scene.state, scene.runs[workflow], scene.now)
+
+
+def test_a_workflow_that_waits_for_room_says_so() -> None:
+    """And once it runs there is nothing to say, although more of its tasks wait."""
+    scene = Scene(node(cpu=4))
+    scene.submit("v", _stage("a", 4))
+    scene.submit("w", _stage("b", 3, scatter={"count": 5}))
+    told = _first(scene, "w")
+    assert told is not None
+    assert (told.stage, told.tasks, told.code, told.permanent) == ("b", 5, "Insufficient", False)
+    scene.end("fs-v-a-0-0")
+    scene.start("fs-w-b-0-0")
+    assert _first(scene, "w") is None
+    of_stage = stage_reason(scene.state, scene.runs["w"], scene.runs["w"].stages[0], scene.now)
+    assert of_stage is not None
+    assert (of_stage.tasks, of_stage.code) == (4, "Insufficient")
+
+
+def test_what_never_ends_by_itself_is_told_of_a_workflow_that_runs() -> None:
+    """One stage runs; another asks for more than any node has."""
+    scene = Scene(node(cpu=4))
+    scene.submit("w", _stage("a", 1), _stage("b", 64))
+    scene.start("fs-w-a-0-0")
+    told = _first(scene, "w")
+    assert told is not None
+    assert (told.stage, told.code, told.permanent) == ("b", "LargerThanNode", True)
+
+
+def test_a_stage_that_waits_for_others_names_them() -> None:
+    """Of the workflow that is no reason: the others run."""
+    scene = Scene(node(cpu=4))
+    scene.submit("w", _stage("a", 1), _stage("b", 1, needs=["a"]))
+    scene.start("fs-w-a-0-0")
+    run = scene.runs["w"]
+    told = stage_reason(scene.state, run, run.stages[1], scene.now)
+    assert told is not None
+    assert (told.code, told.message) == ("WaitingForParents", "waits for a (0 of 1 shards done)")
+    assert _first(scene, "w") is None
+
+
+def test_it_is_what_explain_says_first() -> None:
+    """The same code and message as the whole explanation has for that stage."""
+    scene = Scene(node(cpu=2))
+    scene.submit("v", _stage("a", 2))
+    scene.submit("w", _stage("b", 2, scatter={"count": 3}))
+    told, whole = _first(scene, "w"), explain(scene.state, scene.runs["w"], scene.now, forecast=False)
+    assert told is not None
+    assert (told.code, told.message, told.tasks) == (whole[0].code, whole[0].message, whole[0].tasks)
