@@ -52,11 +52,12 @@ async def test_lists_pass_their_filters_on(api: TestClient, service: FakeService
         "queue": "q",
         "label": "a=b=c",
         "run": "r1",
+        "ref": "w1",
         "limit": "7",
         "page_token": "0",
     }
     answer = await api.get("/api/v1/workflows", params=query)
-    assert [view["id"] for view in (await answer.json())["workflows"]] == ["wf1"]
+    assert (await answer.json())["workflows"] == []  # no id begins so
     await api.get("/api/v1/workflows")
     await api.get("/api/v1/workflows/wf1/tasks", params={"stage": "align", "state": "RUNNING", "limit": "1"})
     assert service.asked == [
@@ -66,6 +67,7 @@ async def test_lists_pass_their_filters_on(api: TestClient, service: FakeService
             "queue": "q",
             "label": "a=b=c",
             "run": "r1",
+            "ref": "w1",
             "limit": 7,
             "page_token": "0",
         },
@@ -75,6 +77,7 @@ async def test_lists_pass_their_filters_on(api: TestClient, service: FakeService
             "queue": None,
             "label": None,
             "run": None,
+            "ref": None,
             "limit": 100,
             "page_token": None,
         },
@@ -152,10 +155,10 @@ async def test_all_faults_of_a_query_are_named_at_once(api: TestClient) -> None:
     found = {fault["path"]: (fault["found"], fault["expected"]) for fault in (await answer.json())["faults"]}
     assert found == {
         "?limit": ("'0'", "int >= 1"),
-        "?limt": ("an unknown parameter", "one of label, limit, name, page_token, queue, run, state"),
+        "?limt": ("an unknown parameter", "one of label, limit, name, page_token, queue, ref, run, state"),
         "?state": (
             "'running'",
-            "one of CANCELLED, CANCELLING, FAILED, PAUSED, PENDING, RUNNING, SKIPPED, SUCCEEDED",
+            "one of CANCELLED, CANCELLING, FAILED, PAUSED, PENDING, QUEUED, RUNNING, SKIPPED, STAGING, STARTING, SUCCEEDED",
         ),
         "?name": ("2 values", "one value"),
         "?page_token": (r"'\x00'", "text without control characters"),
@@ -167,7 +170,7 @@ async def test_the_text_null_is_no_filter_that_was_left_out(api: TestClient) -> 
     answer = await api.get("/api/v1/workflows?state=null")
     assert answer.status == 400
     (fault,) = (await answer.json())["faults"]
-    expected = "one of CANCELLED, CANCELLING, FAILED, PAUSED, PENDING, RUNNING, SKIPPED, SUCCEEDED"
+    expected = "one of CANCELLED, CANCELLING, FAILED, PAUSED, PENDING, QUEUED, RUNNING, SKIPPED, STAGING, STARTING, SUCCEEDED"
     assert fault == {"path": "?state", "found": "'null'", "expected": expected}
     assert (await api.get("/api/v1/workflows?name=null")).status == 200
 

@@ -77,7 +77,7 @@ async def test_fault_25_a_webhook_that_does_not_answer_is_waited_for(
             return next((each.message for each in found if "failed calling webhook" in each.message), "")
 
         assert await running.until(told)
-        assert (await running.service.workflow(made.id)).state == "RUNNING"
+        assert (await running.service.workflow(made.id)).state == "STARTING"
         at_create.slow = False
         assert (await running.ended(made.id)).state == "SUCCEEDED"
         assert set(await attempts(running, made.id)) == {(0, "")}
