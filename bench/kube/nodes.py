@@ -7,9 +7,9 @@ kubectl's means: `nodeName` set, an init container and an empty volume that it s
 for), the same image, command and requests, half of them on each node. The init container runs `true` of the task's image, or
 starts Python in flowsched's image, as whatever fetches a pod's inputs has to.
 
-Both sides clean up: a raw pod is deleted 2 s after its start, as pod garbage collectors (of Argo, of Jobs with a TTL) and flowsched
-do; `--keep` leaves the raw ones until the turn has ended. Both have the security context that the `restricted` level asks for, which
-the chart's namespace of tasks enforces; `--unconfined` lets the raw ones do without.
+Both sides clean up: a raw pod is deleted 2 s after its start, as the collectors of Argo, of Jobs with a TTL, and of flowsched do;
+`--keep` leaves the raw ones until the turn has ended. Both have the security context of the level `restricted`, which the chart's
+namespace of tasks enforces; `--unconfined` lets the raw ones do without.
 
 A task says that it runs by a connection to this program, so no clock but this one's counts. One task: seconds from the request to
 the connection, in turns, medians. Many: tasks/s from the first request to the last connection, in turns.

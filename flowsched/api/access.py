@@ -45,8 +45,10 @@ def check_token(token: str, authorization: str) -> None:
     offered = _password(given) if scheme.lower() == "basic" else _text(given)
     wanted = token.encode("utf-8", "surrogateescape")
     same = hmac.compare_digest(offered or b"", wanted)
-    if scheme.lower() not in ("basic", "bearer") or offered is None or not same:
+    if scheme.lower() not in ("basic", "bearer") or offered is None:
         raise Unauthorized("Send the header `Authorization: Bearer <token>` with this server's token")
+    if not same:
+        raise Unauthorized("The token of the header `Authorization` is not this server's")
 
 
 def _text(given: str) -> bytes:

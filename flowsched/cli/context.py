@@ -148,11 +148,11 @@ def tell(error: Exception) -> None:
         ),
         (
             errors.NotFound,
-            "`flowsched ls` lists the workflows of this server, `flowsched show ID` the stages and tasks of one",
+            "`flowsched ls` lists the workflows of this server" if "no workflow" in str(error) else "",
         ),
         (errors.Unavailable, "start one with `flowsched serve`, or name another: --server URL"),
     ):
-        if isinstance(error, kind):
+        if step and isinstance(error, kind):
             say(f"  next: {step}")
 
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Literal
 
 from rich.live import Live
 
@@ -23,7 +23,7 @@ from flowsched.cli.printing import output, render, terminal_text
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
 from flowsched.errors import Conflict, NotFound
-from flowsched.workflow.views import EventView, StageView, WaitingView, WorkflowView
+from flowsched.workflow.views import EventView, StageView, TaskView, WaitingView, WorkflowView
 
 #: How often progress is asked for.
 LOOK_S: Final = 0.4
@@ -256,19 +256,39 @@ async def logs(
 ) -> int:
     """`flowsched logs`: bytes as they are into a pipe, harmless text onto a terminal."""
     kept = terminal_text.LogText() if sys.stdout.isatty() else None
+    stream: Literal["stdout", "stderr"] = "stderr" if errors else "stdout"
+    written = 0
     try:
         async with _interruptible():
-            source = client.logs(
-                ident, stage, index, stream="stderr" if errors else "stdout", attempt=attempt, follow=follow
-            )
-            async for chunk in source:
+            async for chunk in client.logs(
+                ident, stage, index, stream=stream, attempt=attempt, follow=follow
+            ):
+                written += len(chunk)
                 _write(chunk, kept)
     except Interrupted:
         return INTERRUPTED
     if kept is not None:
         sys.stdout.write(kept.feed(b"", final=True))
     sys.stdout.flush()
-    return DONE
+    return (
+        DONE
+        if written
+        else await _wrote_nothing(client, await client.task(ident, stage, index), ident, stream)
+    )
+
+
+async def _wrote_nothing(client: Client, task: TaskView, ident: str, stream: str) -> int:
+    """Say why a log is empty: the task has not run, or it wrote nothing there."""
+    name = f"{task.stage}[{task.index}]"
+    if task.attempts:
+        other = (
+            "--stderr shows the other stream" if stream == "stdout" else "without --stderr: the other stream"
+        )
+        say(f"{name} is {task.state} and has written nothing to {stream} ({other})")
+        return DONE
+    told = [each.message for each in await client.explain(ident, task.stage) if each.state == task.state]
+    complain(f"{name} has not run: it is {task.state}" + "".join(f"; {why}" for why in told[:1]))
+    return FAILED
 
 
 def _write(chunk: bytes, kept: terminal_text.LogText | None) -> None:

@@ -47,7 +47,7 @@ from flowsched.store.writer import GroupWriter
 from flowsched.workflow.returned import added, as_totals
 from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.run.states import ReportedState, RunState, TaskState
-from flowsched.workflow.spec import StageSpec
+from flowsched.workflow.spec import StageSpec, WorkflowSpec
 from flowsched.workflow.views import (
     EventView,
     ExplanationView,
@@ -131,6 +131,17 @@ class Whereabouts:
 
 
 # ---- the service ----
+
+
+#: So many stages are named where one is asked for that is none.
+_STAGES_NAMED: Final = 20
+
+
+def no_stage(workflow: str, stage: str, spec: WorkflowSpec) -> str:
+    """What to say where a workflow has no stage of that name."""
+    names = ", ".join(each.name for each in spec.stages[:_STAGES_NAMED])
+    more = f" and {len(spec.stages) - _STAGES_NAMED} more" if len(spec.stages) > _STAGES_NAMED else ""
+    return f"workflow {workflow} has no stage {stage!r}; it has {names}{more}"
 
 
 COMMANDS: Final = ("cancel", "pause", "resume", "retry")
@@ -361,7 +372,7 @@ class Service:
         spec = await self._documents.spec(workflow)
         numbers = {each.name: number for number, each in enumerate(spec.stages)}
         if stage is not None and stage not in numbers:
-            raise NotFound(f"workflow {workflow} has no stage {stage!r}")
+            raise NotFound(no_stage(workflow, stage, spec))
         wanted = views.task_state(state)
         limit = max(1, min(limit, 1000))
         at_stage, at_index = views.task_position(page_token)
@@ -480,7 +491,7 @@ class Service:
                 if not 0 <= index < each.tasks:
                     raise NotFound(f"stage {stage!r} has tasks 0 to {each.tasks - 1}, not {index}")
                 return number, each
-        raise NotFound(f"workflow {workflow} has no stage {stage!r}")
+        raise NotFound(no_stage(workflow, stage, spec))
 
     async def explain(
         self, workflow: str, *, stage: str | None = None, index: int | None = None

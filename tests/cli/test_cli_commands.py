@@ -454,3 +454,19 @@ def test_one_queue_is_shown(flowsched: Run, far: Far) -> None:
     missing = flowsched("queue", "show", "day")
     assert missing.exit_code == 2
     assert "there is no queue 'day'; there are" in missing.stderr
+
+
+def test_an_empty_log_says_why(flowsched: Run, far: Far) -> None:
+    """A task that has not run is an error; one that wrote to the other stream is not."""
+    workflow = far.service.add()
+    far.service.log = {"stdout": b"", "stderr": b"oh\n"}
+    far.service.task_views = [task_view("align", 0), task_view("align", 1, state="QUEUED", attempts=[])]
+    silent = flowsched("logs", workflow, "align")
+    assert (silent.exit_code, silent.stdout) == (0, "")
+    assert (
+        "align[0] is RUNNING and has written nothing to stdout (--stderr shows the other stream)"
+        in silent.stderr
+    )
+    waits = flowsched("logs", workflow, "align", "1")
+    assert waits.exit_code == 1
+    assert "align[1] has not run: it is QUEUED" in waits.stderr
