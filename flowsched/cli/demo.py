@@ -7,6 +7,7 @@ through the public API.
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import shutil
@@ -54,6 +55,11 @@ class Cluster:
 
     arguments: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_genomics(self) -> bool:
+        """Whether its tasks find pysam: on this machine, if the extra `genomics` is installed."""
+        return bool(self.arguments) or importlib.util.find_spec("pysam") is not None
 
 
 VIRTUAL_NODES: Final = Cluster()
@@ -171,7 +177,7 @@ async def main(options: Options) -> int:
     console = Console()
     root = Path(tempfile.mkdtemp(prefix="flowsched-demo-"))
     begun = time.monotonic()
-    introduce(console, root, "virtual")
+    introduce(console, root, "virtual", genomics=VIRTUAL_NODES.has_genomics)
     only = options.policy
     good = True
     if only in (None, "flowsched"):
@@ -186,24 +192,29 @@ async def main(options: Options) -> int:
     return 0 if good else 1
 
 
-def introduce(console: Console, root: Path, kind: str) -> None:
-    """Say what the demonstration submits, and to what kind of nodes."""
+def introduce(console: Console, root: Path, kind: str, *, genomics: bool = True) -> None:
+    """Say what the demonstration submits, and to what kind of nodes; without `genomics` also what is missing for the rest."""
     console.print(
         Text.assemble(
             ("flowsched demo", "bold"),
             f": {NODES} {kind} nodes of {CPU} cores on this machine, a new SQLite file in {root}",
         )
     )
+    calling = "real variant calling (NA18507) and " if genomics else ""
     console.print(
-        f"Submitting real variant calling (NA18507) and {GANGS} training gangs of 2 ps + 4 workers, {GANG_CORES} cores each:"
+        f"Submitting {calling}{GANGS} training gangs of 2 ps + 4 workers, {GANG_CORES} cores each:"
         f" there is room for one and a half.\n"
     )
+    if not genomics:
+        console.print(
+            "Left out: real variant calling, which needs pysam: pip install 'flowsched[genomics]'\n", markup=False
+        )
 
 
 def _next_steps(root: Path) -> tuple[str, ...]:
-    document = share("workflows", "variant-calling.json")
+    first = "variant-calling.json" if VIRTUAL_NODES.has_genomics else "fan-out.json"
     return (
-        f"flowsched run {_short(document)}",
+        f"flowsched run {_short(share('workflows', first))}",
         f"flowsched serve --root {root} --nodes {NODES} --cpu {CPU} --memory {MEMORY}   # then, beside it:",
         "flowsched ls      flowsched show ID      flowsched explain ID      flowsched logs ID STAGE",
         "flowsched demo --kill 3   # the same while the service is killed three times",
@@ -237,7 +248,7 @@ async def scheduled(
         cluster: What the service runs pods on.
     """
     async with service(root, "flowsched", cluster) as (serving, client):
-        runs = [await client.submit(share("workflows", "variant-calling.json"))]
+        runs = [await client.submit(share("workflows", "variant-calling.json"))] if cluster.has_genomics else []
         gang = gang_document()
         runs += [await client.submit(gang | {"name": f"train-{number + 1}"}) for number in range(GANGS)]
         killer = asyncio.create_task(_killer(serving, kill))
@@ -340,6 +351,10 @@ async def _report(console: Console, client: Any, views: Sequence[Any]) -> None:
     from flowsched.cli.printing import render
 
     console.print(_outcomes(views))
+    for view in views:
+        if view.state == "FAILED":
+            said = f"  {view.name} failed: {view.reason}; `flowsched logs {view.id} STAGE INDEX --stderr` says more"
+            console.print(said, style="red", markup=False, soft_wrap=True)
     table = render.plain_table(
         "WORKFLOW", "STAGE", ">TASKS", ">QUEUED", ">STAGING", ">RAN", ">LOCAL", ">MOVED"
     )
