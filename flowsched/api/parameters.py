@@ -236,6 +236,11 @@ def _expected(message: str, kind: Any) -> str:
         for part in (schema, *schema.get("anyOf", ()), *components.values()):
             if "enum" in part:
                 return allowed(part["enum"])
+    if "matching regex" in message:
+        (schema,), _ = msgspec.json.schema_components([kind])
+        for part in (schema, *schema.get("anyOf", ())):
+            if part.get("examples"):
+                return "text such as " + " or ".join(map(str, part["examples"]))
     wanted = message.split(", got ")[0].removeprefix("Expected ").replace("`", "")
     return {"bool": "true or false", "int": "a whole number", "str": "text"}.get(wanted, wanted)
 

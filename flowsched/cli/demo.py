@@ -207,7 +207,8 @@ def introduce(console: Console, root: Path, kind: str, *, genomics: bool = True)
     )
     if not genomics:
         console.print(
-            "Left out: real variant calling, which needs pysam: pip install 'flowsched[genomics]'\n", markup=False
+            "Left out: real variant calling, which needs pysam: pip install 'flowsched[genomics]'\n",
+            markup=False,
         )
 
 
@@ -248,7 +249,9 @@ async def scheduled(
         cluster: What the service runs pods on.
     """
     async with service(root, "flowsched", cluster) as (serving, client):
-        runs = [await client.submit(share("workflows", "variant-calling.json"))] if cluster.has_genomics else []
+        runs = (
+            [await client.submit(share("workflows", "variant-calling.json"))] if cluster.has_genomics else []
+        )
         gang = gang_document()
         runs += [await client.submit(gang | {"name": f"train-{number + 1}"}) for number in range(GANGS)]
         killer = asyncio.create_task(_killer(serving, kill))

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from flowsched.app import Settings
     from flowsched.cli.traces import Loaded, Replay, ReplayOptions, Report
 
+#: What shells and containers end with where a program is not found.
+_NOT_FOUND: Final = 127
 #: How a document in WDL begins, behind its comments.
 _WDL: Final = re.compile(
     rb"^\s*(version\s+(1\.\d|draft-\d|development)|(workflow|task)\s+\w+\s*\{)", re.MULTILINE
@@ -295,7 +297,8 @@ async def _failures(client: Client, view: WorkflowView) -> None:
         if number > FAILURES_SHOWN:
             say(f"\n… and more: `flowsched show {view.id} --tasks --state FAILED`")
             return
-        say(f"\n{_failure(task)}")
+        for line in _failure(await client.task(view.id, task.stage, task.index)):
+            say(line)
         for line in await following.log_tail(client, view.id, task.stage, task.index, LINES_SHOWN):
             say(f"  | {line}")
     if number == 0:
@@ -303,10 +306,23 @@ async def _failures(client: Client, view: WorkflowView) -> None:
             say(f"{reason.stage}: {reason.message}")
 
 
-def _failure(task: TaskView) -> str:
+def _failure(task: TaskView) -> list[str]:
+    """What became of a task that failed, and what may help."""
     code = "" if task.exit_code is None else f", exit code {task.exit_code}"
     told = task.reason and task.reason != f"exit code {task.exit_code}"
-    return f"{task.stage}[{task.index}] failed{code}" + (f": {task.reason}" if told else "")
+    last = task.attempts[-1] if task.attempts else None
+    message = f" ({last.message})" if last is not None and last.message else ""
+    lines = ["", f"{task.stage}[{task.index}] failed{code}" + (f": {task.reason}" if told else "") + message]
+    if task.reason == "OOMKilled":
+        lines.append(
+            '  next: ask for more memory, or "retry": {"attempts": 3, "memory_factor": 2} gives each attempt twice as much'
+        )
+    if task.exit_code == _NOT_FOUND and last is not None:
+        ignored = [image.name for image in last.images if not image.digest]
+        lines += [
+            f"  the image {name} was ignored: its programs are looked for on this machine" for name in ignored
+        ]
+    return lines
 
 
 def _next_steps(

@@ -21,6 +21,7 @@ from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.explain.idle import Cause
 from flowsched.scheduling.queues.deserved import deserved
 from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares, guaranteed
+from flowsched.scheduling.reasons import quantity
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.store.rows import AttemptRow, StageRow, StoredEvent, WorkflowRow
 from flowsched.workflow.graph import StageGraph
@@ -556,13 +557,15 @@ def warnings(tree: QueueTree, queue: Queue, axes: Sequence[str], total: Sequence
     for axis, (name, whole) in enumerate(zip(axes, total, strict=False)):
         own = (queue.guarantee or ())[axis : axis + 1]
         if own and own[0] > whole:
-            found.append(f"it is guaranteed {own[0]} of {name}, and the cluster has {whole}")
+            found.append(
+                f"it is guaranteed {quantity(name, own[0])}, and the cluster has {quantity(name, whole)}"
+            )
         elif queue.parent is None and own and own[0]:
             roots = {each.name for each in tree if each.parent is None}
             together = sum(guaranteed(tree, root, len(axes))[axis] for root in sorted(roots))
             if together > whole:
                 found.append(
-                    f"queues are guaranteed {together} of {name} together, and the cluster has {whole}"
+                    f"queues are guaranteed {quantity(name, together)} together, and the cluster has {quantity(name, whole)}"
                 )
     return found
 

@@ -19,10 +19,11 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from flowsched import errors
+from flowsched.cli import running
 from flowsched.cli.commands.app import app
 from flowsched.cli.commands.options import hoisted
 from flowsched.cluster.local.runner.cgroups import Base
-from flowsched.workflow.views import OutputView, StageView
+from flowsched.workflow.views import AttemptView, ImageView, OutputView, StageView
 
 Run = Callable[..., Any]
 
@@ -470,3 +471,27 @@ def test_an_empty_log_says_why(flowsched: Run, far: Far) -> None:
     waits = flowsched("logs", workflow, "align", "1")
     assert waits.exit_code == 1
     assert "align[1] has not run: it is QUEUED" in waits.stderr
+
+
+def test_a_failed_task_says_what_may_help(far: Far) -> None:
+    """Out of memory: what gives it more. Not found: that its image was ignored."""
+    attempt = AttemptView(
+        attempt=0, pod="p", node="n", bound_at=BEGIN, message="it used 300 MiB of memory and may use 256 MiB",
+        images=[ImageView(name="samtools:1")],
+    )  # fmt: skip
+    killed = task_view("align", 3, state="FAILED", exit_code=137, reason="OOMKilled", attempts=[attempt])
+    assert running._failure(killed) == [
+        "",
+        "align[3] failed, exit code 137: OOMKilled (it used 300 MiB of memory and may use 256 MiB)",
+        '  next: ask for more memory, or "retry": {"attempts": 3, "memory_factor": 2} gives each attempt twice as much',
+    ]
+    missing = task_view("align", 0, state="FAILED", exit_code=127, reason="exit code 127", attempts=[attempt])
+    assert running._failure(missing)[-1] == (
+        "  the image samtools:1 was ignored: its programs are looked for on this machine"
+    )
+
+
+def test_a_value_of_the_wrong_form_is_answered_with_an_example(flowsched: Run) -> None:
+    """Not with a pattern."""
+    assert "found 'bad', expected text such as key=value" in flowsched("ls", "--label", "bad").stderr
+    assert "text such as 90s or 5m" in flowsched("nodes", "drain", "n", "--grace", "soon").stderr

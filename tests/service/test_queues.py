@@ -47,7 +47,7 @@ async def test_queues_say_what_they_have_deserve_and_wait_for(tmp_path: Path) ->
         with pytest.raises(InvalidDocument, match="at most what lab has"):
             await put("lab.b", {"parent": "lab", "guarantee": {"cpu": 2}})
         huge = await put("huge", {"guarantee": {"cpu": 1_000_000}})
-        assert "it is guaranteed 1000000000 of cpu" in huge.warnings[0]
+        assert "it is guaranteed 1000000 CPU" in huge.warnings[0]
         submitted = await one.service.submit(document("a", 1, queue="lab.a", user="ann"))
         assert (await one.service.workflow(submitted.id)).user == "ann"
         await running(one, "lab.a", 1)

@@ -79,7 +79,10 @@ class DrainBody(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
         Annotated[
             str,
             msgspec.Meta(
-                description="What has not ended by then is taken away.", pattern=DURATION, max_length=32
+                description="What has not ended by then is taken away.",
+                pattern=DURATION,
+                max_length=32,
+                examples=["90s", "5m"],
             ),
         ]
         | Annotated[int, msgspec.Meta(ge=0, le=315_360_000)]

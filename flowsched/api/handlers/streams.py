@@ -41,6 +41,7 @@ class EventsQuery(Query, frozen=True, kw_only=True):
         str,
         msgspec.Meta(
             pattern="^(now|[0-9]{1,18})$",
+            examples=["now", "17"],
             description="Only events after this one, or `now`: only what happens from now on. `Last-Event-ID` wins.",
         ),
     ] = "0"

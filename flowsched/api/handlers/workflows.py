@@ -16,7 +16,10 @@ from flowsched.workflow.run.states import ReportedState
 LARGEST_PAGE: Final = 1000
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_PAGE, description="Most entries of one page.")]
-Label = Annotated[str, msgspec.Meta(pattern="^[^=]+=", description="Only with this label: `key=value`.")]
+Label = Annotated[
+    str,
+    msgspec.Meta(pattern="^[^=]+=", description="Only with this label: `key=value`.", examples=["key=value"]),
+]
 PageToken = Annotated[str, msgspec.Meta(description="`next_page_token` of the page before.")]
 TaskStateName = Annotated[
     Literal[

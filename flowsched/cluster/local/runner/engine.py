@@ -14,7 +14,7 @@ import time
 
 from . import kin
 from .records import Record
-from .task import StartError, Task
+from .task import StartError, Task, amount
 
 #: The engine's own command has so long to clear up behind a container that has ended.
 CLEAR_UP_S = 30.0
@@ -262,7 +262,7 @@ class InImage(Task):
             return (
                 137,
                 "OOMKilled",
-                f"the kernel ended a process of it: all of them together may use {limit} bytes",
+                f"the kernel ended a process of it: all of them together may use {amount(int(str(limit)))}",
             )
         said = last_line(f"{self.folder}/stderr")
         if self.engine.kind == "apptainer" and code == 255 and _FATAL.match(said):

@@ -278,6 +278,11 @@ def release_grace_s(folder: str) -> float | None:
         return None
 
 
+def amount(number: int) -> str:
+    """An amount of memory for people: whole MiB, or bytes where there are few."""
+    return f"{number >> 20} MiB" if number >= 10 << 20 else f"{number} bytes"
+
+
 def supervise(task: Task, wake: int) -> tuple[str, str]:
     """Wait for the task's end, or bring it about: (reason, message), both empty for an end of its own.
 
@@ -305,7 +310,10 @@ def supervise(task: Task, wake: int) -> tuple[str, str]:
             kin.signal_group(task.pid, signal.SIGTERM)
             kill_at = now + TIMEOUT_GRACE_S
         if not reason and task.is_beyond(used, memory):
-            reason, message = "OOMKilled", f"it used {used} bytes of memory and may use {memory}"
+            reason, message = (
+                "OOMKilled",
+                f"it used {amount(used)} of memory and may use {amount(memory)}",
+            )
             kill_at = now
         if reason and task.status is not None:
             break  # nothing is left but what the caller ends
