@@ -304,6 +304,10 @@ _SERVER: Final[tuple[Route[Any], ...]] = (
         _health("Which loop is stuck."), tag="server",
     ),
     Route(
+        "GET", "/metrics", pages.get_metrics, Policy.READ, "Metrics for Prometheus", Query,
+        _text("Counters, histograms and gauges in Prometheus' text format.", "text/plain"), tag="server",
+    ),
+    Route(
         "GET", "/readyz", pages.get_readyz, Policy.OPEN, "Is it ready?", Query,
         _health("What is missing."), tag="server",
     ),

@@ -241,6 +241,10 @@ class Facade(Protocol):
         """History after event `after` (-1: from now on), in batches; with `follow` what happens then, until `workflow` ends."""
         ...
 
+    async def metrics(self) -> bytes:
+        """Metrics in Prometheus' text format."""
+        ...
+
     async def queues(self) -> list[QueueView]:
         """All queues."""
         ...

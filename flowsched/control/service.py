@@ -561,6 +561,11 @@ class Service:
                 return view
         raise Unavailable(f"queue {name!r} is kept, and not in force yet: ask for it again in a moment")
 
+    async def metrics(self) -> bytes:
+        """Metrics in Prometheus' text format; gauges only where this process leads."""
+        await self._at_rest()
+        return await self._leader.metrics.text(self._state())
+
     async def nodes(self) -> list[NodeView]:
         """All nodes."""
         return views.node_views(await self._leading(), self._executor.flows())

@@ -390,6 +390,10 @@ class FakeService:
         finally:
             self.streams_open -= 1
 
+    async def metrics(self) -> bytes:
+        self._fail()
+        return b"flowsched_leader 1.0\n"
+
     async def queues(self) -> list[QueueView]:
         self._fail()
         return [QueueView(name=name, weight=s.get("weight", 1)) for name, s in self.queue_settings.items()]

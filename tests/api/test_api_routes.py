@@ -196,7 +196,17 @@ async def test_health_says_what_is_stuck(api: TestClient, service: FakeService) 
 async def test_the_root_links_to_everything(api: TestClient) -> None:
     """JSON for programs, a page for browsers; each link leads somewhere."""
     links = (await (await api.get("/")).json())["links"]
-    assert set(links) == {"workflows", "queues", "nodes", "events", "openapi", "docs", "livez", "readyz"}
+    assert set(links) == {
+        "workflows",
+        "queues",
+        "nodes",
+        "events",
+        "openapi",
+        "docs",
+        "metrics",
+        "livez",
+        "readyz",
+    }
     for path in set(links.values()) - {"/api/v1/events"}:
         assert (await api.get(path)).status == 200, path
     page = await api.get("/", headers={"Accept": "text/html,*/*"})

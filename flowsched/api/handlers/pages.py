@@ -18,6 +18,8 @@ CONTENT_SECURITY_POLICY: Final = (
     "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
 LINKS: Final = {
     "workflows": f"{PREFIX}/workflows",
     "queues": f"{PREFIX}/queues",
@@ -25,6 +27,7 @@ LINKS: Final = {
     "events": f"{PREFIX}/events",
     "openapi": f"{PREFIX}/openapi.json",
     "docs": "/docs",
+    "metrics": "/metrics",
     "livez": "/livez",
     "readyz": "/readyz",
 }
@@ -45,6 +48,11 @@ async def get_readyz(call: Call[Query]) -> web.Response:
 
 def _health(well: bool, said: str) -> web.Response:
     return web.Response(text=f"{said}\n", status=200 if well else 503, content_type="text/plain")
+
+
+async def get_metrics(call: Call[Query]) -> web.Response:
+    """Metrics for Prometheus."""
+    return web.Response(body=await call.facade.metrics(), headers={"Content-Type": METRICS_TYPE})
 
 
 async def get_openapi(call: Call[Query]) -> web.Response:

@@ -169,6 +169,7 @@ class Dispatcher:
         committed: Callable[[], None],
         shrink: Callable[[], object] = lambda: None,
         idle: IdleBook | None = None,
+        observed: Callable[[Step, float], None] = lambda _step, _seconds: None,
     ) -> None:
         self.state = state
         self.tape: Tape | None = None  #: where cycles are recorded; None = nowhere. Set it while at rest
@@ -182,6 +183,8 @@ class Dispatcher:
         self._failpoint = failpoint
         self._committed = committed
         self._shrink = shrink  #: called when a large workflow has left memory
+        self._observed = observed  #: told of each durable step, and how many seconds its decision took
+        self._decided_s = 0.0
         self._idle = idle  #: where idle room is accounted for; None = nowhere
         self._inbox = Inbox()
         self._thread = StateThread()
@@ -236,6 +239,7 @@ class Dispatcher:
         async with self.changing:
             result = await self._durable(events, placing)
         self.steps += 1
+        self._observed(result, self._decided_s)
         if result.delta:
             self._committed()
             self.ended.extend(e.name for e in result.delta.ends)
@@ -274,10 +278,12 @@ class Dispatcher:
     async def _decide(self, events: Sequence[EngineEvent], placing: bool) -> Step:
         """The step itself."""
         self._thread.expect(events)
-        now, state = self._now, self.state
-        return await self._thread.do(
+        now, state, began = self._now, self.state, time.perf_counter()
+        decided = await self._thread.do(
             lambda: step(state, events, now, placing=placing, tape=self.tape), timed=True
         )
+        self._decided_s = time.perf_counter() - began
+        return decided
 
     async def _commit(self, result: Step) -> None:
         if not result.delta:

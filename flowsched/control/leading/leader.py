@@ -17,6 +17,7 @@ from flowsched.control.leading.draining import remembered
 from flowsched.control.leading.leadership import FIRST_PAUSE_S, Leadership
 from flowsched.control.leading.recover import Found, Leftovers, Reconciler, recover, runs_back
 from flowsched.control.leading.retention import Expiry
+from flowsched.control.metrics import Metrics
 from flowsched.engine.events import (
     BindingsSettled,
     EngineEvent,
@@ -195,6 +196,7 @@ class Leader:
         self.intake: Intake | None = None
         self.nodes: list[NodeInfo] = []
         self.idle = IdleBook()
+        self.metrics = Metrics()
         self._changes: list[_Change] = []  #: told while a term recovered
 
     def runtimes(self, names: Collection[str]) -> dict[str, int]:
@@ -293,6 +295,7 @@ class Leader:
             committed=self._history.committed,
             shrink=self.settings.shrink,
             idle=self.idle,
+            observed=self.metrics.stepped,
         )
         intake = Intake(
             self._database, self._documents, dispatcher, last_seq=found.last_seq, clock=self._clock

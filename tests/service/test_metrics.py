@@ -1,0 +1,75 @@
+"""`/metrics`, read by Prometheus' own parser."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from flowsched.control.metrics import Distribution
+from flowsched.store.database import url_for
+from tests.cluster.fake import FakeProcesses, Outcome, Pod
+from tests.service.processes import process
+
+
+def _said(text: bytes) -> dict[tuple[str, tuple[str, ...]], float]:
+    """(name, values of its labels) -> value."""
+    return {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+async def test_what_runs_what_waits_and_what_ended_is_counted(tmp_path: Path) -> None:
+    """Two nodes of 4 cores: one task runs, one asks for more than a node has, three ended, one of them badly."""
+
+    def outcome(pod: Pod) -> Outcome:
+        if "long" in pod.name:
+            return Outcome(runtime_ms=60_000)
+        return Outcome(runtime_ms=1, exit_code=3 if "bad" in pod.name else 0)
+
+    def stage(name: str, cpu: int = 1, **more: object) -> dict[str, object]:
+        return {"name": name, "command": ["x"], "resources": {"cpu": cpu}, **more}
+
+    async with process(url_for(tmp_path / "db"), tmp_path, FakeProcesses(outcome)) as one:
+        standing_by = _said(await one.service.metrics())
+        assert standing_by["flowsched_leader", ()] == 0
+        assert ("flowsched_nodes", ("ready",)) not in standing_by
+        one.lead()
+        await one.ready()
+        for document in (
+            {"name": "w", "stages": [stage("good", scatter={"count": 2})]},
+            {"name": "v", "stages": [stage("bad")]},
+            {"name": "u", "queue": "night", "stages": [stage("long"), stage("huge", 64)]},
+        ):
+            await one.service.submit(json.dumps(document).encode())
+        async with asyncio.timeout(60):
+            while True:
+                found = _said(await one.service.metrics())
+                ended = found.get(("flowsched_pods_ended_total", ("succeeded",)), 0)
+                failed = found.get(("flowsched_pods_ended_total", ("failed",)), 0)
+                running = found.get(("flowsched_tasks", ("night", "running")), 0)
+                if (ended, failed, running) == (2, 1, 1):
+                    break
+                await asyncio.sleep(0.02)
+    assert found["flowsched_leader", ()] == 1
+    assert found["flowsched_tasks", ("night", "queued")] == 1
+    assert found["flowsched_waiting_pod_groups", ("LargerThanNode",)] == 1
+    assert found["flowsched_nodes", ("ready",)] == 2
+    assert found["flowsched_resources", ("allocatable", "cores")] == 8
+    assert found["flowsched_resources", ("used", "cores")] == 1
+    assert found["flowsched_pods_launched_total", ()] == 4
+    assert found["flowsched_queue_wait_seconds_count", ()] == 3
+    assert found["flowsched_step_seconds_bucket", ("+Inf",)] == found["flowsched_step_seconds_count", ()] > 0
+
+
+def test_a_value_on_a_bound_is_below_it() -> None:
+    """As Prometheus has it: le means less or equal."""
+    spread = Distribution((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 9.0):
+        spread.add(value)
+    assert spread.buckets() == [("1.0", 2), ("2.0", 3), ("+Inf", 4)]
+    assert spread.total == 12.0
