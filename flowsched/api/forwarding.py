@@ -20,10 +20,14 @@ LEADERS: Final = frozenset(
         "get_profile", "put_profile", "list_plugins", "get_snapshot",
     }
 )  # fmt: skip
+#: Handlers that every process answers from the database, and the leader with what it knows besides: why something waits.
+BETTER_AT_LEADER: Final = frozenset({"list_workflows", "get_workflow", "list_stages"})
 #: Set on what was forwarded: it is not forwarded again.
 MARK: Final = "Flowsched-Forwarded"
 _HEADERS: Final = ("Authorization", "Content-Type", "Accept", "Idempotency-Key")
 _TIMEOUT_S: Final = 15.0
+#: So long a standby waits for the leader with what it can answer itself.
+_SHORT_S: Final = 2.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -33,20 +37,25 @@ def forwarding(facade: Facade, limits: Limits) -> Any:
     @web.middleware
     async def forward(request: web.Request, handler: Handler) -> web.StreamResponse:
         name = (request.match_info.route.name or "").partition(".")[0]
-        if name not in LEADERS or MARK in request.headers:
+        if name not in LEADERS | BETTER_AT_LEADER or MARK in request.headers:
             return await handler(request)
         url = await facade.leader()
         if url is None:
             return await handler(request)
-        return await _ask(request, url, limits)
+        if name in LEADERS:
+            return await _ask(request, url, limits, _TIMEOUT_S)
+        try:
+            return await _ask(request, url, limits, _SHORT_S)
+        except Unavailable:
+            return await handler(request)
 
     return forward
 
 
-async def _ask(request: web.Request, url: str, limits: Limits) -> web.Response:
+async def _ask(request: web.Request, url: str, limits: Limits, timeout_s: float) -> web.Response:
     headers = {name: request.headers[name] for name in _HEADERS if name in request.headers} | {MARK: "1"}
     body = await read_body(request, limits.body_bytes, limits) if request.can_read_body else None
-    timeout = aiohttp.ClientTimeout(_TIMEOUT_S)
+    timeout = aiohttp.ClientTimeout(timeout_s)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,

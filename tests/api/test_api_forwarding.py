@@ -6,6 +6,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from fake_service import LIMITS, FakeService
 
 from flowsched.api.server import build_api
+from flowsched.workflow.views import WaitingView
 
 TOKEN = {"Authorization": "Bearer word"}
 
@@ -23,12 +24,25 @@ async def test_a_standby_answers_with_what_the_leader_knows() -> None:
             assert (await client.get("/api/v1/queues")).status == 401
 
 
-async def test_what_every_replica_knows_is_not_sent_on() -> None:
-    """Workflows are in the database."""
-    standing = FakeService()
-    standing.leads_at = "http://127.0.0.1:9"
+async def test_why_something_waits_is_known_by_every_replica() -> None:
+    """Workflows are in the database; the leader alone knows why they wait. While it is silent the others answer without that."""
+    waiting = WaitingView(stage="a", tasks=1, state="QUEUED", code="Insufficient", message="no room")
+    leading, standing = FakeService(), FakeService()
+    leading.add("w", state="QUEUED", waiting=waiting)
+    standing.add("w", state="QUEUED")
     async with TestClient(TestServer(build_api(standing, limits=LIMITS))) as client:
-        assert (await client.get("/api/v1/workflows")).status == 200
+
+        async def told() -> list[object]:
+            one = await (await client.get("/api/v1/workflows/wf1")).json()
+            listed = await (await client.get("/api/v1/workflows")).json()
+            assert one["state"] == "QUEUED"
+            return [view["waiting"] and view["waiting"]["message"] for view in (one, *listed["workflows"])]
+
+        assert await told() == [None, None]
+        async with TestServer(build_api(leading, limits=LIMITS)) as leader:
+            standing.leads_at = str(leader.make_url("/"))
+            assert await told() == ["no room", "no room"]
+        assert await told() == [None, None]
 
 
 async def test_a_leader_that_does_not_answer_is_said_to_be_away() -> None:

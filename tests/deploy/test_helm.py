@@ -197,6 +197,28 @@ def test_values_reach_the_containers(helm: str) -> None:
     assert deployment["spec"]["replicas"] == 3
 
 
+def test_prometheus_is_told_of_the_service_if_that_is_asked_for(helm: str) -> None:
+    """A ServiceMonitor that selects the chart's own Service, by its port, with its token."""
+    kinds = {each["kind"] for each in documents(rendered_helm(helm, LIKE_THE_BASE))}
+    assert "ServiceMonitor" not in kinds
+    values = {**LIKE_THE_BASE, "metrics.serviceMonitor": "true", "metrics.interval": "15s"}
+    rendered = documents(rendered_helm(helm, values))
+    monitor = next(each for each in rendered if each["kind"] == "ServiceMonitor")
+    service = next(each for each in rendered if each["kind"] == "Service")
+    wanted = monitor["spec"]["selector"]["matchLabels"]
+    assert wanted.items() <= service["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
+    assert (endpoint["path"], endpoint["interval"]) == ("/metrics", "15s")
+    deployment = next(each for each in rendered if each["kind"] == "Deployment")
+    (env,) = [
+        each
+        for each in deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+        if each["name"] == "FLOWSCHED_TOKEN"
+    ]
+    assert endpoint["authorization"]["credentials"] == env["valueFrom"]["secretKeyRef"]
+
+
 def test_an_agent_that_measures_nothing_sees_less_of_the_host(helm: str) -> None:
     """None of the host's counters is mounted, and it is not told to read them."""
     rendered = documents(rendered_helm(helm, {**LIKE_THE_BASE, "agent.measure": "false"}))
