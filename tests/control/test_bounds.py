@@ -195,7 +195,7 @@ async def test_no_step_over_five_million_tasks_holds_the_loop(
         beating = asyncio.create_task(Heartbeat(stalls.append).run())
         ident = (await up.facade.submit(poison(form))).id
         async with asyncio.timeout(300):
-            while (await up.facade.workflow(ident)).state != "RUNNING":
+            while (await up.facade.workflow(ident)).state not in ("QUEUED", "RUNNING"):
                 await asyncio.sleep(0.05)
             await up.facade.command(ident, "cancel")
             while (await up.facade.workflow(ident)).state != "CANCELLED":
