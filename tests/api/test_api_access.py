@@ -51,6 +51,7 @@ POLICIES = {
     "POST /scheduler/filter": Policy.READ,
     "POST /scheduler/prioritize": Policy.READ,
     "GET /livez": Policy.OPEN,
+    "GET /metrics": Policy.READ,
     "GET /readyz": Policy.OPEN,
     "GET /api/v1/openapi.json": Policy.READ,
     "GET /": Policy.READ,
