@@ -162,7 +162,7 @@ async def test_what_was_cancelled_before_it_was_recovered_is_never_expanded(
         small = (await one.service.submit(SMALL)).id
         one.lead()
         await one.ready()
-        await wait(one, small, "RUNNING")
+        await wait(one, small, "QUEUED")
     gate = Gate("recover.slice")
     async with process(url, tmp_path, FakeProcesses(), "two", failpoint=gate) as two:
         await two.service.command(large, "cancel")
@@ -175,7 +175,7 @@ async def test_what_was_cancelled_before_it_was_recovered_is_never_expanded(
         with pytest.raises(Unavailable, match="1 of 2 workflows are back"):
             await two.service.queues()
         assert (await two.service.workflow(large)).state == "CANCELLED"
-        assert (await two.service.workflow(small)).state == "RUNNING"
+        assert (await two.service.workflow(small)).state == "QUEUED"
         gate.open.set()
         await two.ready()
         assert (await two.service.command(small, "cancel")).state == "CANCELLED"
