@@ -108,9 +108,9 @@ async def _write_events(
                 continue
             for start in range(0, len(batch), PIECE):
                 await _send(call, response, frames(batch[start : start + PIECE]))
-    if (workflow is not None or not follow) and not serving.draining.is_set():
-        data = b"{}" if workflow is None else encode(await call.facade.workflow(workflow))
-        await _send(call, response, b"event: end\ndata: " + data + b"\n\n")
+    if workflow is not None and not serving.draining.is_set():
+        view = await call.facade.workflow(workflow)
+        await _send(call, response, b"event: end\ndata: " + encode(view) + b"\n\n")
 
 
 def frames(events: Sequence[EventView]) -> bytes:
