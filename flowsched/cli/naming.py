@@ -17,7 +17,7 @@ _SHOWN: Final = 5
 async def find(client: Client, given: str, *, to_change: bool = False) -> str:
     """The id of the workflow that a user named.
 
-    An id comes first, then the newest workflow of that name, then the only one whose id begins so.
+    The text is taken for an id, else for a name (the newest workflow of that name), else for the beginning of one id.
 
     Args:
         client: Of the server.

@@ -1,7 +1,7 @@
 """Metrics of the service in Prometheus' text format: what waits and why, what runs, how long decisions take.
 
-Counters and histograms are added up here after each step, in plain numbers. Gauges are read from memory when somebody asks.
-prometheus-client is loaded then, and writes the text: a service that is never scraped does without.
+`Metrics` adds up counters and histograms after each step, in plain numbers, and reads gauges from memory when Prometheus scrapes.
+It loads prometheus-client at the first scrape, which writes the text.
 """
 
 from __future__ import annotations
@@ -180,12 +180,6 @@ _SHOWN: Final = {int(task): reported.value.lower() for reported, tasks in TASKS_
 async def gauges_of(state: EngineState) -> Gauges:
     """What memory says now, some workflows at a time."""
     found = Gauges()
-    for number, run in enumerate(list(state.work.runs.values())):
-        if number and number % _AT_ONCE == 0:
-            await asyncio.sleep(0)
-        for task, count in enumerate(run.counts.sum(axis=0).tolist()):
-            if count and (task in _SHOWN or task == TaskState.PENDING):
-                found.tasks[run.spec.queue, _SHOWN.get(task, "pending")] += count
     found.waiting.update(reason.code.value for reason in state.round.reasons.values())
     snapshot = state.cluster.snapshot
     for at in range(len(snapshot)):
@@ -198,4 +192,11 @@ async def gauges_of(state: EngineState) -> Gauges:
                 int(snapshot.allocatable[snapshot.ready, axis].sum()) / scale
             )
             found.resources[unit, "used"] = int(snapshot.used[snapshot.ready, axis].sum()) / scale
+    # A step may begin in a thread at each pause: from here on only the counts are read, which are arrays of fixed size.
+    for number, run in enumerate(list(state.work.runs.values())):
+        if number and number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+        for task, count in enumerate(run.counts.sum(axis=0).tolist()):
+            if count and (task in _SHOWN or task == TaskState.PENDING):
+                found.tasks[run.spec.queue, _SHOWN.get(task, "pending")] += count
     return found

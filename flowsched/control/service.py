@@ -313,11 +313,13 @@ class Service:
         return await aside(len(rows) * views.STAGE_BYTES, views.stage_views, rows, spec, live)
 
     async def _live_stages(self, workflow: str) -> dict[int, views.LiveStage]:
-        """What memory knows of the stages of a workflow that lives here and have not ended, some at a time."""
+        """What memory knows of the stages of a workflow that lives here and have not ended, some at a time.
+
+        A step in a thread is not waited for: the database answers for the stages that are missing here.
+        """
         found: dict[int, views.LiveStage] = {}
         first = 0
         while True:
-            await self._at_rest()
             run, state, now = self._run(workflow), self._state(), self._clock()
             if run is None or state is None or first >= len(run.stages):
                 return found
