@@ -14,7 +14,7 @@ TRACES ?=
 MINUTES ?= 5
 SEED ?= 1
 
-.PHONY: help demo demo-kubernetes test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-node kube-test kube-faults spark-test images lock clients postgres format schema clean
+.PHONY: help demo demo-kubernetes test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-node kube-test kube-faults spark-test images docs lock clients postgres format schema clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -32,6 +32,11 @@ $(STAMPS)/test: pyproject.toml | $(VENV)/bin/python
 	@echo "installing flowsched and its test tools into $(VENV) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[genomics,kubernetes,mpi,objectstore,postgresql,test,wdl]'
 	@mkdir -p $(STAMPS) && touch $@ $(STAMPS)/demo
+
+$(STAMPS)/docs: pyproject.toml | $(VENV)/bin/python
+	@echo "installing mkdocs into $(VENV) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@mkdir -p $(STAMPS) && touch $@
 
 demo: $(STAMPS)/demo ## real genomics and gang training on three virtual nodes, on this machine
 	@$(BIN)/flowsched demo
@@ -112,6 +117,10 @@ LOCK := uv pip compile -q --generate-hashes --python-version 3.11 --python-platf
 lock: ## write deploy/requirements*.txt anew: what the image installs, by hash, nothing younger than a week (needs uv)
 	$(LOCK) pyproject.toml --extra kubernetes --extra objectstore --extra postgresql --extra wdl -o deploy/requirements.txt
 	echo hatchling | $(LOCK) - -o deploy/requirements-build.txt
+
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(STAMPS)/docs ## the documentation as a site in build/site; a link that leads nowhere is a failure
+	$(BIN)/python -m mkdocs build --quiet --clean
 
 schema: $(STAMPS)/test ## write the published JSON Schema anew
 	$(BIN)/python -m flowsched.workflow.document.schema
