@@ -21,7 +21,7 @@ LEADERS: Final = frozenset(
     }
 )  # fmt: skip
 #: Handlers that every process answers from the database, and the leader with what it knows besides: why something waits.
-BETTER_AT_LEADER: Final = frozenset({"list_workflows", "get_workflow", "list_stages"})
+BETTER_AT_LEADER: Final = frozenset({"list_workflows", "get_workflow", "list_stages", "get_timeline"})
 #: Set on what was forwarded: it is not forwarded again.
 MARK: Final = "Flowsched-Forwarded"
 _HEADERS: Final = ("Authorization", "Content-Type", "Accept", "Idempotency-Key")

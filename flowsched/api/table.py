@@ -27,6 +27,7 @@ from flowsched.workflow.views import (
     SubmittedView,
     TaskPage,
     TaskView,
+    TimelineView,
     WorkflowPage,
     WorkflowView,
 )
@@ -120,6 +121,11 @@ _WORKFLOWS: Final[tuple[Route[Any], ...]] = (
     Route(
         "GET", f"{_ONE}/tasks", workflows.list_tasks, Policy.READ, "List tasks, by stage and index",
         workflows.TasksQuery, _ok("One page.", TaskPage), tag="tasks",
+    ),
+    Route(
+        "GET", f"{_ONE}/timeline", workflows.get_timeline, Policy.READ,
+        "Read when each task waited, staged, ran and ended, as columns of numbers", workflows.TimelineQuery,
+        _ok("One page, by stage and index.", TimelineView), tag="tasks",
     ),
     Route(
         "GET", _TASK, workflows.get_task, Policy.READ, "Look at a task with its attempts and outputs", Query,

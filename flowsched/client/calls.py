@@ -39,6 +39,7 @@ from flowsched.workflow.views import (
     SubmittedView,
     TaskPage,
     TaskView,
+    TimelineView,
     WorkflowPage,
     WorkflowView,
 )
@@ -212,6 +213,16 @@ class Client:
             found = await self._get(f"{_path(workflow)}/tasks", TaskPage, asked)
             for view in found.tasks:
                 yield view
+            if found.next_page_token is None:
+                return
+            asked["page_token"] = found.next_page_token
+
+    async def timelines(self, workflow: str, *, page: int = 10_000) -> AsyncGenerator[TimelineView, None]:
+        """When its tasks waited, staged, ran and ended, as columns, by stage and index; pages are fetched as they are needed."""
+        asked = _params(limit=page)
+        while True:
+            found = await self._get(f"{_path(workflow)}/timeline", TimelineView, asked)
+            yield found
             if found.next_page_token is None:
                 return
             asked["page_token"] = found.next_page_token

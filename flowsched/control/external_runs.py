@@ -18,8 +18,12 @@ import msgspec
 
 from flowsched.control import views as answers
 from flowsched.control.service import Service
+from flowsched.control.timeline import Columns
 from flowsched.control.views import DAY, idle_report
+from flowsched.engine.delta import TaskWrite
 from flowsched.engine.explain import first_reason
+from flowsched.engine.recovery import untouched_state
+from flowsched.engine.transaction import task_row
 from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from flowsched.store.database import Database
 from flowsched.store.rows import Page, WorkflowRow
@@ -35,6 +39,7 @@ from flowsched.workflow.views import (
     StageView,
     TaskPage,
     TaskView,
+    TimelineView,
     WaitingView,
     WorkflowPage,
     WorkflowView,
@@ -325,6 +330,40 @@ class RunService(Service):
                 return TaskPage(tasks=found, next_page_token=str(place))
             found.append(view)
         return TaskPage(tasks=found)
+
+    async def timeline(
+        self, workflow: str, *, limit: int = 10_000, page_token: str | None = None
+    ) -> TimelineView:
+        """Its tasks by stage and index, as columns; of a run, the last try of each."""
+        try:
+            return await super().timeline(workflow, limit=limit, page_token=page_token)
+        except NotFound:
+            row = await self._find(workflow)
+        calls = await self._runs.calls(workflow)
+        numbers = {node: number for number, node in enumerate(dict.fromkeys(call.node for call in calls))}
+        last = sorted(_last(calls), key=lambda call: (numbers[call.node], call.shard or 0))
+        start = _place(page_token)
+        some = last[start : start + limit]
+        idents = [call.workflow for call in some]
+        stored, ended = await self._workflows.first_tasks(idents), await self._workflows.steps_ended(idents)
+        columns = Columns(workflow, row.created_ms, self._clock())
+        for call in some:
+            task = self._only_task(call, stored.get(call.workflow))
+            left = ended.get((call.workflow, 0, 0, task.attempt))
+            columns.add([(numbers[call.node], call.shard or 0, left, task)])
+        found = columns.finish()
+        found.next_page_token = str(start + limit) if start + limit < len(last) else None
+        return found
+
+    def _only_task(self, call: CallRow, stored: TaskWrite | None) -> TaskWrite:
+        """The task of a call: from memory while the call lives here, else its row, else as one that was never touched."""
+        live = self._live(call.workflow)
+        if live is not None and live[1].stages[0].uniform is None:
+            return task_row(live[0], live[1], live[1].stages[0], 0)
+        if live is not None or stored is None:
+            state = untouched_state(RunState(call.state)) if live is None else live[1].stages[0].task_is(0)
+            return answers.untouched_row(call.workflow, 0, 0, state)
+        return stored
 
     async def _task_view(self, call: CallRow) -> TaskView:
         return _of_run(await super().task(call.workflow, call.stage, 0), call)

@@ -22,6 +22,7 @@ from flowsched.workflow.views import (
     SubmittedView,
     TaskPage,
     TaskView,
+    TimelineView,
     WorkflowPage,
     WorkflowView,
 )
@@ -194,6 +195,12 @@ class Facade(Protocol):
         page_token: str | None = None,
     ) -> TaskPage:
         """Its tasks, also those that were never touched (PENDING or QUEUED)."""
+        ...
+
+    async def timeline(
+        self, workflow: str, *, limit: int = 10_000, page_token: str | None = None
+    ) -> TimelineView:
+        """Its tasks by stage and index, as columns."""
         ...
 
     async def task(self, workflow: str, stage: str, index: int) -> TaskView:

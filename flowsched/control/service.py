@@ -28,6 +28,7 @@ from flowsched.control.policies import PolicyDesk, with_outlooks
 from flowsched.control.profiles import ProfileBook
 from flowsched.control.queues import check_tree, queue_row
 from flowsched.control.tes import TesService
+from flowsched.control.timeline import Columns, rows_of
 from flowsched.control.views import queue_views
 from flowsched.engine.explain import Explanation, explain, first_reason, stage_reason
 from flowsched.engine.recovery import untouched_state
@@ -57,6 +58,7 @@ from flowsched.workflow.views import (
     SubmittedView,
     TaskPage,
     TaskView,
+    TimelineView,
     WorkflowPage,
     WorkflowView,
 )
@@ -393,6 +395,27 @@ class Service:
                 token = f"{numbers[last.stage]}.{last.index}"
                 return TaskPage(tasks=found[:limit], next_page_token=token)
         return TaskPage(tasks=found)
+
+    async def timeline(
+        self, workflow: str, *, limit: int = 10_000, page_token: str | None = None
+    ) -> TimelineView:
+        """Its tasks by stage and index, as columns."""
+        row = await self._reads.get(workflow)
+        stages = await self._reads.stages(workflow)
+        ended = await self._reads.steps_ended([workflow])
+        columns = Columns(workflow, row.created_ms, self._clock())
+        at = views.task_position(page_token)
+        async for rows in rows_of(self._reads, workflow, stages, lambda: self._live(workflow), at, limit):
+            columns.add(
+                (each.stage, each.index, ended.get((workflow, each.stage, each.index, each.attempt)), each)
+                for each in rows
+            )
+        return columns.finish({each.stage: each.width * each.members for each in stages})
+
+    def _live(self, workflow: str) -> tuple[EngineState, WorkflowRun] | None:
+        """Memory and the run, while it lives here and no long step changes it."""
+        state, run = self._state(), self._run(workflow)
+        return None if state is None or run is None else (state, run)
 
     async def _stage_rows(
         self, workflow: str, number: int, tasks: int, wanted: TaskState | None, start: int, limit: int

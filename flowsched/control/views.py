@@ -349,8 +349,12 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
             held[node] += catalogue.sizes[dataset]
             datasets[node] += 1
     running = [0] * len(snapshot)
+    gangs: list[dict[str, int]] = [{} for _ in snapshot.names]
     for claim in snapshot.claims.values():
-        running[claim.node] += claim.kind in (ClaimKind.RUNNING, ClaimKind.RELEASING)
+        if claim.kind in (ClaimKind.RUNNING, ClaimKind.RELEASING):
+            running[claim.node] += 1
+            if _in_gang(state, claim.owner):
+                gangs[claim.node][claim.unit] = gangs[claim.node].get(claim.unit, 0) + 1
     return [
         NodeView(
             name=name,
@@ -361,6 +365,7 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
             allocatable=amounts(snapshot.axes, tuple(snapshot.allocatable[at].tolist())),
             used=amounts(snapshot.axes, tuple(snapshot.used[at].tolist())),
             running=running[at],
+            gangs=gangs[at],
             cache_bytes=int(held[at]),
             cache_limit_bytes=0 if shelves is None or at not in shelves.of else shelves.of[at].limit,
             evicted_bytes=0 if shelves is None else shelves.evicted_bytes[at],
@@ -372,6 +377,13 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
         )
         for at, name in enumerate(snapshot.names)
     ]
+
+
+def _in_gang(state: EngineState, pod: str) -> bool:
+    """Whether a pod is a member of a gang of ours."""
+    ref = state.work.pods.get(pod)
+    run = None if ref is None else state.work.runs.get(ref.workflow)
+    return ref is not None and run is not None and run.stages[ref.stage].spec.gang
 
 
 def task_position(token: str | None) -> tuple[int, int]:

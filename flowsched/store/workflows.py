@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import (
     JSON,
+    BigInteger,
     ColumnElement,
     Row,
     Select,
@@ -224,6 +225,37 @@ class Workflows:
         limit = _bounded(limit)
         rows = [attempt_row(row) for row in await self._rows(query.order_by(*order).limit(limit + 1))]
         return _page(rows, limit, lambda row: (row.stage, row.index, row.attempt))
+
+    async def steps_ended(self, workflow_ids: Sequence[str]) -> dict[tuple[str, int, int, int], int]:
+        """When the last step of each container task's attempts ended, in ms: (workflow, stage, index, attempt) -> moment.
+
+        The database reads the reports: each may hold kilobytes of what the steps wrote.
+        """
+        ended: ColumnElement[Any]
+        if self._database.kind == "sqlite":
+            ended = func.json_extract(_a.report, "$.steps[#-1].ended_ms")
+        else:
+            # PostgreSQL refuses JSON with U+0000. In a text of the report the quote before the colon is escaped.
+            ended = cast(func.substring(_a.report, '.*"ended_ms":([0-9]+)'), BigInteger)
+        found: dict[tuple[str, int, int, int], int] = {}
+        for start in range(0, len(workflow_ids), 500):
+            some = workflow_ids[start : start + 500]
+            query = select(
+                _a.workflow_id, _a.stage, _a["index"].label("place"), _a.attempt, ended.label("at_ms")
+            ).where(_a.workflow_id.in_(some), _a.report != "")
+            for row in await self._rows(query):
+                if row.at_ms is not None:
+                    found[row.workflow_id, row.stage, row.place, row.attempt] = int(row.at_ms)
+        return found
+
+    async def first_tasks(self, workflow_ids: Sequence[str]) -> dict[str, TaskWrite]:
+        """The first task of each of these workflows that has been touched, by id: each call of a run has one task."""
+        found: dict[str, TaskWrite] = {}
+        for start in range(0, len(workflow_ids), 500):
+            some = workflow_ids[start : start + 500]
+            query = select(*tables.tasks.c).where(_t.workflow_id.in_(some), _t.stage == 0, _t["index"] == 0)
+            found |= {row[0]: TaskWrite._make(row) for row in await self._rows(query)}
+        return found
 
     async def attempt(self, name: str) -> AttemptRow | None:
         """One try by the name of its pod."""

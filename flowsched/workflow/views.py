@@ -244,6 +244,7 @@ class NodeView(View, kw_only=True):
     allocatable: dict[str, int] = {}
     used: dict[str, int] = {}
     running: int = 0
+    gangs: dict[str, int] = {}  #: workflow/stage/shard of a gang -> its pods here
     cache_bytes: int = 0
     cache_limit_bytes: int = 0  #: what its cache may hold; 0 = all that comes
     evicted_bytes: int = 0  #: dropped to make room, since the service began to lead
@@ -272,6 +273,37 @@ class TaskPage(Page, kw_only=True):
     """Some tasks of one workflow, by stage and index."""
 
     tasks: list[TaskView]
+
+
+class TimelineView(Page, kw_only=True):
+    """Tasks of a workflow by stage and index, as columns with an entry for each task.
+
+    A column is empty if all its entries are null or 0. Times are ms since `begin_at`, of the last attempt. Of a run of another
+    engine the last try of each call is a task.
+    """
+
+    workflow: str
+    begin_at: datetime  #: when the workflow was accepted
+    now_ms: int  #: when this was answered
+    states: list[str]  #: the names of the numbers in `state`
+    nodes: list[str] = []  #: the names of the numbers in `node`
+    stage: list[int] = []  #: number of the stage, as in `StageView`
+    index: list[int] = []  #: in its stage: shard * members + member
+    attempt: list[int] = []
+    state: list[int] = []
+    node: list[int | None] = []
+    ready_ms: list[int | None] = []  #: its parents had ended, and it was queued
+    staging_in_ms: list[int | None] = []  #: a node was chosen, and its inputs were copied there
+    bound_ms: list[int | None] = []  #: its room on the node was taken
+    started_ms: list[int | None] = []
+    staging_out_ms: list[
+        int | None
+    ] = []  #: the last step of a container task had ended, and its outputs were taken out
+    ended_ms: list[int | None] = []
+    bytes_local: list[int] = []  #: input bytes that were on the node
+    bytes_moved: list[int] = []  #: input bytes that were copied to the node
+    exit_code: list[int | None] = []
+    reasons: dict[int, str] = {}  #: place in the columns -> why the task ended so
 
 
 class SubmittedView(View, kw_only=True):

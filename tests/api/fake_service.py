@@ -31,6 +31,7 @@ from flowsched.workflow.views import (
     SubmittedView,
     TaskPage,
     TaskView,
+    TimelineView,
     WorkflowPage,
     WorkflowView,
 )
@@ -275,6 +276,15 @@ class FakeService:
         start = int(asked["page_token"] or 0)
         stop = start + asked["limit"]
         return TaskPage(tasks=views[start:stop], next_page_token=str(stop) if stop < len(views) else None)
+
+    async def timeline(self, workflow: str, **asked: Any) -> TimelineView:
+        view = await self.workflow(workflow)
+        self.asked.append(asked)
+        states = ["RUNNING"]
+        return TimelineView(
+            workflow=workflow, begin_at=view.created_at, now_ms=9_000, states=states, nodes=["node-0"],
+            stage=[0, 0, 0], index=[0, 1, 2], state=[0, 0, 0], node=[0, 0, 0], started_ms=[5, 6, None],
+        )  # fmt: skip
 
     async def task(self, workflow: str, stage: str, index: int) -> TaskView:
         await self.workflow(workflow)

@@ -104,6 +104,22 @@ async def test_views_are_answered_as_they_are(api: TestClient, service: FakeServ
     assert (await (await api.get("/api/v1/nodes")).json())[0]["allocatable"]["cpu"] == 8000
 
 
+async def test_a_timeline_is_packed_for_clients_that_can_unpack(
+    api: TestClient, service: FakeService
+) -> None:
+    """10,000 tasks are 100 kB so; `limit` and `page_token` are passed on."""
+    path = f"/api/v1/workflows/{service.add()}/timeline"
+    packed = await api.get(path, params={"limit": "3", "page_token": "0.4"})
+    assert packed.headers["Content-Encoding"] in ("gzip", "deflate")
+    line = await packed.json()
+    assert (line["states"], line["nodes"], line["started_ms"]) == (["RUNNING"], ["node-0"], [5, 6, None])
+    plain = await api.get(path, headers={"Accept-Encoding": "identity"})
+    assert "Content-Encoding" not in plain.headers
+    assert await plain.json() == line
+    assert service.asked == [{"limit": 3, "page_token": "0.4"}, {"limit": 10_000, "page_token": None}]
+    assert (await api.get(path, params={"limit": "50001"})).status == 400
+
+
 @pytest.mark.parametrize("kind", ["cancel", "pause", "resume", "retry"])
 async def test_commands_reach_the_service(api: TestClient, service: FakeService, kind: str) -> None:
     """With a reason, and with no body at all."""

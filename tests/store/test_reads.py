@@ -65,6 +65,23 @@ async def test_tasks_of_many_workflows_are_counted_with_one_query(
     assert counts["w7"] == {"SUCCEEDED": 5}
 
 
+async def test_when_the_last_steps_ended_is_read_from_the_reports(
+    writer: GroupWriter, reads: Workflows, epoch: int
+) -> None:
+    """Of attempts with steps; their text may hold what JSON text may."""
+    await writer.submit(submission("a"))
+    steps = rb'{"steps":[{"ended_ms":7,"stdout":""},{"ended_ms":9,"stdout":"\u0000 \"ended_ms\":3"}]}'
+    ends = [
+        end("pod-0")._replace(report=steps),
+        end("pod-1")._replace(report=b'{"steps":[]}'),
+        end("pod-2"),
+    ]
+    tries = [intent(f"pod-{index}", "a", index) for index in range(3)]
+    await writer.commit(Delta(intents=tries), epoch)
+    await writer.commit(Delta(ends=ends), epoch)
+    assert await reads.steps_ended(["a", "none"]) == {("a", 0, 0, 1): 9}
+
+
 async def test_pages_go_on_where_they_ended(writer: GroupWriter, reads: Workflows) -> None:
     """What arrives between two pages neither repeats nor hides an entry."""
     for n in range(5):
