@@ -28,6 +28,7 @@ from flowsched.workflow.views import (
     TaskPage,
     TaskView,
     TimelineView,
+    UsageView,
     WorkflowPage,
     WorkflowView,
 )
@@ -211,6 +212,11 @@ _CLUSTER: Final[tuple[Route[Any], ...]] = (
         "GET", f"{PREFIX}/explain/cluster", cluster.explain_cluster, Policy.READ,
         "Explain why cores, memory and GPUs are idle", cluster.IdleQuery,
         _ok("By resource and cause, in all and hour by hour.", IdleReportView), tag="cluster",
+    ),
+    Route(
+        "GET", f"{PREFIX}/usage", cluster.get_usage, Policy.READ,
+        "Account for cores, GPUs and memory by queue, user or label", cluster.UsageQuery,
+        _ok("A row for each name, and their sum.", UsageView), tag="cluster",
     ),
 )  # fmt: skip
 

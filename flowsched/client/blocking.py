@@ -22,6 +22,7 @@ from flowsched.workflow.views import (
     QueueView,
     StageView,
     TaskView,
+    UsageView,
     WorkflowView,
 )
 
@@ -183,6 +184,17 @@ class SyncClient:
     def nodes(self) -> Nodes:
         """All nodes."""
         return self._do(self._client.nodes())
+
+    def usage(
+        self,
+        by: str = "queue",
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        queue: str | None = None,
+    ) -> UsageView:
+        """Core-, GPU- and GiB-hours that workflows held; see `Client.usage`."""
+        return self._do(self._client.usage(by, since=since, until=until, queue=queue))
 
     def queues(self) -> Queues:
         """All queues."""

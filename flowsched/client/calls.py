@@ -40,6 +40,7 @@ from flowsched.workflow.views import (
     TaskPage,
     TaskView,
     TimelineView,
+    UsageView,
     WorkflowPage,
     WorkflowView,
 )
@@ -117,6 +118,7 @@ T = TypeVar("T")
 _WORKFLOWS: Final = "/api/v1/workflows"
 _PLANS: Final = "/api/v1/plans"
 _IDLE: Final = "/api/v1/explain/cluster"
+_USAGE: Final = "/api/v1/usage"
 
 
 class Client:
@@ -316,6 +318,24 @@ class Client:
     async def idle(self, since: str | None = None) -> IdleReportView:
         """Why what was idle in the last `since` (a span such as 8h; a day) was idle."""
         return await self._get(_IDLE, IdleReportView, _params(since=since))
+
+    async def usage(
+        self,
+        by: str = "queue",
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        queue: str | None = None,
+    ) -> UsageView:
+        """Core-, GPU- and GiB-hours that workflows held.
+
+        Args:
+            by: "queue", "user", or "label:KEY": a row for each.
+            since: Workflows that ended from then on, and those that live: a span before now ("7d"), or a time; None = all.
+            until: Workflows that ended before then, likewise. None = those that live too.
+            queue: Of this queue alone.
+        """
+        return await self._get(_USAGE, UsageView, _params(by=by, since=since, until=until, queue=queue))
 
     async def cancel(self, workflow: str, reason: str | None = None) -> WorkflowView:
         """Stop a workflow: when this returns, nothing of it starts any more."""

@@ -22,6 +22,7 @@ from flowsched.control.timeline import Columns
 from flowsched.control.views import DAY, idle_report
 from flowsched.engine.delta import TaskWrite
 from flowsched.engine.explain import first_reason
+from flowsched.engine.idle_book import HOUR_MS
 from flowsched.engine.recovery import untouched_state
 from flowsched.engine.transaction import task_row
 from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable
@@ -241,6 +242,9 @@ class RunService(Service):
             running_seconds=sum(each.get("running_ms", 0) for each in totals) / 1000,
             bytes_local=sum(each.get("bytes_local", 0) for each in totals),
             bytes_moved=sum(each.get("bytes_moved", 0) for each in totals),
+            core_hours=sum(each.get("core_ms", 0) for each in totals) / HOUR_MS,
+            gpu_hours=sum(each.get("gpu_ms", 0) for each in totals) / HOUR_MS,
+            memory_gib_hours=sum(each.get("memory_gib_ms", 0) for each in totals) / HOUR_MS,
         )
 
     def _call_waits(self, node: str, calls: Sequence[str]) -> WaitingView | None:

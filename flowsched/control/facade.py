@@ -23,6 +23,7 @@ from flowsched.workflow.views import (
     TaskPage,
     TaskView,
     TimelineView,
+    UsageView,
     WorkflowPage,
     WorkflowView,
 )
@@ -215,6 +216,17 @@ class Facade(Protocol):
 
     async def idle(self, *, since: str = "24h") -> IdleReportView:
         """Why what was idle in the last `since` (a span) was idle, hour by hour."""
+        ...
+
+    async def usage(
+        self,
+        *,
+        by: str = "queue",
+        since: str | None = None,
+        until: str | None = None,
+        queue: str | None = None,
+    ) -> UsageView:
+        """What workflows held, by `queue`, `user` or `label:KEY`. `since` and `until` are spans before now, or times (ISO 8601)."""
         ...
 
     async def logs(

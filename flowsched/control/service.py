@@ -37,6 +37,7 @@ from flowsched.engine.state.work import pod_name
 from flowsched.engine.transaction import task_row
 from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from flowsched.executor.protocol import Executor
+from flowsched.store.accounting import Accounting
 from flowsched.store.database import Database
 from flowsched.store.lease import Lease
 from flowsched.store.requests import Submission
@@ -59,6 +60,7 @@ from flowsched.workflow.views import (
     TaskPage,
     TaskView,
     TimelineView,
+    UsageView,
     WorkflowPage,
     WorkflowView,
 )
@@ -189,6 +191,7 @@ class Service:
         self._database = database
         self._reads = Workflows(database)
         self._queues = Queues(database)
+        self._accounting = Accounting(database)
         self._writer = writer
         self._admission = Admission(writer, self._reads, limits)
         self._executor = executor
@@ -585,6 +588,20 @@ class Service:
             if view.name == name:
                 return view
         raise Unavailable(f"queue {name!r} is kept, and not in force yet: ask for it again in a moment")
+
+    async def usage(
+        self,
+        *,
+        by: str = "queue",
+        since: str | None = None,
+        until: str | None = None,
+        queue: str | None = None,
+    ) -> UsageView:
+        """What workflows held. Every process answers it from the database."""
+        now = self._clock()
+        begin, end = (views.time_before(text, now) for text in (since, until))
+        sums = await self._accounting.sums(by, since_ms=begin, until_ms=end, queue=queue)
+        return views.usage_view(by, begin, end, queue, sums)
 
     async def metrics(self) -> bytes:
         """Metrics in Prometheus' text format; gauges only where this process leads."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ from flowsched.scheduling.queues.deserved import deserved
 from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares, guaranteed
 from flowsched.scheduling.reasons import quantity
 from flowsched.scheduling.state.claims import ClaimKind
+from flowsched.store.accounting import UsageSum
 from flowsched.store.rows import AttemptRow, StageRow, StoredEvent, WorkflowRow
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.resources import format_duration, parse_duration
@@ -46,6 +47,9 @@ from flowsched.workflow.views import (
     StageView,
     SuggestionView,
     TaskView,
+    UsageRowView,
+    UsageSumView,
+    UsageView,
     WaitingView,
     WorkflowView,
 )
@@ -149,6 +153,9 @@ def stage_view(row: StageRow, spec: WorkflowSpec, graph: StageGraph, live: LiveS
         running_seconds=totals.get("running_ms", 0) / 1000,
         bytes_local=totals.get("bytes_local", 0),
         bytes_moved=totals.get("bytes_moved", 0),
+        core_hours=totals.get("core_ms", 0) / HOUR_MS,
+        gpu_hours=totals.get("gpu_ms", 0) / HOUR_MS,
+        memory_gib_hours=totals.get("memory_gib_ms", 0) / HOUR_MS,
     )
 
 
@@ -646,3 +653,53 @@ def _users(state: EngineState) -> dict[str, list[QueueUserView]]:
         if payer.queue and (view.used or view.recent):
             found.setdefault(payer.queue, []).append(view)
     return {queue: views for queue, views in found.items() if [view.user for view in views] != [""]}
+
+
+# ---- accounting ----
+
+
+def time_before(text: str | None, now: int) -> int | None:
+    """A time as a user gives it, in ms: a span before now, or a date or time (UTC, unless it says otherwise).
+
+    Raises:
+        InvalidRequest: It is neither.
+    """
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+        return int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        pass  # no time: a span
+    try:
+        return now - parse_duration(text)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{error}; or a date or time, such as 2026-11-01 or 2026-11-01T08:00Z") from None
+
+
+def usage_view(
+    by: str, since_ms: int | None, until_ms: int | None, queue: str | None, sums: Sequence[UsageSum]
+) -> UsageView:
+    """What workflows held, with the sum of all rows."""
+    total = [sum(column) for column in zip(*(row[1:] for row in sums), strict=True)]
+    return UsageView(
+        by=by,
+        since=moment(since_ms),
+        until=moment(until_ms),
+        queue=queue,
+        rows=[UsageRowView(name=row.name, **_usage_sum(row)) for row in sums],
+        total=UsageSumView(**_usage_sum(UsageSum(None, *total))) if sums else UsageSumView(),
+    )
+
+
+def _usage_sum(row: UsageSum) -> dict[str, Any]:
+    return {
+        "workflows": row.workflows,
+        "core_hours": row.core_ms / HOUR_MS,
+        "gpu_hours": row.gpu_ms / HOUR_MS,
+        "memory_gib_hours": row.memory_gib_ms / HOUR_MS,
+        "queued_hours": row.queued_ms / HOUR_MS,
+        "running_hours": row.running_ms / HOUR_MS,
+        "bytes_local": row.bytes_local,
+        "bytes_moved": row.bytes_moved,
+    }

@@ -80,7 +80,7 @@ class StageWrite(NamedTuple):
     reason: str
     totals: Mapping[
         str, int
-    ]  #: queued_ms, staging_ms, running_ms, bytes_local, bytes_moved: sums over its tasks; and `workflow.returned`
+    ]  #: sums over the ended attempts of its tasks, by the names of `run.TOTALS`; and `workflow.returned`
 
 
 class WorkflowWrite(NamedTuple):

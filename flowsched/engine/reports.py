@@ -34,8 +34,10 @@ from flowsched.executor.protocol import (
     TransferFailed,
     Usage,
 )
+from flowsched.scheduling.state.claims import ClaimKind
+from flowsched.scheduling.state.snapshot import AXES
 from flowsched.workflow.run.run import StageRun, WorkflowRun
-from flowsched.workflow.run.transitions import BOUND, STARTED, Ended
+from flowsched.workflow.run.transitions import BOUND, STARTED, Ended, Held
 
 _ENCODER: Final = msgspec.json.Encoder()
 
@@ -101,6 +103,15 @@ def _find(recorder: Recorder, name: str) -> tuple[WorkflowRun, StageRun, PodRef]
     return run, run.stages[ref.stage], ref
 
 
+def _room_of(recorder: Recorder, name: str) -> Held:
+    """What an attempt holds, by its claim: what it asked for when it was bound, its memory as far as it had grown."""
+    claim = recorder.state.cluster.snapshot.claims.get(name)
+    if claim is None or claim.kind is ClaimKind.STAGING:
+        return Held()
+    amount = dict(zip(AXES, claim.amount, strict=False))
+    return Held(amount["cpu"], amount.get("memory", 0), amount.get("gpu", 0))
+
+
 def _within(recorder: Recorder, stage: StageRun, task: int, after: int, at_ms: int) -> int:
     """A moment as another machine's or process's clock told it, after what came before it by ours, and not after now: durations are
     not negative, however clocks differ.
@@ -125,7 +136,8 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     outputs = tuple((o.name, o.uri, o.size_bytes, o.value) for o in event.outputs)
     end = Ended(event.exit_code, event.reason, event.message, outputs, returned_by(event))
     at = state.cluster.snapshot.index[node]
-    recorder.advance(run).ended(stage, ref.task, ref.attempt, event.at_ms, end)
+    room = _room_of(recorder, event.name)
+    recorder.advance(run).ended(stage, ref.task, ref.attempt, event.at_ms, end, room)
     if event.outputs and len(state.cluster.snapshot) > 1:
         note_written(recorder, run, stage, ref.task, at)
 
@@ -151,7 +163,10 @@ def _pod_gone(recorder: Recorder, event: PodGone) -> None:
     node = recorder.state.cluster.snapshot.names[int(stage.node[ref.task])]
     started = int(stage.times[ref.task, STARTED])
     _note_end(recorder, event, started, None, Usage())
-    recorder.advance(run).gone(stage, ref.task, ref.attempt, event.at_ms, event.reason, started=event.started)
+    room = _room_of(recorder, event.name)
+    recorder.advance(run).gone(
+        stage, ref.task, ref.attempt, event.at_ms, event.reason, started=event.started, held=room
+    )
     for uri in event.lost_inputs:
         lose_replica(recorder, uri, ref.remote.get(uri, node))
 

@@ -27,6 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from flowsched.engine.delta import OutputWrite, TaskWrite
 from flowsched.scheduling.state.usage import UsageRow
 from flowsched.store import tables
+from flowsched.store.accounting import forget_sums, keep_sums
 from flowsched.store.database import Database, unbroken
 from flowsched.store.rows import Living, OpenAttempt, Recovered, Recovery, ReplicaRow
 from flowsched.store.workflows import (
@@ -192,6 +193,7 @@ async def remove_finished(
             await connection.execute(
                 delete(tables.marks).where(tables.marks.c.at_ms.between(1, before_ms - 1))
             )
+            await forget_sums(connection, before_ms)
             return Removed(0, 0)
         removed, more = 0, False
         for table in (tables.tasks, tables.attempts, tables.outputs, tables.events):
@@ -207,6 +209,7 @@ async def remove_finished(
         )
         of_runs = select(_w.run).where(_w.id.in_(names), _w.run != "").distinct()
         runs = [row.run for row in await connection.execute(of_runs)]
+        await keep_sums(connection, database.kind, names)
         await connection.execute(delete(tables.workflows).where(_w.id.in_(names)))  # stages, commands follow
         if runs:
             rest = select(_w.id).where(_w.run == tables.runs.c.id).exists()

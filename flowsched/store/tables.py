@@ -373,3 +373,25 @@ idle_hours: Final = Table(
     Column("hour", BigInteger, primary_key=True, autoincrement=False),
     Column("body", LargeBinary, nullable=False),
 )
+
+#: What workflows held that have expired: sums by the day (since the epoch, UTC) on which they ended, and by queue, user and labels
+#: (JSON, as in `workflows`). `key` is a hash of these three, which may be longer than what an index takes.
+past_usage: Final = Table(
+    "past_usage",
+    metadata,
+    Column("day", BigInteger, nullable=False),
+    Column("key", Text, nullable=False),
+    _text("queue"),
+    _text("owner"),
+    _json("labels"),
+    _number("workflows"),
+    _number("core_ms"),
+    _number("gpu_ms"),
+    _number("memory_gib_ms"),
+    _number("queued_ms"),
+    _number("running_ms"),
+    _number("bytes_local"),
+    _number("bytes_moved"),
+    PrimaryKeyConstraint("day", "key", name="pk_past_usage"),
+    sqlite_with_rowid=False,
+)

@@ -78,6 +78,9 @@ class StageView(View, kw_only=True):
     running_seconds: float = 0.0
     bytes_local: int = 0  #: input bytes that were where the task ran
     bytes_moved: int = 0  #: input bytes that had to be copied there
+    core_hours: float = 0.0  #: held by its attempts from binding to end: docs/accounting.md
+    gpu_hours: float = 0.0
+    memory_gib_hours: float = 0.0
 
 
 class NodeCostView(View, kw_only=True):
@@ -361,6 +364,41 @@ class IdleReportView(View, kw_only=True):
     )  #: cpu, memory, gpu, where there are any
     hours: list[IdleHourView] = msgspec.field(default_factory=list)
     sentences: list[str] = msgspec.field(default_factory=list)  #: the same for people, one for each resource
+
+
+# ---- accounting ----
+
+
+class UsageSumView(View, kw_only=True):
+    """What workflows held: sums over their attempts that have ended, from the binding of each to its end."""
+
+    workflows: int = 0  #: each call of another engine's run counts as one
+    core_hours: float = 0.0
+    gpu_hours: float = 0.0
+    memory_gib_hours: float = 0.0
+    queued_hours: float = 0.0  #: in which tasks were ready and waited for room
+    running_hours: float = 0.0  #: in which their processes ran
+    bytes_local: int = 0  #: input bytes that were where the task ran
+    bytes_moved: int = 0  #: input bytes that had to be copied there
+
+
+class UsageRowView(UsageSumView, kw_only=True):
+    """The part of one queue, user or value of a label."""
+
+    name: str | None  #: null: of workflows that name no user, or do not have the label
+
+
+class UsageView(View, kw_only=True):
+    """Who used how much. The rows add up to `total`."""
+
+    by: str  #: queue, user, or label:KEY
+    since: datetime | None = (
+        None  #: workflows that ended from then on, and those that live; null: all that are known
+    )
+    until: datetime | None = None  #: and before then; null: those that live count too
+    queue: str | None = None  #: of this queue alone
+    rows: list[UsageRowView]  #: most core-hours first
+    total: UsageSumView
 
 
 # ---- plans ----

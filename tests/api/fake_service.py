@@ -32,6 +32,9 @@ from flowsched.workflow.views import (
     TaskPage,
     TaskView,
     TimelineView,
+    UsageRowView,
+    UsageSumView,
+    UsageView,
     WorkflowPage,
     WorkflowView,
 )
@@ -322,6 +325,23 @@ class FakeService:
             resources={"cpu": view},
             hours=[hour],
             sentences=[f"cpu: idle for {since}"],
+        )
+
+    async def usage(
+        self,
+        *,
+        by: str = "queue",
+        since: str | None = None,
+        until: str | None = None,
+        queue: str | None = None,
+    ) -> UsageView:
+        one = {"workflows": 2, "core_hours": 12.5, "gpu_hours": 3.0, "memory_gib_hours": 100.25}
+        two = {"workflows": 1, "core_hours": 0.0125, "running_hours": 0.5, "bytes_moved": 2048}
+        return UsageView(
+            by=by,
+            queue=queue,
+            rows=[UsageRowView(name="night", **one), UsageRowView(name=None, **two)],
+            total=UsageSumView(**(one | two | {"workflows": 3, "core_hours": 12.5125})),
         )
 
     async def logs(

@@ -49,6 +49,7 @@ POLICIES = {
     "POST /api/v1/nodes/{name}/drain": Policy.WRITE,
     "POST /api/v1/nodes/{name}/uncordon": Policy.WRITE,
     "GET /api/v1/explain/cluster": Policy.READ,
+    "GET /api/v1/usage": Policy.READ,
     "POST /scheduler/filter": Policy.READ,
     "POST /scheduler/prioritize": Policy.READ,
     "GET /livez": Policy.OPEN,

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowsched.errors import Conflict, InvalidDocument
+from flowsched.errors import Conflict, InvalidDocument, InvalidRequest
 from flowsched.executor.protocol import Pod
 from flowsched.scheduling.state.usage import Payer
 from flowsched.store.database import url_for
@@ -84,3 +84,35 @@ async def test_what_was_used_outlives_the_service(tmp_path: Path) -> None:
         (user,) = next(view for view in await two.service.queues() if view.name == "default").users
         assert user.user == "ann"
         assert user.recent["cpu"] >= 8000
+
+
+async def test_usage_counts_ended_workflows_and_those_that_live(tmp_path: Path) -> None:
+    """One of ann ended after a second on a core, and one of nobody runs: its attempt counts when it ends."""
+
+    def outcome(pod: Pod) -> Outcome:
+        return Outcome(runtime_ms=1_000 if pod.queue == "lab" else 60_000)
+
+    async with process(url_for(tmp_path / "db"), tmp_path, FakeProcesses(outcome)) as one:
+        one.lead()
+        await one.ready()
+        labels = {"project": "x"}
+        ended = await one.service.submit(document("a", 1, queue="lab", user="ann", labels=labels))
+        await one.service.submit(document("b", 1))
+        while (await one.service.workflow(ended.id)).state != "SUCCEEDED":
+            await asyncio.sleep(0.01)
+        await running(one, "default", 1)
+        view = await one.service.usage(since="1h")
+        assert [(row.name, row.workflows) for row in view.rows] == [("lab", 1), ("default", 1)]
+        assert view.rows[0].core_hours * 3600 == pytest.approx(1.0, abs=0.5)
+        assert view.rows[0].memory_gib_hours * 3600 == pytest.approx(1 / 16, abs=0.05)
+        assert view.rows[1].core_hours == 0
+        (stage,) = await one.service.stages(ended.id)
+        assert stage.core_hours == view.rows[0].core_hours == view.total.core_hours
+        for by, names in (("user", ["ann", None]), ("label:project", ["x", None])):
+            view = await one.service.usage(by=by)
+            assert [row.name for row in view.rows] == names
+        assert (await one.service.usage(since="2020-01-01", until="1h", queue="lab")).rows == []
+        with pytest.raises(
+            InvalidRequest, match=r"'soon' is no duration.* or a date or time, such as 2026-11-01"
+        ):
+            await one.service.usage(since="soon")

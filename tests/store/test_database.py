@@ -48,7 +48,7 @@ def hold(url: str) -> subprocess.Popen[str]:
 async def test_a_new_database_is_durable_and_whole(database: Database) -> None:
     """What `doctor` says of a database we made."""
     facts = await database.doctor()
-    assert facts["revision"] == facts["expected_revision"] == "0008"
+    assert facts["revision"] == facts["expected_revision"] == "0009"
     assert facts["workflows"] == 0
     if database.kind == "sqlite":
         assert (facts["journal_mode"], facts["synchronous"], facts["foreign_keys"]) == ("wal", 2, 1)
@@ -260,4 +260,14 @@ def test_migrations_are_found_in_a_wheel(tmp_path: Path, monkeypatch: pytest.Mon
         schema.migrations_folder()
     shutil.copytree(ROOT / "migrations", package / "_share" / "migrations")
     assert schema.migrations_folder() == package / "_share" / "migrations"
-    assert schema.known_revisions() == {"0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008"}
+    assert schema.known_revisions() == {
+        "0001",
+        "0002",
+        "0003",
+        "0004",
+        "0005",
+        "0006",
+        "0007",
+        "0008",
+        "0009",
+    }

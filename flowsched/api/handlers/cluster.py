@@ -114,6 +114,51 @@ async def explain_cluster(call: Call[IdleQuery]) -> web.Response:
     return answer(await call.facade.idle(since=call.query.since))
 
 
+class UsageQuery(Query, frozen=True, kw_only=True):
+    """What to sum up."""
+
+    by: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^(queue|user|label:[^\x00-\x1f\x7f-\x9f]+)$",
+            max_length=320,
+            description="A row for each queue, user, or value of a label.",
+            examples=["queue", "user", "label:project"],
+        ),
+    ] = "queue"
+    since: (
+        Annotated[
+            str,
+            msgspec.Meta(
+                max_length=64,
+                description="Workflows that ended from then on, and those that live: a span before now, or a time (ISO 8601).",
+                examples=["7d", "2026-11-01", "2026-11-01T08:00:00Z"],
+            ),
+        ]
+        | None
+    ) = None
+    until: (
+        Annotated[
+            str,
+            msgspec.Meta(
+                max_length=64,
+                description="Workflows that ended before then, likewise; those that live do not count.",
+                examples=["1d", "2026-12-01"],
+            ),
+        ]
+        | None
+    ) = None
+    queue: Annotated[str, msgspec.Meta(max_length=1024, description="Of this queue alone.")] | None = None
+
+
+async def get_usage(call: Call[UsageQuery]) -> web.Response:
+    """Who used how much."""
+    query = call.query
+    return answer(
+        await call.facade.usage(by=query.by, since=query.since, until=query.until, queue=query.queue)
+    )
+
+
 async def list_nodes(call: Call[Query]) -> web.Response:
     """All nodes."""
     return answer(await call.facade.nodes())

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from flowsched.cli.commands import agent, policy, queues, simulate, upkeep
+from flowsched.cli.commands import agent, policy, queues, reports, simulate, upkeep
 from flowsched.cli.commands.options import (
     Advertise,
     AllowPaths,
@@ -524,6 +524,7 @@ def plan(
     run(options(ctx), planning.plan(source, inputs, planning.PlanForm(output), out))
 
 
+app.command(name="usage")(reports.usage)
 app.command(name="simulate")(simulate.simulate)
 app.command(name="snapshot")(policy.snapshot)
 app.command(name="replay")(policy.replay)

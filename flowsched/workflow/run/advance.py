@@ -23,6 +23,7 @@ from flowsched.workflow.run.transitions import (
     STAGED_AT,
     STARTED,
     Ended,
+    Held,
     Indices,
     Settling,
 )
@@ -372,11 +373,19 @@ class Advance(Outcomes):
             self._event("task.running", stage, task)
         return fresh
 
-    def ended(self, stage: StageRun, task: int, attempt: int, at_ms: int, end: Ended) -> bool:
+    def ended(
+        self,
+        stage: StageRun,
+        task: int,
+        attempt: int,
+        at_ms: int,
+        end: Ended,
+        held: Held = Held(),  # noqa: B008  # frozen
+    ) -> bool:
         """Its process ended and told how. False for old news."""
         if not self._holds(stage, task, attempt):
             return False
-        self._account(stage, task, attempt, at_ms, end.exit_code or end.returned)
+        self._account(stage, task, attempt, at_ms, end.exit_code or end.returned, held)
         if stage.task_state[task] == _S.RELEASING and not self._in_time(stage, task, end):
             self._released(stage, task)
         elif end.exit_code == 0 and not end.reason:
@@ -387,12 +396,20 @@ class Advance(Outcomes):
         return True
 
     def gone(
-        self, stage: StageRun, task: int, attempt: int, at_ms: int, reason: str, *, started: bool = True
+        self,
+        stage: StageRun,
+        task: int,
+        attempt: int,
+        at_ms: int,
+        reason: str,
+        *,
+        started: bool = True,
+        held: Held = Held(),  # noqa: B008  # frozen
     ) -> bool:
         """The pod exists no more and has not reported how it ended: it is not the task's fault, and no retry is charged."""
         if not self._holds(stage, task, attempt):
             return False
-        self._account(stage, task, attempt, at_ms, -1)
+        self._account(stage, task, attempt, at_ms, -1, held)
         if stage.task_state[task] == _S.RELEASING:
             self._released(stage, task)
         else:

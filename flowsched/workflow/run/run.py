@@ -16,8 +16,18 @@ from flowsched.workflow.run.states import RunState, TaskState
 from flowsched.workflow.spec import StageSpec, WorkflowSpec
 
 #: Columns of `StageRun.totals`.
-QUEUED_MS, STAGING_MS, RUNNING_MS, BYTES_LOCAL, BYTES_MOVED = range(5)
-TOTALS: Final = ("queued_ms", "staging_ms", "running_ms", "bytes_local", "bytes_moved")
+QUEUED_MS, STAGING_MS, RUNNING_MS, BYTES_LOCAL, BYTES_MOVED, CORE_MS, GPU_MS, MEMORY_GIB_MS = range(8)
+#: Memory counts in GiB x ms. In bytes x ms, 64 bits would hold 1 TiB for 97 days only, and in MiB x ms a large cluster's year.
+TOTALS: Final = (
+    "queued_ms",
+    "staging_ms",
+    "running_ms",
+    "bytes_local",
+    "bytes_moved",
+    "core_ms",
+    "gpu_ms",
+    "memory_gib_ms",
+)
 _STATES: Final = len(TaskState)
 _NAMES: Final = [state.name for state in sorted(TaskState)]
 _ENDED: Final = int(TaskState.SUCCEEDED)  #: this and all that follow are terminal
@@ -77,7 +87,7 @@ class StageRun:
         barriers: parent stages not done, over all other edges.
         shard_done: (W,) all completing members have succeeded.
         counts: (states,) tasks in each state.
-        totals: (5,) sums over its tasks, columns as named above.
+        totals: (8,) sums over the ended attempts of its tasks, columns as named above.
         reasons: task -> word, for the few that ended badly.
         returned: exit code -> tasks that succeeded with it though it is not 0.
     """

@@ -19,9 +19,13 @@ from flowsched.workflow.run.lifecycle import TaskEvent, after, after_one, mask_o
 from flowsched.workflow.run.run import (
     BYTES_LOCAL,
     BYTES_MOVED,
+    CORE_MS,
+    GPU_MS,
+    MEMORY_GIB_MS,
     QUEUED_MS,
     RUNNING_MS,
     STAGING_MS,
+    TOTALS,
     Output,
     StageRun,
     WorkflowRun,
@@ -57,6 +61,15 @@ class Changes:
         """Something of this stage changed."""
         self.stages.add(stage)
         self.fresh.add(stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What an attempt held of its node, from its binding to its end."""
+
+    cpu_millicores: int = 0
+    memory_bytes: int = 0
+    gpu_millis: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +197,23 @@ class Moves:
             if len(held):
                 self.changes.tasks.setdefault(stage.number, []).append(held)
 
-    def _account(self, stage: StageRun, task: int, attempt: int, at_ms: int, exit_code: int) -> None:
-        """Times and bytes of an attempt that ended, into the sums of its stage; and its room is free."""
+    def _account(
+        self, stage: StageRun, task: int, attempt: int, at_ms: int, exit_code: int, held: Held
+    ) -> None:
+        """Times and bytes of an attempt that ended, and what it held, into the sums of its stage; and its room is free.
+
+        However it ended: a pod that failed, was evicted or lost took that room from others too.
+        """
         ready, staging, bound, started, _ = stage.times[task].tolist()
-        sums = np.zeros(5, dtype=np.int64)
+        sums = np.zeros(len(TOTALS), dtype=np.int64)
         if bound >= 0:
             sums[QUEUED_MS] = max(0, (staging if staging >= 0 else bound) - ready) if ready >= 0 else 0
             sums[STAGING_MS] = max(0, bound - staging) if staging >= 0 else 0
             sums[RUNNING_MS] = max(0, at_ms - started) if started >= 0 else 0
+            held_ms = max(0, at_ms - bound)
+            sums[CORE_MS] = held.cpu_millicores * held_ms // 1000
+            sums[GPU_MS] = held.gpu_millis * held_ms // 1000
+            sums[MEMORY_GIB_MS] = (held.memory_bytes * held_ms + (1 << 29)) >> 30  # rounded
         sums[BYTES_LOCAL] = stage.local[task]
         sums[BYTES_MOVED] = stage.moved[task]
         self.statement.add(stage.totals, slice(None), sums)

@@ -1,0 +1,194 @@
+"""Accounting: what workflows held, by queue, user or label, and what is kept of it when workflows expire. Databases do the sums."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    ColumnElement,
+    FromClause,
+    Select,
+    cast,
+    delete,
+    func,
+    literal,
+    or_,
+    select,
+    type_coerce,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from flowsched.errors import InvalidRequest
+from flowsched.store import tables
+from flowsched.store.database import Database, unbroken
+
+_DAY_MS: Final = 86_400_000
+#: Sums outlive their workflows by so many days: a year can be compared with the year before.
+KEPT_DAYS: Final = 760
+#: An answer has at most so many names.
+MOST_NAMES: Final = 10_000
+_SUMMED: Final = (
+    "core_ms",
+    "gpu_ms",
+    "memory_gib_ms",
+    "queued_ms",
+    "running_ms",
+    "bytes_local",
+    "bytes_moved",
+)
+
+_w, _s, _p = tables.workflows.c, tables.stages.c, tables.past_usage.c
+
+
+class UsageSum(NamedTuple):
+    """The part of one queue, user or value of a label."""
+
+    name: str | None  #: None: of workflows that name no user, or do not have the label
+    workflows: int
+    core_ms: int
+    gpu_ms: int
+    memory_gib_ms: int
+    queued_ms: int
+    running_ms: int
+    bytes_local: int
+    bytes_moved: int
+
+
+class Accounting:
+    """The sums over one database. It scans all stages in question; the event loop waits for nothing of it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @unbroken
+    async def sums(
+        self,
+        by: str,
+        *,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        queue: str | None = None,
+    ) -> list[UsageSum]:
+        """What workflows held, most core-ms first.
+
+        Args:
+            by: "queue", "user", or "label:KEY".
+            since_ms: Of workflows that ended from then on, and of those that live. None = of all. Of expired workflows whole days
+                (UTC) are known: the day in which it lies counts.
+            until_ms: Of workflows that ended before then. None = of those that live too.
+            queue: Of this queue alone.
+
+        Raises:
+            InvalidRequest: There are more names than one answer can have.
+        """
+        both = union_all(
+            self._present(by, since_ms, until_ms, queue), self._past(by, since_ms, until_ms, queue)
+        ).subquery()
+        sums = [func.sum(both.c[column]).label(column) for column in ("workflows", *_SUMMED)]
+        query = select(both.c.name, *sums).group_by(both.c.name)
+        query = query.order_by(both.c.name).limit(MOST_NAMES + 1)
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(query)).all()
+        if len(rows) > MOST_NAMES:
+            raise InvalidRequest(
+                f"more than {MOST_NAMES} names have used something in this time: ask for a shorter time, one queue, "
+                f"or by another label than {by!r}"
+            )
+        found = [UsageSum(row[0], *(int(number) for number in row[1:])) for row in rows]
+        return sorted(found, key=lambda one: (-one.core_ms, one.name or ""))
+
+    def _present(self, by: str, since_ms: int | None, until_ms: int | None, queue: str | None) -> Select[Any]:
+        """A row for each workflow that the database has."""
+        name = self._name(tables.workflows, by).label("name")
+        numbers = [
+            func.coalesce(func.sum(_number(self._database.kind, column)), 0).label(column)
+            for column in _SUMMED
+        ]
+        query: Select[Any] = select(name, literal(1).label("workflows"), *numbers).join_from(
+            tables.workflows, tables.stages
+        )
+        if since_ms is not None:
+            query = query.where(or_(_w.ended_ms >= since_ms, _w.ended_ms.is_(None)))
+        if until_ms is not None:
+            query = query.where(_w.ended_ms < until_ms)
+        if queue is not None:
+            query = query.where(_w.queue == queue)
+        return query.group_by(_w.id)
+
+    def _past(self, by: str, since_ms: int | None, until_ms: int | None, queue: str | None) -> Select[Any]:
+        """Rows of workflows that have expired."""
+        numbers = [_p[column] for column in ("workflows", *_SUMMED)]
+        query = select(self._name(tables.past_usage, by).label("name"), *numbers)
+        if since_ms is not None:
+            query = query.where(_p.day >= since_ms // _DAY_MS)
+        if until_ms is not None:
+            query = query.where(_p.day * _DAY_MS < until_ms)
+        if queue is not None:
+            query = query.where(_p.queue == queue)
+        return query
+
+    def _name(self, table: FromClause, by: str) -> ColumnElement[str]:
+        kind, _, key = by.partition(":")
+        if kind == "queue":
+            return table.c.queue
+        if kind == "user":
+            return func.nullif(table.c.owner, "")
+        if self._database.kind == "sqlite":
+            label = type_coerce(table.c.labels, JSON)[key].as_string()
+        else:
+            label = cast(table.c.labels, JSONB)[key].as_string()
+        found: ColumnElement[str] = label
+        return found
+
+
+def _number(kind: str, column: str) -> ColumnElement[int]:
+    """A number of the totals of a stage. Stages of older versions do not have all of them."""
+    if kind == "sqlite":
+        return func.json_extract(_s.totals, f"$.{column}")
+    return cast(cast(_s.totals, JSONB)[column].as_string(), BigInteger)
+
+
+async def keep_sums(connection: AsyncConnection, kind: str, workflows: Sequence[str]) -> None:
+    """Add what workflows held to the sums of the days on which they ended: the workflows are about to be removed.
+
+    Args:
+        connection: In the transaction that removes them.
+        kind: "sqlite" or "postgresql".
+        workflows: Ids of some that have ended.
+    """
+    numbers = [func.coalesce(func.sum(_number(kind, column)), 0).label(column) for column in _SUMMED]
+    query = select(_w.ended_ms, _w.queue, _w.owner, _w.labels, *numbers)
+    query = query.join_from(tables.workflows, tables.stages).where(_w.id.in_(workflows)).group_by(_w.id)
+    rows: dict[tuple[int, str], dict[str, Any]] = {}
+    for row in (await connection.execute(query)).mappings():
+        named = (row["queue"], row["owner"], row["labels"])
+        key = hashlib.sha256("\0".join(named).encode("utf-8", "surrogatepass")).hexdigest()
+        day = row["ended_ms"] // _DAY_MS
+        found = rows.setdefault(
+            (day, key),
+            {"day": day, "key": key, "workflows": 0, **dict.fromkeys(_SUMMED, 0)}
+            | dict(zip(("queue", "owner", "labels"), named, strict=True)),
+        )
+        found["workflows"] += 1
+        for column in _SUMMED:
+            found[column] += int(row[column])
+    if not rows:
+        return
+    # The two dialects spell the same statement by different functions.
+    insert = (sqlite_insert if kind == "sqlite" else postgresql_insert)(tables.past_usage)
+    more = {column: _p[column] + insert.excluded[column] for column in ("workflows", *_SUMMED)}
+    add = insert.on_conflict_do_update(index_elements=[_p.day, _p.key], set_=more)
+    await connection.execute(add, list(rows.values()))
+
+
+async def forget_sums(connection: AsyncConnection, before_ms: int) -> None:
+    """Remove the sums of workflows that would have expired `KEPT_DAYS` ago. `before_ms`: what ended before then has expired."""
+    await connection.execute(delete(tables.past_usage).where(_p.day < before_ms // _DAY_MS - KEPT_DAYS))
