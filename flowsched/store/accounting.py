@@ -112,9 +112,8 @@ class Accounting:
             func.coalesce(func.sum(_number(self._database.kind, column)), 0).label(column)
             for column in _SUMMED
         ]
-        query: Select[Any] = select(name, literal(1).label("workflows"), *numbers).join_from(
-            tables.workflows, tables.stages
-        )
+        columns: list[ColumnElement[Any]] = [name, literal(1).label("workflows"), *numbers]
+        query = select(*columns).join_from(tables.workflows, tables.stages)
         if since_ms is not None:
             query = query.where(or_(_w.ended_ms >= since_ms, _w.ended_ms.is_(None)))
         if until_ms is not None:
