@@ -14,7 +14,7 @@ TRACES ?=
 MINUTES ?= 5
 SEED ?= 1
 
-.PHONY: help demo demo-kubernetes test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-node kube-test kube-faults spark-test images docs lock clients postgres format schema clean
+.PHONY: help demo demo-kubernetes test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-node promtool kube-test kube-faults spark-test images docs lock clients postgres format schema clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -89,6 +89,9 @@ kube-assets: ## build etcd, kube-apiserver, kube-scheduler, kubectl, helm for th
 
 kube-node: ## build kubelet, kube-proxy, containerd, CoreDNS and the images for real nodes (Linux, root; needs Go; minutes the first time)
 	sh tests/tools/install_nodes.sh
+
+promtool: ## build Prometheus' promtool for the tests of the alert rules (needs Go; 2 minutes the first time)
+	sh tests/tools/install_promtool.sh
 
 kube-test: $(STAMPS)/test ## all tests on a real API server; a missing one is a failure
 	FLOWSCHED_REQUIRE_KUBE=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile tests/kubernetes tests/deploy

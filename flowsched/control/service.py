@@ -606,7 +606,9 @@ class Service:
     async def metrics(self) -> bytes:
         """Metrics in Prometheus' text format; gauges only where this process leads."""
         await self._at_rest()
-        return await self._leader.metrics.text(self._state())
+        leader = self._leader
+        standing = leader.standing(self._executor.counters())
+        return await leader.metrics.text(self._state(), standing, self._clock())
 
     async def nodes(self) -> list[NodeView]:
         """All nodes."""

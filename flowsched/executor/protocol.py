@@ -490,3 +490,7 @@ class Executor(ABC):
     def flows(self) -> Mapping[str, tuple[int, int]]:
         """Node -> (bytes in, bytes out) that were really copied since the start."""
         return {}
+
+    def counters(self) -> Mapping[str, int]:
+        """What it counts of its own connections since the start, by a name in snake_case, for metrics."""
+        return {}

@@ -24,10 +24,10 @@ def _needed(why: str) -> None:
     pytest.skip(why)
 
 
-def _binary(name: str) -> str:
+def _binary(name: str, made_by: str = "kube-assets") -> str:
     found = find(name)
     if found is None:
-        _needed(f"no {name}: run `make kube-assets`")
+        _needed(f"no {name}: run `make {made_by}`")
     return str(found)
 
 
@@ -39,6 +39,11 @@ def kubectl() -> str:
 @pytest.fixture(scope="session")
 def helm() -> str:
     return _binary("helm")
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    return _binary("promtool", "promtool")
 
 
 class Cluster:

@@ -64,6 +64,37 @@ async def test_what_runs_what_waits_and_what_ended_is_counted(tmp_path: Path) ->
     assert found["flowsched_pods_launched_total", ()] == 4
     assert found["flowsched_queue_wait_seconds_count", ()] == 3
     assert found["flowsched_step_seconds_bucket", ("+Inf",)] == found["flowsched_step_seconds_count", ()] > 0
+    assert standing_by["flowsched_lease_epoch", ()] == 0
+    assert ("flowsched_lease_remaining_seconds", ()) not in standing_by
+    assert (found["flowsched_lease_epoch", ()], found["flowsched_failed_terms", ()]) == (1, 0)
+    assert 0 < found["flowsched_lease_remaining_seconds", ()] <= 15
+    assert found["flowsched_start_wait_seconds_count", ()] == 3
+    assert found["flowsched_longest_wait_seconds", ("LargerThanNode",)] > 0
+    assert found["flowsched_ledger_drift_nodes", ()] == 0
+    assert found["flowsched_unknown_pods", ()] == 0
+
+
+async def test_a_gang_is_counted_when_its_last_member_runs(tmp_path: Path) -> None:
+    """A gang of three has one wait, from ready until all of it runs. Each member took 30 ms where a second was expected."""
+
+    def outcome(pod: Pod) -> Outcome:
+        return Outcome(runtime_ms=30, exit_code=0)
+
+    async with process(url_for(tmp_path / "db"), tmp_path, FakeProcesses(outcome)) as one:
+        one.lead()
+        await one.ready()
+        role = {"replicas": 3, "command": ["x"], "resources": {"cpu": 1}}
+        stage = {"name": "ring", "gang": True, "roles": {"worker": role}, "estimate": {"runtime": "1s"}}
+        document = {"name": "w", "stages": [stage]}
+        await one.service.submit(json.dumps(document).encode())
+        async with asyncio.timeout(60):
+            found = {}
+            while found.get(("flowsched_pods_ended_total", ("succeeded",))) != 3:
+                found = _said(await one.service.metrics())
+                await asyncio.sleep(0.02)
+    assert found["flowsched_gang_wait_seconds_count", ()] == 1
+    assert found["flowsched_runtime_prediction_ratio_count", ()] == 3
+    assert found["flowsched_runtime_prediction_ratio_bucket", ("0.1",)] == 3  # 30 ms of 1 s
 
 
 def test_a_value_on_a_bound_is_below_it() -> None:

@@ -263,6 +263,7 @@ class Agents:
         #: Called with a node after its limit has changed.
         self.limited: Callable[[str], None] = lambda _: None
         self.loads = Loads()
+        self.reconnects = 0  #: how often the stream of an agent had ended or failed, and was asked for again
         self._session: aiohttp.ClientSession | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -437,6 +438,7 @@ class Agents:
                     self._give_back(agent, f"the agent of {agent.node} cannot be reached: {error}")
                 log.debug("agent away", node=agent.node, error=str(error))
             agent.followed = False
+            self.reconnects += 1
             await backoff.wait()
 
     async def _read_list(self, agent: _Agent) -> int:

@@ -323,6 +323,11 @@ class KubernetesCluster(Executor):
         """Node -> (bytes in, bytes out) that agents have moved."""
         return self._agents.flows()
 
+    def counters(self) -> Mapping[str, int]:
+        """Of its watches of the API server, and of the streams of agents."""
+        agents: Agents | None = getattr(self, "_agents", None)  # before the start there are none
+        return {**self._watches.counters(), "agent_reconnects": 0 if agents is None else agents.reconnects}
+
     async def stop(self) -> None:
         """Close it. Pods go on."""
         self.queue.close()

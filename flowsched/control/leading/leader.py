@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -17,7 +17,7 @@ from flowsched.control.leading.draining import remembered
 from flowsched.control.leading.leadership import FIRST_PAUSE_S, Leadership
 from flowsched.control.leading.recover import Found, Leftovers, Reconciler, recover, runs_back
 from flowsched.control.leading.retention import Expiry
-from flowsched.control.metrics import Metrics
+from flowsched.control.metrics import Metrics, Standing
 from flowsched.engine.events import (
     BindingsSettled,
     EngineEvent,
@@ -205,6 +205,18 @@ class Leader:
             return {}
         return self.dispatcher.state.work.estimates.named(names)
 
+    def standing(self, counted: Mapping[str, int]) -> Standing:
+        """How this process stands, for metrics. `counted`: what its executor counts."""
+        leads = self.dispatcher is not None
+        living, back = self.recovered[1], self.recovered[0]
+        return Standing(
+            epoch=self.leadership.epoch,
+            lease_s=self.leadership.left_s() if leads else None,
+            failed_terms=self.failures,
+            recovering=living - back,
+            counted=counted,
+        )
+
     async def run(self) -> None:
         """Lead for ever, and wait for whatever is away: a database, room on a disk, another process that leads.
 
@@ -262,6 +274,7 @@ class Leader:
         return 0.0 if self.failures == 1 else min(30.0, 0.5 * 2**self.failures)
 
     async def _term(self) -> None:
+        self.metrics.begin()
         await self._failpoint("recover.before")
         if self._executor.binder is not None:
             self.nodes = list(await self._executor.binder.nodes())
@@ -309,7 +322,9 @@ class Leader:
                 group.create_task(self._listen(dispatcher), name="cluster")
                 group.create_task(dispatcher.run(), name="dispatch")
                 group.create_task(intake.run(), name="intake")
-                reconciler = Reconciler(dispatcher, self._executor, clock=self._clock)
+                reconciler = Reconciler(
+                    dispatcher, self._executor, clock=self._clock, found=self.metrics.found_unknown
+                )
                 group.create_task(reconciler.run(), name="reconcile")
                 group.create_task(self._expiry(dispatcher).run(), name="expiry")
                 group.create_task(Leftovers(dispatcher, self._documents).run(), name="leftovers")
@@ -347,6 +362,7 @@ class Leader:
         """What the cluster says goes to the dispatcher, in order."""
         async for events in self._executor.events():
             self._learn(events)
+            self.metrics.reported(events)
             dispatcher.tell(events)
 
     def _learn(self, events: object) -> None:

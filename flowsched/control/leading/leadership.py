@@ -115,7 +115,7 @@ class Leadership:
         """Whether this process leads, by its own monotonic clock: asked before anything is started in the cluster, since a
         process that was paused does not know that another has taken over meanwhile. With SQLite no other can.
         """
-        return self.epoch > 0 and (self._database.kind == "sqlite" or self._left_s() > 0)
+        return self.epoch > 0 and (self._database.kind == "sqlite" or self.left_s() > 0)
 
     async def _acquire(self) -> int:
         """Wait until this process may lead; returns the new epoch.
@@ -240,7 +240,7 @@ class Leadership:
                 self._beat, self._renewed = self._monotonic(), renewal.renewed
                 if renewal.trouble != said and (said := renewal.trouble):
                     log.warning("the lease is not renewed yet", error=said)
-                if renewal.trouble and self._left_s() < 0:
+                if renewal.trouble and self.left_s() < 0:
                     self._database.failed(OSError(renewal.trouble))
                 await asyncio.sleep(BEAT_S)
         finally:
@@ -255,6 +255,6 @@ class Leadership:
         """For how long the event loop has not moved, seconds."""
         return self._monotonic() - self._beat
 
-    def _left_s(self) -> float:
-        """Seconds until we must not count on the lease any more."""
+    def left_s(self) -> float:
+        """Seconds until this process must not count on the lease any more, by its own clock; negative after that."""
         return LEASE_MS / 1000 - (self._monotonic() - self._renewed) - 1.0

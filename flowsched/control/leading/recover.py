@@ -256,10 +256,18 @@ RELEASE_MS: Final = 5_000
 class Reconciler:
     """Compares what lives with what the engine holds."""
 
-    def __init__(self, dispatcher: Dispatcher, executor: Executor, *, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        executor: Executor,
+        *,
+        clock: Callable[[], int],
+        found: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._dispatcher = dispatcher
         self._executor = executor
         self._clock = clock
+        self._found = found  #: told by each look how many live that the engine does not know
         self._seen: dict[str, int] = {}
 
     async def run(self) -> None:
@@ -282,6 +290,7 @@ class Reconciler:
             log.warning(
                 "an attempt lives that the engine does not know", pod=name, released_in_s=GRACE_MS // 1000
             )
+        self._found(len(living))
         self._seen = {name: self._seen.get(name, now) for name in living}
         overdue = sorted(name for name, since in self._seen.items() if now - since >= GRACE_MS)
         if overdue:

@@ -6,10 +6,10 @@ import asyncio
 import ipaddress
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -130,6 +130,22 @@ PREDECESSOR_S: Final = 10.0
 _DAY_MS: Final = 86_400_000
 
 
+@dataclass(slots=True)
+class Carried:
+    """What the node's disk and network card were measured to carry since the agent started, in bytes, for all programs."""
+
+    disk_bytes: int = 0
+    came_bytes: int = 0
+    went_bytes: int = 0
+
+    def add(self, load: Mapping[str, Any]) -> None:
+        """Add one measurement, as `Meter.measure` returns it."""
+        came, went = load.get("card", (0, 0))
+        self.disk_bytes += load.get("disk_bytes", 0)
+        self.came_bytes += came
+        self.went_bytes += went
+
+
 class Agent:
     """A node agent without its door (see `server`).
 
@@ -159,7 +175,9 @@ class Agent:
         self.ledger = Ledger(settings.state / "pods")
         self.logs = Logs(settings.logs, settings.kept_logs, self.volumes.has, clock)
         self.out_bytes = 0
+        self.evicted_datasets = 0
         self.evicted_bytes = 0
+        self.measured = Carried()
         self._clock = clock
         self._link = link or (no_link if settings.copies else os.link)
         self._publisher = Publisher(self.cache, settings.state / "outgoing", at)
@@ -228,6 +246,7 @@ class Agent:
         entry: Entry | None = await asyncio.to_thread(self.cache.evict, uri)
         if entry is None:
             return None
+        self.evicted_datasets += 1
         self.evicted_bytes += entry.size_bytes
         self.news.replica(uri, entry.size_bytes, present=False)
         return True
@@ -257,6 +276,7 @@ class Agent:
                 load = None
             last = now
             if load is not None:
+                self.measured.add(load)
                 self.news.measured(load)
             await asyncio.sleep(self.settings.measure_s)
 

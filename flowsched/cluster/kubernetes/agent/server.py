@@ -21,6 +21,7 @@ import structlog
 from aiohttp import web
 
 from flowsched.cluster.kubernetes import orders
+from flowsched.cluster.kubernetes.agent import metrics
 from flowsched.cluster.kubernetes.agent.agent import Agent, Settings
 from flowsched.cluster.kubernetes.agent.ledger import NoVolume, OtherOrder
 from flowsched.cluster.kubernetes.agent.logs import BadName, PodId
@@ -162,28 +163,7 @@ class Door:
         return _json(body, 200 if agent.well else 503)
 
     async def _metrics(self, _: web.Request) -> web.StreamResponse:
-        agent, coming = self._agent, self._agent.transfers
-        values = {
-            "flowsched_agent_cache_bytes": agent.cache.used_bytes,
-            "flowsched_agent_cache_limit_bytes": agent.cache.limit_bytes,
-            "flowsched_agent_evicted_bytes_total": agent.evicted_bytes,
-            "flowsched_agent_cache_datasets": len(agent.cache.entries),
-            "flowsched_agent_cache_partial_datasets": len(agent.cache.partials.all),
-            "flowsched_agent_cache_partial_bytes": agent.cache.partials.reserved_bytes,
-            "flowsched_agent_received_bytes_total": coming.in_bytes,
-            "flowsched_agent_sent_bytes_total": agent.out_bytes,
-            "flowsched_agent_transfers_done_total": coming.done,
-            "flowsched_agent_transfers_failed_total": coming.failed,
-            "flowsched_agent_pieces_done_total": coming.pieces,
-            "flowsched_agent_transfers_waiting": coming.waiting,
-            "flowsched_agent_readers": self._streams.readers,
-            "flowsched_agent_followers": self._streams.followers,
-        }
-        lines = (
-            f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}\n{name} {value}\n"
-            for name, value in values.items()
-        )
-        return web.Response(text="".join(lines), content_type="text/plain")
+        return web.Response(text=await metrics.text(self._agent, self._streams), content_type="text/plain")
 
     # --- datasets --------------------------------------------------------------------------------------------
 

@@ -157,6 +157,7 @@ class Streams:
         self._closing = asyncio.Event()
         self.readers = 0
         self.followers = 0
+        self.follows = 0  #: followers so far
 
     def close(self) -> None:
         """Let the followers go."""
@@ -292,6 +293,7 @@ class Streams:
             raise BadRequest(503, f"{MOST_FOLLOWERS} followers at a time are served")
         answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         self.followers += 1
+        self.follows += 1
         try:
             await answer.prepare(request)
             async with _cut_when_broken(request):

@@ -477,6 +477,17 @@ class Watches:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def counters(self) -> Mapping[str, int]:
+        """The counts of all watches together."""
+        all_of = [reflector.counts for reflector in self._reflectors.values()]
+        return {
+            "watch_events": sum(each.events for each in all_of),
+            "watch_relists": sum(each.relists for each in all_of),
+            "watch_reconnects": sum(each.reconnects for each in all_of),
+            "watch_skipped": sum(each.skipped for each in all_of),
+            "watch_outdated": sum(each.outdated for each in all_of),
+        }
+
     @property
     def problem(self) -> str:
         """The first watch with a problem, and that problem; "" while all are well."""
