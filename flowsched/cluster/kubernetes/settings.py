@@ -45,7 +45,7 @@ class KubernetesSettings:
         gpu_fractions: How pods get parts of GPUs: "cuda", "runtime", or "dra" (claims; whole GPUs too).
         gpu_driver: With "dra": the driver of the devices that are GPUs.
         gpu_device_class: With "dra": the DeviceClass that claims name; "" = as the driver.
-        shared: Claims that every task sees, as `shared.shared_volumes` reads them.
+        shared: Claims that every task sees: `claim:/path` or `claim:/path:ro`, several with commas.
         steps_secret: A Secret; its keys become variables of stage-in and stage-out; "" = none.
     """
 
@@ -79,13 +79,13 @@ def from_environment(environment: Mapping[str, str]) -> KubernetesSettings:
         ConfigurationError: One of them is not a number, or not one of those there are.
     """
     told = {
-        name: environment[f"FLOWSCHED_{name}"] for name in _VARIABLES if environment.get(f"FLOWSCHED_{name}")
+        name: environment[f"FLOWSCHED_{name}"] for name in VARIABLES if environment.get(f"FLOWSCHED_{name}")
     }
-    texts = {_VARIABLES[name]: value for name, value in told.items() if name not in _NUMBERS}
+    texts = {VARIABLES[name]: value for name, value in told.items() if name not in _NUMBERS}
     numbers = {}
     for name in _NUMBERS & told.keys():
         try:
-            numbers[_VARIABLES[name]] = int(told[name])
+            numbers[VARIABLES[name]] = int(told[name])
         except ValueError:
             raise ConfigurationError(f"FLOWSCHED_{name} is a whole number, not {told[name]!r}") from None
     if "namespace" in texts:
@@ -108,7 +108,7 @@ def from_environment(environment: Mapping[str, str]) -> KubernetesSettings:
     return settings
 
 
-_VARIABLES: Final = {
+VARIABLES: Final = {
     "NAMESPACES": "namespace",
     "IMAGE": "image",
     "DEFAULT_IMAGE": "default_image",

@@ -43,9 +43,9 @@ class TaskEvent(IntEnum):
     REVOKE = 15  #: a parent runs again: wait for it
     RESET = 16  #: the user asked for a retry of what failed
     END_QUEUED = 17  #: released, and its goal was QUEUED
-    END_SUCCEEDED = 18
-    END_CANCELLED = 19
-    END_FAILED = 20
+    END_SUCCEEDED = 18  #: released, and its goal was SUCCEEDED
+    END_CANCELLED = 19  #: released, and its goal was CANCELLED
+    END_FAILED = 20  #: released, and its goal was FAILED
 
 
 _E = TaskEvent

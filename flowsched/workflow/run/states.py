@@ -63,10 +63,10 @@ class ReportedState(StrEnum):
     RUNNING = "RUNNING"  #: at least one task runs
     PAUSED = "PAUSED"
     CANCELLING = "CANCELLING"
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-    SKIPPED = "SKIPPED"
+    SUCCEEDED = "SUCCEEDED"  #: it has ended well
+    FAILED = "FAILED"  #: it has ended: a task failed for good; `reason` says which
+    CANCELLED = "CANCELLED"  #: it has ended: a user cancelled it
+    SKIPPED = "SKIPPED"  #: it has ended: its stage's `when` said no, or what it needs was skipped
 
     @property
     def stored(self) -> RunState:
