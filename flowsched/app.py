@@ -21,7 +21,7 @@ import structlog
 
 from flowsched import listening, supervisor
 from flowsched.clock import ServiceClock, elapsed_s
-from flowsched.errors import ConfigurationError, FlowschedError
+from flowsched.errors import ConfigurationError, FlowschedError, NotFound, no_such
 from flowsched.log_lines import configure_logging
 from flowsched.private import make_root
 
@@ -679,3 +679,61 @@ async def database_expire(url: str, before_ms: int) -> int:
             if removed.workflows == 0 and removed.rows == 0:
                 await forget_ends(database, before_ms, now_ms())
                 return total
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAttempt:
+    """An attempt that a service on this machine has made, as its root and its database keep it."""
+
+    workflow: str
+    stage: str
+    index: int
+    attempt: int
+    folder: Path  #: with `stdout` and `stderr`, as far as anything was written
+
+
+async def kept_attempt(
+    settings: Settings, workflow: str, stage: str, index: int, attempt: int | None
+) -> KeptAttempt:
+    """The last (or a given) attempt of a task, without a service: read from the database, which stays as it is.
+
+    Args:
+        settings: Root and database of the service.
+        workflow: Its id, its name (the newest of that name), or the beginning of its id.
+        stage: Of the task.
+        index: Of the task.
+        attempt: Its number; None = the last.
+
+    Raises:
+        NotFound: There is no such thing, or the task has not run.
+        ConfigurationError: The database cannot be read.
+    """
+    from flowsched.store.database import Database
+    from flowsched.store.workflows import Workflows
+
+    async with await Database.open(settings.url, create=False, migrate=False, exclusive=False) as database:
+        reads = Workflows(database)
+        found = (await reads.list(ref=workflow)).items
+        chosen = (
+            [row for row in found if row.id == workflow]
+            or [row for row in found if row.name == workflow]
+            or found
+        )
+        if not chosen:
+            raise NotFound(f"there is no workflow {workflow!r} in {settings.root}")
+        stages = {row.name: row.stage for row in await reads.stages(chosen[0].id)}
+        if stage not in stages:
+            raise NotFound(f"workflow {chosen[0].id}: {no_such('stage', stage, stages)}")
+        tries = {row.attempt: row for row in await reads.attempts(chosen[0].id, stages[stage], index)}
+    if not tries:
+        raise NotFound(f"{stage}[{index}] of {chosen[0].id} has not run")
+    number = max(tries) if attempt is None else attempt
+    if number not in tries:
+        raise NotFound(f"{stage}[{index}] has no attempt {number}; it has {', '.join(map(str, tries))}")
+    folder = attempt_folder(settings.root, tries[number].node, tries[number].name)
+    return KeptAttempt(chosen[0].id, stage, index, number, folder)
+
+
+def attempt_folder(root: Path, node: str, pod: str) -> Path:
+    """Where an attempt on this machine keeps what it wrote."""
+    return root / "nodes" / node / "attempts" / pod

@@ -24,9 +24,12 @@ FlowschedError                 500
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
+
+#: How many names a message lists.
+_NAMED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,30 @@ class Fault:
 
     def __str__(self) -> str:
         """Say it in one line."""
+        if self.expected.startswith("did you mean"):
+            return f"{self.path}: found {self.found}; {self.expected}"
         return f"{self.path}: found {self.found}, expected {self.expected}"
+
+
+def no_such(kind: str, name: str, known: Iterable[str]) -> str:
+    """What to say where there is nothing of a name: the one that was probably meant, or those that there are.
+
+    Args:
+        kind: Of what, in one word.
+        name: As it was given.
+        known: The names that there are. Of more than a thousand, only those are compared that begin alike.
+    """
+    import difflib  # only where something is wrong: commands that start thousands of times import this module
+
+    names = list(known)
+    like = names if len(names) <= 1000 else [each for each in names if each[:2] == name[:2]][:1000]
+    close = difflib.get_close_matches(name, like, n=1, cutoff=0.6)
+    if close:
+        return f"there is no {kind} {name!r}; did you mean {close[0]!r}?"
+    if not names:
+        return f"there is no {kind} {name!r}, nor any other {kind}"
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"there is no {kind} {name!r}; there {'are' if len(names) > 1 else 'is'} {', '.join(names[:_NAMED])}{more}"
 
 
 class FlowschedError(Exception):

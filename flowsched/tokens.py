@@ -1,7 +1,7 @@
 """The token of a service on this machine: the service makes it at its first start, and clients of the same user find it.
 
     ROOT/token                                      the token, kept for the next start
-    $XDG_STATE_HOME/flowsched/servers/PORT.json     the token of the service on this port, for its user's clients
+    $XDG_STATE_HOME/flowsched/servers/PORT.json     token and root of the service on this port, for its user's clients
 
 Only their owner can read these files. A client sends a found token to a loopback address alone, and only while the process that
 listens there belongs to this user (or to root, as with a socket of systemd). Otherwise another account could take the port after a
@@ -44,8 +44,8 @@ def kept_token(root: Path) -> str:
     return ""
 
 
-def announce(port: int, token: str) -> Path:
-    """Let clients of this user find the token of the service on a port; returns the file with the token.
+def announce(port: int, token: str, root: Path | None = None) -> Path:
+    """Let clients of this user find the token of the service on a port, and its root; returns the file that says so.
 
     Raises:
         OSError: This process cannot write the folder.
@@ -53,12 +53,35 @@ def announce(port: int, token: str) -> Path:
     folder = servers_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{port}.json"
-    write_private(path, json.dumps({"token": token}))
+    write_private(path, json.dumps({"token": token, "root": "" if root is None else str(root.absolute())}))
     return path
 
 
 def found(url: str) -> str | None:
     """The token for a server that this user runs on this machine; None without a known token, or for another user's server."""
+    return _said(url, "token")
+
+
+def root_of(url: str) -> Path | None:
+    """The root of a server that this user runs on this machine; None if it has not announced one."""
+    root = _said(url, "root")
+    return Path(root) if root else None
+
+
+def url_of(root: Path) -> str | None:
+    """The URL of the service of this user that has announced a root, and listens; None if there is none."""
+    with contextlib.suppress(OSError):
+        for path in sorted(servers_folder().glob("*.json")):
+            if not path.stem.isdecimal():
+                continue
+            url = f"http://127.0.0.1:{path.stem}"
+            if root_of(url) == root.absolute():
+                return url
+    return None
+
+
+def _said(url: str, what: str) -> str | None:
+    """What a server of this user on this machine announces of itself."""
     try:
         parts = urlsplit(url)
         port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
@@ -66,8 +89,8 @@ def found(url: str) -> str | None:
         return None
     if not is_loopback(parts.hostname or "") or parts.username is not None:
         return None
-    token = _announced(port)
-    return token if token is not None and _listens_for_us(port) else None
+    said = _announced(port, what)
+    return said if said is not None and _listens_for_us(port) else None
 
 
 def is_loopback(host: str) -> bool:
@@ -100,8 +123,8 @@ def write_private(path: Path, text: str) -> None:
             temporary.unlink()
 
 
-def _announced(port: int) -> str | None:
-    """The announced token of a port, from a file that no other account can write or read."""
+def _announced(port: int, what: str) -> str | None:
+    """What is announced of a port, from a file that no other account can write or read."""
     try:
         fd = os.open(
             servers_folder() / f"{port}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -113,10 +136,10 @@ def _announced(port: int) -> str | None:
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
             return None
         try:
-            token = json.loads(file.read(4096)).get("token")
+            said = json.loads(file.read(16384)).get(what)
         except (ValueError, AttributeError):
             return None
-    return token if isinstance(token, str) and token else None
+    return said if isinstance(said, str) and said else None
 
 
 def _listens_for_us(port: int) -> bool:

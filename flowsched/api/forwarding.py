@@ -16,7 +16,7 @@ from flowsched.errors import Unavailable
 #: Handlers that need the leader's memory.
 LEADERS: Final = frozenset(
     {
-        "list_queues", "put_queue", "list_nodes", "explain_workflow", "explain_task", "explain_cluster",
+        "list_queues", "put_queue", "delete_queue", "list_nodes", "explain_workflow", "explain_task", "explain_cluster",
         "get_profile", "put_profile", "list_plugins", "get_snapshot",
     }
 )  # fmt: skip

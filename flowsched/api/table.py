@@ -196,6 +196,11 @@ _CLUSTER: Final[tuple[Route[Any], ...]] = (
         body=Body("Settings; what is left out stays.", cluster.QueueBody, required=False), tag="cluster",
     ),
     Route(
+        "DELETE", f"{PREFIX}/queues/{{name}}", cluster.delete_queue, Policy.WRITE,
+        "Remove a queue: it has no workflows that live, and no queues below it", Query,
+        _ok("What it was.", QueueView), tag="cluster",
+    ),
+    Route(
         "GET", f"{PREFIX}/nodes", cluster.list_nodes, Policy.READ, "List the nodes", Query,
         _ok("All nodes.", list[NodeView]), tag="cluster",
     ),

@@ -135,7 +135,7 @@ def tell(error: Exception) -> None:
         number = len(error.faults)
         complain(f"the document has {number} fault{'s' * (number != 1)}")
         for fault in error.faults[:FAULTS_SHOWN]:
-            say(f"  {fault.path}: found {fault.found}, expected {fault.expected}")
+            say(f"  {fault}")
         if number > FAULTS_SHOWN:
             say(f"  … and {number - FAULTS_SHOWN} more")
         return

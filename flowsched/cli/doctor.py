@@ -24,7 +24,7 @@ from flowsched.cluster.local.containers import ENGINES, find_engine
 from flowsched.cluster.local.runner.cgroups import find_base
 from flowsched.cluster.local.runner.namespace import WHAT_TO_DO, refusal
 from flowsched.cluster.registry import BUILT_IN, executors
-from flowsched.errors import ConfigurationError, FlowschedError
+from flowsched.errors import ConfigurationError, FlowschedError, Unauthorized, Unavailable
 
 Mark = Literal["ok", "warn", "fail"]
 _STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -281,8 +281,31 @@ async def service(place: Place) -> list[Check]:
             if not well:
                 return [Check("service", "fail", f"{place.url}: {missing}", "look at its log")]
             nodes = await client.nodes()
-    except (TimeoutError, FlowschedError):
+    except Unauthorized as error:
+        step = (
+            "--token TOKEN, or FLOWSCHED_TOKEN; the user who runs the service has it from `flowsched token`"
+            if place.token is None
+            else "leave the token out if you run the service yourself; else ask for it: `flowsched token` prints it there"
+        )
+        said = (
+            "asks for a token, and none was found" if place.token is None else f"refuses the token ({error})"
+        )
+        return [Check("service", "fail", f"{place.url} runs, and {said}: nodes were not looked at", step)]
+    except TimeoutError:
+        return [
+            Check(
+                "service",
+                "fail",
+                f"{place.url} accepts connections and does not answer within 3 s",
+                "look at its log",
+            )
+        ]
+    except Unavailable:
         return [_port(place.url)]
+    except FlowschedError as error:
+        return [
+            Check("service", "fail", f"{place.url}: {error}", "is it a flowsched? Name its URL: --server URL")
+        ]
     ready = sum(node.ready for node in nodes)
     made = [Check("service", "ok", f"{place.url} is ready")]
     if ready == len(nodes) and nodes:

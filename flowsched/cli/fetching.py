@@ -11,7 +11,7 @@ from typing import Any
 from flowsched.cli.context import DONE, say
 from flowsched.cli.printing import render
 from flowsched.client import Client
-from flowsched.errors import Conflict, NotFound
+from flowsched.errors import Conflict, NotFound, no_such
 from flowsched.workflow.views import StageView, TaskView
 
 #: A name of an output as the command line takes it: `STAGE` (all of it), `STAGE.OUTPUT`.
@@ -29,7 +29,7 @@ async def get(client: Client, ident: str, what: str, index: int | None, into: st
     asked = wanted(what)
     stages = {stage.name: stage for stage in await client.stages(ident)}
     if asked[0] not in stages:
-        raise NotFound(f"workflow {ident} has no stage {asked[0]!r}; its stages: {', '.join(stages)}")
+        raise NotFound(f"workflow {ident}: {no_such('stage', asked[0], stages)}")
     if into == "-":
         return await _to_stdout(client, ident, asked, index)
     saved = await save(client, ident, [stages[asked[0]]], [asked], Path(into), index, nested=False)
@@ -65,7 +65,7 @@ async def save_results(client: Client, ident: str, out: Path, fetch: Sequence[st
     names = {stage.name for stage in stages}
     for name, _ in asked:
         if name not in names:
-            raise NotFound(f"--fetch: there is no stage {name!r}; there are {', '.join(sorted(names))}")
+            raise NotFound(f"--fetch: {no_such('stage', name, sorted(names))}")
     await save(client, ident, stages, asked, out, None, nested=True)
 
 

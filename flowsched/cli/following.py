@@ -14,15 +14,20 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final, Literal
+from urllib.parse import urlsplit
 
 from rich.live import Live
 
+from flowsched import tokens
+from flowsched.app import Settings, attempt_folder, kept_attempt
 from flowsched.cli.context import DONE, FAILED, INTERRUPTED, complain, say
+from flowsched.cli.naming import find
 from flowsched.cli.printing import output, render, terminal_text
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
-from flowsched.errors import Conflict, NotFound
+from flowsched.errors import Conflict, NotFound, Unavailable
 from flowsched.workflow.views import EventView, StageView, TaskView, WaitingView, WorkflowView
 
 #: How often progress is asked for.
@@ -132,7 +137,7 @@ def _stage_line(stage: StageView) -> str:
 async def watch(client: Client, ident: str, *, endless: bool = True) -> int:
     """`flowsched watch`, and the rest of `submit --wait` and `run --server`; raises `NeverStarts` as `follow` does."""
     try:
-        async with _interruptible():
+        async with interruptible():
             view = await follow(client, ident, endless=endless)
     except Interrupted:
         say(f"\nno longer watching; {ident} goes on. Come back: `flowsched watch {ident}`")
@@ -162,12 +167,12 @@ async def give_up(client: Client, ident: str, never: NeverStarts) -> int:
 async def watch_own(client: Client, ident: str, *, endless: bool = False) -> int:
     """Follow a workflow of the service in this process, which ends with it; raises `NeverStarts` as `follow` does."""
     try:
-        async with _interruptible():
+        async with interruptible():
             return verdict(await follow(client, ident, endless=endless))
     except Interrupted:
         say("\ncancelling; press Ctrl-C again to leave at once")
     try:
-        async with _interruptible():
+        async with interruptible():
             try:
                 await client.cancel(ident, "interrupted")
             except Conflict:
@@ -179,7 +184,7 @@ async def watch_own(client: Client, ident: str, *, endless: bool = False) -> int
 
 
 @asynccontextmanager
-async def _interruptible() -> AsyncIterator[None]:
+async def interruptible() -> AsyncIterator[None]:
     """Turn SIGINT and SIGTERM into `Interrupted` in the body, where it waits."""
     loop, task, pressed = asyncio.get_running_loop(), asyncio.current_task(), False
 
@@ -228,7 +233,7 @@ async def events(client: Client, ident: str, form: Form, *, follow: bool) -> int
     """`flowsched events`, and `watch -o jsonl`: as a table line by line, or as JSON; an array where all is known."""
     found: list[EventView] = []
     try:
-        async with _interruptible():
+        async with interruptible():
             async for event in client.events(ident, follow=follow):
                 if form is Form.JSON:
                     found.append(event)
@@ -252,14 +257,47 @@ def _event_line(event: EventView) -> str:
 
 
 async def logs(
-    client: Client, ident: str, stage: str, index: int, *, errors: bool, attempt: int | None, follow: bool
+    client: Client,
+    workflow: str,
+    stage: str,
+    index: int,
+    *,
+    errors: bool,
+    attempt: int | None,
+    follow: bool,
+    where: bool,
+    settings: Settings,
 ) -> int:
-    """`flowsched logs`: bytes as they are into a pipe, harmless text onto a terminal."""
-    kept = terminal_text.LogText() if sys.stdout.isatty() else None
+    """`flowsched logs`: bytes as they are into a pipe, harmless text onto a terminal.
+
+    Where no service answers, it reads the files of the one that ran here.
+
+    Args:
+        client: Of the service.
+        workflow: As the user named it.
+        stage: Of the task.
+        index: Of the task.
+        errors: What it wrote to stderr.
+        attempt: Which; None = the last.
+        follow: Go on until it has ended.
+        where: Print the path of the file instead.
+        settings: Root and database of a service on this machine.
+    """
     stream: Literal["stdout", "stderr"] = "stderr" if errors else "stdout"
+    try:
+        ident = await find(client, workflow)
+    except Unavailable as away:
+        if not is_local(client.url) or not (
+            settings.database or settings.root.joinpath("flowsched.db").exists()
+        ):
+            raise
+        return await _kept_log(settings, away, (workflow, stage, index, attempt), stream, where=where)
+    if where:
+        return _print_path(await _file(client, ident, stage, index, attempt, stream), f"{stage}[{index}]")
+    kept = terminal_text.LogText() if sys.stdout.isatty() else None
     written = 0
     try:
-        async with _interruptible():
+        async with interruptible():
             async for chunk in client.logs(
                 ident, stage, index, stream=stream, attempt=attempt, follow=follow
             ):
@@ -270,11 +308,60 @@ async def logs(
     if kept is not None:
         sys.stdout.write(kept.feed(b"", final=True))
     sys.stdout.flush()
-    return (
-        DONE
-        if written
-        else await _wrote_nothing(client, await client.task(ident, stage, index), ident, stream)
-    )
+    if not written:
+        return await _wrote_nothing(client, await client.task(ident, stage, index), ident, stream)
+    if kept is not None and sys.stderr.isatty():
+        path = await _file(client, ident, stage, index, attempt, stream)
+        other = "" if errors else "; --stderr shows the other stream"
+        say(f"({path}{other})" if path is not None else "")
+    return DONE
+
+
+async def _file(
+    client: Client, ident: str, stage: str, index: int, attempt: int | None, stream: str
+) -> Path | None:
+    """The file of a log on this machine; None where the service does not run here, or the task has not run."""
+    root = tokens.root_of(client.url)
+    task = await client.task(ident, stage, index)
+    tries = [each for each in task.attempts if attempt in (None, each.attempt)]
+    if root is None or not tries:
+        return None
+    path = attempt_folder(root, tries[-1].node, tries[-1].pod) / stream
+    return path if path.exists() else None
+
+
+def _print_path(path: Path | None, task: str) -> int:
+    if path is None:
+        complain(f"the log of {task} is no file of this machine, or nothing has been written to it")
+        return FAILED
+    print(path)
+    return DONE
+
+
+async def _kept_log(
+    settings: Settings,
+    away: Unavailable,
+    task: tuple[str, str, int, int | None],
+    stream: str,
+    *,
+    where: bool,
+) -> int:
+    """The log of an attempt of a service that does not run now."""
+    found = await kept_attempt(settings, *task)
+    path, name = found.folder / stream, f"{found.stage}[{found.index}]"
+    if where:
+        return _print_path(path if path.exists() else None, name)
+    say(f"{away}\nread from {path} (attempt {found.attempt} of {name} in {found.workflow})")
+    kept = terminal_text.LogText() if sys.stdout.isatty() else None
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 16):
+                _write(chunk, kept)
+    except FileNotFoundError:
+        say(f"{name} wrote nothing to {stream}, or its files have been removed")
+    if kept is not None:
+        sys.stdout.write(kept.feed(b"", final=True))
+    return DONE
 
 
 async def _wrote_nothing(client: Client, task: TaskView, ident: str, stream: str) -> int:
@@ -289,6 +376,11 @@ async def _wrote_nothing(client: Client, task: TaskView, ident: str, stream: str
     told = [each.message for each in await client.explain(ident, task.stage) if each.state == task.state]
     complain(f"{name} has not run: it is {task.state}" + "".join(f"; {why}" for why in told[:1]))
     return FAILED
+
+
+def is_local(url: str) -> bool:
+    """Whether a URL is this machine's."""
+    return tokens.is_loopback(urlsplit(url).hostname or "")
 
 
 def _write(chunk: bytes, kept: terminal_text.LogText | None) -> None:

@@ -14,7 +14,7 @@ from flowsched.cli import used_images
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
-from flowsched.errors import NotFound
+from flowsched.errors import InvalidDocument, InvalidRequest, NotFound, no_such
 from flowsched.workflow.views import IdleReportView, IdleView, NodeView, TaskView
 
 
@@ -85,14 +85,24 @@ async def queue(client: Client, name: str, form: Form) -> None:
     views = await client.queues()
     found = next((view for view in views if view.name == name), None)
     if found is None:
-        raise NotFound(f"there is no queue {name!r}; there are {', '.join(view.name for view in views)}")
+        raise NotFound(no_such("queue", name, (view.name for view in views)))
     output.one(found, form, lambda: render.queue_table([found]))
 
 
 async def put_queue(client: Client, name: str, settings: Mapping[str, Any], form: Form) -> None:
     """`flowsched queue set`."""
-    view = await client.put_queue(name, **settings)
+    try:
+        view = await client.put_queue(name, **settings)
+    except InvalidDocument as error:
+        told = "; ".join(str(fault).removeprefix("$.") for fault in error.faults)
+        raise InvalidRequest(f"queue {name!r} is not changed: {told}") from None
     output.one(view, form, lambda: render.queue_table([view]))
+
+
+async def remove_queue(client: Client, name: str, form: Form) -> None:
+    """`flowsched queue rm`."""
+    view = await client.delete_queue(name)
+    output.one(view, form, lambda: render.text(f"removed queue {name}"))
 
 
 async def command(client: Client, ident: str, kind: str, reason: str | None, form: Form) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from contextlib import aclosing
 from typing import Final
 
@@ -12,6 +13,8 @@ from flowsched.workflow.views import WorkflowView
 
 #: How many candidates an error names.
 _SHOWN: Final = 5
+#: So many of the newest workflows are compared with what was mistyped.
+_COMPARED: Final = 100
 
 
 async def find(client: Client, given: str, *, to_change: bool = False) -> str:
@@ -35,7 +38,9 @@ async def find(client: Client, given: str, *, to_change: bool = False) -> str:
             if view.id == given or len(found) == 100:
                 break
     if not found:
-        raise NotFound(f"there is no workflow {given!r}: it is no id, no beginning of one, and no name")
+        raise NotFound(
+            f"there is no workflow {given!r}: it is no id, no beginning of one, and no name{await _meant(client, given)}"
+        )
     for view in found:
         if view.id == given:
             return given
@@ -51,6 +56,20 @@ async def find(client: Client, given: str, *, to_change: bool = False) -> str:
     if len(found) > 1:
         raise Conflict(f"the ids of {len(found)} workflows begin with {given!r}: {_listed(found)}")
     return found[0].id
+
+
+async def _meant(client: Client, given: str) -> str:
+    """The name or id that was probably meant, of the newest workflows."""
+    names: dict[str, str] = {}
+    async with aclosing(client.list(page=_COMPARED)) as views:
+        async for view in views:
+            names.setdefault(view.name, view.name)
+            names[view.id] = view.id
+            names.setdefault(view.id[: len(given)], view.id)  # the beginning of an id, mistyped
+            if len(names) >= 3 * _COMPARED:
+                break
+    close = difflib.get_close_matches(given, names, n=1, cutoff=0.7)
+    return f"; did you mean {names[close[0]]!r}?" if close else ""
 
 
 def _listed(views: list[WorkflowView]) -> str:

@@ -6,21 +6,24 @@ import json
 import re
 import secrets
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from flowsched import tokens
+from flowsched.app import attempt_folder
 from flowsched.cli import fetching, following, used_images
 from flowsched.cli.context import DONE, INTERRUPTED, Options, say
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
-from flowsched.client import Client
+from flowsched.client import Client, Run
 from flowsched.client.documents import resolved_bytes
-from flowsched.errors import ConfigurationError, InvalidRequest
+from flowsched.client.positions import with_lines
+from flowsched.errors import ConfigurationError, InvalidDocument, InvalidRequest
 from flowsched.workflow.views import OutputView, StageView, TaskView, WorkflowView
 
 if TYPE_CHECKING:
@@ -58,8 +61,25 @@ class Results:
     fetch: tuple[str, ...] = ()
 
 
-def document(path: str) -> bytes:
-    """A document (JSON or YAML) from a file, or from standard input (`-`), as JSON; its relative URIs made absolute.
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A workflow document."""
+
+    name: str  #: of its file, as the user gave it
+    written: bytes  #: as it was read: JSON or YAML
+    raw: bytes  #: as it is sent: JSON, and its relative URIs made absolute
+
+    @contextmanager
+    def faults_by_line(self) -> Iterator[None]:
+        """Faults that the service finds in it get the line of the file."""
+        try:
+            yield
+        except InvalidDocument as error:
+            raise with_lines(error, self.name, self.written) from None
+
+
+def document(path: str) -> Document:
+    """A document (JSON or YAML) from a file, or from standard input (`-`).
 
     Raises:
         InvalidRequest: It is empty, of another language, or YAML that cannot be read.
@@ -76,12 +96,30 @@ def document(path: str) -> bytes:
             "(docs/wdl.md, docs/cromwell.md); `flowsched plan` says what it will run"
         )
     folder = Path.cwd() if path == "-" else Path(path).absolute().parent
-    if not raw.lstrip().startswith(b"{") and path.endswith((".yaml", ".yml")):
+    return Document(where, raw, resolved_bytes(_as_json(raw, where), folder))
+
+
+def _as_json(raw: bytes, where: str) -> bytes:
+    """The text of a document as JSON.
+
+    Raises:
+        InvalidRequest: It is neither JSON nor YAML; with file, line and column.
+    """
+    if raw.lstrip()[:1] not in (b"{", b"[") and where.endswith((".yaml", ".yml", "standard input")):
         from flowsched.workflow.formats.yaml_text import read_yaml
 
-        found = read_yaml(raw, _LONGEST_YAML)
-        raw = json.dumps(found, default=str).encode()
-    return resolved_bytes(raw, folder)
+        try:
+            return json.dumps(read_yaml(raw, _LONGEST_YAML), default=str).encode()
+        except InvalidRequest as error:
+            raise type(error)(f"{where}: {error}") from None
+    try:
+        json.loads(raw)
+    except json.JSONDecodeError as error:
+        hint = "" if raw.lstrip()[:1] in (b"{", b"[") else "; if it is YAML, let its name end in .yaml"
+        raise InvalidRequest(f"{where}:{error.lineno}:{error.colno}: not JSON: {error.msg}{hint}") from None
+    except (UnicodeDecodeError, RecursionError, ValueError):
+        pass  # the service says what is wrong with it
+    return raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +128,19 @@ class HandedIn:
 
     raw: bytes
     replay: Replay | None = None
+    document: Document | None = None
+
+    async def submit(self, client: Client, key: str | None = None) -> Run:
+        """Hand it in.
+
+        Raises:
+            InvalidDocument: With the lines of its faults, where a user wrote it.
+        """
+        with nullcontext() if self.document is None else self.document.faults_by_line():
+            return await client.submit(self.raw, idempotency_key=key)
 
 
-def source(path: str, replay: ReplayOptions | None) -> bytes | Loaded:
+def source(path: str, replay: ReplayOptions | None) -> Document | Loaded:
     """The input of a command: a document, or a trace to replay."""
     if replay is None:
         return document(path)
@@ -102,10 +150,10 @@ def source(path: str, replay: ReplayOptions | None) -> bytes | Loaded:
 
 
 @asynccontextmanager
-async def handed_in(client: Client, found: bytes | Loaded, own: Path | None) -> AsyncIterator[HandedIn]:
+async def handed_in(client: Client, found: Document | Loaded, own: Path | None) -> AsyncIterator[HandedIn]:
     """The document: as it is, or made of a trace for this service's nodes."""
-    if isinstance(found, bytes):
-        yield HandedIn(found)
+    if isinstance(found, Document):
+        yield HandedIn(found.raw, document=found)
         return
     from flowsched.cli.traces import replaying
 
@@ -118,7 +166,7 @@ async def submit(
 ) -> int:
     """`flowsched submit`."""
     async with handed_in(client, source(path, replay), None) as given:
-        run = await client.submit(given.raw, idempotency_key=key)
+        run = await given.submit(client, key)
         if not run.created:
             say(f"{run.id} had been accepted before, under the same key")
         if not wait:
@@ -154,7 +202,7 @@ async def run(
             Client(given.server or DEFAULT_URL, given.token) as client,
             handed_in(client, named, None) as found,
         ):
-            accepted = await client.submit(found.raw)
+            accepted = await found.submit(client)
             say(f"submitted {accepted.id}")
             try:
                 code = await following.watch(client, accepted.id, endless=endless)
@@ -164,7 +212,7 @@ async def run(
                 await result(client, accepted.id, form, own=None, results=results, replay=found.replay)
             return code
     async with _embedded(settings) as client, handed_in(client, named, settings.root) as found:
-        accepted = await client.submit(found.raw)
+        accepted = await found.submit(client)
         try:
             code = await following.watch_own(client, accepted.id, endless=endless)
         except following.NeverStarts as never:
@@ -236,7 +284,7 @@ async def result(
 
         output.show(traces.table(report))
     if following.verdict(view) != DONE:
-        await _failures(client, view)
+        await _failures(client, view, own or tokens.root_of(client.url))
     elif results is not None:
         print()
         await fetching.save_results(client, ident, results.out, results.fetch)
@@ -289,15 +337,15 @@ def output_table(made: Sequence[Produced]) -> Any:
     return table
 
 
-async def _failures(client: Client, view: WorkflowView) -> None:
-    """The first tasks that failed, with the end of what they wrote."""
+async def _failures(client: Client, view: WorkflowView, root: Path | None) -> None:
+    """The first tasks that failed, with the end of what they wrote, and where all of it lies."""
     number = 0
     async for task in client.tasks(view.id, state="FAILED", page=FAILURES_SHOWN + 1):
         number += 1
         if number > FAILURES_SHOWN:
             say(f"\n… and more: `flowsched show {view.id} --tasks --state FAILED`")
             return
-        for line in _failure(await client.task(view.id, task.stage, task.index)):
+        for line in _failure(await client.task(view.id, task.stage, task.index), root):
             say(line)
         for line in await following.log_tail(client, view.id, task.stage, task.index, LINES_SHOWN):
             say(f"  | {line}")
@@ -306,8 +354,8 @@ async def _failures(client: Client, view: WorkflowView) -> None:
             say(f"{reason.stage}: {reason.message}")
 
 
-def _failure(task: TaskView) -> list[str]:
-    """What became of a task that failed, and what may help."""
+def _failure(task: TaskView, root: Path | None) -> list[str]:
+    """What became of a task that failed, where its log lies, and what may help."""
     code = "" if task.exit_code is None else f", exit code {task.exit_code}"
     told = task.reason and task.reason != f"exit code {task.exit_code}"
     last = task.attempts[-1] if task.attempts else None
@@ -322,6 +370,9 @@ def _failure(task: TaskView) -> list[str]:
         lines += [
             f"  the image {name} was ignored: its programs are looked for on this machine" for name in ignored
         ]
+    if root is not None and last is not None:
+        folder = attempt_folder(root, last.node, last.pod)
+        lines += [f"  log: {folder / name}" for name in ("stderr", "stdout") if (folder / name).exists()]
     return lines
 
 

@@ -82,7 +82,7 @@ def token(root: str, url: str, given: str | None) -> str:
 
 def _announce(port: int, settings: app.Settings) -> None:
     try:
-        tokens.announce(port, settings.token or "")
+        tokens.announce(port, settings.token or "", settings.root)
     except OSError as error:
         say(
             f"note: clients of this user do not find the token by themselves ({error.filename}: {error.strerror}); "

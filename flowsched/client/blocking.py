@@ -204,6 +204,10 @@ class SyncClient:
         """Create or change a queue."""
         return self._do(self._client.put_queue(name, **settings))
 
+    def delete_queue(self, name: str) -> QueueView:
+        """Remove a queue."""
+        return self._do(self._client.delete_queue(name))
+
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine that runs in the thread."""
         found = asyncio.run_coroutine_threadsafe(work, self._loop)

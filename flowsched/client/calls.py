@@ -20,9 +20,10 @@ from urllib.parse import quote
 from flowsched.client.building import Workflow
 from flowsched.client.documents import read
 from flowsched.client.outputs import read_output, save_output
+from flowsched.client.positions import with_lines
 from flowsched.client.session import Session, decoded
 from flowsched.client.streams import ended, followed_log, whole_log, workflow_events
-from flowsched.errors import RunFailed
+from flowsched.errors import InvalidDocument, RunFailed
 from flowsched.workflow.run.states import RunState
 from flowsched.workflow.views import (
     EventView,
@@ -133,6 +134,11 @@ class Client:
     def __init__(self, url: str | None = None, token: str | None = None, timeout: float = 30.0) -> None:
         self._session = Session(url or os.environ.get("FLOWSCHED_SERVER") or DEFAULT_URL, token, timeout)
 
+    @property
+    def url(self) -> str:
+        """Where the service listens."""
+        return self._session.url
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -159,13 +165,19 @@ class Client:
             idempotency_key: 1 to 255 printable ASCII characters.
 
         Raises:
-            InvalidDocument: With every fault of the document.
+            InvalidDocument: With every fault of the document; of a file, with their lines.
             Conflict: The key was used for another document.
             Unavailable: No answer in spite of retries.
         """
         raw = await _raw(workflow)
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-        content, _ = await self._session.request("POST", _WORKFLOWS, body=raw, headers=headers)
+        try:
+            content, _ = await self._session.request("POST", _WORKFLOWS, body=raw, headers=headers)
+        except InvalidDocument as error:
+            if not isinstance(workflow, Path):
+                raise
+            written = await asyncio.to_thread(workflow.read_bytes)
+            raise with_lines(error, str(workflow), written) from None
         view = decoded(content, SubmittedView)
         return Run(view.id, view.created, self)
 
@@ -365,6 +377,18 @@ class Client:
         """Create or change a queue; the rest stays: `weight, parent, priority, paused, reclaimable, order, cap, guarantee`."""
         body = json.dumps(settings).encode()
         content, _ = await self._session.request("PUT", f"/api/v1/queues/{quote(name, safe='')}", body=body)
+        return decoded(content, QueueView)
+
+    async def delete_queue(self, name: str) -> QueueView:
+        """Remove a queue; returns what it was.
+
+        Raises:
+            NotFound: There is no such queue.
+            Conflict: It has workflows that have not ended, or queues below it.
+        """
+        content, _ = await self._session.request(
+            "DELETE", f"/api/v1/queues/{quote(name, safe='')}", again=False
+        )
         return decoded(content, QueueView)
 
     async def nodes(self) -> Nodes:

@@ -156,7 +156,7 @@ class Session:
                 raise ConfigurationError(f"{self.url!r} is no URL such as {example}") from None
             except _LOST as lost:
                 if attempt == ATTEMPTS or not (again or isinstance(lost, _NOT_SENT)):
-                    raise unreachable(self.url, lost) from lost
+                    raise unreachable(self.url, lost) from None
                 wait = 0.0
             await asyncio.sleep(max(wait, back_off(attempt)))
         raise AssertionError("the last attempt returns or raises")
@@ -171,7 +171,7 @@ class Session:
             async with self.http.get(self.url + path) as response:
                 return response.status, await response.text()
         except _LOST as lost:
-            raise unreachable(self.url, lost) from lost
+            raise unreachable(self.url, lost) from None
 
     @asynccontextmanager
     async def stream(
@@ -194,7 +194,7 @@ class Session:
                     raise problem_error(response.status, await response.read())
                 yield response
         except _LOST as error:
-            raise unreachable(self.url, error) from error
+            raise unreachable(self.url, error) from None
 
 
 def back_off(attempt: int) -> float:
@@ -243,4 +243,4 @@ def decoded(content: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, ValueError) as error:
         shown = content[:80].decode("utf-8", "replace")
-        raise FlowschedError(f"the answer is not one of flowsched's ({error}): {shown!r}") from error
+        raise FlowschedError(f"the answer is not one of flowsched's ({error}): {shown!r}") from None

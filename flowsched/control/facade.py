@@ -274,6 +274,15 @@ class Facade(Protocol):
         """
         ...
 
+    async def delete_queue(self, name: str) -> QueueView:
+        """Remove the settings of a queue; the answer is what it was.
+
+        Raises:
+            NotFound: It has none.
+            Conflict: It has queues below it, or workflows that have not ended.
+        """
+        ...
+
     async def nodes(self) -> list[NodeView]:
         """All nodes."""
         ...

@@ -106,5 +106,7 @@ def _limits(key: str, value: Mapping[str, Any], faults: list[Fault]) -> dict[str
         try:
             limits[resource] = _PARSERS.get(resource, parse_count)(amount)
         except InvalidRequest as error:
-            faults.append(Fault(f"$.{key}.{resource}", repr(amount)[:60], str(error)))
+            faults.append(
+                Fault(f"$.{key}.{resource}", repr(amount)[:60], str(error).rpartition("is no quantity: ")[2])
+            )
     return limits

@@ -35,7 +35,7 @@ from flowsched.engine.recovery import untouched_state
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import pod_name
 from flowsched.engine.transaction import task_row
-from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable, no_such
 from flowsched.executor.protocol import Executor
 from flowsched.store.accounting import Accounting
 from flowsched.store.database import Database
@@ -137,15 +137,9 @@ class Whereabouts:
 # ---- the service ----
 
 
-#: So many stages are named where one is asked for that is none.
-_STAGES_NAMED: Final = 20
-
-
 def no_stage(workflow: str, stage: str, spec: WorkflowSpec) -> str:
     """What to say where a workflow has no stage of that name."""
-    names = ", ".join(each.name for each in spec.stages[:_STAGES_NAMED])
-    more = f" and {len(spec.stages) - _STAGES_NAMED} more" if len(spec.stages) > _STAGES_NAMED else ""
-    return f"workflow {workflow} has no stage {stage!r}; it has {names}{more}"
+    return f"workflow {workflow}: {no_such('stage', stage, (each.name for each in spec.stages))}"
 
 
 COMMANDS: Final = ("cancel", "pause", "resume", "retry")
@@ -602,6 +596,23 @@ class Service:
         begin, end = (views.time_before(text, now) for text in (since, until))
         sums = await self._accounting.sums(by, since_ms=begin, until_ms=end, queue=queue)
         return views.usage_view(by, begin, end, queue, sums)
+
+    async def delete_queue(self, name: str) -> QueueView:
+        """Remove the settings of a queue that has nothing in it; returns what it was."""
+        before = {view.name: view for view in await self.queues()}
+        if name not in before:
+            raise NotFound(no_such("queue", name, before))
+        try:
+            await self._queues.delete(name)
+        except NotFound as error:
+            raise NotFound(
+                f"{error}: workflows that name it bring it up, and it leaves the list with the last of them"
+            ) from None
+        self._leader.queue_removed(name)
+        dispatcher = self._leader.dispatcher
+        if dispatcher is not None:
+            await dispatcher.settled()
+        return before[name]
 
     async def metrics(self) -> bytes:
         """Metrics in Prometheus' text format; gauges only where this process leads."""

@@ -68,6 +68,13 @@ class QueueChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueRemoved:
+    """A queue has no settings of its own any more; groups that still name it get the default ones."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeDrained:
     """A node shall be empty by `until_ms`: nothing new comes there; None = it is used again."""
 
@@ -110,6 +117,7 @@ EngineEvent = (
     | CallsRanked
     | BindingsSettled
     | QueueChanged
+    | QueueRemoved
     | ProfileChanged
     | NodeDrained
     | Stored

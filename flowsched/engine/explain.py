@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
@@ -12,9 +13,11 @@ from numpy.typing import NDArray
 from flowsched.engine.backlog import collect, expected
 from flowsched.engine.data.cache_values import look_at
 from flowsched.engine.data.inputs import MissingInput, dataset_ids
+from flowsched.engine.data.staging import MAX_TRIES, last_try_ms
 from flowsched.engine.foreign.backlog import collect_foreign
 from flowsched.engine.io_demand import demand_text
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.data import Backoff
 from flowsched.engine.state.work import pod_name
 from flowsched.scheduling.explain.forecast import GUESSED, LEVELS, Spread, Start, guessed, starts
 from flowsched.scheduling.explain.remedies import OTHERS, Outlook
@@ -406,18 +409,43 @@ def _staging(state: EngineState, run: WorkflowRun, stage: StageRun) -> Explanati
     }
     left = sum(state.cluster.catalogue.sizes[dataset] for dataset, _ in pending)
     nodes = sorted({state.cluster.snapshot.names[node] for _, node in pending})
-    failed = [state.data.backoff[pair] for pair in sorted(pending) if pair in state.data.backoff]
-    again = f"; {len(failed)} copies failed and are tried again" if failed else ""
-    again += next((f": {each.why}" for each in failed if each.why), "")
+    failed = [(pair, state.data.backoff[pair]) for pair in sorted(pending) if pair in state.data.backoff]
+    number = len(pending)
+    what = f"{number} input{'s' * (number != 1)} ({format_bytes(left)}) {'are' if number != 1 else 'is'}"
+    told = f"{what} being copied to {', '.join(nodes)}"
+    numbers = {"datasets": number, "bytes": left}
+    if failed:
+        (dataset, _), first = next((each for each in failed if each[1].why), failed[0])
+        told, more = _tried_again(state.cluster.catalogue.uris[dataset], first, len(failed)), len(pending) - 1
+        told += f"; {more} more inputs of the stage are on their way" if more else ""
+        numbers |= {"failed": len(failed), "tries": first.tries, "last_try_ms": last_try_ms(first)}
     return Explanation(
         stage=stage.spec.name,
         shards=_shards(stage, TaskState.STAGING),
         tasks=int(stage.counts[TaskState.STAGING]),
         state=TaskState.STAGING.name,
         code=ReasonCode.WAITING_FOR_DATA.value,
-        message=f"{len(pending)} inputs ({format_bytes(left)}) are being copied to {', '.join(nodes)}{again}",
-        numbers={"datasets": len(pending), "bytes": left},
+        message=told,
+        numbers=numbers,
     )
+
+
+def _tried_again(uri: str, failed: Backoff, number: int) -> str:
+    """Of a copy that failed: what could not be read, why, and until when it is tried again."""
+    why = failed.why or "the copy was broken off"
+    said = why if uri in why else f"{uri}: {why}"
+    others = f" (and {number - 1} more)" if number > 1 else ""
+    if not failed.tries:  # there was no room for it, or its source went away: neither is counted
+        return f"{said}{others}; tried again at {_clock(failed.not_before)}"
+    return (
+        f"{said}{others}; tried {failed.tries} of {MAX_TRIES} times, trying again until {_clock(last_try_ms(failed))} at least; "
+        "the stage fails then"
+    )
+
+
+def _clock(moment_ms: int) -> str:
+    """A time of day, as logs have it."""
+    return datetime.fromtimestamp(moment_ms / 1000, UTC).strftime("%H:%M:%S UTC")
 
 
 def _in_passing(engine: EngineState, run: WorkflowRun, stage: StageRun, state: TaskState) -> Explanation:

@@ -25,6 +25,7 @@ from flowsched.engine.events import (
     NodeDrained,
     ProfileChanged,
     QueueChanged,
+    QueueRemoved,
     Recovered,
     Revived,
     Stored,
@@ -184,6 +185,11 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:
             before = state.policy.queues.get(queue.name)
             statement.undo_with(lambda: state.policy.queues.put(before))
             state.policy.queues.put(queue)
+        case QueueRemoved(name):
+            removed = state.policy.queues.configured(name)
+            if removed is not None:
+                statement.undo_with(lambda: state.policy.queues.put(removed))
+                state.policy.queues.drop(name)
         case ProfileChanged(profile):
             statement.assign(state.policy, "profile", profile)
         case CallsRanked(ranks):

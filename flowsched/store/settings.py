@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from sqlalchemy import delete, func, insert, select, text
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
@@ -23,6 +23,8 @@ from flowsched.store.workflows import decode
 
 _q = tables.queues.c
 _COLUMNS = tuple(_q[name] for name in QueueRow._fields)
+#: How many workflows and queues a refusal names.
+_NAMED: Final = 5
 
 
 class Queues:
@@ -47,7 +49,7 @@ class Queues:
         for queue in await self.list():
             if queue.name == name:
                 return queue
-        raise NotFound(f"there is no queue {name}")
+        raise NotFound(f"there is no queue {name!r}")
 
     @unbroken
     async def put(self, queue: QueueRow) -> None:
@@ -78,22 +80,31 @@ class Queues:
 
         Raises:
             NotFound: There is none of this name.
-            Conflict: It has queues below it, or workflows that are not finished.
+            Conflict: It has queues below it, or workflows that have not ended; the message names the first of them.
         """
-        live = text(tables.LIVE)
+        w = tables.workflows.c
+        living = (w.queue == name, text(tables.LIVE))
         async with self._database.writing() as connection:
-            below = await connection.execute(select(func.count()).where(_q.parent == name))
-            used = await connection.execute(
-                select(func.count())
-                .select_from(tables.workflows)
-                .where(tables.workflows.c.queue == name, live)
-            )
-            if children := below.scalar_one():
-                raise Conflict(f"queue {name} has {children} queues below it")
-            if workflows := used.scalar_one():
-                raise Conflict(f"queue {name} has {workflows} workflows that are not finished")
+            below = await connection.execute(select(_q.name).where(_q.parent == name).order_by(_q.name))
+            if children := list(below.scalars()):
+                raise Conflict(
+                    f"queue {name!r} has queues below it: {_first(children, len(children))}. Remove them first, or give them "
+                    "another parent"
+                )
+            number = await connection.execute(select(func.count(w.id)).where(*living))
+            if workflows := number.scalar_one():
+                ids = await connection.execute(select(w.id).where(*living).order_by(w.seq).limit(_NAMED))
+                raise Conflict(
+                    f"queue {name!r} has {workflows} workflow{'s' * (workflows != 1)} that {'have' if workflows != 1 else 'has'} "
+                    f"not ended: {_first(list(ids.scalars()), workflows)}. Cancel them, or remove the queue when they have ended"
+                )
             if (await connection.execute(delete(tables.queues).where(_q.name == name))).rowcount == 0:
-                raise NotFound(f"there is no queue {name}")
+                raise NotFound(f"there is no queue {name!r} with settings of its own")
+
+
+def _first(names: Sequence[str], number: int) -> str:
+    """The first few of so many."""
+    return ", ".join(names[:_NAMED]) + (f" and {number - _NAMED} more" if number > _NAMED else "")
 
 
 # ---- drains: nodes that shall be empty ----

@@ -434,6 +434,12 @@ class FakeService:
         kept = self.queue_settings[name]
         return QueueView(name=name, weight=kept.get("weight", 1), paused=kept.get("paused", False))
 
+    async def delete_queue(self, name: str) -> QueueView:
+        self._fail()
+        if name not in self.queue_settings:
+            raise NotFound(f"there is no queue {name!r}")
+        return QueueView(name=name, weight=self.queue_settings.pop(name).get("weight", 1))
+
     async def nodes(self) -> list[NodeView]:
         self._fail()
         return [

@@ -21,6 +21,8 @@ async def test_a_standby_answers_with_what_the_leader_knows() -> None:
             assert made.status == 200
             assert "gold" in leading.queue_settings
             assert "gold" not in standing.queue_settings
+            assert (await client.delete("/api/v1/queues/gold", headers=TOKEN)).status == 200
+            assert "gold" not in leading.queue_settings
             assert (await client.get("/api/v1/queues")).status == 401
 
 

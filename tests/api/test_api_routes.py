@@ -148,6 +148,15 @@ async def test_a_queue_is_changed_by_what_is_said(api: TestClient, service: Fake
     assert service.queue_settings["lab"] == {"weight": 3, "parent": None, "cap": {"cpu": "2", "memory": 5}}
 
 
+async def test_a_queue_is_removed(api: TestClient, service: FakeService) -> None:
+    """The answer is what it was; a second time there is none."""
+    await api.put("/api/v1/queues/lab", json={"weight": 3})
+    answer = await api.delete("/api/v1/queues/lab")
+    assert (answer.status, (await answer.json())["weight"]) == (200, 3)
+    assert "lab" not in service.queue_settings
+    assert (await api.delete("/api/v1/queues/lab")).status == 404
+
+
 async def test_faults_of_a_small_body_are_named_one_by_one(api: TestClient) -> None:
     """Types, ranges, unknown names."""
     body = {"weight": 0, "paused": "yes", "cap": {"cpu": None}, "wieght": 2}

@@ -252,7 +252,9 @@ def test_faults_of_a_document_are_a_list(flowsched: Run, tmp_path: Path) -> None
     file.write_text('{"stages": []}')
     result = flowsched("submit", str(file))
     assert result.exit_code == 2
-    assert result.stderr == "error: the document has 1 fault\n  $.name: found None, expected a name\n"
+    assert (
+        result.stderr == f"error: the document has 1 fault\n  {file}:1: name: found None, expected a name\n"
+    )
 
 
 def test_a_file_that_is_not_there_is_said(flowsched: Run) -> None:
@@ -325,6 +327,35 @@ def test_the_doctor_looks_at_everything(flowsched: Run, tmp_path: Path) -> None:
     assert result.exit_code == 0
     alone = CliRunner().invoke(app, ["doctor", "--root", str(tmp_path), "--server", "http://127.0.0.1:9"])
     assert "next: " in alone.stdout  # nobody serves there, or nobody may
+
+
+def test_the_doctor_says_that_a_service_asks_for_a_token(tmp_path: Path) -> None:
+    """Without one, or with a wrong one, the port is not merely taken."""
+    with Far(token="word") as far:
+        for given, said in (
+            ((), "asks for a token, and none was found"),
+            (("--token", "x"), "refuses the token"),
+        ):
+            result = CliRunner().invoke(app, ["doctor", "--root", str(tmp_path), "--server", far.url, *given])
+            assert result.exit_code == 1
+            assert f"{far.url} runs, and {said}" in result.stdout
+            assert "is taken" not in result.stdout
+
+
+def test_a_queue_is_removed_by_its_name(flowsched: Run, far: Far) -> None:
+    """A second time there is none."""
+    flowsched("queue", "set", "lab", "--weight", "3")
+    assert flowsched("queue", "rm", "lab").stdout == "removed queue lab\n"
+    again = flowsched("queue", "rm", "lab")
+    assert (again.exit_code, "there is no queue 'lab'" in again.stderr) == (2, True)
+
+
+def test_a_mistyped_name_is_answered_with_the_one_that_was_meant(flowsched: Run, far: Far) -> None:
+    """Of workflows by name and by the beginning of an id, and of stages and nodes."""
+    far.service.add("germline", id="w1abcdefghik-2")
+    assert "did you mean 'germline'?" in flowsched("show", "germlin").stderr
+    assert "did you mean 'w1abcdefghik-2'?" in flowsched("show", "w1abcdefhg").stderr
+    assert "did you mean" not in flowsched("show", "nothing-like-it").stderr
 
 
 def test_the_doctor_says_what_detached_processes_are_found_by(
@@ -480,13 +511,13 @@ def test_a_failed_task_says_what_may_help(far: Far) -> None:
         images=[ImageView(name="samtools:1")],
     )  # fmt: skip
     killed = task_view("align", 3, state="FAILED", exit_code=137, reason="OOMKilled", attempts=[attempt])
-    assert running._failure(killed) == [
+    assert running._failure(killed, None) == [
         "",
         "align[3] failed, exit code 137: OOMKilled (it used 300 MiB of memory and may use 256 MiB)",
         '  next: ask for more memory, or "retry": {"attempts": 3, "memory_factor": 2} gives each attempt twice as much',
     ]
     missing = task_view("align", 0, state="FAILED", exit_code=127, reason="exit code 127", attempts=[attempt])
-    assert running._failure(missing)[-1] == (
+    assert running._failure(missing, None)[-1] == (
         "  the image samtools:1 was ignored: its programs are looked for on this machine"
     )
 
@@ -494,4 +525,4 @@ def test_a_failed_task_says_what_may_help(far: Far) -> None:
 def test_a_value_of_the_wrong_form_is_answered_with_an_example(flowsched: Run) -> None:
     """Not with a pattern."""
     assert "found 'bad', expected text such as key=value" in flowsched("ls", "--label", "bad").stderr
-    assert "text such as 90s or 5m" in flowsched("nodes", "drain", "n", "--grace", "soon").stderr
+    assert "'soon' is no duration: write " in flowsched("nodes", "drain", "n", "--grace", "soon").stderr

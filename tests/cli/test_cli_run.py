@@ -115,7 +115,7 @@ def test_faults_are_exit_code_2(tmp_path: Path) -> None:
     process = start({"name": "x", "stages": [{"name": "a"}]}, tmp_path, "--root", str(tmp_path / "r"))
     _, said = process.communicate(timeout=200)
     assert process.returncode == 2
-    assert "$.stages[0]" in said
+    assert "document.json:1: stages[0].command: found nothing" in said
     assert "Traceback" not in said
 
 
@@ -137,3 +137,32 @@ def test_the_first_interruption_cancels(tmp_path: Path, number: signal.Signals) 
     assert "press Ctrl-C again" in said
     with pytest.raises(ProcessLookupError):
         os.kill(int(marker.read_text()), 0)
+
+
+def test_logs_are_read_without_a_service(tmp_path: Path) -> None:
+    """A run that failed says where its logs lie; `logs` finds them by the name of the workflow, and says what it read."""
+    stage = {"name": "a", "command": ["sh", "-c", "echo out; echo err >&2; exit 3"]}
+    process = start({"name": "fails", "stages": [stage]}, tmp_path, "--root", str(tmp_path / "r"))
+    _, said = process.communicate(timeout=200)
+    assert process.returncode == 1
+    assert "a[0] failed, exit code 3" in said
+    logs = [Path(line.removeprefix("  log: ")) for line in said.splitlines() if line.startswith("  log: ")]
+    assert [path.read_text() for path in logs] == ["err\n", "out\n"]
+
+    def asked(*args: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "flowsched", "--server", "http://127.0.0.1:9", "logs", *args]
+        return subprocess.run(
+            [*command, "--root", str(tmp_path / "r")],
+            text=True,
+            capture_output=True,
+            check=False,
+            timeout=200,
+        )
+
+    found = asked("fails", "a", "--stderr")
+    assert (found.returncode, found.stdout) == (0, "err\n")
+    assert f"read from {logs[0]} (attempt 0 of a[0]" in found.stderr
+    assert asked("fails", "a", "--path").stdout == f"{logs[1]}\n"
+    wrong = asked("fails", "b")
+    assert wrong.returncode == 2
+    assert "there is no stage 'b'; there is a" in wrong.stderr

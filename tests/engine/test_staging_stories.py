@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -205,16 +206,21 @@ def test_no_policy_binds_without_the_bytes(profile: str) -> None:
 
 
 def test_the_wait_for_bytes_is_explained() -> None:
-    """With the number of datasets and bytes, and that copies failed."""
+    """With the number of datasets and bytes; of a copy that failed: which input, why, and until when it is tried again."""
     scene = Scene()
     scene.submit("w", reader())
     (told,) = explain(scene.state, scene.runs["w"], scene.now)
     assert (told.code, told.state, told.tasks) == ("WaitingForData", "STAGING", 1)
     assert told.numbers == {"datasets": 1, "bytes": 1000}
-    assert told.message == "1 inputs (1000 B) are being copied to n0"
+    assert told.message == "1 input (1000 B) is being copied to n0"
     scene.miss(scene.last.transfers[0])
     (told,) = explain(scene.state, scene.runs["w"], scene.now)
-    assert told.message.endswith("; 1 copies failed and are tried again: reset")
+    last_ms = scene.now + 123_000  # after 1, 2, 4, 8, 16, 32 and 60 s
+    clock = datetime.fromtimestamp(last_ms / 1000, UTC).strftime("%H:%M:%S UTC")
+    assert told.message == (
+        f"{X}: reset; tried 1 of 8 times, trying again until {clock} at least; the stage fails then"
+    )
+    assert told.numbers == {"datasets": 1, "bytes": 1000, "failed": 1, "tries": 1, "last_try_ms": last_ms}
 
 
 def test_who_stages_longer_than_its_policy_allows_fails() -> None:

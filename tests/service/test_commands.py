@@ -118,7 +118,7 @@ async def test_what_is_missing_is_named_not_the_workflow_that_is_there(tmp_path:
         with pytest.raises(NotFound, match=r"^stage 'a' has tasks 0 to 0, not 99$"):
             await one.service.task(ident, "a", 99)
         for ask in (one.service.task(ident, "b", 0), one.service.tasks(ident, stage="b")):
-            with pytest.raises(NotFound, match=f"^workflow {ident} has no stage 'b'; it has a$"):
+            with pytest.raises(NotFound, match=f"^workflow {ident}: there is no stage 'b'; there is a$"):
                 await ask
         with pytest.raises(NotFound, match=r"^there is no workflow nope$"):
             await one.service.task("nope", "a", 0)

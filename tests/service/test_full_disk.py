@@ -244,7 +244,7 @@ def test_an_input_that_finds_no_room_waits_with_a_reason_and_disturbs_no_other(
             "stages": [stage("plain", f'cmp "$FLOWSCHED_INPUT_BIG" {big}') | {"inputs": inputs}],
         }
         workflow = asked(service.url, lambda client: client.submit(document)).id
-        service.until(lambda: explained(service, workflow, "copies failed"), "explained")
+        service.until(lambda: explained(service, workflow, "tried again at"), "explained")
         told = explained(service, workflow, "30 MiB are needed")
         assert told is not None
         assert f"the file system {disk} has" in told.message

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowsched.errors import Conflict, InvalidDocument, InvalidRequest
+from flowsched.errors import Conflict, InvalidDocument, InvalidRequest, NotFound
 from flowsched.executor.protocol import Pod
 from flowsched.scheduling.state.usage import Payer
 from flowsched.store.database import url_for
@@ -62,6 +62,37 @@ async def test_queues_say_what_they_have_deserve_and_wait_for(tmp_path: Path) ->
             ("bob", 1000),
         ]
         assert views["default"].users == []
+
+
+async def test_a_queue_is_removed_when_nothing_is_in_it(tmp_path: Path) -> None:
+    """Its settings go, in memory and in the database; while a workflow in it lives, or a queue is below it, it stays."""
+    url = url_for(tmp_path / "db")
+    async with process(url, tmp_path, FakeProcesses(forever)) as one:
+        one.lead()
+        await one.ready()
+        service = one.service
+        await service.put_queue("lab", {"weight": 3})
+        await service.put_queue("lab.a", {"parent": "lab", "cap": {"cpu": 1}})
+        with pytest.raises(Conflict, match=r"queue 'lab' has queues below it: lab\.a"):
+            await service.delete_queue("lab")
+        submitted = await service.submit(document("a", 1, queue="lab.a"))
+        await running(one, "lab.a", 1)
+        with pytest.raises(Conflict, match=f"has 1 workflow that has not ended: {submitted.id}"):
+            await service.delete_queue("lab.a")
+        await service.command(submitted.id, "cancel")
+        while (await service.workflow(submitted.id)).ended_at is None:
+            await asyncio.sleep(0.01)
+        assert (await service.delete_queue("lab.a")).cap == {"cpu": 1000}
+        with pytest.raises(NotFound, match="there is no queue 'lba'; did you mean 'lab'"):
+            await service.delete_queue("lba")
+        with pytest.raises(NotFound, match="no queue 'default' with settings of its own"):
+            await service.delete_queue("default")
+    async with process(url, tmp_path, FakeProcesses(forever)) as two:
+        two.lead()
+        await two.ready()
+        kept = {view.name: view for view in await two.service.queues()}
+        assert kept["lab"].weight == 3
+        assert "lab.a" not in kept or kept["lab.a"].cap == {}
 
 
 async def test_what_was_used_outlives_the_service(tmp_path: Path) -> None:

@@ -72,6 +72,11 @@ async def put_queue(call: Call[Query]) -> web.Response:
     return answer(await call.facade.put_queue(queue, settings))
 
 
+async def delete_queue(call: Call[Query]) -> web.Response:
+    """Remove a queue that has nothing in it."""
+    return answer(await call.facade.delete_queue(path_text(call.request, "name")))
+
+
 class DrainBody(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How a node is emptied."""
 

@@ -301,6 +301,23 @@ def show(
     )
 
 
+@app.command("top")
+def top_command(
+    ctx: typer.Context,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two pictures.")] = 2.0,
+    output: Output = Form.TABLE,
+) -> None:
+    """Show nodes, running stages and queues, live until Ctrl-C.
+
+    CPU, memory and GPUs are what tasks have asked for, of what the node has; IN/s and OUT/s are bytes that were really copied.
+    In a pipe it prints one picture; with `-o jsonl` one line of JSON each time.
+    """
+    from flowsched.cli import top
+
+    ask(ctx, lambda client: top.top(client, every, output, once=once))
+
+
 @app.command()
 def watch(ctx: typer.Context, workflow: Id, output: Output = Form.TABLE) -> None:
     """Show how a workflow goes until it has ended.
@@ -369,17 +386,26 @@ def logs(
     ] = False,
     stderr: Annotated[bool, typer.Option("--stderr", "-e", help="What it wrote to stderr.")] = False,
     attempt: Annotated[int | None, typer.Option(min=0, help="Which attempt. [the last]")] = None,
+    path: Annotated[
+        bool, typer.Option("--path", help="Print where the file lies instead (of a service on this machine).")
+    ] = False,
+    root: Root = None,
+    db: Database = None,
 ) -> None:
-    """Print what a task wrote."""
+    """Print what a task wrote.
+
+    Where no service answers on this machine, it reads the files below --root.
+    """
     from flowsched.cli import following
 
-    about(
+    settings = settings_for(ctx, root=root, database=db)
+    ask(
         ctx,
-        workflow,
-        lambda client, ident: following.logs(
-            client, ident, stage, index, errors=stderr, attempt=attempt, follow=follow
+        lambda client: following.logs(
+            client, workflow, stage, index, errors=stderr, attempt=attempt, follow=follow, where=path,
+            settings=settings,
         ),
-    )
+    )  # fmt: skip
 
 
 @app.command("get")

@@ -70,6 +70,18 @@ def set_queue(
     ask(ctx, lambda client: listing.put_queue(client, name, settings, output))
 
 
+@queue.command("rm")
+def remove_queue(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="The queue.")],
+    output: Output = Form.TABLE,
+) -> None:
+    """Remove a queue; refused while workflows in it live, or queues are below it."""
+    from flowsched.cli import listing
+
+    ask(ctx, lambda client: listing.remove_queue(client, name, output))
+
+
 @nodes.callback(invoke_without_command=True)
 def list_nodes(ctx: typer.Context, output: Output = Form.TABLE) -> None:
     """List nodes, what is taken and what is cached; or empty one for maintenance."""
@@ -96,7 +108,13 @@ def drain_node(
 ) -> None:
     """Empty a node: nothing new goes there, and what runs is moved at no charge, gangs as a whole."""
     from flowsched.cli import listing
+    from flowsched.errors import InvalidRequest
+    from flowsched.workflow.resources import parse_duration
 
+    try:
+        parse_duration(grace)
+    except InvalidRequest as error:
+        raise typer.BadParameter(str(error), param_hint="--grace") from None
     ask(ctx, lambda client: listing.node(client.drain(name, grace=grace), output))
 
 

@@ -65,6 +65,8 @@ _MOVING: Final = ("running", "starting", "staging", "queued")
 _SHORTEST_ID: Final = 10
 #: Of more different return codes only the number of tasks is shown.
 MOST_CODES: Final = 2
+#: A larger number of ms is a moment, no span: 1973.
+_A_MOMENT_MS: Final = 10**11
 #: Longer names of stages are cut in the live picture.
 NAME_WIDTH: Final = 28
 
@@ -137,7 +139,7 @@ def bar(counts: Mapping[str, int], total: int, width: int = BAR_WIDTH) -> Text:
 def progress(stages: Sequence[StageView], *, rows: int = 40, head: RenderableType | None = None) -> Group:
     """One line per stage while a workflow runs; of many stages those where something happens.
 
-    Lines are cut at the console's width, never wrapped: a live picture must keep its height.
+    Lines of stages are cut at the console's width; why the first one waits stands below them, in full.
 
     Args:
         stages: In the document's order.
@@ -152,9 +154,19 @@ def progress(stages: Sequence[StageView], *, rows: int = 40, head: RenderableTyp
     )
     parts: list[RenderableType] = [] if head is None else [head]
     parts += [_progress_line(stage, *widths) for stage in stages if stage.number in numbers]
+    waits = next(
+        (
+            stage
+            for stage in stages
+            if stage.waiting is not None and stage.state not in ("PENDING", "RUNNING")
+        ),
+        None,
+    )
     if len(stages) > len(numbers):
         ended = sum(stage.state in ("SUCCEEDED", "SKIPPED") for stage in stages)
         parts.append(Text(f"… {len(stages)} stages in all, {ended} of them done", "dim"))
+    if waits is not None and waits.waiting is not None:
+        parts.append(Text.assemble(text(waits.name, "bold"), ": ", text(waits.waiting.message, "yellow")))
     return Group(*parts)
 
 
@@ -192,8 +204,6 @@ def _progress_line(stage: StageView, name_width: int, done_width: int) -> Text:
     ]
     if said:
         made.append("  ").append_text(Text(", ").join(said))
-    if stage.waiting is not None and not found["running"] and stage.state != "PENDING":
-        made.append("  ").append_text(text(stage.waiting.message, "yellow"))
     if stage.bytes_local or stage.bytes_moved:
         made.append(f"  {size(stage.bytes_local)} local, {size(stage.bytes_moved)} moved", "dim")
     return made
@@ -405,7 +415,8 @@ def queue_table(queues: Iterable[QueueView]) -> Group:
     return Group(*parts, *said)
 
 
-def _node_state(view: NodeView) -> Text:
+def node_state(view: NodeView) -> Text:
+    """Whether tasks may start on a node."""
     if view.drained_at is not None:
         return Text("drained", "yellow")
     return Text("yes", "green") if view.ready else Text("no", "bold red")
@@ -433,7 +444,7 @@ def node_table(nodes: Iterable[NodeView]) -> Columns:
         gpu = f"{cores(used.get('gpu', 0))}/{cores(has['gpu'])}" if has.get("gpu") else ""
         table.add(
             text(view.name),
-            _node_state(view),
+            node_state(view),
             text(view.rack),
             str(view.running),
             f"{cores(used.get('cpu', 0))}/{cores(has.get('cpu', 0))}",
@@ -447,6 +458,20 @@ def node_table(nodes: Iterable[NodeView]) -> Columns:
     return table
 
 
+def measure(name: str, number: int) -> str:
+    """A number of an explanation with its unit, which its name tells: `need_memory` is bytes, `lack_memory` counts nodes."""
+    counts = name.startswith("lack_")
+    if name.endswith("_ms"):
+        if number > _A_MOMENT_MS:
+            return datetime.fromtimestamp(number / 1000).astimezone().strftime("%H:%M:%S")
+        return seconds(number / 1000)
+    if not counts and name.endswith(("cpu", "gpu")):
+        return cores(number)
+    if not counts and name.endswith(("memory", "disk", "bytes")):
+        return size(number)
+    return str(number)
+
+
 def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None = None) -> RenderableType:
     """Why something does not run, one paragraph per reason."""
     if not explanations:
@@ -458,7 +483,7 @@ def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None 
         parts.append(head.append_text(text(view.code, "yellow")))
         parts.append(Text("  ").append_text(text(view.message)))
         if view.numbers:
-            said = ", ".join(f"{name} {number}" for name, number in view.numbers.items())
+            said = ", ".join(f"{name} {measure(name, number)}" for name, number in view.numbers.items())
             parts.append(Text("  ").append_text(text(said, "dim")))
         if view.shards and view.tasks > len(view.shards):
             shards = ", ".join(str(shard) for shard in view.shards)

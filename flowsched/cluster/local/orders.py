@@ -17,7 +17,7 @@ from flowsched.cluster.local.attempts import mark_of
 from flowsched.cluster.local.runner.secret_values import LARGEST, is_secret_name
 from flowsched.cluster.node.cache import Cache, file_name
 from flowsched.cluster.node.environment import Paths, environment, hostfile
-from flowsched.errors import InvalidRequest, NotFound
+from flowsched.errors import InvalidRequest, NotFound, no_such
 from flowsched.executor.protocol import InputFile, Pod
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
@@ -260,7 +260,7 @@ def remove_secret(root: Path, name: str) -> None:
     try:
         _path(root, name).unlink()
     except FileNotFoundError:
-        raise NotFound(f"there is no secret {name!r} in {root / 'secrets'}") from None
+        raise NotFound(f"{no_such('secret', name, list_secrets(root))} ({root / 'secrets'})") from None
 
 
 def _path(root: Path, name: str) -> Path:

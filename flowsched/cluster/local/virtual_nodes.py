@@ -104,7 +104,8 @@ def labelled(nodes: tuple[NodeInfo, ...], labels: Sequence[str]) -> tuple[NodeIn
         key, equals, value = pair.partition("=")
         if name not in more or not key or not equals:
             raise ConfigurationError(
-                f"--label {said!r}: say it as NODE:KEY=VALUE; there are {', '.join(list(more)[:10])}"
+                f"--label {said!r}: expected NODE:KEY=VALUE, such as {next(iter(more), 'node-0')}:disktype=ssd; "
+                f"the nodes: {', '.join(list(more)[:10])}"
             )
         more[name][key] = value
     return tuple(replace(node, labels={**node.labels, **more[node.name]}) for node in nodes)

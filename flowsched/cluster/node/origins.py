@@ -499,13 +499,23 @@ def _refusals(uri: str, scheme: str) -> Iterator[None]:
 def failure(uri: str, error: Exception) -> NotFetched:
     """An error of a file system as a failed transfer."""
     status = getattr(error, "status", None)
-    said = f"answered {status}" if status else f"{type(error).__name__}: {error}"
+    said = f"answered {status}" if status else _no_connection(error) or f"{type(error).__name__}: {error}"
     refused = isinstance(error, PermissionError) or type(error).__name__ == "NoCredentialsError"
     hint = "; give the service credentials (AWS_ACCESS_KEY_ID …)" if refused and uri.startswith("s3") else ""
     permanent = (
         refused or status in _GONE_FOR_GOOD or any(isinstance(each, Forbidden) for each in _causes(error))
     )
     return NotFetched(f"cannot fetch {uri}: {said}{hint}", permanent=permanent)
+
+
+def _no_connection(error: Exception) -> str:
+    """Why there was no connection, in the system's words; "" if it was something else."""
+    below = getattr(
+        error, "os_error", None
+    )  # of aiohttp's errors, which name flags of TLS and addresses besides
+    if isinstance(below, OSError) and below.errno:
+        return f"no connection ({os.strerror(below.errno) if below.errno > 0 else below.strerror})"
+    return "no answer in time" if isinstance(error, TimeoutError) else ""
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

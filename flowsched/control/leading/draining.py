@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from flowsched.engine.events import EngineEvent, NodeDrained
-from flowsched.errors import NotFound
+from flowsched.errors import NotFound, no_such
 from flowsched.store.database import Database
 from flowsched.store.settings import Drains
 from flowsched.workflow.views import NodeView
@@ -47,7 +47,7 @@ class Draining:
         return await self._one(name)
 
     async def _one(self, name: str) -> NodeView:
-        for view in await self._nodes():
-            if view.name == name:
-                return view
-        raise NotFound(f"there is no node {name}; `flowsched nodes` lists them")
+        views = {view.name: view for view in await self._nodes()}
+        if name not in views:
+            raise NotFound(f"{no_such('node', name, views)} (`flowsched nodes` lists them)")
+        return views[name]

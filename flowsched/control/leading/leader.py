@@ -24,6 +24,7 @@ from flowsched.engine.events import (
     NodeDrained,
     ProfileChanged,
     QueueChanged,
+    QueueRemoved,
     Tick,
 )
 from flowsched.engine.idle_book import HOUR_MS, KEPT_HOURS, Hour, IdleBook
@@ -394,6 +395,10 @@ class Leader:
     def queue_changed(self, row: QueueRow) -> None:
         """A queue was configured."""
         self._change(lambda state: QueueChanged(queue_from(row, state.cluster.snapshot.axes)))
+
+    def queue_removed(self, name: str) -> None:
+        """A queue's settings are gone."""
+        self._change(lambda _: QueueRemoved(name))
 
     def _change(self, change: _Change) -> None:
         """Tell the engine of a change. A term that is recovering may have read the older value: it is told afterwards."""

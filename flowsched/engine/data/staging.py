@@ -91,7 +91,7 @@ def _count(state: EngineState, key: str, rate: int, statement: Statement) -> Non
 #: A transfer that failed is tried again after 1 s, 2 s, 4 s … at most a minute; this often at most.
 _FIRST_RETRY_MS = 1_000
 _MAX_RETRY_MS = 60_000
-_MAX_TRIES = 8
+MAX_TRIES = 8
 
 
 class Targets:
@@ -233,19 +233,28 @@ def failed(recorder: Recorder, event: TransferFailed) -> None:
         pass_over(recorder, pair[0], event.source)
     before = state.data.backoff.get(pair, Backoff(0, 0))
     tries = before.tries + (0 if event.lost or event.full else 1)
-    if event.permanent or tries >= _MAX_TRIES:
+    if event.permanent or tries >= MAX_TRIES:
         statement.pop(state.data.backoff, pair)
         for number, group in list(state.data.staging.items()):
             if pair in group.pending:
                 _give_up(recorder, number, event)
         return
     waits = before.waits + 1 if event.full else 0
-    delay = min(_MAX_RETRY_MS, _FIRST_RETRY_MS << min(10, max(0, tries + waits - 1)))
-    moment = recorder.now if event.lost else recorder.now + delay
+    moment = recorder.now if event.lost else recorder.now + _delay_ms(tries + waits)
     statement.put(
         state.data.backoff, pair, Backoff(moment, tries, waits, "" if event.lost else event.message)
     )
     recorder.wake_at(moment)
+
+
+def _delay_ms(tries: int) -> int:
+    """How long after so many failed tries the next one begins."""
+    return min(_MAX_RETRY_MS, _FIRST_RETRY_MS << min(10, max(0, tries - 1)))
+
+
+def last_try_ms(backoff: Backoff) -> int:
+    """When the last try begins, at the earliest: as if each one before failed at once. After it the tasks fail."""
+    return backoff.not_before + sum(_delay_ms(tries) for tries in range(backoff.tries + 1, MAX_TRIES))
 
 
 def finish(recorder: Recorder, number: int) -> None:

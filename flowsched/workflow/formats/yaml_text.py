@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from flowsched.errors import InvalidRequest, TooLarge
@@ -61,3 +62,36 @@ def _loader() -> Any:
             return super().construct_mapping(node, deep)
 
     return Strict
+
+
+def lines_of(raw: bytes, paths: Sequence[Sequence[str | int]]) -> list[int]:
+    """The line of each path (keys and numbers of entries) in a YAML text, from 1.
+
+    What is not there has the line of what should hold it.
+
+    Raises:
+        ValueError: The text is not YAML.
+    """
+    import yaml
+
+    try:
+        top = yaml.compose(raw.decode(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+    return [1 if top is None else _line(top, path) for path in paths]
+
+
+def _line(node: Any, path: Sequence[str | int]) -> int:
+    line = int(node.start_mark.line) + 1
+    for step in path:
+        if node.id == "mapping":
+            member = next((pair for pair in node.value if pair[0].value == step), None)
+            if member is None:
+                return line
+            line, node = int(member[0].start_mark.line) + 1, member[1]
+        elif node.id == "sequence" and isinstance(step, int) and step < len(node.value):
+            node = node.value[step]
+            line = int(node.start_mark.line) + 1
+        else:
+            return line
+    return line

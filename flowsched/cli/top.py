@@ -1,0 +1,302 @@
+"""`flowsched top`: nodes, what runs on them and what waits, in one picture that goes on until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
+
+from flowsched.cli.context import DONE, INTERRUPTED
+from flowsched.cli.following import Interrupted, interruptible
+from flowsched.cli.printing import output, render
+from flowsched.cli.printing.columns import Column, Columns
+from flowsched.cli.printing.form import Form
+from flowsched.client import Client
+from flowsched.client.calls import is_terminal
+from flowsched.errors import Unavailable
+from flowsched.workflow.views import NodeView, QueueView, StageView, WorkflowView
+
+#: So many workflows are looked through for those that live, newest first.
+_LOOKED_THROUGH: Final = 200
+#: Of so many of them the stages are asked for.
+_STAGES_OF: Final = 10
+_BAR: Final = 10
+#: Stages in these states are shown.
+_MOVING: Final = ("RUNNING", "STARTING", "STAGING", "QUEUED")
+_RATES: Final = ("disk", "network_in", "network_out")
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """A stage that runs or waits."""
+
+    workflow: WorkflowView
+    stage: StageView
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What `top` shows, at one moment."""
+
+    url: str
+    at: datetime
+    nodes: list[NodeView]
+    queues: list[QueueView]
+    live: list[WorkflowView]
+    stages: list[Activity]
+    rates: Mapping[str, tuple[float, float]] = field(default_factory=dict)  #: node -> bytes/s in, out
+    rows: int = 1000  #: lines that there is room for
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The picture at the width of a console, and no longer than it has room for."""
+        width = options.max_width
+        yield from self.lines(width)
+
+    def lines(self, width: int) -> Iterator[Text]:
+        """The picture as lines."""
+        parts = [
+            list(table.lines(width))
+            for table in (self._nodes(), self._stages(), self._queues())
+            if table is not None
+        ]
+        room = max(6, self.rows - 1 - len(parts))
+        yield self._head()
+        while sum(map(len, parts)) > room:
+            longest = max(parts, key=len)
+            if len(longest) <= 3:
+                break
+            del longest[-1]
+            if not longest[-1].plain.startswith("…"):
+                longest[-1] = Text("… and more", "dim")
+        for part in parts:
+            yield Text()
+            yield from part
+
+    def _head(self) -> Text:
+        ready = sum(node.ready for node in self.nodes)
+        counts: dict[str, int] = {}
+        for view in self.live:
+            for state, number in view.counts.items():
+                counts[state] = counts.get(state, 0) + number
+        made = Text.assemble(
+            ("flowsched ", "bold"), render.text(self.url), "  ", self.at.astimezone().strftime("%H:%M:%S"),
+            f"  {ready}/{len(self.nodes)} nodes ready  {len(self.live)} workflow{'s' * (len(self.live) != 1)}",
+            no_wrap=True, overflow="ellipsis",
+        )  # fmt: skip
+        doing = render.moving(counts)
+        return made.append("  ").append_text(doing) if doing.plain else made
+
+    def _nodes(self) -> Columns:
+        table = Columns(
+            (
+                Column("NODE", cut=True, whole=True),
+                Column("READY", whole=True),
+                Column("TASKS", right=True, whole=True),
+                Column("CPU", right=True, whole=True),
+                Column("", rank=3),
+                Column("MEMORY", right=True, whole=True),
+                Column("", rank=4),
+                Column("GPU", right=True),
+                Column("IN/s", rank=1, right=True),
+                Column("OUT/s", rank=2, right=True),
+                Column("OTHERS/s", rank=5, right=True),
+            )
+        )
+        for view in self.nodes:
+            has, used = view.allocatable, view.used
+            came, went = self.rates.get(view.name, (0.0, 0.0))
+            others = sum(view.others.get(name, 0) for name in _RATES)
+            table.add(
+                render.text(view.name),
+                render.node_state(view),
+                str(view.running),
+                f"{render.cores(used.get('cpu', 0))}/{render.cores(has.get('cpu', 0))}",
+                _bar(used.get("cpu", 0), has.get("cpu", 0)),
+                f"{render.size(used.get('memory', 0))}/{render.size(has.get('memory', 0))}",
+                _bar(used.get("memory", 0), has.get("memory", 0)),
+                f"{render.cores(used.get('gpu', 0))}/{render.cores(has['gpu'])}" if has.get("gpu") else "",
+                render.size(round(came)),
+                render.size(round(went)),
+                render.size(others),
+            )
+        return table
+
+    def _stages(self) -> Columns | None:
+        if not self.stages:
+            return None
+        table = Columns(
+            (
+                Column("WORKFLOW", cut=True, whole=True),
+                Column("STAGE", cut=True, whole=True),
+                Column("STATE", whole=True),
+                Column("DONE", right=True, whole=True),
+                Column("GANG", rank=2),
+                Column("NOW", rank=1),
+                Column("QUEUE", rank=4, cut=True),
+                Column("TIME", rank=3, right=True),
+            )
+        )
+        for each in self.stages:
+            stage = each.stage
+            took = (
+                ""
+                if stage.started_at is None
+                else render.seconds(max(0.0, (self.at - stage.started_at).total_seconds()))
+            )
+            table.add(
+                render.text(each.workflow.name, "bold"),
+                render.text(stage.name),
+                render.state_of(stage),
+                f"{stage.counts.get('SUCCEEDED', 0)}/{stage.width * stage.members}",
+                f"{stage.members} members" if stage.gang else "",
+                render.moving(stage.counts),
+                render.text(each.workflow.queue),
+                took,
+                note=render.why(stage),
+            )
+        return table
+
+    def _queues(self) -> Columns | None:
+        busy = [view for view in self.queues if view.waiting or view.running or view.name == "default"]
+        if not busy:
+            return None
+        table = Columns(
+            (
+                Column("QUEUE", cut=True, whole=True),
+                Column("SHARE", right=True, whole=True),
+                Column("RUNNING", right=True, whole=True),
+                Column("WAITING", right=True, whole=True),
+                Column("USED", whole=True, cut=True),
+                Column("PENDING", rank=1, cut=True),
+            )
+        )
+        for view in busy:
+            table.add(
+                render.text(view.name) if not view.paused else render.text(f"{view.name} (paused)", "yellow"),
+                f"{view.dominant_share:.0%}",
+                str(view.running),
+                str(view.waiting),
+                render.amounts(view.used),
+                render.amounts(view.pending),
+            )
+        return table
+
+    def values(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {
+            "at": self.at,
+            "nodes": [
+                {**msgspec.to_builtins(node), "bytes_per_second": self.rates.get(node.name)}
+                for node in self.nodes
+            ],
+            "workflows": self.live,
+            "stages": [
+                {"workflow": each.workflow.id, **msgspec.to_builtins(each.stage)} for each in self.stages
+            ],
+            "queues": self.queues,
+        }
+
+
+def _bar(used: int, whole: int) -> Text:
+    cells = 0 if whole <= 0 else min(_BAR, -(-used * _BAR // whole))
+    return Text("█" * cells, "cyan").append("░" * (_BAR - cells), "dim")
+
+
+async def top(client: Client, every_s: float, form: Form, *, once: bool) -> int:
+    """`flowsched top`: one picture, or one after the other until Ctrl-C.
+
+    Args:
+        client: Of the service.
+        every_s: Seconds between two pictures.
+        form: JSON for programs: a line for each picture, or the one.
+        once: Print one picture. So it is where nothing shows them, in a pipe.
+    """
+    console = output.console()
+    if form is Form.TABLE and (once or not console.is_terminal):
+        output.show(await picture(client))
+        return DONE
+    if form is Form.JSON or once:
+        output.one((await picture(client)).values(), form, lambda: "")
+        return DONE
+    try:
+        async with interruptible():
+            if form is Form.JSONL:
+                await _lines(client, every_s)
+            else:
+                await _live(client, every_s, console)
+    except Interrupted:
+        return DONE if form is Form.TABLE else INTERRUPTED
+    return DONE
+
+
+async def _lines(client: Client, every_s: float) -> None:
+    before = None
+    while True:
+        before = await picture(client, before)
+        print(output.to_json(before.values()), flush=True)
+        await asyncio.sleep(every_s)
+
+
+async def _live(client: Client, every_s: float, console: Console) -> None:
+    before: Picture | None = None
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        while True:
+            try:
+                before = await picture(client, before, rows=console.size.height)
+                live.update(before, refresh=True)
+            except Unavailable as away:  # the last picture stays: the service may come back
+                live.update(Text(f"{away}; trying again", "yellow"), refresh=True)
+            await asyncio.sleep(every_s)
+
+
+async def picture(client: Client, before: Picture | None = None, rows: int = 1000) -> Picture:
+    """What the service does now; with rates since the picture before."""
+    nodes, queues, live = await asyncio.gather(client.nodes(), client.queues(), _living(client))
+    asked = live[:_STAGES_OF]
+    stages = await asyncio.gather(*(client.stages(view.id) for view in asked))
+    moving = [
+        Activity(view, stage)
+        for view, found in zip(asked, stages, strict=True)
+        for stage in found
+        if stage.state in _MOVING
+    ]
+    moving.sort(key=lambda each: (not each.stage.gang, _MOVING.index(each.stage.state)))
+    at = datetime.now(UTC)
+    return Picture(client.url, at, nodes, queues, live, moving, _rates(nodes, at, before), rows)
+
+
+async def _living(client: Client) -> list[WorkflowView]:
+    found: list[WorkflowView] = []
+    number = 0
+    async with aclosing(client.list(page=_LOOKED_THROUGH)) as views:
+        async for view in views:
+            number += 1
+            if not is_terminal(view.state):
+                found.append(view)
+            if number == _LOOKED_THROUGH:
+                break
+    return found
+
+
+def _rates(nodes: Sequence[NodeView], at: datetime, before: Picture | None) -> dict[str, tuple[float, float]]:
+    """Bytes a second that each node has read and sent since the picture before."""
+    span = 0.0 if before is None else (at - before.at).total_seconds()
+    if before is None or span <= 0:
+        return {}
+    earlier = {node.name: node for node in before.nodes}
+    return {
+        node.name: (
+            max(0.0, (node.bytes_in - earlier[node.name].bytes_in) / span),
+            max(0.0, (node.bytes_out - earlier[node.name].bytes_out) / span),
+        )
+        for node in nodes
+        if node.name in earlier
+    }
