@@ -13,13 +13,14 @@ from aiohttp import web
 from flowsched.api.access import admit, policy_of
 from flowsched.api.connections import IDLE_SECONDS, Connections
 from flowsched.api.forwarding import forwarding
-from flowsched.api.handlers.pages import CONTENT_SECURITY_POLICY
+from flowsched.api.handlers.pages import CONTENT_SECURITY_POLICY, to_page, wants_page
 from flowsched.api.openapi import openapi
 from flowsched.api.parameters import decode_query
 from flowsched.api.problems import Handler, problems
 from flowsched.api.routes import Call, Limits, Policy, Route, Serving
 from flowsched.api.table import ALIASES, ROUTES
 from flowsched.control.facade import Facade
+from flowsched.errors import Unauthorized
 
 #: An id has no colon: `tasks/{id}:cancel` is not the id of a task.
 _ID: Final = "{id:[^{}/:]+}"
@@ -120,7 +121,12 @@ def counted(connections: Connections) -> Any:
 def _access(policies: Mapping[tuple[str, str], Policy], token: str | None) -> Any:
     @web.middleware
     async def access(request: web.Request, handler: Handler) -> web.StreamResponse:
-        admit(policy_of(request, policies), token, request.method, request.headers)
+        try:
+            admit(policy_of(request, policies), token, request.method, request.headers)
+        except Unauthorized:
+            if wants_page(request):
+                return to_page()  # it asks for the token
+            raise
         return await handler(request)
 
     return access

@@ -334,7 +334,23 @@ _SERVER: Final[tuple[Route[Any], ...]] = (
     ),
     Route(
         "GET", "/", pages.get_links, Policy.READ, "What there is", Query,
-        _ok("Links (a page for browsers).", dict[str, Any]), tag="server",
+        {200: Answer("Links.", dict[str, Any]), 302: Answer("A browser goes to the page.")}, tag="server",
+    ),
+    Route(
+        "GET", pages.UI, pages.get_ui, Policy.OPEN, "The page: runs, queues and the cluster", Query,
+        _text("A page.", "text/html"), tag="server",
+    ),
+    Route(
+        "GET", "/ui/app.js", pages.get_ui_script, Policy.OPEN, "The page's program", Query,
+        _text("JavaScript.", "text/javascript"), tag="server",
+    ),
+    Route(
+        "GET", "/ui/app.css", pages.get_ui_style, Policy.OPEN, "The page's style", Query,
+        _text("CSS.", "text/css"), tag="server",
+    ),
+    Route(
+        "GET", "/ui/icon.svg", pages.get_ui_icon, Policy.OPEN, "The page's icon", Query,
+        _text("SVG.", "image/svg+xml"), tag="server",
     ),
     Route(
         "GET", "/docs", pages.get_docs, Policy.OPEN, "This document, readable", Query,

@@ -57,6 +57,10 @@ POLICIES = {
     "GET /readyz": Policy.OPEN,
     "GET /api/v1/openapi.json": Policy.READ,
     "GET /": Policy.READ,
+    "GET /ui": Policy.OPEN,
+    "GET /ui/app.js": Policy.OPEN,
+    "GET /ui/app.css": Policy.OPEN,
+    "GET /ui/icon.svg": Policy.OPEN,
     "GET /docs": Policy.OPEN,
     "GET /docs/docs.js": Policy.OPEN,
     "GET /docs/docs.css": Policy.OPEN,
@@ -259,13 +263,13 @@ async def test_pages_of_other_origins_change_nothing(
 
 async def test_fault_46c_every_answer_forbids_what_a_page_does_not_need(api: TestClient) -> None:
     """The policy is strict, on errors and streams too, and the pages keep to it: nothing inline, nothing foreign."""
-    for path in ("/", "/docs", "/docs/docs.js", "/nope", "/api/v1/nodes", "/api/v1/events"):
+    for path in ("/", "/ui", "/docs", "/docs/docs.js", "/nope", "/api/v1/nodes", "/api/v1/events"):
         answer = await api.get(path, headers={"Accept": "text/html"})
         assert answer.headers["Content-Security-Policy"].startswith("default-src 'self';")
         assert "unsafe" not in answer.headers["Content-Security-Policy"]
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         answer.close()
-    for path in ("/", "/docs"):
+    for path in ("/ui", "/docs"):
         page = await (await api.get(path, headers={"Accept": "text/html"})).text()
         assert "<script>" not in page
         assert "<style" not in page
@@ -298,3 +302,12 @@ async def test_the_page_is_open_and_what_it_shows_is_not(guarded: TestClient) ->
         assert (await guarded.get(path)).status == 200
     assert (await guarded.get("/api/v1/openapi.json")).status == 401
     assert (await guarded.get("/")).status == 401
+
+
+async def test_a_browser_at_the_root_comes_to_the_page(guarded: TestClient, api: TestClient) -> None:
+    """With a token set too: the page asks for it. A program is told that a token is missing."""
+    for client in (guarded, api):
+        answer = await client.get("/", headers={"Accept": "text/html,*/*"}, allow_redirects=False)
+        assert (answer.status, answer.headers["Location"]) == (302, "/ui")
+    page = await guarded.get("/ui")
+    assert (page.status, page.content_type) == (200, "text/html")

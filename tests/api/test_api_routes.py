@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 from aiohttp.test_utils import TestClient
 from fake_service import FakeService
 from structlog.testing import capture_logs
 
+import flowsched.web
 from flowsched import errors
 
 DOCUMENT = b'{"name": "germline", "stages": []}'
@@ -222,6 +225,7 @@ async def test_the_root_links_to_everything(api: TestClient) -> None:
     """JSON for programs, a page for browsers; each link leads somewhere."""
     links = (await (await api.get("/")).json())["links"]
     assert set(links) == {
+        "ui",
         "workflows",
         "queues",
         "nodes",
@@ -234,9 +238,27 @@ async def test_the_root_links_to_everything(api: TestClient) -> None:
     }
     for path in set(links.values()) - {"/api/v1/events"}:
         assert (await api.get(path)).status == 200, path
-    page = await api.get("/", headers={"Accept": "text/html,*/*"})
-    assert page.content_type == "text/html"
-    assert '<a href="/docs">docs</a>' in await page.text()
+
+
+async def test_a_page_that_is_not_built_says_how_to_build_it(
+    api: TestClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The page says `make ui`; once it is there it is served, without a restart."""
+    monkeypatch.setattr("flowsched.api.handlers.pages.files", lambda package: tmp_path)
+    shutil.copytree(
+        Path(flowsched.web.__file__).parent, tmp_path / "web", ignore=shutil.ignore_patterns("dist", "ui")
+    )
+    page = await api.get("/ui")
+    assert (page.status, page.content_type) == (200, "text/html")
+    assert "make ui" in await page.text()
+    assert (await api.get("/ui/app.js")).status == 404
+    built = tmp_path / "web" / "dist"
+    built.mkdir()
+    (built / "index.html").write_text("<p>built</p>")
+    (built / "app.js").write_text("1")
+    assert await (await api.get("/ui")).text() == "<p>built</p>"
+    script = await api.get("/ui/app.js")
+    assert (script.content_type, await script.text()) == ("text/javascript", "1")
 
 
 @pytest.mark.parametrize(

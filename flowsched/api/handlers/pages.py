@@ -1,8 +1,7 @@
-"""Health, the OpenAPI document, and a few static files, which lie in `web/` and are read once, as data."""
+"""Health, the OpenAPI document, and static files of `web/`: the page (built into `web/dist`) and the API's description."""
 
 from __future__ import annotations
 
-import html
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -11,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from flowsched.api.routes import PREFIX, Call, Query
+from flowsched.errors import NotFound
 from flowsched.version import VERSION
 
 #: What a browser may load: only what this server itself sends. No inline script or style anywhere.
@@ -20,7 +20,11 @@ CONTENT_SECURITY_POLICY: Final = (
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
+#: Where the page is.
+UI: Final = "/ui"
+
 LINKS: Final = {
+    "ui": UI,
     "workflows": f"{PREFIX}/workflows",
     "queues": f"{PREFIX}/queues",
     "nodes": f"{PREFIX}/nodes",
@@ -61,19 +65,59 @@ async def get_openapi(call: Call[Query]) -> web.Response:
 
 
 async def get_links(call: Call[Query]) -> web.Response:
-    """What there is: as a page for browsers, as JSON for all other clients."""
-    if "text/html" in call.request.headers.get("Accept", ""):
-        return web.Response(text=_links_page(), content_type="text/html")
+    """What there is: browsers go to the page, all other clients get JSON."""
+    if wants_page(call.request):
+        return to_page()
     body = {"name": "flowsched", "version": VERSION, "links": LINKS}
     return web.Response(body=msgspec.json.encode(body), content_type="application/json")
 
 
-@cache
-def _links_page() -> str:
-    entries = "".join(
-        f'<li><a href="{html.escape(path)}">{html.escape(name)}</a></li>' for name, path in LINKS.items()
-    )
-    return asset("index.html").decode().replace("<!-- links -->", entries)
+def wants_page(request: web.Request) -> bool:
+    """Whether a browser asks for the root. It cannot send a token: the page asks for one."""
+    return request.path == "/" and "text/html" in request.headers.get("Accept", "")
+
+
+def to_page() -> web.Response:
+    """Where the page is."""
+    return web.Response(status=302, headers={"Location": UI})
+
+
+async def get_ui(call: Call[Query]) -> web.Response:
+    """The page; where it has not been built, how to build it."""
+    if _built("index.html") is None:
+        return web.Response(body=asset("unbuilt.html"), content_type="text/html", charset="utf-8")
+    return _of_ui("index.html", "text/html")
+
+
+async def get_ui_script(call: Call[Query]) -> web.Response:
+    """The page's program."""
+    return _of_ui("app.js", "text/javascript")
+
+
+async def get_ui_style(call: Call[Query]) -> web.Response:
+    """The page's style."""
+    return _of_ui("app.css", "text/css")
+
+
+async def get_ui_icon(call: Call[Query]) -> web.Response:
+    """The page's icon."""
+    return _of_ui("icon.svg", "image/svg+xml")
+
+
+def _of_ui(name: str, media: str) -> web.Response:
+    """A file of the page, packed in a thread for clients that can unpack."""
+    body = _built(name)
+    if body is None:
+        raise NotFound("the page has not been built here: run `make ui`")
+    response = web.Response(body=body, content_type=media, charset="utf-8", zlib_executor_size=4096)
+    response.enable_compression()
+    return response
+
+
+def _built(name: str) -> bytes | None:
+    """A file of the built page, read anew each time: `make ui` needs no restart."""
+    path = files("flowsched").joinpath("web", "dist", name)
+    return path.read_bytes() if path.is_file() else None
 
 
 async def get_docs(call: Call[Query]) -> web.Response:

@@ -1,0 +1,61 @@
+// Numbers and times as people read them.
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+/** 1536 → "1.5 KiB". */
+export function bytes(amount: number): string {
+  let unit = 0;
+  while (amount >= 1024 && unit < UNITS.length - 1) {
+    amount /= 1024;
+    unit++;
+  }
+  return `${unit === 0 || amount >= 100 ? Math.round(amount) : amount.toFixed(1)} ${UNITS[unit]}`;
+}
+
+/** 65,000 ms → "1m 5s". */
+export function duration(ms: number): string {
+  if (ms < 0) return "0s";
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)}s`;
+  const seconds = Math.round(ms / 1000);
+  const [days, hours, minutes] = [Math.floor(seconds / 86400), Math.floor(seconds / 3600) % 24, Math.floor(seconds / 60) % 60];
+  if (days) return `${days}d ${hours}h`;
+  if (hours) return `${hours}h ${minutes}m`;
+  return `${minutes}m ${seconds % 60}s`;
+}
+
+/** 12000 → "12,000". */
+export function count(amount: number): string {
+  return amount.toLocaleString("en-US");
+}
+
+/** 1 → "1 task", 2 → "2 tasks". */
+export function counted(amount: number, noun: string): string {
+  return `${count(amount)} ${noun}${amount === 1 ? "" : "s"}`;
+}
+
+/** An amount of a resource in the unit that people use: cpu 1500 → "1.5". */
+export function quantity(resource: string, amount: number): string {
+  if (resource === "cpu" || resource === "gpu") return String(Math.round(amount) / 1000);
+  if (resource === "memory" || resource === "disk") return bytes(amount);
+  return count(amount);
+}
+
+/** "14:03:21", with the date if it is another day. */
+export function moment(text: string | null): string {
+  if (!text) return "—";
+  const at = new Date(text);
+  const time = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+  return at.toDateString() === new Date().toDateString() ? time : `${at.toISOString().slice(0, 10)} ${time}`;
+}
+
+/** How long ago, in words. */
+export function since(text: string, now: number): string {
+  const ms = now - Date.parse(text);
+  return ms < 2000 ? "just now" : `${duration(ms)} ago`;
+}
+
+/** The beginning of an id that is enough to tell it from others, as the command line shows it. */
+export function shortId(id: string): string {
+  return id.length > 13 ? id.slice(0, 12) : id;
+}

@@ -1,0 +1,43 @@
+// States of tasks, stages and workflows: their order, their colours, what a bar shows.
+
+/** The groups that a bar shows, from left to right, with the states of tasks in each. */
+export const GROUPS: readonly (readonly [name: string, states: readonly string[]])[] = [
+  ["succeeded", ["SUCCEEDED"]],
+  ["failed", ["FAILED"]],
+  ["cancelled", ["CANCELLED", "SKIPPED"]],
+  ["running", ["RUNNING", "RELEASING"]],
+  ["starting", ["PIPELINED", "ALLOCATED", "BINDING", "BOUND"]],
+  ["staging", ["STAGING"]],
+  ["queued", ["QUEUED"]],
+  ["pending", ["PENDING"]],
+];
+
+const GROUP_OF = new Map(GROUPS.flatMap(([name, states]) => states.map((state) => [state, name] as const)));
+const OF_RUNS = new Map([["STARTING", "starting"], ["PAUSED", "queued"], ["CANCELLING", "cancelled"]]);
+
+/** The group of a state of a task, a stage or a workflow: the colour it is shown in. */
+export function group(state: string): string {
+  return GROUP_OF.get(state) ?? OF_RUNS.get(state) ?? "pending";
+}
+
+/** Whether nothing more happens to it. */
+export function ended(state: string): boolean {
+  return state === "SUCCEEDED" || state === "FAILED" || state === "CANCELLED" || state === "SKIPPED";
+}
+
+/** Tasks by group, zeros left out. */
+export function grouped(counts: Record<string, number>): [name: string, tasks: number][] {
+  return GROUPS.map(([name, states]) => [name, states.reduce((sum, state) => sum + (counts[state] ?? 0), 0)] as [string, number])
+    .filter(([, tasks]) => tasks > 0);
+}
+
+/** How many tasks have ended, of how many. */
+export function progress(counts: Record<string, number>): { done: number; all: number } {
+  let done = 0;
+  let all = 0;
+  for (const [state, tasks] of Object.entries(counts)) {
+    all += tasks;
+    if (ended(state)) done += tasks;
+  }
+  return { done, all };
+}

@@ -1,0 +1,128 @@
+// The cluster as a heat map: a tile for each node, as dark as it is full, with the gangs it has.
+
+import { useState } from "preact/hooks";
+import { get } from "../api";
+import { Failure, Loading } from "../components/notes";
+import { useLive } from "../live";
+import { bytes, count, counted, moment, quantity } from "../model/format";
+import type { ClusterNode } from "../model/views";
+import { href } from "../router";
+
+export function ClusterView() {
+  const live = useLive<ClusterNode[]>("nodes", (signal) => get("/nodes", signal), { stream: "/events", every: 3_000 });
+  const [resource, setResource] = useState("cpu");
+  const [chosen, setChosen] = useState<string | null>(null);
+  const [gang, setGang] = useState<string | null>(null);
+  const nodes = live.value;
+  if (!nodes) return <><h1>Cluster</h1><Failure message={live.error} />{!live.error && <Loading />}</>;
+  const resources = [...new Set(nodes.flatMap((node) => Object.keys(node.allocatable)))];
+  const racks = [...new Set(nodes.map((node) => node.rack))];
+  const gangs = [...new Set(nodes.flatMap((node) => Object.keys(node.gangs)))].sort();
+  const letters = new Map(gangs.map((name, at) => [name, letter(at)]));
+  const shown = nodes.find((node) => node.name === chosen);
+  const total = (of: "allocatable" | "used") => nodes.reduce((sum, node) => sum + (node[of][resource] ?? 0), 0);
+  return (
+    <>
+      <div class="heading">
+        <h1>Cluster</h1>
+        <form class="filters" onSubmit={(event) => event.preventDefault()}>
+          <label>
+            Colour by{" "}
+            <select value={resource} onChange={(event) => setResource(event.currentTarget.value)}>
+              {resources.map((each) => <option key={each}>{each}</option>)}
+            </select>
+          </label>
+        </form>
+      </div>
+      <Failure message={live.error} />
+      <p>
+        {counted(nodes.length, "node")}, {count(nodes.filter((node) => !node.ready).length)} not ready. {resource}: {quantity(resource, total("used"))} of {quantity(resource, total("allocatable"))} used.
+      </p>
+      <p class="legend heatkey" aria-hidden="true">
+        empty {[0, 1, 2, 3, 4, 5].map((step) => <span key={step} class={`swatch heat-${step}`} />)} full <span class="swatch heat-off" /> takes no tasks
+      </p>
+      {racks.map((rack) => (
+        <section key={rack} aria-label={rack ? `Rack ${rack}` : "Nodes"}>
+          {racks.length > 1 && <h2>{rack || "no rack"}</h2>}
+          <div class="heatmap">
+            {nodes.filter((node) => node.rack === rack).map((node) => (
+              <Tile key={node.name} node={node} resource={resource} letters={letters} lit={gang !== null && gang in node.gangs} chosen={node.name === chosen} onChoose={() => setChosen(node.name === chosen ? null : node.name)} />
+            ))}
+          </div>
+        </section>
+      ))}
+      {gangs.length > 0 && (
+        <section aria-labelledby="gangs">
+          <h2 id="gangs">Gangs</h2>
+          <ul class="gangs">
+            {gangs.slice(0, 100).map((name) => {
+              const [workflow = "", stage = "", shard] = name.split("/");
+              const on = nodes.filter((node) => name in node.gangs);
+              const pods = on.reduce((sum, node) => sum + (node.gangs[name] ?? 0), 0);
+              return (
+                <li key={name}>
+                  <button type="button" class="mark-gang" aria-pressed={gang === name} onClick={() => setGang(gang === name ? null : name)}>{letters.get(name)}</button>{" "}
+                  <a href={href("runs", workflow)}>{stage}{shard !== "0" && ` [${shard}]`}</a> {counted(pods, "pod")} on {counted(on.length, "node")}: {on.slice(0, 8).map((node) => node.name).join(", ")}{on.length > 8 && " …"}
+                </li>
+              );
+            })}
+          </ul>
+        </section>
+      )}
+      {shown && <Detail node={shown} />}
+    </>
+  );
+}
+
+function letter(at: number): string {
+  return at < 26 ? String.fromCharCode(65 + at) : `${letter(Math.floor(at / 26) - 1)}${letter(at % 26)}`;
+}
+
+interface TileProps {
+  node: ClusterNode;
+  resource: string;
+  letters: Map<string, string>;
+  lit: boolean;
+  chosen: boolean;
+  onChoose: () => void;
+}
+
+function Tile({ node, resource, letters, lit, chosen, onChoose }: TileProps) {
+  const all = node.allocatable[resource] ?? 0;
+  const used = node.used[resource] ?? 0;
+  const part = all ? used / all : 0;
+  const off = !node.ready || node.drained_at !== null;
+  const gangs = Object.keys(node.gangs);
+  const step = part === 0 ? 0 : Math.min(5, Math.max(1, Math.ceil(part * 5)));
+  const told = [
+    node.name,
+    !node.ready ? "not ready" : node.drained_at ? "drained" : `${Math.round(100 * part)} % of ${resource} used`,
+    counted(node.running, "task"),
+    gangs.length > 0 && `gangs ${gangs.map((name) => letters.get(name)).join(", ")}`,
+  ].filter(Boolean).join(", ");
+  return (
+    <button type="button" class={`tile ${off ? "heat-off" : `heat-${step}`}${lit ? " lit" : ""}`} aria-label={told} aria-pressed={chosen} title={told} onClick={onChoose}>
+      <span class="tile-name">{node.name}</span>
+      <span class="tile-part">{off ? (node.ready ? "drained" : "down") : `${Math.round(100 * part)}%`}</span>
+      <span class="tile-gangs">{gangs.slice(0, 4).map((name) => <span key={name} class="mark-gang">{letters.get(name)}</span>)}</span>
+    </button>
+  );
+}
+
+function Detail({ node }: { node: ClusterNode }) {
+  return (
+    <section class="card" aria-labelledby="node">
+      <h2 id="node">{node.name}</h2>
+      <dl class="facts">
+        {Object.entries(node.allocatable).map(([resource, all]) => (
+          <div key={resource}><dt>{resource}</dt><dd>{quantity(resource, node.used[resource] ?? 0)} of {quantity(resource, all)}</dd></div>
+        ))}
+        <div><dt>Tasks</dt><dd>{count(node.running)}</dd></div>
+        <div><dt>Cache</dt><dd>{bytes(node.cache_bytes)}{node.cache_limit_bytes > 0 && ` of ${bytes(node.cache_limit_bytes)}`} in {counted(node.datasets, "dataset")}</dd></div>
+        <div><dt>Copied in, out</dt><dd>{bytes(node.bytes_in)}, {bytes(node.bytes_out)}</dd></div>
+        {node.drained_at && <div><dt>Drained by</dt><dd>{moment(node.drained_at)}</dd></div>}
+        {Object.entries(node.others).map(([what, rate]) => <div key={what}><dt>Others use of {what}</dt><dd>{bytes(rate)}/s</dd></div>)}
+      </dl>
+    </section>
+  );
+}

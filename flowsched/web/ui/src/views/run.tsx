@@ -1,0 +1,305 @@
+// One run: its graph, its stages, its Gantt, and beside them one task.
+
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { get, post, timelines } from "../api";
+import { Dag, MOST_STAGES } from "../components/dag";
+import { Gantt } from "../components/gantt";
+import { Failure, Loading } from "../components/notes";
+import { StateBar, StateWord } from "../components/statebar";
+import { saidOf, useAnswer, useLive, useNow } from "../live";
+import { bytes, count, counted, duration, moment } from "../model/format";
+import { ended, progress } from "../model/states";
+import { TaskTable } from "../model/tasks";
+import type { Explanation, FlowEvent, Stage, Workflow } from "../model/views";
+import { href } from "../router";
+import { TaskPanel } from "./task";
+
+interface Loaded {
+  run: Workflow;
+  stages: Stage[];
+  table: TaskTable;
+}
+
+export function RunView({ id, task }: { id: string; task: { stage: string; index: number } | undefined }) {
+  const path = `/workflows/${encodeURIComponent(id)}`;
+  const [version, setVersion] = useState(0);
+  const shown = useRef<Loaded | undefined>(undefined);
+  const byName = useRef(new Map<string, Stage>());
+
+  const live = useLive<Loaded>(
+    id,
+    async (signal) => {
+      const [run, stages, pages] = await Promise.all([
+        get<Workflow>(path, signal),
+        get<Stage[]>(`${path}/stages`, signal),
+        timelines(id, signal),
+      ]);
+      byName.current = new Map(stages.map((stage) => [stage.name, stage]));
+      shown.current = { run, stages, table: new TaskTable(pages) };
+      return shown.current;
+    },
+    {
+      stream: `${path}/events`,
+      every: 15_000,
+      onEvents: (events: FlowEvent[]) => {
+        const table = shown.current?.table;
+        if (table) for (const event of events) table.apply(event, byName.current);
+        setVersion((before) => before + 1);
+        return true;
+      },
+    },
+  );
+  const loaded = live.value;
+  if (!loaded) return live.error ? <Failure message={live.error} /> : <Loading />;
+  return (
+    <>
+      <Heading run={loaded.run} stages={loaded.stages} open={live.open} />
+      <Failure message={live.error} />
+      <Body loaded={loaded} version={version} task={task} />
+    </>
+  );
+}
+
+function Heading({ run, stages, open }: { run: Workflow; stages: Stage[]; open: boolean }) {
+  const over = ended(run.state);
+  const now = useNow(over ? 0 : 1000);
+  const [problem, setProblem] = useState("");
+  const { done, all } = progress(run.counts);
+  const local = stages.reduce((sum, stage) => sum + stage.bytes_local, 0);
+  const moved = stages.reduce((sum, stage) => sum + stage.bytes_moved, 0);
+  const to = run.ended_at ? Date.parse(run.ended_at) : now;
+  const command = (kind: string) => async () => {
+    if (kind === "cancel" && !confirm(`Cancel ${run.name}? Nothing more of it starts, and what runs is ended.`)) return;
+    try {
+      await post(`/workflows/${encodeURIComponent(run.id)}/${kind}`);
+      setProblem("");
+    } catch (error) {
+      setProblem(saidOf(error));
+    }
+  };
+  return (
+    <>
+      <div class="heading">
+        <h1>
+          {run.name} <StateWord state={run.state} />
+        </h1>
+        <div class="actions">
+          {!over && !run.paused && <button type="button" onClick={command("pause")}>Pause</button>}
+          {!over && run.paused && <button type="button" onClick={command("resume")}>Resume</button>}
+          {!over && <button type="button" onClick={command("cancel")}>Cancel</button>}
+          {run.state === "FAILED" && !run.source && <button type="button" onClick={command("retry")}>Retry what failed</button>}
+        </div>
+      </div>
+      <Failure message={problem} />
+      {!over && !open && <p class="note muted" role="status">No events arrive now; the page asks again every few seconds.</p>}
+      <dl class="facts">
+        <div><dt>Id</dt><dd><code>{run.id}</code></dd></div>
+        <div><dt>Queue</dt><dd>{run.queue}</dd></div>
+        {run.user && <div><dt>User</dt><dd>{run.user}</dd></div>}
+        {run.source && <div><dt>Engine</dt><dd>{run.source}</dd></div>}
+        <div><dt>Tasks</dt><dd>{count(done)} of {count(all)} ended</dd></div>
+        <div><dt>Accepted</dt><dd>{moment(run.created_at)}</dd></div>
+        <div><dt>Time</dt><dd>{run.started_at ? duration(to - Date.parse(run.started_at)) : "—"}</dd></div>
+        <div><dt>Input found on the node</dt><dd>{bytes(local)}</dd></div>
+        <div><dt>Input moved</dt><dd>{bytes(moved)}</dd></div>
+      </dl>
+      <StateBar counts={run.counts} />
+      {run.waiting && (
+        <p class={run.waiting.permanent ? "note bad" : "note"}>
+          {counted(run.waiting.tasks, "task")} of <b>{run.waiting.stage}</b> {run.waiting.tasks === 1 ? "is" : "are"} {run.waiting.state}: {run.waiting.message}
+          {run.waiting.permanent && " This does not end by itself."}
+        </p>
+      )}
+      {run.reason && <p class="note bad">{run.reason}</p>}
+    </>
+  );
+}
+
+interface BodyProps {
+  loaded: Loaded;
+  version: number;
+  task: { stage: string; index: number } | undefined;
+}
+
+function Body({ loaded, version, task }: BodyProps) {
+  const { run, stages, table } = loaded;
+  const [stage, setStage] = useState<string | undefined>(undefined);
+  const [state, setState] = useState("");
+  const [order, setOrder] = useState("stage");
+  const [row, setRow] = useState(-1);
+  const names = useMemo(() => new Map(stages.map((each) => [each.number, each])), [stages]);
+  const number = stage === undefined ? -1 : stages.find((each) => each.name === stage)?.number ?? -1;
+  const rows = useMemo(() => chosen(table, number, state, order), [table, version, number, state, order]);
+  const clock = useNow(ended(run.state) ? 0 : 1000);
+  const now = Math.max(0, clock - table.begin);
+  const opened = task ? table.rowOf(stages.find((each) => each.name === task.stage)?.number ?? -1, task.index) : -1;
+  useEffect(() => {
+    if (opened >= 0) setRow(opened);
+  }, [opened]);
+
+  const name = (at: number): string => {
+    const of = names.get(table.stage[at]!);
+    if (!of) return String(table.index[at]);
+    return of.width * of.members === 1 ? of.name : `${of.name}[${table.index[at]}]`;
+  };
+  const open = (at: number) => {
+    const of = names.get(table.stage[at]!);
+    if (of) location.hash = href("runs", run.id, "tasks", of.name, table.index[at]!).slice(1);
+  };
+  const choose = (of: string) => setStage((before) => (before === of ? undefined : of));
+  return (
+    <div class={task ? "split" : ""}>
+      <div class="column">
+        <section aria-labelledby="graph">
+          <h2 id="graph">Stages</h2>
+          {stages.length > 1 && stages.length <= MOST_STAGES && (
+            <>
+              <Dag stages={stages} selected={stage} onSelect={choose} direction={innerWidth < 700 ? "TB" : "LR"} />
+              <p class="muted small">The thick line is the critical path: the stages that the end waited for, or waits for now. A stage shows its tasks below.</p>
+            </>
+          )}
+          <StageTable stages={stages} selected={stage} onSelect={choose} />
+          {stage !== undefined && <Reasons run={run.id} stage={stage} version={version} />}
+        </section>
+        <section aria-labelledby="tasks">
+          <div class="heading">
+            <h2 id="tasks">Tasks</h2>
+            <form class="filters" onSubmit={(event) => event.preventDefault()}>
+              <label>
+                <span class="hidden">Stage</span>
+                <select value={stage ?? ""} onChange={(event) => setStage(event.currentTarget.value || undefined)}>
+                  <option value="">all stages</option>
+                  {stages.slice(0, 1000).map((each) => <option key={each.name}>{each.name}</option>)}
+                </select>
+              </label>
+              <label>
+                <span class="hidden">State</span>
+                <select value={state} onChange={(event) => setState(event.currentTarget.value)}>
+                  <option value="">any state</option>
+                  {table.states.map((each) => <option key={each}>{each}</option>)}
+                </select>
+              </label>
+              <label>
+                <span class="hidden">Order</span>
+                <select value={order} onChange={(event) => setOrder(event.currentTarget.value)}>
+                  <option value="stage">by stage</option>
+                  <option value="start">by start</option>
+                  <option value="longest">longest first</option>
+                </select>
+              </label>
+            </form>
+          </div>
+          {table.more && <p class="note">The first {count(table.length)} of {count(run.tasks)} tasks are shown.</p>}
+          <Gantt
+            table={table}
+            version={version}
+            rows={rows}
+            name={name}
+            now={now}
+            height={Math.min(560, Math.max(120, rows.length * 18 + 34))}
+            selected={row}
+            onSelect={setRow}
+            onOpen={open}
+          />
+          <p class="small"><button type="button" disabled={row < 0} onClick={() => open(row)}>Open the chosen task</button> <span class="muted">{counted(rows.length, "task")}</span></p>
+        </section>
+      </div>
+      {task && <TaskPanel key={`${task.stage} ${task.index}`} run={run.id} stage={task.stage} index={task.index} version={version} />}
+    </div>
+  );
+}
+
+/** The rows that the Gantt shows, in its order. */
+function chosen(table: TaskTable, stage: number, state: string, order: string): Int32Array {
+  const wanted = state ? table.states.indexOf(state) : -1;
+  const found = new Int32Array(table.length);
+  let size = 0;
+  for (let row = 0; row < table.length; row++) {
+    if ((stage < 0 || table.stage[row] === stage) && (wanted < 0 || table.state[row] === wanted)) found[size++] = row;
+  }
+  const rows = found.subarray(0, size);
+  const late = (value: number) => (Number.isNaN(value) ? Number.MAX_VALUE : value);
+  if (order === "start") rows.sort((a, b) => late(table.started[a]!) - late(table.started[b]!) || a - b);
+  if (order === "longest") {
+    const length = (row: number) => (Number.isNaN(table.started[row]!) ? -1 : (Number.isNaN(table.ended[row]!) ? Number.MAX_VALUE : table.ended[row]! - table.started[row]!));
+    rows.sort((a, b) => length(b) - length(a) || a - b);
+  }
+  return rows;
+}
+
+const ROWS = 12;
+
+function StageTable({ stages, selected, onSelect }: { stages: Stage[]; selected: string | undefined; onSelect: (stage: string) => void }) {
+  const [most, setMost] = useState(ROWS);
+  const rows = stages.slice(0, most);
+  return (
+    <>
+      <table class="list stages">
+        <thead>
+          <tr>
+            <th scope="col">Stage</th>
+            <th scope="col">State</th>
+            <th scope="col">Tasks</th>
+            <th scope="col">Waited</th>
+            <th scope="col">Staged</th>
+            <th scope="col">Ran</th>
+            <th scope="col">On the node</th>
+            <th scope="col">Moved</th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((stage) => {
+            const { done, all } = progress(stage.counts);
+            return (
+              <tr key={stage.name} class={stage.name === selected ? "chosen" : ""}>
+                <td class="wide">
+                  <button type="button" class="plain link" aria-pressed={stage.name === selected} onClick={() => onSelect(stage.name)}>{stage.name}</button>
+                  {stage.gang && <span class="tag">gang of {stage.members}</span>}
+                  {(stage.waiting || stage.reason) && <span class={stage.waiting?.permanent || stage.state === "FAILED" ? "why bad" : "why"}>{stage.waiting?.message ?? stage.reason}</span>}
+                </td>
+                <td><StateWord state={stage.state} /></td>
+                <td class="bar"><StateBar counts={stage.counts} /> <span class="number">{count(done)}/{count(all)}</span></td>
+                <td class="number" title="sum over its tasks">{duration(1000 * stage.queued_seconds)}</td>
+                <td class="number" title="sum over its tasks">{duration(1000 * stage.staging_seconds)}</td>
+                <td class="number" title="sum over its tasks">{duration(1000 * stage.running_seconds)}</td>
+                <td class="number">{bytes(stage.bytes_local)}</td>
+                <td class="number">{bytes(stage.bytes_moved)}</td>
+              </tr>
+            );
+          })}
+        </tbody>
+      </table>
+      {stages.length > most && <p><button type="button" onClick={() => setMost(most * 8)}>Show more of {counted(stages.length, "stage")}</button></p>}
+    </>
+  );
+}
+
+/** Why tasks of a stage do not run. */
+function Reasons({ run, stage, version }: { run: string; stage: string; version: number }) {
+  const answer = useAnswer<Explanation[]>(
+    `/workflows/${encodeURIComponent(run)}/explain?stage=${encodeURIComponent(stage)}#${Math.floor(version / 50)}`,
+  );
+  return (
+    <div class="card">
+      <h3>Why tasks of {stage} wait</h3>
+      <Failure message={answer.error} />
+      {answer.value && <Explanations found={answer.value} none="No task of this stage waits." />}
+    </div>
+  );
+}
+
+export function Explanations({ found, none }: { found: Explanation[]; none: string }) {
+  if (found.length === 0) return <p class="muted">{none}</p>;
+  return (
+    <ul class="reasons">
+      {found.map((each, at) => (
+        <li key={at}>
+          <b>{each.code}</b> {each.tasks > 1 && <span class="muted">({counted(each.tasks, "task")})</span>} {each.message}
+          {each.start_at && <p class="muted">Expected to start at {moment(each.start_at)}{each.estimate && ` (${each.estimate})`}</p>}
+          {each.binds.length > 0 && <p class="muted">Kept by {each.binds.join(", ")}</p>}
+          {each.suggestions.map((suggestion) => <p key={suggestion.message}>→ {suggestion.message}</p>)}
+        </li>
+      ))}
+    </ul>
+  );
+}

@@ -1,0 +1,91 @@
+// The list of runs, newest first, with the state and the first reason of each.
+
+import { useState } from "preact/hooks";
+import { get } from "../api";
+import { Failure, Loading } from "../components/notes";
+import { StateBar, StateWord } from "../components/statebar";
+import { useLive, useNow } from "../live";
+import { count, duration, moment, shortId, since } from "../model/format";
+import { ended, progress } from "../model/states";
+import type { Workflow, WorkflowPage } from "../model/views";
+import { href } from "../router";
+
+const STATES = ["PENDING", "QUEUED", "STAGING", "STARTING", "RUNNING", "PAUSED", "CANCELLING", "SUCCEEDED", "FAILED", "CANCELLED"];
+const PAGE = 50;
+
+export function RunsView() {
+  const [state, setState] = useState("");
+  const [ref, setRef] = useState("");
+  const [limit, setLimit] = useState(PAGE);
+  const query = new URLSearchParams({ limit: String(limit), ...(state && { state }), ...(ref && { ref }) });
+  const live = useLive<WorkflowPage>(`runs?${query}`, (signal) => get(`/workflows?${query}`, signal), {
+    stream: "/events",
+    every: 10_000,
+  });
+  const runs = live.value?.workflows;
+  const now = useNow(runs?.some((run) => !ended(run.state)) ? 1000 : 30_000);
+  return (
+    <>
+      <div class="heading">
+        <h1>Runs</h1>
+        <form class="filters" role="search" onSubmit={(event) => event.preventDefault()}>
+          <label>
+            <span class="hidden">Name, or the beginning of an id</span>
+            <input type="search" placeholder="name or id" value={ref} onChange={(event) => setRef(event.currentTarget.value.trim())} />
+          </label>
+          <label>
+            <span class="hidden">State</span>
+            <select value={state} onChange={(event) => setState(event.currentTarget.value)}>
+              <option value="">any state</option>
+              {STATES.map((each) => <option key={each}>{each}</option>)}
+            </select>
+          </label>
+        </form>
+      </div>
+      <Failure message={live.error} />
+      {!runs && !live.error && <Loading />}
+      {runs && runs.length === 0 && (
+        <p class="note">
+          {state || ref ? "No run is like that." : <>There are no runs yet. <code>flowsched run workflow.json</code> submits one.</>}
+        </p>
+      )}
+      {runs && runs.length > 0 && (
+        <table class="list runs">
+          <thead>
+            <tr>
+              <th scope="col">Name</th>
+              <th scope="col">State</th>
+              <th scope="col">Tasks</th>
+              <th scope="col">Queue</th>
+              <th scope="col">Accepted</th>
+              <th scope="col">Time</th>
+            </tr>
+          </thead>
+          <tbody>{runs.map((run) => <Row key={run.id} run={run} now={now} />)}</tbody>
+        </table>
+      )}
+      {live.value?.next_page_token && limit < 1000 && (
+        <p><button type="button" onClick={() => setLimit(Math.min(1000, limit * 2))}>Show more</button></p>
+      )}
+    </>
+  );
+}
+
+function Row({ run, now }: { run: Workflow; now: number }) {
+  const { done, all } = progress(run.counts);
+  const why = run.waiting?.message ?? run.reason;
+  const to = run.ended_at ? Date.parse(run.ended_at) : now;
+  return (
+    <tr>
+      <td class="wide">
+        <a href={href("runs", run.id)}>{run.name}</a> <code class="id">{shortId(run.id)}</code>
+        {why && <span class={run.waiting?.permanent || run.state === "FAILED" ? "why bad" : "why"}>{run.waiting ? `${run.waiting.stage}: ${why}` : why}</span>}
+      </td>
+      <td><StateWord state={run.state} /></td>
+      <td class="bar"><StateBar counts={run.counts} /> <span class="number">{count(done)}/{count(all || run.tasks)}</span></td>
+      <td>{run.queue}</td>
+      <td title={moment(run.created_at)}>{since(run.created_at, now)}</td>
+      <td class="number">{run.started_at ? duration(to - Date.parse(run.started_at)) : "—"}</td>
+    </tr>
+  );
+}
