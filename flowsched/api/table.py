@@ -11,6 +11,7 @@ from flowsched.api.problems import MEDIA as PROBLEM
 from flowsched.api.routes import PREFIX, Answer, Body, Policy, Query, Route
 from flowsched.workflow.formats.tes.task import Task
 from flowsched.workflow.views import (
+    AttemptPage,
     EventView,
     ExplanationView,
     IdleReportView,
@@ -127,6 +128,11 @@ _WORKFLOWS: Final[tuple[Route[Any], ...]] = (
         "GET", f"{_ONE}/timeline", workflows.get_timeline, Policy.READ,
         "Read when each task waited, staged, ran and ended, as columns of numbers", workflows.TimelineQuery,
         _ok("One page, by stage and index.", TimelineView), tag="tasks",
+    ),
+    Route(
+        "GET", f"{_ONE}/attempts", workflows.list_attempts, Policy.READ,
+        "List the attempts of all tasks, with what each asked for and used", workflows.AttemptsQuery,
+        _ok("One page, by stage, index and attempt.", AttemptPage), tag="tasks",
     ),
     Route(
         "GET", _TASK, workflows.get_task, Policy.READ, "Look at a task with its attempts and outputs", Query,

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self, TypeAlias, TypeVar
 from flowsched.client.building import Workflow
 from flowsched.client.calls import Client, Run
 from flowsched.workflow.views import (
+    AttemptUseView,
     EventView,
     ExplanationView,
     NodeView,
@@ -137,6 +138,10 @@ class SyncClient:
     ) -> Iterator[TaskView]:
         """Tasks by stage and index."""
         return self._each(self._client.tasks(workflow, stage=stage, state=state))
+
+    def attempts(self, workflow: str) -> Iterator[AttemptUseView]:
+        """All tries of its tasks, with what each asked for and used."""
+        return self._each(self._client.attempts(workflow))
 
     def task(self, workflow: str, stage: str, index: int = 0) -> TaskView:
         """One task with its attempts and outputs."""

@@ -26,6 +26,8 @@ from flowsched.client.streams import ended, followed_log, whole_log, workflow_ev
 from flowsched.errors import InvalidDocument, RunFailed
 from flowsched.workflow.run.states import RunState
 from flowsched.workflow.views import (
+    AttemptPage,
+    AttemptUseView,
     EventView,
     ExplanationView,
     IdleReportView,
@@ -237,6 +239,17 @@ class Client:
         while True:
             found = await self._get(f"{_path(workflow)}/timeline", TimelineView, asked)
             yield found
+            if found.next_page_token is None:
+                return
+            asked["page_token"] = found.next_page_token
+
+    async def attempts(self, workflow: str, *, page: int = 1000) -> AsyncGenerator[AttemptUseView, None]:
+        """All tries of its tasks, with what each asked for and used; pages are fetched as they are needed."""
+        asked = _params(limit=page)
+        while True:
+            found = await self._get(f"{_path(workflow)}/attempts", AttemptPage, asked)
+            for view in found.attempts:
+                yield view
             if found.next_page_token is None:
                 return
             asked["page_token"] = found.next_page_token

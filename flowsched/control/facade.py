@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flowsched.workflow.views import (
+    AttemptPage,
     EventView,
     ExplanationView,
     IdleReportView,
@@ -202,6 +203,12 @@ class Facade(Protocol):
         self, workflow: str, *, limit: int = 10_000, page_token: str | None = None
     ) -> TimelineView:
         """Its tasks by stage and index, as columns."""
+        ...
+
+    async def attempts(
+        self, workflow: str, *, limit: int = 1000, page_token: str | None = None
+    ) -> AttemptPage:
+        """All tries of its tasks, by stage, index and attempt, with what each asked for and used."""
         ...
 
     async def task(self, workflow: str, stage: str, index: int) -> TaskView:

@@ -51,6 +51,7 @@ from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.run.states import ReportedState, RunState, TaskState
 from flowsched.workflow.spec import StageSpec, WorkflowSpec
 from flowsched.workflow.views import (
+    AttemptPage,
     EventView,
     ExplanationView,
     NodeView,
@@ -149,6 +150,8 @@ STUCK_MS: Final = 60_000
 PAGES_READ: Final = 10
 #: Stages that `explain` looks at before the event loop serves other requests: 10,000 at once took 270 ms.
 EXPLAINED: Final = 250
+#: Attempts whose views are made before the event loop serves other requests: some 5 ms.
+VIEWS_AT_ONCE: Final = 250
 #: After so many failures of the leader's loops in a row livez fails, too.
 STUCK_TERMS: Final = 5
 #: A database that has been away for so long is told of: one that was locked for a moment is not.
@@ -408,6 +411,20 @@ class Service:
                 for each in rows
             )
         return columns.finish({each.stage: each.width * each.members for each in stages})
+
+    async def attempts(
+        self, workflow: str, *, limit: int = 1000, page_token: str | None = None
+    ) -> AttemptPage:
+        """All tries of its tasks with what they asked for and used, from the database; of a run, those of its calls."""
+        page = await self._reads.attempts_of(workflow, limit=limit, token=page_token)
+        if not page.items and page_token is None:
+            await self.workflow(workflow)  # there must be one
+        found = []
+        for number, row in enumerate(page.items):
+            found.append(views.attempt_use_view(row))
+            if number % VIEWS_AT_ONCE == VIEWS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        return AttemptPage(attempts=found, next_page_token=page.next_token)
 
     def _live(self, workflow: str) -> tuple[EngineState, WorkflowRun] | None:
         """Memory and the run, while it lives here and no long step changes it."""

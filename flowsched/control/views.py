@@ -24,7 +24,7 @@ from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares, guarantee
 from flowsched.scheduling.reasons import quantity
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.store.accounting import UsageSum
-from flowsched.store.rows import AttemptRow, StageRow, StoredEvent, WorkflowRow
+from flowsched.store.rows import AttemptRow, AttemptUseRow, StageRow, StoredEvent, WorkflowRow
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.resources import format_duration, parse_duration
 from flowsched.workflow.returned import added
@@ -32,6 +32,7 @@ from flowsched.workflow.run.run import StageRun
 from flowsched.workflow.run.states import RunState, TaskState, reported_state
 from flowsched.workflow.spec import Resources, RoleSpec, StageSpec, WorkflowSpec, qos_class
 from flowsched.workflow.views import (
+    AttemptUseView,
     AttemptView,
     ChoiceView,
     EventView,
@@ -240,6 +241,33 @@ def attempt_view(row: AttemptRow) -> AttemptView:
         usage=dict(row.usage),
         choice=kept(row.choice),
         images=_REPORT.decode(row.report).images if row.report else [],
+    )
+
+
+class _Asked(msgspec.Struct):
+    """What is read here of a launch order (`executor.protocol.Pod`)."""
+
+    cpu_millicores: int = 0
+    memory_bytes: int = 0
+    gpu_millis: int = 0
+    item: str | None = None
+    shard: int = 0
+
+
+_ASKED: Final = msgspec.json.Decoder(_Asked)
+
+
+def attempt_use_view(use: AttemptUseRow) -> AttemptUseView:
+    """One try with what it asked for; of a run of another engine, its call is the stage, and the call's shard the index."""
+    row, asked = use.row, _ASKED.decode(use.pod)
+    requested = {"cpu": asked.cpu_millicores, "memory": asked.memory_bytes, "gpu": asked.gpu_millis}
+    return AttemptUseView(
+        **{name: getattr(attempt_view(row), name) for name in AttemptView.__struct_fields__},
+        stage=use.call or use.stage,
+        index=(use.shard or 0) if use.call else row.index,
+        shard=(use.shard or 0) if use.call else asked.shard,
+        item=asked.item,
+        requested={name: amount for name, amount in requested.items() if amount},
     )
 
 

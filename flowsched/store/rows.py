@@ -72,6 +72,16 @@ class AttemptRow(NamedTuple):
     choice: str = ""  #: JSON, as `engine.choices` writes it; "" = it was not kept
 
 
+class AttemptUseRow(NamedTuple):
+    """An attempt as reports need it: of a run of another engine, with the name of its call and its shard there."""
+
+    row: AttemptRow  #: without `report` and `choice`
+    stage: str
+    call: str  #: "" = it is no call of a run
+    shard: int | None
+    pod: bytes  #: its launch order, which has what it asked for
+
+
 class OpenAttempt(NamedTuple):
     """An attempt that has no recorded end, with its launch order."""
 

@@ -37,6 +37,7 @@ from flowsched.store import tables
 from flowsched.store.database import Database, unbroken
 from flowsched.store.rows import (
     AttemptRow,
+    AttemptUseRow,
     CommandRow,
     Page,
     StageRow,
@@ -58,6 +59,7 @@ STAGE_COLUMNS: Final = (_s.workflow_id, *(_s[name] for name in StageRow._fields[
 ATTEMPT_COLUMNS: Final = tuple(
     _a["workflow_id" if name == "workflow" else name] for name in AttemptRow._fields
 )
+_USE_COLUMNS: Final = ATTEMPT_COLUMNS[:-2]  #: without `report` and `choice`
 OUTPUT_COLUMNS: Final = (_o.workflow_id, *(_o[name] for name in OutputWrite._fields[1:]))
 
 
@@ -216,15 +218,30 @@ class Workflows:
 
     async def attempts_of(
         self, workflow_id: str, *, limit: int = MOST_PER_PAGE, token: str | None = None
-    ) -> Page[AttemptRow]:
-        """All tries of all tasks of a workflow (for reports), by stage, index and attempt."""
-        order = (_a.stage, _a["index"], _a.attempt)
-        query = select(*ATTEMPT_COLUMNS).where(_a.workflow_id == workflow_id)
+    ) -> Page[AttemptUseRow]:
+        """All tries of all tasks of a workflow, or of all calls of a run, by order of submission, stage, index and attempt.
+
+        Raises:
+            InvalidRequest: The token is not one of ours.
+        """
+        order = (_w.seq, _a.stage, _a["index"], _a.attempt)
+        columns: list[ColumnElement[Any]] = [*_USE_COLUMNS, _s.name, _w.node, _w.shard, _a.pod, _w.seq]
+        joined = tables.attempts.join(tables.workflows, _w.id == _a.workflow_id).join(
+            tables.stages, and_(_s.workflow_id == _a.workflow_id, _s.stage == _a.stage)
+        )
+        its = or_(_w.id == workflow_id, and_(_w.run == workflow_id, text(f"workflows.{tables.CALLS}")))
+        query = select(*columns).select_from(joined).where(its)
         if token:
-            query = query.where(tuple_(*order) > tuple_(*untoken(token, 3)))
+            query = query.where(tuple_(*order) > tuple_(*untoken(token, 4)))
         limit = _bounded(limit)
-        rows = [attempt_row(row) for row in await self._rows(query.order_by(*order).limit(limit + 1))]
-        return _page(rows, limit, lambda row: (row.stage, row.index, row.attempt))
+        rows = await self._rows(query.order_by(*order).limit(limit + 1))
+        page = _page(list(rows), limit, lambda row: (row[-1], row[2], row[3], row[4]))
+        wide = len(_USE_COLUMNS)
+        found = []
+        for row in page.items:
+            stage, call, shard, pod = row[wide : wide + 4]
+            found.append(AttemptUseRow(attempt_row((*row[:wide], "", "")), stage, call, shard, bytes(pod)))
+        return Page(found, page.next_token)
 
     async def steps_ended(self, workflow_ids: Sequence[str]) -> dict[tuple[str, int, int, int], int]:
         """When the last step of each container task's attempts ended, in ms: (workflow, stage, index, attempt) -> moment.

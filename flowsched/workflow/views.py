@@ -125,6 +125,16 @@ class AttemptView(View, kw_only=True):
     images: list[ImageView] = []  #: on one machine, once it has ended; on Kubernetes the pod has them
 
 
+class AttemptUseView(AttemptView, kw_only=True):
+    """One try of one task, with what it asked for beside what it used. `choice` and `images` are left out."""
+
+    stage: str
+    index: int
+    shard: int
+    item: str | None = None
+    requested: dict[str, int] = {}  #: cpu in milli-CPU, memory in bytes, gpu in thousandths: what it held
+
+
 class OutputView(View, kw_only=True):
     """A published output."""
 
@@ -307,6 +317,12 @@ class TimelineView(Page, kw_only=True):
     bytes_moved: list[int] = []  #: input bytes that were copied to the node
     exit_code: list[int | None] = []
     reasons: dict[int, str] = {}  #: place in the columns -> why the task ended so
+
+
+class AttemptPage(Page, kw_only=True):
+    """Some attempts of one workflow, by stage, index and attempt."""
+
+    attempts: list[AttemptUseView]
 
 
 class SubmittedView(View, kw_only=True):

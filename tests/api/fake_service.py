@@ -16,6 +16,8 @@ from flowsched.control.facade import OutputData, TesPage
 from flowsched.errors import Conflict, Fault, InvalidDocument, InvalidRequest, NotFound
 from flowsched.workflow.document.reader import read_document
 from flowsched.workflow.views import (
+    AttemptPage,
+    AttemptUseView,
     AttemptView,
     EventView,
     ExplanationView,
@@ -288,6 +290,17 @@ class FakeService:
             workflow=workflow, begin_at=view.created_at, now_ms=9_000, states=states, nodes=["node-0"],
             stage=[0, 0, 0], index=[0, 1, 2], state=[0, 0, 0], node=[0, 0, 0], started_ms=[5, 6, None],
         )  # fmt: skip
+
+    async def attempts(self, workflow: str, **asked: Any) -> AttemptPage:
+        view = await self.workflow(workflow)
+        self.asked.append(asked)
+        begin = view.created_at
+        one = AttemptUseView(
+            stage="align", index=0, shard=0, attempt=0, pod="fs-1", node="node-0", bound_at=begin, started_at=begin,
+            ended_at=begin + timedelta(seconds=4), exit_code=0, requested={"cpu": 4_000, "memory": 8 << 30},
+            usage={"cpu_ms": 4_200, "max_rss_bytes": 1_288_490_189, "read_bytes": 5_000, "written_bytes": 0},
+        )  # fmt: skip
+        return AttemptPage(attempts=[one])
 
     async def task(self, workflow: str, stage: str, index: int) -> TaskView:
         await self.workflow(workflow)

@@ -23,6 +23,7 @@ POLICIES = {
     "GET /api/v1/workflows/{workflow}/document": Policy.READ,
     "GET /api/v1/workflows/{workflow}/stages": Policy.READ,
     "GET /api/v1/workflows/{workflow}/tasks": Policy.READ,
+    "GET /api/v1/workflows/{workflow}/attempts": Policy.READ,
     "GET /api/v1/workflows/{workflow}/timeline": Policy.READ,
     "GET /api/v1/workflows/{workflow}/tasks/{stage}/{index}": Policy.READ,
     "GET /api/v1/workflows/{workflow}/tasks/{stage}/{index}/logs": Policy.READ,

@@ -148,3 +148,32 @@ async def test_what_a_run_has_not_is_said(served: Process) -> None:
         await served.service.task(RUN, "W.x", 0)
     with pytest.raises(NotFound, match="there is no workflow nobody"):
         await served.service.stages("nobody")
+
+
+async def test_attempts_of_a_run_are_those_of_its_calls(served: Process) -> None:
+    """Under the names of calls and shards, page by page, with what each asked for; a workflow of its own has its own."""
+    resources = {"resources": {"cpu": 2, "memory": "1Gi"}}
+    other = json.dumps(
+        {"name": "o", "stages": [{"name": "a", "command": ["x"], "scatter": {"items": ["u", "v"]}}]}
+    )
+    calls = await submit(
+        served, call("W.split", **resources), call("W.align", 0), call("W.align", 7), other.encode()
+    )
+    await ended(served, *calls)
+    first = await served.service.attempts(RUN, limit=2)
+    rest = await served.service.attempts(RUN, limit=2, page_token=first.next_page_token)
+    both = [*first.attempts, *rest.attempts]
+    assert [(view.stage, view.index, view.exit_code) for view in both] == [
+        ("W.split", 0, 0),
+        ("W.align", 0, 0),
+        ("W.align", 7, 0),
+    ]
+    assert (rest.next_page_token, both[0].requested) == (None, {"cpu": 2000, "memory": 1 << 30})
+    own = (await served.service.attempts(calls[3])).attempts
+    assert [(view.stage, view.index, view.shard, view.item) for view in own] == [
+        ("a", 0, 0, "u"),
+        ("a", 1, 1, "v"),
+    ]
+    assert own[0].pod == f"fs-{calls[3]}-a-0-0"
+    with pytest.raises(NotFound, match="nothing"):
+        await served.service.attempts("nothing")

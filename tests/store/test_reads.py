@@ -288,3 +288,31 @@ async def test_usage_is_what_was_written_last(database: Database, writer: GroupW
     await writer.commit(Delta(usage=[UsageRow("lab", "ann", 8, 5, {"cpu": 7}), ann, nobody]), epoch)
     await writer.commit(Delta(usage=[UsageRow("lab", "", 8, 0, {"cpu": 2})]), epoch)
     assert (await outline(database)).usage == [nobody, ann]
+
+
+async def test_attempts_for_reports_come_in_pages(writer: GroupWriter, reads: Workflows, epoch: int) -> None:
+    """By stage, index and attempt, with their launch orders and the names of their stages; each once."""
+    await writer.submit(submission("w"))
+    await writer.submit(submission("v"))
+    orders = [
+        intent(f"w-{index}-{attempt}", index=index)._replace(attempt=attempt)
+        for index in (1, 0)
+        for attempt in (1, 2)
+    ]
+    await writer.commit(Delta(intents=[*orders, intent("v-0", "v")]), epoch)
+    await writer.commit(Delta(ends=[end("w-0-1", exit_code=3)]), epoch)
+    found, token = [], None
+    while True:
+        page = await reads.attempts_of("w", limit=3, token=token)
+        found += page.items
+        token = page.next_token
+        if token is None:
+            break
+    assert [use.row.name for use in found] == ["w-0-1", "w-0-2", "w-1-1", "w-1-2"]
+    assert [(use.stage, use.call, use.shard, use.pod) for use in found[:1]] == [
+        ("align", "", None, b'{"pod": "w-0-1"}')
+    ]
+    assert [(use.row.exit_code, dict(use.row.usage)) for use in found[:2]] == [(3, {"cpu_ms": 7}), (None, {})]
+    assert [use.row.name for use in (await reads.attempts_of("v")).items] == ["v-0"]
+    with pytest.raises(InvalidRequest):
+        await reads.attempts_of("w", token="x")

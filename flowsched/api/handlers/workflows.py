@@ -72,6 +72,13 @@ class TimelineQuery(Query, frozen=True, kw_only=True):
     page_token: PageToken | None = None
 
 
+class AttemptsQuery(Query, frozen=True, kw_only=True):
+    """Which attempts of a workflow."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=2_000, description="Most attempts of one page.")] = 1_000
+    page_token: PageToken | None = None
+
+
 class ExplainQuery(Query, frozen=True, kw_only=True):
     """What to explain."""
 
@@ -129,6 +136,12 @@ async def list_tasks(call: Call[TasksQuery]) -> web.Response:
     """One page of tasks."""
     workflow = path_text(call.request, "workflow")
     return answer(await call.facade.tasks(workflow, **msgspec.structs.asdict(call.query)))
+
+
+async def list_attempts(call: Call[AttemptsQuery]) -> web.Response:
+    """One page of attempts."""
+    workflow = path_text(call.request, "workflow")
+    return answer(await call.facade.attempts(workflow, **msgspec.structs.asdict(call.query)))
 
 
 async def get_timeline(call: Call[TimelineQuery]) -> web.Response:

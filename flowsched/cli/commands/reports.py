@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flowsched.cli.context import ask
+from flowsched.cli.commands.options import Id, Output
+from flowsched.cli.context import about, ask
+from flowsched.cli.printing.form import Form
 
 
 def usage(
@@ -35,3 +38,35 @@ def usage(
         raise typer.BadParameter(f"{', '.join(accounting.UsageForm)}, not {output!r}", param_hint="--output")
     form = accounting.UsageForm(output)
     ask(ctx, lambda client: accounting.usage(client, by, since, until, in_queue, form))
+
+
+def seff(
+    ctx: typer.Context,
+    workflow: Id,
+    stage: Annotated[str | None, typer.Argument(help="Only this stage, with each of its attempts.")] = None,
+    index: Annotated[int | None, typer.Argument(min=0, help="Only this task of it.")] = None,
+    output: Output = Form.TABLE,
+) -> None:
+    """Say what tasks used of what they asked for.
+
+    CPU and memory of each stage, and what to ask for instead. As Slurm's seff, for a whole workflow.
+    """
+    from flowsched.cli import efficiency
+
+    about(ctx, workflow, lambda client, ident: efficiency.seff(client, ident, stage, index, output))
+
+
+def trace(
+    ctx: typer.Context,
+    workflow: Id,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write to this file. [standard output]")
+    ] = None,
+) -> None:
+    """Write each attempt as a line of a trace.tsv.
+
+    With the default columns and formats of Nextflow's trace file.
+    """
+    from flowsched.cli import trace_file
+
+    about(ctx, workflow, lambda client, ident: trace_file.trace(client, ident, out))
