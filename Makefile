@@ -14,7 +14,7 @@ TRACES ?=
 MINUTES ?= 5
 SEED ?= 1
 
-.PHONY: help demo demo-kubernetes test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-node promtool kube-test kube-faults spark-test images docs lock clients postgres format schema clean
+.PHONY: help demo demo-kubernetes test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-node promtool kube-test kube-faults spark-test images docs lock clients postgres ui browser format schema clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -49,8 +49,15 @@ lint: $(STAMPS)/test ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@if [ -d flowsched/web/ui/node_modules ]; then $(BIN)/python hatch_build.py check; else echo "types of the web page: not checked, make ui has not run here"; fi
 
-test: lint ## everything that proves it: lint, types, contracts, tests
+ui: $(VENV)/bin/python ## build the web page into flowsched/web/dist (fetches Node from PyPI where there is none; a second when nothing changed)
+	@$(BIN)/python hatch_build.py
+
+browser: ## install Debian's chromium for the tests of the web page, if there is no browser
+	sh tests/tools/install_browser.sh
+
+test: lint ui ## everything that proves it: lint, types, contracts, tests
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
 
 check: ## the tests of one folder, quickly: make check T=tests/engine
@@ -103,7 +110,7 @@ spark-test: $(STAMPS)/test ## Spark's own client on a real API server (fetches p
 	test -x $(SPARK)/bin/spark-submit || { $(PYTHON) -m venv $(SPARK) && $(SPARK)/bin/python -m pip install --quiet pyspark==4.3.0; }
 	FLOWSCHED_SPARK_PYTHON=$(SPARK)/bin/python FLOWSCHED_REQUIRE_KUBE=1 $(BIN)/python -m pytest tests/kubernetes/spark
 
-images: ## build the container images of the tests: samtools, numpy, flowsched's own (needs buildah and mmdebstrap)
+images: ui ## build the container images of the tests: samtools, numpy, flowsched's own (needs buildah and mmdebstrap)
 	sh tests/tools/install_images.sh
 
 clients: $(VENV)/bin/python ## install the real TES clients of the tests: py-tes 1.1 and 0.4, Snakemake 9 (half a minute the first time)

@@ -50,8 +50,8 @@ fingerprint() {
         cat "$here/../install_images.sh"
         case $1 in
         coredns) cat "$here/$1/Dockerfile" "$coredns" ;;
-        flowsched) cd "$root" && find deploy/Dockerfile* deploy/requirements*.txt pyproject.toml README.md LICENSE flowsched migrations workflows \
-            -type f -not -name '*.pyc' -print0 | LC_ALL=C sort -z | xargs -0 cksum ;;
+        flowsched) cd "$root" && find deploy/Dockerfile* deploy/requirements*.txt pyproject.toml hatch_build.py README.md LICENSE flowsched migrations workflows \
+            -type f -not -name '*.pyc' -not -path 'flowsched/web/ui/*' -print0 | LC_ALL=C sort -z | xargs -0 cksum ;;
         *) cat "$here/$1/Dockerfile" ;;
         esac
         for base in $(bases_of "$1"); do cat "$here/$base/Dockerfile"; done
