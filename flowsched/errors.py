@@ -20,6 +20,7 @@ FlowschedError                 500
 ├── IllegalTransition          500  an event that cannot happen in a state: a bug, never the user's fault
 ├── RunFailed                  500  in the SDK alone: a workflow that was waited for did not succeed
 └── ConfigurationError         500  the service cannot start like this; the message says what to change
+    └── InUse                  500  ... since another process has its SQLite file
 """
 
 from __future__ import annotations
@@ -79,6 +80,10 @@ class FlowschedError(Exception):
 
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Internal error"
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: one line, as IPython asks for it. The way through the client's calls says nothing more."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 class InvalidRequest(FlowschedError):
@@ -200,6 +205,10 @@ class ConfigurationError(FlowschedError):
     """The service cannot start like this; the message says what to change."""
 
     title = "The configuration does not work"
+
+
+class InUse(ConfigurationError):
+    """Another process has the SQLite file; the message names it."""
 
 
 class RunFailed(FlowschedError):

@@ -150,7 +150,12 @@ def tell(error: Exception) -> None:
             errors.NotFound,
             "`flowsched ls` lists the workflows of this server" if "no workflow" in str(error) else "",
         ),
-        (errors.Unavailable, "start one with `flowsched serve`, or name another: --server URL"),
+        (
+            errors.Unavailable,
+            "start one with `flowsched serve`, or name another: --server URL"
+            if str(error).startswith("no answer from")
+            else "the service runs and waits for that: ask again in a moment; `flowsched doctor` and its log say more",
+        ),
     ):
         if step and isinstance(error, kind):
             say(f"  next: {step}")

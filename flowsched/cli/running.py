@@ -17,13 +17,13 @@ import msgspec
 from flowsched import tokens
 from flowsched.app import attempt_folder
 from flowsched.cli import fetching, following, used_images
-from flowsched.cli.context import DONE, INTERRUPTED, Options, say
+from flowsched.cli.context import DONE, INTERRUPTED, Options, data_folder, say
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client, Run
 from flowsched.client.documents import resolved_bytes
 from flowsched.client.positions import with_lines
-from flowsched.errors import ConfigurationError, InvalidDocument, InvalidRequest
+from flowsched.errors import ConfigurationError, InUse, InvalidDocument, InvalidRequest
 from flowsched.workflow.views import OutputView, StageView, TaskView, WorkflowView
 
 if TYPE_CHECKING:
@@ -234,9 +234,19 @@ async def _embedded(settings: Settings) -> AsyncIterator[Client]:
     try:
         async with app.running(settings) as service, Client(service.url, settings.token) as client:
             yield client
-    except ConfigurationError as error:
-        hint = "is `flowsched serve` running on it? Then: --server URL. Or take another --root"
-        raise ConfigurationError(f"{error} ({hint})") if "lock" in str(error) else error from None
+    except InUse as error:
+        raise in_use(error, settings.root) from None
+
+
+def in_use(error: InUse, root: Path) -> ConfigurationError:
+    """Another process has the root: its URL, if it is a service of this user."""
+    url = tokens.url_of(root)
+    where = (
+        f"its service listens at {url}: give --server {url}"
+        if url
+        else "if it is a service, give its --server URL"
+    )
+    return ConfigurationError(f"{str(error).partition('. ')[0]}; {where}; or take another --root")
 
 
 async def result(
@@ -283,12 +293,13 @@ async def result(
         from flowsched.cli import traces
 
         output.show(traces.table(report))
+    first = 0
     if following.verdict(view) != DONE:
-        await _failures(client, view, own or tokens.root_of(client.url))
+        first = await _failures(client, view, own or tokens.root_of(client.url))
     elif results is not None:
         print()
         await fetching.save_results(client, ident, results.out, results.fetch)
-    _next_steps(view, made, stages, own, saved=results is not None)
+    _next_steps(view, made, stages, own, saved=results is not None, failed=first)
 
 
 async def _report(client: Client, view: WorkflowView, replay: Replay) -> Report:
@@ -337,14 +348,15 @@ def output_table(made: Sequence[Produced]) -> Any:
     return table
 
 
-async def _failures(client: Client, view: WorkflowView, root: Path | None) -> None:
-    """The first tasks that failed, with the end of what they wrote, and where all of it lies."""
-    number = 0
+async def _failures(client: Client, view: WorkflowView, root: Path | None) -> int:
+    """The first tasks that failed, with the end of what they wrote, and where all of it lies; returns the index of the first."""
+    number = first = 0
     async for task in client.tasks(view.id, state="FAILED", page=FAILURES_SHOWN + 1):
         number += 1
+        first = task.index if number == 1 else first
         if number > FAILURES_SHOWN:
             say(f"\n… and more: `flowsched show {view.id} --tasks --state FAILED`")
-            return
+            return first
         for line in _failure(await client.task(view.id, task.stage, task.index), root):
             say(line)
         for line in await following.log_tail(client, view.id, task.stage, task.index, LINES_SHOWN):
@@ -352,6 +364,7 @@ async def _failures(client: Client, view: WorkflowView, root: Path | None) -> No
     if number == 0:
         for reason in await client.explain(view.id):
             say(f"{reason.stage}: {reason.message}")
+    return first
 
 
 def _failure(task: TaskView, root: Path | None) -> list[str]:
@@ -372,7 +385,11 @@ def _failure(task: TaskView, root: Path | None) -> list[str]:
         ]
     if root is not None and last is not None:
         folder = attempt_folder(root, last.node, last.pod)
-        lines += [f"  log: {folder / name}" for name in ("stderr", "stdout") if (folder / name).exists()]
+        logs = [folder / name for name in ("stderr", "stdout")]
+        written = [path for path in logs if path.exists() and path.stat().st_size]
+        lines += [f"  log: {path}" for path in written] or [
+            f"  it wrote nothing to stdout or stderr ({folder})"
+        ]
     return lines
 
 
@@ -383,11 +400,13 @@ def _next_steps(
     own: Path | None,
     *,
     saved: bool,
+    failed: int,
 ) -> None:
-    first = "" if own is None else f"`flowsched serve --root {own}`, then "
+    root = "" if own is None or own == data_folder() else f" --root {own}"
+    first = "" if own is None else f"`flowsched serve{root}`, then "
     if view.state == "FAILED":
-        failed = next((stage.name for stage in stages if stage.state == "FAILED"), "STAGE")
-        say(f"\nnext: {first}`flowsched logs {view.id} {failed} INDEX`, `flowsched retry {view.id}`")
+        stage = next((stage.name for stage in stages if stage.state == "FAILED"), "STAGE")
+        say(f"\nnext: `flowsched logs {view.id} {stage} {failed}{root}`; {first}`flowsched retry {view.id}`")
     elif view.state == "SUCCEEDED" and made and not saved:
         say(f"\nnext: {first}`flowsched get {view.id} {made[-1].stage}` saves its outputs here")
     elif view.state == "SUCCEEDED" and saved and len(stages) > 1:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from flowsched import app, credentials, listening, supervisor, tokens
 from flowsched.cli.context import say
-from flowsched.errors import ConfigurationError
+from flowsched.errors import ConfigurationError, InUse
 
 
 def serve(settings: app.Settings, supervise: bool | None, no_token: bool) -> None:
@@ -42,7 +42,12 @@ def serve(settings: app.Settings, supervise: bool | None, no_token: bool) -> Non
         os.close(fd)
     credentials.close_process()
     port = sockets[0].getsockname()[1]
-    asyncio.run(app.serve(settings, sockets, lambda: _laid_out(settings, port, made)))
+    try:
+        asyncio.run(app.serve(settings, sockets, lambda: _laid_out(settings, port, made)))
+    except InUse as error:
+        from flowsched.cli.running import in_use
+
+        raise in_use(error, settings.root) from None
 
 
 def _laid_out(settings: app.Settings, port: int, made: bool) -> app.Settings:

@@ -16,7 +16,8 @@ from rich.console import RenderableType
 
 from flowsched.cli.printing import output, render, simulation_plots
 from flowsched.client.documents import resolved_bytes
-from flowsched.errors import InvalidRequest, TooLarge
+from flowsched.client.positions import with_lines
+from flowsched.errors import InvalidDocument, InvalidRequest, TooLarge
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.simulation.alibaba import cluster_of_nodes, workloads_of_pods
 from flowsched.simulation.clusters import REFERENCE, SimulatedCluster, cluster_from, losses_of
@@ -217,12 +218,14 @@ def _bytes(path: Path) -> bytes:
 
 def _load(path: Path, name: str, cluster: SimulatedCluster) -> Workload:
     raw = _bytes(path)
-    if path.suffix in (".yaml", ".yml"):
-        written = json.dumps(_yaml(path, raw)).encode()
-        return from_document(decode_workflow(resolved_bytes(written, path.parent)), name, path.name, cluster)
-    document = json.loads(raw) if raw[:1] == b"{" else None
-    if isinstance(document, dict) and "stages" in document:
-        return from_document(decode_workflow(resolved_bytes(raw, path.parent)), name, path.name, cluster)
+    written = json.dumps(_yaml(path, raw)).encode() if path.suffix in (".yaml", ".yml") else raw
+    document = json.loads(written) if written[:1] == b"{" else None
+    if isinstance(document, dict) and (written is not raw or "stages" in document):
+        try:
+            spec = decode_workflow(resolved_bytes(written, path.absolute().parent))
+        except InvalidDocument as error:
+            raise with_lines(error, str(path), raw) from None
+        return from_document(spec, name, path.name, cluster)
     return from_trace(read_trace(raw), name, path.name, cluster, wow=path.name.startswith("wow-"))
 
 

@@ -15,17 +15,19 @@ if TYPE_CHECKING:
     from flowsched.client.blocking import SyncClient, SyncRun
     from flowsched.client.building import Reference, StageHandle, Workflow
     from flowsched.client.calls import Client, Run
+    from flowsched.workflow.views import Views
 
-__all__ = ["Client", "Reference", "Run", "StageHandle", "SyncClient", "SyncRun", "Workflow"]
+__all__ = ["Client", "Reference", "Run", "StageHandle", "SyncClient", "SyncRun", "Views", "Workflow"]
 
 _HOMES = {
-    "Client": "calls",
-    "Reference": "building",
-    "Run": "calls",
-    "StageHandle": "building",
-    "SyncClient": "blocking",
-    "SyncRun": "blocking",
-    "Workflow": "building",
+    "Client": "flowsched.client.calls",
+    "Reference": "flowsched.client.building",
+    "Run": "flowsched.client.calls",
+    "StageHandle": "flowsched.client.building",
+    "SyncClient": "flowsched.client.blocking",
+    "SyncRun": "flowsched.client.blocking",
+    "Views": "flowsched.workflow.views",
+    "Workflow": "flowsched.client.building",
 }
 
 
@@ -34,5 +36,5 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         from importlib import import_module
 
-        return getattr(import_module(f"flowsched.client.{_HOMES[name]}"), name)
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'flowsched.client' has no attribute {name!r}")

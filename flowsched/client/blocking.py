@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 
 from flowsched.client.building import Workflow
 from flowsched.client.calls import Client, Run
+from flowsched.errors import FlowschedError
+from flowsched.workflow import html
 from flowsched.workflow.views import (
     AttemptUseView,
     EventView,
@@ -28,6 +31,8 @@ from flowsched.workflow.views import (
 )
 
 T = TypeVar("T")
+#: At most so long connections are closed for.
+_CLOSE_S: Final = 5.0
 #: The class has a method called `list`.
 Stages: TypeAlias = list[StageView]
 Explanations: TypeAlias = list[ExplanationView]
@@ -42,6 +47,11 @@ class SyncRun:
     id: str
     created: bool  #: False: the same document had been accepted under the same key before
     client: SyncClient = field(repr=False, compare=False)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: how it is now, with its stages."""
+        view, stages = self.view(), self.stages()
+        return html.fields(view, view.SHOWN) + html.table(stages, StageView.SHOWN)
 
     def view(self) -> WorkflowView:
         """How it is now."""
@@ -84,6 +94,7 @@ class SyncClient:
         self._thread = threading.Thread(target=self._loop.run_forever, name="flowsched-client", daemon=True)
         self._thread.start()
         self._client = self._do(_made(url, token, timeout))
+        self._end = weakref.finalize(self, _shut, self._loop, self._thread, self._client)
 
     def __enter__(self) -> Self:
         return self
@@ -95,12 +106,7 @@ class SyncClient:
 
     def close(self) -> None:
         """Close all connections. A second time does nothing."""
-        if self._loop.is_closed():
-            return
-        self._do(self._client.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._end()
 
     def submit(
         self, workflow: Workflow | Mapping[str, Any] | bytes | Path, *, idempotency_key: str | None = None
@@ -218,6 +224,8 @@ class SyncClient:
         found = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return found.result()
+        except FlowschedError as error:
+            raise error.with_traceback(None) from None  # what led to it in the other thread says nothing more
         except BaseException:
             found.cancel()
             raise
@@ -234,6 +242,18 @@ class SyncClient:
             close = getattr(source, "aclose", None)
             if close is not None and not self._loop.is_closed():
                 self._do(close())
+
+
+def _shut(loop: asyncio.AbstractEventLoop, thread: threading.Thread, client: Client) -> None:
+    """Close the connections, and end the thread: by `close`, when the client is collected, or when the program ends."""
+    if thread is threading.current_thread():  # collected there: nothing may wait for this loop
+        loop.create_task(client.close()).add_done_callback(lambda _: loop.stop())
+        return
+    if thread.is_alive():
+        asyncio.run_coroutine_threadsafe(client.close(), loop).result(_CLOSE_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+    loop.close()
 
 
 async def _made(url: str | None, token: str | None, timeout: float) -> Client:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from flowsched.errors import InvalidRequest
 
@@ -153,6 +153,18 @@ class Workflow:
         body = {"gang": True, "roles": {role: _role(role, settings) for role, settings in roles.items()}}
         return self._add(name, scatter, body | more, inputs, outputs, needs)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: its stages."""
+        from flowsched.workflow.html import table
+
+        stages = [_row(stage) for stage in self._stages.values()]
+        number = len(stages)
+        return table(stages, _Row._fields, f"workflow {self.name}: {number} stage{'s' * (number != 1)}")
+
+    def __repr__(self) -> str:
+        """Its name and its stages."""
+        return f"Workflow({self.name!r}, stages=[{', '.join(self._stages)}])"
+
     def to_document(self) -> dict[str, Any]:
         """The document, as JSON values."""
         return {"name": self.name, **self._head, "stages": [dict(stage) for stage in self._stages.values()]}
@@ -191,6 +203,31 @@ class Workflow:
                 return {"name": name, "uri": given}
             case _:
                 return {"name": name, **given}
+
+
+class _Row(NamedTuple):
+    """A stage as a row of a table."""
+
+    stage: str
+    tasks: str
+    runs: str
+    reads: list[str]
+    writes: list[str]
+    resources: str
+
+
+def _row(stage: Mapping[str, Any]) -> _Row:
+    scatter, roles = stage.get("scatter", {}), stage.get("roles", {})
+    width = scatter.get("count", len(scatter.get("items", ())) or 1)
+    members = [f"{role} × {settings.get('replicas', 1)}" for role, settings in roles.items()]
+    return _Row(
+        stage["name"],
+        f"{width} × gang of {', '.join(members)}" if stage.get("gang") else str(width),
+        " ".join(stage.get("command", ())),
+        [str(each.get("from", each.get("uri", ""))) for each in stage.get("inputs", ())],
+        [each["name"] for each in stage.get("outputs", ())],
+        ", ".join(f"{name} {amount}" for name, amount in stage.get("resources", {}).items()),
+    )
 
 
 def _output(name: str, given: Output) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import os
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
@@ -44,6 +45,7 @@ from flowsched.workflow.views import (
     TaskView,
     TimelineView,
     UsageView,
+    Views,
     WorkflowPage,
     WorkflowView,
 )
@@ -56,6 +58,10 @@ class Run:
     id: str
     created: bool  #: False: the same document had been accepted under the same key before
     client: Client = field(repr=False, compare=False)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: its id. How it goes has to be awaited: `await run.view()`."""
+        return f"run <code>{escape(self.id)}</code>: <code>await run.view()</code> shows how it goes"
 
     async def view(self) -> WorkflowView:
         """How it is now."""
@@ -218,7 +224,7 @@ class Client:
 
     async def stages(self, workflow: str) -> Stages:
         """All stages of a workflow."""
-        return await self._get(f"{_path(workflow)}/stages", Stages)
+        return Views(await self._get(f"{_path(workflow)}/stages", Stages))
 
     async def tasks(
         self, workflow: str, *, stage: str | None = None, state: str | None = None, page: int = 1000
@@ -268,20 +274,28 @@ class Client:
             TimeoutError: It has not ended in `timeout` seconds.
             FlowschedError: There is no such workflow, or the service went away for good.
         """
-        async with asyncio.timeout(timeout):
-            view = await self.get(workflow)
-            end = asyncio.create_task(ended(self._session, f"{_path(workflow)}/events"))
-            try:
-                while not is_terminal(view.state):
-                    if end.done():
-                        await asyncio.sleep(POLL_S)
-                    else:
-                        await asyncio.wait({end}, timeout=LOOK_S)
-                    view = await self.get(workflow)
-                return view
-            finally:
-                end.cancel()
-                await asyncio.gather(end, return_exceptions=True)
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._ended(workflow)
+        except TimeoutError:
+            raise TimeoutError(
+                f"{workflow} has not ended after {timeout} s; it goes on: wait again, or cancel it"
+            ) from None
+
+    async def _ended(self, workflow: str) -> WorkflowView:
+        view = await self.get(workflow)
+        end = asyncio.create_task(ended(self._session, f"{_path(workflow)}/events"))
+        try:
+            while not is_terminal(view.state):
+                if end.done():
+                    await asyncio.sleep(POLL_S)
+                else:
+                    await asyncio.wait({end}, timeout=LOOK_S)
+                view = await self.get(workflow)
+            return view
+        finally:
+            end.cancel()
+            await asyncio.gather(end, return_exceptions=True)
 
     def events(self, workflow: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[EventView]:
         """What happened in a workflow after event `after`, and with `follow` what happens, until it has ended.
@@ -337,8 +351,8 @@ class Client:
         The costs are those of the last try, in ms; `task(...).attempts` has them of every try (`AttemptView.choice`).
         """
         if stage is None or index is None:
-            return await self._get(f"{_path(workflow)}/explain", Explanations, _params(stage=stage))
-        return await self._get(f"{_task_path(workflow, stage, index)}/explain", Explanations)
+            return Views(await self._get(f"{_path(workflow)}/explain", Explanations, _params(stage=stage)))
+        return Views(await self._get(f"{_task_path(workflow, stage, index)}/explain", Explanations))
 
     async def idle(self, since: str | None = None) -> IdleReportView:
         """Why what was idle in the last `since` (a span such as 8h; a day) was idle."""
@@ -384,7 +398,7 @@ class Client:
 
     async def queues(self) -> Queues:
         """All queues."""
-        return await self._get("/api/v1/queues", Queues)
+        return Views(await self._get("/api/v1/queues", Queues))
 
     async def put_queue(self, name: str, **settings: Any) -> QueueView:
         """Create or change a queue; the rest stays: `weight, parent, priority, paused, reclaimable, order, cap, guarantee`."""
@@ -406,7 +420,7 @@ class Client:
 
     async def nodes(self) -> Nodes:
         """All nodes."""
-        return await self._get("/api/v1/nodes", Nodes)
+        return Views(await self._get("/api/v1/nodes", Nodes))
 
     async def drain(self, node: str, *, grace: str = "0s") -> NodeView:
         """Empty a node: nothing new goes there, and what has not ended after `grace` ("5m") runs elsewhere."""

@@ -212,8 +212,16 @@ def unreachable(url: str, error: BaseException) -> Unavailable:
     """Say which server could not be reached, and what to do."""
     if isinstance(error, aiohttp.ClientPayloadError):
         return Unavailable(f"the connection to {url} was cut in the middle of an answer")
-    why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+    why = "no answer in time" if isinstance(error, TimeoutError) else _said(error)
     return Unavailable(f"no answer from {url} ({why}); is `flowsched serve` running there?")
+
+
+def _said(error: BaseException) -> str:
+    """The system's words for a connection that failed, without the addresses and flags that aiohttp adds to them."""
+    below = getattr(error, "os_error", None)
+    if isinstance(below, OSError) and below.errno is not None and below.errno > 0:
+        return os.strerror(below.errno).lower()
+    return str(error) or type(error).__name__
 
 
 def problem_error(status: int, content: bytes) -> FlowschedError:

@@ -30,7 +30,14 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 import flowsched
-from flowsched.errors import ConfigurationError, FlowschedError, StorageBusy, StorageCorrupt, Unavailable
+from flowsched.errors import (
+    ConfigurationError,
+    FlowschedError,
+    InUse,
+    StorageBusy,
+    StorageCorrupt,
+    Unavailable,
+)
 from flowsched.private import make_database
 from flowsched.store.headroom import KeptLog
 from flowsched.version import VERSION
@@ -40,10 +47,6 @@ if TYPE_CHECKING:
 
 #: Bytes of what the file says, padded: it is written over, never emptied, so that it needs room only once.
 _WIDTH = 400
-
-
-class FileInUse(ConfigurationError):
-    """Another process holds the lock."""
 
 
 class FileLock:
@@ -57,7 +60,7 @@ class FileLock:
         """Take it, or name the process that has it. Does nothing where this object holds it.
 
         Raises:
-            FileInUse: Another process holds it; the message names it.
+            InUse: Another process holds it; the message names it.
             ConfigurationError: Its folder cannot be written.
             Unavailable: There is no room for it.
         """
@@ -73,7 +76,7 @@ class FileLock:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(file)
-            raise FileInUse(
+            raise InUse(
                 f"{self.path.with_suffix('')} is in use by {self.owner()}. One process may use a SQLite "
                 "file: stop that one, choose another file, or use PostgreSQL for several"
             ) from error
@@ -483,7 +486,7 @@ class Database:
         while True:
             try:
                 lock.acquire()
-            except FileInUse:
+            except InUse:
                 if clock() > end:
                     raise
             else:

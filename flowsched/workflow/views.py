@@ -6,15 +6,38 @@ Fields are only ever added. Nothing here imports numpy, SQL or HTTP.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from flowsched.workflow.plan import Plan, RankPlan, StageForecast
 
+V = TypeVar("V", bound="View")
+
 
 class View(msgspec.Struct, kw_only=True, omit_defaults=False):
-    """The root of all answers; unknown fields are ignored when read, so that older clients go on working."""
+    """The root of all answers; unknown fields are ignored when read, so that older clients go on working.
+
+    Attributes:
+        SHOWN: The fields that a notebook shows, in their order; none = all of them.
+    """
+
+    SHOWN: ClassVar[tuple[str, ...]] = ()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from flowsched.workflow.html import fields
+
+        return fields(self, self.SHOWN)
+
+
+class Views(list[V]):
+    """Views in a list; a notebook shows it as a table."""
+
+    def _repr_html_(self) -> str:
+        from flowsched.workflow.html import table
+
+        return table(self, self[0].SHOWN if self else ())
 
 
 class WaitingView(View, kw_only=True):
@@ -32,6 +55,19 @@ class WaitingView(View, kw_only=True):
 
 class WorkflowView(View, kw_only=True):
     """A workflow as a whole."""
+
+    SHOWN: ClassVar = (
+        "name",
+        "id",
+        "state",
+        "counts",
+        "queue",
+        "waiting",
+        "reason",
+        "created_at",
+        "started_at",
+        "ended_at",
+    )
 
     id: str
     name: str
@@ -59,6 +95,20 @@ class WorkflowView(View, kw_only=True):
 
 class StageView(View, kw_only=True):
     """One stage of a workflow, with what its tasks waited for and moved."""
+
+    SHOWN: ClassVar = (
+        "name",
+        "state",
+        "counts",
+        "gang",
+        "waiting",
+        "reason",
+        "queued_seconds",
+        "staging_seconds",
+        "running_seconds",
+        "bytes_local",
+        "bytes_moved",
+    )
 
     name: str
     number: int
@@ -148,6 +198,21 @@ class OutputView(View, kw_only=True):
 class TaskView(View, kw_only=True):
     """One task: one member of one shard of a stage."""
 
+    SHOWN: ClassVar = (
+        "stage",
+        "index",
+        "role",
+        "item",
+        "state",
+        "node",
+        "exit_code",
+        "reason",
+        "started_at",
+        "ended_at",
+        "bytes_local",
+        "bytes_moved",
+    )
+
     stage: str
     index: int
     shard: int
@@ -186,6 +251,8 @@ class SuggestionView(View, kw_only=True):
 class ExplanationView(View, kw_only=True):
     """Why something of a workflow does not run; of one task, also why it went to its node (code `Placed`)."""
 
+    SHOWN: ClassVar = ("stage", "tasks", "state", "code", "message", "start_at")
+
     stage: str
     shards: list[int] = []  #: the first few concerned
     tasks: int  #: how many tasks it speaks of
@@ -204,6 +271,8 @@ class ExplanationView(View, kw_only=True):
 class EventView(View, kw_only=True):
     """One line of history."""
 
+    SHOWN: ClassVar = ("at", "kind", "body")
+
     id: int
     workflow: str
     at: datetime
@@ -221,6 +290,20 @@ class QueueUserView(View, kw_only=True):
 
 class QueueView(View, kw_only=True):
     """A queue: what it may use and does use. Amounts by resource name (cpu in millicores, memory in bytes …)."""
+
+    SHOWN: ClassVar = (
+        "name",
+        "parent",
+        "weight",
+        "paused",
+        "waiting",
+        "running",
+        "used",
+        "pending",
+        "cap",
+        "guarantee",
+        "warnings",
+    )
 
     name: str
     weight: int
@@ -248,6 +331,18 @@ class QueueView(View, kw_only=True):
 
 class NodeView(View, kw_only=True):
     """A node: what it has, what is taken, what moved."""
+
+    SHOWN: ClassVar = (
+        "name",
+        "ready",
+        "rack",
+        "running",
+        "used",
+        "allocatable",
+        "cache_bytes",
+        "bytes_in",
+        "bytes_out",
+    )
 
     name: str
     ready: bool

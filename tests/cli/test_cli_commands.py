@@ -164,7 +164,7 @@ def test_a_failure_shows_the_end_of_its_log(flowsched: Run, far: Far, document: 
     assert "align[2] failed, exit code 7: out of memory" in result.stderr
     assert "  | \\x1b[31mlast words" in result.stderr
     assert result.stderr.count("| first") == 14
-    assert "flowsched logs wf1 align INDEX" in result.stderr
+    assert "`flowsched logs wf1 align 0`" in result.stderr
 
 
 def test_watching_tells_each_change(flowsched: Run, far: Far) -> None:
@@ -229,7 +229,7 @@ def test_a_queue_is_set_by_what_is_said(flowsched: Run, far: Far) -> None:
         (errors.Unauthorized("who?"), 2, "--token"),
         (errors.NotFound("no workflow x"), 2, "flowsched ls"),
         (errors.Conflict("it has ended"), 2, "it has ended"),
-        (errors.Unavailable("database away"), 3, "flowsched serve"),
+        (errors.Unavailable("database away"), 3, "ask again in a moment"),
         (errors.LeadershipLost("x"), 1, "its log has the cause"),
     ],
 )

@@ -63,6 +63,23 @@ def test_a_trace_and_pictures_are_written(trace: Path, tmp_path: Path) -> None:
         assert ElementTree.fromstring(path.read_text()).tag.endswith("svg")
 
 
+def test_a_document_of_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its relative inputs lie beside it; faults have their lines; tasks of a part of a core can be drawn."""
+    monkeypatch.chdir(tmp_path)
+    stage = {
+        "name": "a", "command": ["x"], "scatter": {"count": 40}, "resources": {"cpu": "500m"},
+        "inputs": [{"name": "r", "uri": "data/r.fq", "size": "1Mi"}], "estimate": {"runtime": "10s"},
+    }  # fmt: skip
+    Path("w.json").write_text(json.dumps({"name": "w", "stages": [stage]}))
+    Path("c.yaml").write_text("nodes:\n  - {name: n, cores: 8}\n")
+    told = run("w.json", "--cluster", "c.yaml", "--plots", "plots")
+    assert told.exit_code == 0, told.output
+    drawn = ElementTree.fromstring(Path("plots/gantt-flowsched.svg").read_text())
+    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}rect"))) >= 2 * 40
+    Path("bad.yaml").write_text("name: w\nstages:\n  - name: a\n    comand: [x]\n")
+    assert "bad.yaml:4: stages[0].comand: found the key" in run("bad.yaml").stderr
+
+
 def test_workflow_documents_arrive_one_after_the_other_on_a_cluster_of_ones_own(tmp_path: Path) -> None:
     """The repository's own examples on a cluster in YAML, a minute apart."""
     cluster = tmp_path / "c.yaml"

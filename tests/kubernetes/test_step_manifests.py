@@ -266,7 +266,8 @@ def test_a_step_without_an_image() -> None:
     assert isinstance(told, Refusal)
     assert (told.reason, told.message) == (
         "ImageRefused",
-        "step 1 of the task names no image, and there is no default image here",
+        "step 1 of the task names no image, and there is no default image here: give it one (container: {image: …}), or start "
+        "flowsched with FLOWSCHED_DEFAULT_IMAGE",
     )
 
 

@@ -124,6 +124,20 @@ def test_a_token_is_not_sent_to_another_account_that_has_taken_the_port(
         assert tokens.found(f"http://127.0.0.1:{port}") is None
 
 
+def test_a_service_says_which_root_it_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The URL of a root, and the root of a URL; of none that does not listen."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    root = tmp_path / "root"
+    with socket.create_server(("127.0.0.1", 0)) as ours:
+        port = ours.getsockname()[1]
+        tokens.announce(port, "t0", root)
+        assert tokens.root_of(f"http://127.0.0.1:{port}") == root
+        assert tokens.url_of(root) == f"http://127.0.0.1:{port}"
+        assert tokens.url_of(tmp_path / "another") is None
+    assert tokens.root_of(f"http://127.0.0.1:{port}") is None
+    assert tokens.url_of(root) is None
+
+
 def test_an_announcement_that_others_can_write_is_not_believed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, Final
@@ -56,9 +57,9 @@ def gantt(cluster: SimulatedCluster, tasks: Lines, longest: float, title: str) -
         for line in sorted(
             (t for t in tasks if t["node"] == node.name), key=lambda t: (t["start"], t["task"])
         ):
-            lanes = [lane for lane, until in enumerate(free) if until <= line["start"] + 1e-6][
-                : line["cores"]
-            ]
+            idle = [lane for lane, until in enumerate(free) if until <= line["start"] + 1e-6]
+            # Tasks with parts of a core share a row where there are more of them than cores.
+            lanes = idle[: math.ceil(line["cores"])] or [min(range(len(free)), key=lambda lane: free[lane])]
             colour = _COLOURS[kinds[line["workflow"]] % len(_COLOURS)]
             for lane in lanes:
                 free[lane] = line["end"]

@@ -366,7 +366,11 @@ def _tasks(
         image = (one.image or settings.default_image).strip()
         if not image:
             whose = "the task names" if pod.container is None else f"step {number} of the task names"
-            return Refusal("ImageRefused", f"{whose} no image, and there is no default image here")
+            return Refusal(
+                "ImageRefused",
+                f"{whose} no image, and there is no default image here: give it one (container: {{image: …}}), or start "
+                "flowsched with FLOWSCHED_DEFAULT_IMAGE",
+            )
         told = task_environment(one, settings, group, extras, layout)
         if isinstance(told, Refusal):
             return told

@@ -57,6 +57,10 @@ def link_inputs(work: str, inputs: list[Record]) -> list[str]:
     return lost
 
 
+#: So many characters of PATH an error repeats.
+_PATH_SHOWN = 100
+
+
 class StartError(Exception):
     """The program cannot be started; `exit_code` as in a shell: 127 not found, 126 not allowed."""
 
@@ -73,7 +77,8 @@ def program_path(name: str, path: str, work: str) -> str:
         candidate = os.path.join(work, folder, name)
         if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
             return candidate
-    raise StartError(name, errno.ENOENT, f" in PATH ({path})")
+    shown = path if len(path) <= _PATH_SHOWN else f"{path[:_PATH_SHOWN]}…"
+    raise StartError(name, errno.ENOENT, f" in PATH ({shown})")
 
 
 class Task:
