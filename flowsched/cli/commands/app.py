@@ -553,6 +553,7 @@ def plan(
 app.command(name="usage")(reports.usage)
 app.command(name="seff")(reports.seff)
 app.command(name="trace")(reports.trace)
+app.command(name="report")(reports.report)
 app.command(name="simulate")(simulate.simulate)
 app.command(name="snapshot")(policy.snapshot)
 app.command(name="replay")(policy.replay)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flowsched.cli.commands.options import Id, Output
 from flowsched.cli.context import about, ask
 from flowsched.cli.printing.form import Form
+
+if TYPE_CHECKING:
+    from flowsched.client.calls import Client
 
 
 def usage(
@@ -70,3 +73,27 @@ def trace(
     from flowsched.cli import trace_file
 
     about(ctx, workflow, lambda client, ident: trace_file.trace(client, ident, out))
+
+
+def report(
+    ctx: typer.Context,
+    workflow: Id,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write.")] = Path(
+        "report.html"
+    ),
+    other: Annotated[
+        str | None,
+        typer.Option("--with", metavar="ID|NAME", help="Compare it with this run."),
+    ] = None,
+) -> None:
+    """Write a report of a workflow as one HTML file.
+
+    Graph, timeline, usage against request, what waited for what, bytes, failed attempts. It needs no network.
+    """
+    from flowsched.cli import report as reporting
+    from flowsched.cli.naming import find
+
+    async def made(client: Client, ident: str) -> None:
+        await reporting.report(client, ident, await find(client, other) if other else None, out)
+
+    about(ctx, workflow, made)

@@ -1,0 +1,93 @@
+"""`flowsched report`: a run, or two, as one HTML file that needs neither a server nor the network."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from flowsched.cli.printing.output import hint
+from flowsched.client.calls import Client
+from flowsched.errors import ConfigurationError
+from flowsched.version import VERSION
+from flowsched.workflow.efficiency import efficiencies, running_ms, succeeded, whole
+from flowsched.workflow.views import AttemptUseView
+
+#: Failed attempts that a report lists; it says how many more there are.
+MOST_FAILED: Final = 500
+#: Tasks that a report draws.
+MOST_TASKS: Final = 100_000
+_TITLE: Final = "@TITLE@"
+_DATA: Final = "@DATA@"
+
+
+async def report(client: Client, ident: str, other: str | None, path: Path) -> None:
+    """`flowsched report`. `other`: the run that this one is compared with."""
+    frame = await asyncio.to_thread(template)
+    runs = [await reported(client, each) for each in (ident, other) if each is not None]
+    text = filled(frame, runs, datetime.now(UTC))
+    await asyncio.to_thread(path.write_text, text, encoding="utf-8")
+    hint(f"{path}: {len(text.encode()) / 1024:.0f} KiB; open it in a browser")
+
+
+def template() -> str:
+    """The built page without its data.
+
+    Raises:
+        ConfigurationError: This is a source checkout in which the page has not been built.
+    """
+    found = resources.files("flowsched.web") / "dist" / "report.html"
+    try:
+        return found.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"the page of the report has not been built: {found} is missing; run `make ui` in the source checkout "
+            "(an installed wheel has it). `flowsched seff` and `flowsched trace` work without it"
+        ) from None
+
+
+async def reported(client: Client, ident: str) -> dict[str, Any]:
+    """What the page shows of one run."""
+    workflow, stages = await client.get(ident), await client.stages(ident)
+    timelines, tasks = [], 0
+    async for page in client.timelines(ident):
+        timelines.append(page)
+        tasks += len(page.stage)
+        if tasks >= MOST_TASKS:
+            break
+    attempts = [each async for each in client.attempts(ident)]
+    stages_used = efficiencies(attempts)
+    failed = [each for each in attempts if each.ended_at is not None and not succeeded(each)]
+    return {
+        "workflow": workflow,
+        "stages": stages,
+        "timelines": timelines,
+        "efficiency": stages_used,
+        "cpu_efficiency": whole(stages_used)["cpu_efficiency"],
+        "failed": [_failed(each) for each in failed[:MOST_FAILED]],
+        "failed_more": max(0, len(failed) - MOST_FAILED),
+    }
+
+
+def _failed(attempt: AttemptUseView) -> dict[str, Any]:
+    names = ("stage", "index", "attempt", "node", "reason", "message", "exit_code")
+    return {name: getattr(attempt, name) for name in names} | {"ran_seconds": running_ms(attempt) / 1000}
+
+
+def filled(frame: str, runs: Sequence[dict[str, Any]], now: datetime) -> str:
+    """The page with its data. What users wrote stays data: no text of theirs can end the element that holds it."""
+    data = msgspec.to_builtins({"version": VERSION, "made_at": now, "runs": runs}, str_keys=True)
+    said = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    title = html.escape(" and ".join(run["workflow"].name for run in runs) + " – flowsched report")
+    before, _, rest = frame.partition(_TITLE)
+    between, found, after = rest.partition(_DATA)
+    if not found:
+        raise ConfigurationError("the built page of the report is of another version: run `make ui` again")
+    return "".join((before, title, between, said, after))
