@@ -1,6 +1,6 @@
 // The report of a run, or of two: one file that holds its data and needs no server.
 
-import { render } from "preact";
+import { type ComponentChildren, render } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { Dag, MOST_STAGES } from "./components/dag";
 import { Gantt } from "./components/gantt";
@@ -192,6 +192,15 @@ function RunReport({ run, prefix }: { run: Reported; prefix: string }) {
   );
 }
 
+/** A table that scrolls by itself where the window is narrow. */
+function Wide({ class: kind, label, children }: { class: string; label: string; children: ComponentChildren }) {
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label={label}>
+      <table class={kind}>{children}</table>
+    </div>
+  );
+}
+
 function Meter({ part, told }: { part: number | null; told: string }) {
   if (part === null) return <span class="muted">{NONE}</span>;
   const kind = part > 1.05 ? "over" : part < 0.35 ? "low" : "";
@@ -212,7 +221,7 @@ function Usage({ run, prefix }: { run: Reported; prefix: string }) {
     <section aria-labelledby={`${prefix}usage`}>
       <h2 id={`${prefix}usage`}>Used, of what was asked for</h2>
       {!measured && <p class="note">Nothing was measured: no attempt has ended yet, or its node has no agent that measures.</p>}
-      <table class="list">
+      <Wide class="list" label="Used, of what was asked for">
         <thead>
           <tr>
             <th scope="col">Stage</th>
@@ -239,7 +248,7 @@ function Usage({ run, prefix }: { run: Reported; prefix: string }) {
             </tr>
           ))}
         </tbody>
-      </table>
+      </Wide>
       {advised.length > 0 && (
         <div class="card">
           <h3>Ask for instead</h3>
@@ -295,7 +304,7 @@ function Waits({ stages, table, prefix }: { stages: ReportStage[]; table: TaskTa
   return (
     <section aria-labelledby={`${prefix}waits`}>
       <h2 id={`${prefix}waits`}>What waited for what</h2>
-      <table class="list">
+      <Wide class="list" label="What waited for what">
         <thead>
           <tr>
             <th scope="col">Stage</th>
@@ -320,7 +329,7 @@ function Waits({ stages, table, prefix }: { stages: ReportStage[]; table: TaskTa
             </tr>
           ))}
         </tbody>
-      </table>
+      </Wide>
       <p class="muted small">Moments are counted from the acceptance of the run; of a task that was tried again, from its last attempt.</p>
     </section>
   );
@@ -332,7 +341,7 @@ function Data({ run, prefix }: { run: Reported; prefix: string }) {
   return (
     <section aria-labelledby={`${prefix}data`}>
       <h2 id={`${prefix}data`}>Data and hours</h2>
-      <table class="list">
+      <Wide class="list" label="Data and hours">
         <thead>
           <tr>
             <th scope="col">Stage</th>
@@ -361,7 +370,7 @@ function Data({ run, prefix }: { run: Reported; prefix: string }) {
             </tr>
           ))}
         </tbody>
-      </table>
+      </Wide>
     </section>
   );
 }
@@ -372,7 +381,7 @@ function Retries({ run, prefix }: { run: Reported; prefix: string }) {
       <h2 id={`${prefix}failed`}>Attempts that did not succeed</h2>
       {run.failed.length === 0 && <p class="muted">None: each task succeeded at its first attempt, or has not ended.</p>}
       {run.failed.length > 0 && (
-        <table class="list">
+        <Wide class="list" label="Attempts that did not succeed">
           <thead>
             <tr>
               <th scope="col">Task</th>
@@ -395,7 +404,7 @@ function Retries({ run, prefix }: { run: Reported; prefix: string }) {
               </tr>
             ))}
           </tbody>
-        </table>
+        </Wide>
       )}
       {run.failed_more > 0 && <p class="muted">And {counted(run.failed_more, "attempt")} more: <code>flowsched trace</code> has them all.</p>}
     </section>
@@ -442,7 +451,7 @@ function Compared({ one, other }: { one: Reported; other: Reported }) {
   return (
     <section aria-labelledby="compared">
       <h2 id="compared">Compared with {other.workflow.name} <code>{other.workflow.id}</code></h2>
-      <table class="list">
+      <Wide class="list" label="The whole run, compared">
         <thead>
           <tr>
             <th scope="col">The whole run</th>
@@ -461,8 +470,8 @@ function Compared({ one, other }: { one: Reported; other: Reported }) {
             </tr>
           ))}
         </tbody>
-      </table>
-      <table class="list compared">
+      </Wide>
+      <Wide class="list compared" label="Stages, compared">
         <thead>
           <tr>
             <th scope="col">Stage</th>
@@ -504,7 +513,7 @@ function Compared({ one, other }: { one: Reported; other: Reported }) {
             );
           })}
         </tbody>
-      </table>
+      </Wide>
     </section>
   );
 }
