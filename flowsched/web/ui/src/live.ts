@@ -1,7 +1,7 @@
 // Hooks that keep a view of the service up to date: ask, then ask again when events say that something happened.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { follow, get, NeedsToken, Refused } from "./api";
+import { follow, NeedsToken, Refused } from "./api";
 import type { FlowEvent } from "./model/views";
 
 export interface Live<T> {
@@ -112,11 +112,6 @@ export function useLive<T>(
     };
   }, [key, stream, every]);
   return live;
-}
-
-/** One answer, asked once for each `path`. */
-export function useAnswer<T>(path: string): Live<T> {
-  return useLive<T>(path, (signal) => get<T>(path, signal));
 }
 
 /** The time, again every `ms`; stands still while `ms` is 0. */

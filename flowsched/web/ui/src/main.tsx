@@ -56,6 +56,14 @@ function App() {
   );
 }
 
+/** A token in the address (`/ui#token=…`) is kept, and leaves the address, so that nobody copies it along. */
+function takeToken(): void {
+  const given = /^#token=(.+)$/.exec(location.hash)?.[1];
+  if (given === undefined) return;
+  keepToken(decodeURIComponent(given));
+  history.replaceState(null, "", location.pathname);
+}
+
 function View({ route }: { route: string[] }) {
   const [view = "runs", id, part, stage, index] = route;
   if (view === "runs" && id === undefined) return <RunsView />;
@@ -85,11 +93,12 @@ function TokenForm({ why, onGiven }: { why: string; onGiven: () => void }) {
       <label for="token">Token</label>
       <input id="token" ref={field} type="password" autocomplete="off" required />
       <p class="muted">
-        It is the value that <code>flowsched serve --token</code> or <code>FLOWSCHED_TOKEN</code> was given. The page keeps it until this tab is closed.
+        On the machine of the service <code>flowsched token</code> prints it; elsewhere ask its operator. The page keeps it until this tab is closed.
       </p>
       <button type="submit">Use it</button>
     </form>
   );
 }
 
+takeToken();
 render(<App />, document.getElementById("app")!);

@@ -66,7 +66,7 @@ export function Dag({ stages, selected, onSelect, direction = "LR" }: DagProps) 
     <div class="dag" tabIndex={0} role="region" aria-label="Graph of stages">
       <svg width={found.width} height={found.height} viewBox={`0 0 ${found.width} ${found.height}`}>
         <defs>
-          <marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
+          <marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto">
             <path d="M0,0 L8,4 L0,8 z" class="arrow" />
           </marker>
         </defs>
@@ -110,14 +110,15 @@ function Box({ stage, x, y, critical, selected, onSelect }: BoxProps) {
   const { done, all } = progress(stage.counts);
   const inner = WIDTH - 20;
   let left = 10;
-  const bars = grouped(stage.counts).map(([name, tasks]) => {
+  const bars = grouped(stage.counts).map(([of, tasks]) => {
     const width = (inner * tasks) / Math.max(1, all);
-    const bar = <rect key={name} class={`bar-${name}`} x={left} y={42} width={width} height={9} />;
+    const bar = <rect key={of} class={`bar-${of}`} x={left} y={42} width={width} height={9} />;
     left += width;
     return bar;
   });
   const kind = stage.gang ? `gang of ${count(stage.members)}` : `${count(done)}/${count(all)}`;
-  const told = `${stage.name}, ${stage.state}, ${done} of ${all} tasks have ended${critical ? ", on the critical path" : ""}`;
+  const name = shortened(stage.name, 24);
+  const told = `${stage.name}: ${done} of ${all} tasks have ended${critical ? ", on the critical path" : ""}`;
   const choose = () => onSelect?.(stage.name);
   return (
     <g
@@ -125,7 +126,6 @@ function Box({ stage, x, y, critical, selected, onSelect }: BoxProps) {
       transform={`translate(${x},${y})`}
       role="button"
       tabIndex={0}
-      aria-label={told}
       aria-pressed={selected}
       onClick={choose}
       onKeyDown={(event) => {
@@ -134,9 +134,9 @@ function Box({ stage, x, y, critical, selected, onSelect }: BoxProps) {
         choose();
       }}
     >
-      <title>{stage.waiting ? `${stage.name}: ${stage.waiting.message}` : told}</title>
+      <title>{stage.waiting ? `${told}; ${stage.waiting.message}` : told}</title>
       <rect class="frame" width={WIDTH} height={HEIGHT} rx={6} />
-      <text class="name" x={10} y={19}>{shortened(stage.name, 24)}</text>
+      <text class="name" x={10} y={19}>{name}</text>
       <text class="word" x={10} y={35}>{stage.state}</text>
       <text class="word" x={WIDTH - 10} y={35} text-anchor="end">{kind}</text>
       <rect class="bar-pending" x={10} y={42} width={inner} height={9} />

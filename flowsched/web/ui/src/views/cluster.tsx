@@ -94,17 +94,14 @@ function Tile({ node, resource, letters, lit, chosen, onChoose }: TileProps) {
   const off = !node.ready || node.drained_at !== null;
   const gangs = Object.keys(node.gangs);
   const step = part === 0 ? 0 : Math.min(5, Math.max(1, Math.ceil(part * 5)));
-  const told = [
-    node.name,
-    !node.ready ? "not ready" : node.drained_at ? "drained" : `${Math.round(100 * part)} % of ${resource} used`,
-    counted(node.running, "task"),
-    gangs.length > 0 && `gangs ${gangs.map((name) => letters.get(name)).join(", ")}`,
-  ].filter(Boolean).join(", ");
+  const shown = off ? (node.ready ? "drained" : "down") : `${Math.round(100 * part)}%`;
+  const marks = gangs.slice(0, 4).map((name) => letters.get(name));
+  const told = [`${resource} used`, counted(node.running, "task"), counted(gangs.length, "gang")].join(", ");
   return (
-    <button type="button" class={`tile ${off ? "heat-off" : `heat-${step}`}${lit ? " lit" : ""}`} aria-label={told} aria-pressed={chosen} title={told} onClick={onChoose}>
-      <span class="tile-name">{node.name}</span>
-      <span class="tile-part">{off ? (node.ready ? "drained" : "down") : `${Math.round(100 * part)}%`}</span>
-      <span class="tile-gangs">{gangs.slice(0, 4).map((name) => <span key={name} class="mark-gang">{letters.get(name)}</span>)}</span>
+    <button type="button" class={`tile ${off ? "heat-off" : `heat-${step}`}${lit ? " lit" : ""}`} aria-pressed={chosen} title={`${node.name}: ${shown} ${told}`} onClick={onChoose}>
+      <span class="tile-name">{node.name}</span>{" "}
+      <span class="tile-part">{shown}</span>{" "}<span class="hidden">{told}</span>{" "}
+      <span class="tile-gangs">{marks.map((mark) => <span key={mark} class="mark-gang">{mark}</span>)}</span>
     </button>
   );
 }

@@ -6,7 +6,7 @@ import { Dag, MOST_STAGES } from "../components/dag";
 import { Gantt } from "../components/gantt";
 import { Failure, Loading } from "../components/notes";
 import { StateBar, StateWord } from "../components/statebar";
-import { saidOf, useAnswer, useLive, useNow } from "../live";
+import { saidOf, useLive, useNow } from "../live";
 import { bytes, count, counted, duration, moment } from "../model/format";
 import { ended, progress } from "../model/states";
 import { TaskTable } from "../model/tasks";
@@ -159,34 +159,25 @@ function Body({ loaded, version, task }: BodyProps) {
             </>
           )}
           <StageTable stages={stages} selected={stage} onSelect={choose} />
-          {stage !== undefined && <Reasons run={run.id} stage={stage} version={version} />}
+          {stage !== undefined && <Reasons run={run.id} stage={stage} />}
         </section>
         <section aria-labelledby="tasks">
           <div class="heading">
             <h2 id="tasks">Tasks</h2>
             <form class="filters" onSubmit={(event) => event.preventDefault()}>
-              <label>
-                <span class="hidden">Stage</span>
-                <select value={stage ?? ""} onChange={(event) => setStage(event.currentTarget.value || undefined)}>
+              <select aria-label="Stage" value={stage ?? ""} onChange={(event) => setStage(event.currentTarget.value || undefined)}>
                   <option value="">all stages</option>
                   {stages.slice(0, 1000).map((each) => <option key={each.name}>{each.name}</option>)}
                 </select>
-              </label>
-              <label>
-                <span class="hidden">State</span>
-                <select value={state} onChange={(event) => setState(event.currentTarget.value)}>
+              <select aria-label="State" value={state} onChange={(event) => setState(event.currentTarget.value)}>
                   <option value="">any state</option>
                   {table.states.map((each) => <option key={each}>{each}</option>)}
                 </select>
-              </label>
-              <label>
-                <span class="hidden">Order</span>
-                <select value={order} onChange={(event) => setOrder(event.currentTarget.value)}>
+              <select aria-label="Order" value={order} onChange={(event) => setOrder(event.currentTarget.value)}>
                   <option value="stage">by stage</option>
                   <option value="start">by start</option>
                   <option value="longest">longest first</option>
                 </select>
-              </label>
             </form>
           </div>
           {table.more && <p class="note">The first {count(table.length)} of {count(run.tasks)} tasks are shown.</p>}
@@ -204,7 +195,7 @@ function Body({ loaded, version, task }: BodyProps) {
           <p class="small"><button type="button" disabled={row < 0} onClick={() => open(row)}>Open the chosen task</button> <span class="muted">{counted(rows.length, "task")}</span></p>
         </section>
       </div>
-      {task && <TaskPanel key={`${task.stage} ${task.index}`} run={run.id} stage={task.stage} index={task.index} version={version} />}
+      {task && <TaskPanel key={`${task.stage} ${task.index}`} run={run.id} stage={task.stage} index={task.index} />}
     </div>
   );
 }
@@ -275,10 +266,9 @@ function StageTable({ stages, selected, onSelect }: { stages: Stage[]; selected:
 }
 
 /** Why tasks of a stage do not run. */
-function Reasons({ run, stage, version }: { run: string; stage: string; version: number }) {
-  const answer = useAnswer<Explanation[]>(
-    `/workflows/${encodeURIComponent(run)}/explain?stage=${encodeURIComponent(stage)}#${Math.floor(version / 50)}`,
-  );
+function Reasons({ run, stage }: { run: string; stage: string }) {
+  const path = `/workflows/${encodeURIComponent(run)}/explain?stage=${encodeURIComponent(stage)}`;
+  const answer = useLive<Explanation[]>(path, (signal) => get(path, signal), { every: 5_000 });
   return (
     <div class="card">
       <h3>Why tasks of {stage} wait</h3>

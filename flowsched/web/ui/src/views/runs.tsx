@@ -29,17 +29,11 @@ export function RunsView() {
       <div class="heading">
         <h1>Runs</h1>
         <form class="filters" role="search" onSubmit={(event) => event.preventDefault()}>
-          <label>
-            <span class="hidden">Name, or the beginning of an id</span>
-            <input type="search" placeholder="name or id" value={ref} onChange={(event) => setRef(event.currentTarget.value.trim())} />
-          </label>
-          <label>
-            <span class="hidden">State</span>
-            <select value={state} onChange={(event) => setState(event.currentTarget.value)}>
+          <input aria-label="Name, or the beginning of an id" type="search" placeholder="name or id" value={ref} onChange={(event) => setRef(event.currentTarget.value.trim())} />
+          <select aria-label="State" value={state} onChange={(event) => setState(event.currentTarget.value)}>
               <option value="">any state</option>
               {STATES.map((each) => <option key={each}>{each}</option>)}
             </select>
-          </label>
         </form>
       </div>
       <Failure message={live.error} />

@@ -15,8 +15,6 @@ interface TaskPanelProps {
   run: string;
   stage: string;
   index: number;
-  /** Changes with the events of the run. */
-  version: number;
 }
 
 export function TaskPanel({ run, stage, index }: TaskPanelProps) {
@@ -142,7 +140,7 @@ function Outputs({ task }: { task: Task }) {
 const MOST = 512 * 1024;
 
 function Log({ path, state, attempts }: { path: string; state: string; attempts: number }) {
-  const [stream, setStream] = useState<"stdout" | "stderr">("stdout");
+  const [stream, setStream] = useState<"stdout" | "stderr">(state === "FAILED" ? "stderr" : "stdout");
   const [text, setText] = useState("");
   const [problem, setProblem] = useState("");
   const [cut, setCut] = useState(false);

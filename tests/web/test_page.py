@@ -1,0 +1,153 @@
+"""The web page in a real browser, over a real service: what a person clicks, types and reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.web.browser import WEB
+from tests.web.conftest import SMALL, Looking, Site
+
+Look = Callable[..., Looking]
+PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+
+
+def views(site: Site) -> dict[str, tuple[str, str]]:
+    """Each view: its address, and a text that is there once it has loaded."""
+    run = f"#/runs/{site.runs['germline']}"
+    return {
+        "runs": ("", "germline"),
+        "run": (run, "huge"),
+        "task": (f"{run}/tasks/breaks/0", "no such file"),
+        "queues": ("#/queues", "running, "),
+        "cluster": ("#/cluster", "node-2"),
+    }
+
+
+def test_from_the_list_to_a_log_and_a_reason(look: Look, site: Site) -> None:
+    """A person without a token meets the form; then list, run, stage, task, log and reason are a click each."""
+    tab = look()
+    page = tab.page
+    page.goto(site.served.url + "/")
+    assert page.url.endswith("/ui")
+    page.get_by_label("Token").fill("wrong")
+    page.get_by_role("button", name="Use it").click()
+    page.get_by_text("is not this server's").wait_for()
+    page.get_by_label("Token").fill(site.token)
+    page.get_by_role("button", name="Use it").click()
+    page.get_by_role("link", name="germline").click()
+    assert all("401" in each for each in tab.said)  # the browser notes what was refused before
+    tab.said.clear()
+    page.get_by_role("heading", name="germline").wait_for()
+    page.get_by_role("button", name=re.compile("^huge: ")).click()
+    page.get_by_text("Why tasks of huge wait").wait_for()
+    page.locator(".reasons").get_by_text("larger than any node").wait_for()
+    page.get_by_role("button", name=re.compile("^greet: ")).press("Enter")
+    rows = page.get_by_role("application")
+    rows.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="greet[1]").wait_for()
+    page.locator(".log").get_by_text("hello from 1").wait_for()
+    page.get_by_role("button", name="stderr").click()
+    page.locator(".log").get_by_text("careful").wait_for()
+    page.get_by_role("heading", name="Why on this node").wait_for()
+    page.locator(".reasons").get_by_text("Placed").wait_for()
+    page.get_by_role("link", name="Close the task").click()
+    page.get_by_role("heading", name="greet[1]").wait_for(state="detached")
+
+
+def test_a_gang_is_marked_on_its_nodes(look: Look, site: Site) -> None:
+    """Its letter is on the tiles of its nodes, and the list says how many pods are where."""
+    page = look().open("#/cluster")
+    page.locator(".gangs").get_by_text("2 pods on").wait_for()
+    page.locator(".tile .mark-gang").first.wait_for()
+    nodes = [node for node in site.get("/nodes") if node["gangs"]]
+    assert page.locator(".tile .mark-gang").count() == len(nodes)
+    page.locator(".tile").first.click()
+    page.get_by_role("heading", name="node-0").wait_for()
+
+
+def test_what_happens_is_shown_without_a_reload(look: Look, site: Site) -> None:
+    """A run appears in the list, and its end on its own page; the button cancels it."""
+    page = look().open()
+    page.get_by_role("link", name="germline").wait_for()
+    document = {
+        "name": "later",
+        "stages": [{"name": "waits", "command": ["sleep", "600"], "resources": SMALL}],
+    }
+    run = site.submit(document)
+    page.get_by_role("link", name="later").wait_for()
+    site.until(run, lambda counts: counts.get("RUNNING"))
+    page.get_by_role("link", name="later").click()
+    page.locator("h1 .state-running").wait_for()
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Cancel").click()
+    page.locator("h1 .state-cancelled").wait_for()
+    assert site.get(f"/workflows/{run}")["state"] == "CANCELLED"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_fault_in_any_view(look: Look, site: Site, scheme: str) -> None:
+    """Names, roles, contrast, keyboard access (axe-core, all rules of WCAG 2.1 A and AA and its best practices)."""
+    axe = (WEB / "ui" / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+    page = look(color_scheme=scheme).open()
+    faults: dict[str, list[Any]] = {}
+    for name, (path, text) in views(site).items():
+        page.goto(f"{site.served.url}/ui{path}")
+        page.get_by_text(text).first.wait_for()
+        page.evaluate(axe)
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        if found["violations"]:
+            faults[name] = [
+                (each["id"], node["html"][:200], node["failureSummary"])
+                for each in found["violations"]
+                for node in each["nodes"][:3]
+            ]
+    assert faults == {}
+
+
+def test_light_and_dark_follow_the_browser(look: Look) -> None:
+    """The background is light or dark as the browser asks."""
+    for scheme, fits in (("light", lambda shade: shade > 200), ("dark", lambda shade: shade < 60)):
+        page = look(color_scheme=scheme).open()
+        colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert all(fits(int(part)) for part in re.findall(r"\d+", colour)), (scheme, colour)
+
+
+def test_a_phone_scrolls_down_only(look: Look, site: Site) -> None:
+    """No view is wider than the screen."""
+    page = look(**PHONE).open()
+    for path, text in views(site).values():
+        page.goto(f"{site.served.url}/ui{path}")
+        page.get_by_text(text).first.wait_for()
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= page.evaluate("innerWidth"), path
+
+
+def test_the_gantt_shows_what_its_filters_say(look: Look, site: Site) -> None:
+    """34 tasks, of them 30 of one stage and one that failed; a click tells what a task did when."""
+    page = look().open(f"#/runs/{site.runs['germline']}")
+    rows = page.get_by_role("application")
+    assert "of 35 tasks" in (rows.get_attribute("aria-label") or "")
+    page.get_by_label("Stage", exact=True).select_option("greet")
+    page.get_by_role("application", name=re.compile("of 30 tasks")).wait_for()
+    page.get_by_label("Stage", exact=True).select_option("")
+    page.get_by_label("State", exact=True).select_option("FAILED")
+    page.get_by_role("application", name=re.compile("of 1 tasks")).wait_for()
+    rows.click(position={"x": 30, "y": 35})
+    page.locator(".gantt-told").get_by_text(
+        re.compile(r"breaks: FAILED · on node-\d · exit code 3 .*running")
+    ).wait_for()
+
+
+def test_the_page_takes_a_token_from_its_address(look: Look, site: Site) -> None:
+    """`/ui#token=…` opens without the form, and the token leaves the address at once."""
+    page = look().page
+    page.goto(f"{site.served.url}/ui#token={site.token}")
+    page.get_by_role("link", name="germline").wait_for()
+    assert site.token not in page.url
