@@ -125,7 +125,7 @@ function Box({ stage, x, y, critical, selected, onSelect }: BoxProps) {
       class={`box box-${group(stage.state)}${critical ? " critical" : ""}${selected ? " selected" : ""}`}
       transform={`translate(${x},${y})`}
       role="button"
-      tabIndex={0}
+      tabindex={0}
       aria-pressed={selected}
       onClick={choose}
       onKeyDown={(event) => {
