@@ -14,7 +14,7 @@ TRACES ?=
 MINUTES ?= 5
 SEED ?= 1
 
-.PHONY: help demo demo-kubernetes test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-node promtool kube-test kube-faults spark-test images docs lock clients postgres ui browser format schema clean
+.PHONY: help demo demo-kubernetes test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-node promtool kube-test kube-faults spark-test images docs lock notebooks clients postgres ui browser format schema clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -30,13 +30,16 @@ $(STAMPS)/demo: pyproject.toml | $(VENV)/bin/python
 
 $(STAMPS)/test: pyproject.toml | $(VENV)/bin/python
 	@echo "installing flowsched and its test tools into $(VENV) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[genomics,kubernetes,mpi,objectstore,postgresql,test,wdl]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[genomics,kubernetes,mpi,notebook,objectstore,postgresql,test,wdl]'
 	@mkdir -p $(STAMPS) && touch $@ $(STAMPS)/demo
 
 $(STAMPS)/docs: pyproject.toml | $(VENV)/bin/python
 	@echo "installing mkdocs into $(VENV) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	@mkdir -p $(STAMPS) && touch $@
+
+notebooks: $(STAMPS)/test ## run docs/notebooks on a service of their own and keep what they show
+	$(BIN)/python -m tests.serving.tutorials
 
 demo: $(STAMPS)/demo ## real genomics and gang training on three virtual nodes, on this machine
 	@$(BIN)/flowsched demo

@@ -12,6 +12,7 @@ checks documents, and says everything that is wrong at once.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -216,6 +217,11 @@ class _Row(NamedTuple):
     resources: str
 
 
+def _short(uri: str) -> str:
+    """A URI for people: of a file of this machine its name."""
+    return posixpath.basename(uri) if uri.startswith("file:") else uri
+
+
 def _row(stage: Mapping[str, Any]) -> _Row:
     scatter, roles = stage.get("scatter", {}), stage.get("roles", {})
     width = scatter.get("count", len(scatter.get("items", ())) or 1)
@@ -223,8 +229,13 @@ def _row(stage: Mapping[str, Any]) -> _Row:
     return _Row(
         stage["name"],
         f"{width} × gang of {', '.join(members)}" if stage.get("gang") else str(width),
-        " ".join(stage.get("command", ())),
-        [str(each.get("from", each.get("uri", ""))) for each in stage.get("inputs", ())],
+        " ".join(
+            [
+                posixpath.basename(part) if at == 0 else part
+                for at, part in enumerate(stage.get("command", ()))
+            ]
+        ),
+        [each.get("from") or _short(str(each.get("uri", ""))) for each in stage.get("inputs", ())],
         [each["name"] for each in stage.get("outputs", ())],
         ", ".join(f"{name} {amount}" for name, amount in stage.get("resources", {}).items()),
     )

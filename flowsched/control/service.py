@@ -143,6 +143,9 @@ def no_stage(workflow: str, stage: str, spec: WorkflowSpec) -> str:
     return f"workflow {workflow}: {no_such('stage', stage, (each.name for each in spec.stages))}"
 
 
+#: So often, and so far apart, `explain` looks whether a workflow has been taken in: a second, usually some ms.
+_TAKEN_IN_LOOKS: Final = 50
+_TAKEN_IN_PAUSE_S: Final = 0.02
 COMMANDS: Final = ("cancel", "pause", "resume", "retry")
 #: A step that takes longer than this is stuck: livez fails.
 STUCK_MS: Final = 60_000
@@ -557,6 +560,7 @@ class Service:
         """Of a workflow that lives, from memory, some stages at a time: the event loop serves other requests between them."""
         found: list[Explanation] = []
         first = 0
+        await self._taken_in(workflow)
         while True:
             await self._at_rest()
             run, state, now = self._run(workflow), self._state(), self._clock()
@@ -572,6 +576,17 @@ class Service:
             if first >= len(asked):
                 return await with_outlooks(state, found, now)
             await asyncio.sleep(0)
+
+    async def _taken_in(self, workflow: str) -> None:
+        """Wait a moment for a workflow that was accepted just now, and that the leader has not taken in yet."""
+        if self._leader.dispatcher is None or self._run(workflow) is not None:
+            return
+        if RunState((await self._reads.get(workflow)).state).terminal:
+            return
+        for _ in range(_TAKEN_IN_LOOKS):
+            if self._run(workflow) is not None or self._leader.dispatcher is None:
+                return
+            await asyncio.sleep(_TAKEN_IN_PAUSE_S)
 
     def events(
         self, workflow: str | None, after: int, *, follow: bool = True
