@@ -237,7 +237,7 @@ def usage(task: Task, before: dict[str, int]) -> Record:
     unit = 1 if sys.platform == "darwin" else 1024
     read, written, disk = kin.io_since(before, kin.io_counts())
     return {
-        "cpu_ms": round((used.ru_utime + used.ru_stime) * 1000),
+        "cpu_ms": round((used.ru_utime + used.ru_stime) * 1000) + task.outside_cpu_ms,
         "max_rss_bytes": task.most_bytes(used.ru_maxrss * unit),
         "read_bytes": read or used.ru_inblock * 512,
         "written_bytes": written or used.ru_oublock * 512,

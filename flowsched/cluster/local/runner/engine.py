@@ -227,9 +227,12 @@ class InImage(Task):
         return f"{self.folder}/{self.container.rpartition('-')[2]}.cid"
 
     def resident_bytes(self, limit: int) -> int:
-        """The memory of what runs in the container, without its engine."""
-        if self.engine.bounded:
+        """The memory of what runs in the container, without its engine. Docker's daemon starts it, so its CPU time is read here too."""
+        if self.engine.bounded or self.engine.kind == "docker":
             self._stat = self._stat or memory_stat(self.engine.kind, self.note())
+        if self.engine.kind == "docker":
+            self.outside_cpu_ms = max(self.outside_cpu_ms, cpu_time_ms(self._stat))
+        if self.engine.bounded:
             return anonymous_bytes(self._stat)
         own = _pids_of(os.getpid())
         inner = [pid for pid in kin.descendants() if _pids_of(pid) not in ("", own)]
@@ -292,6 +295,8 @@ def memory_stat(kind: str, note: str) -> str:
             number = file.read().strip()
     except (OSError, ValueError):
         return ""
+    if not number:  # docker has made the file and not written into it yet
+        return ""
     paths = (f"/docker/{number}", f"/system.slice/docker-{number}.scope")
     return next(filter(os.path.exists, (_stat_of(f"::{path}") for path in paths)), "") or next(
         filter(os.path.exists, (_stat_of(f":memory:{path}") for path in paths)), ""
@@ -314,6 +319,24 @@ def anonymous_bytes(path: str) -> int:
     except (OSError, ValueError):
         return 0
     return int(said.get(b"anon") or said.get(b"total_rss") or 0)
+
+
+def cpu_time_ms(memory_stat: str) -> int:
+    """The CPU time that a control group has used; 0 if it is not told.
+
+    Args:
+        memory_stat: Its `memory.stat`; CPU time is beside it, or in the hierarchy `cpuacct` of version 1.
+    """
+    folder, _, _ = memory_stat.rpartition("/")
+    try:
+        if folder.startswith("/sys/fs/cgroup/memory/"):
+            with open(folder.replace("/memory/", "/cpuacct/", 1) + "/cpuacct.usage") as file:
+                return int(file.read()) // 1_000_000
+        with open(f"{folder}/cpu.stat") as file:
+            said = dict(line.split() for line in file.read().splitlines())
+    except (OSError, ValueError):
+        return 0
+    return int(said.get("usage_usec") or 0) // 1000
 
 
 def _pids_of(pid: int) -> str:

@@ -327,6 +327,7 @@ def run_step(step: Step, task: Task, wake: int, ending: Ending, begun: object) -
                 ending.code, ending.reason, ending.message = step.judged(ending.reason, ending.message)
         step.finish()
     task.peak_bytes = max(task.peak_bytes, step.peak_bytes)
+    task.outside_cpu_ms += step.outside_cpu_ms
     if step.unsaid and not ending.code and not ending.reason:
         ending.reason, ending.message = "OutputFailed", step.unsaid
     if ending.reason != "ContainerPathsRefused":

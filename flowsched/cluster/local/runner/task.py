@@ -96,6 +96,9 @@ class Task:
         self.started_ms = 0
         self.status: int | None = None
         self.peak_bytes = 0
+        self.outside_cpu_ms = (
+            0  #: CPU time of processes that do not stem from the runner, as it was seen last
+        )
         self.began = 0.0  #: monotonic; a timeout counts from here
         self.finishing: Finishing | None = None  #: of what the process has left, once it has ended
 
