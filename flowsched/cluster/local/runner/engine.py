@@ -227,7 +227,7 @@ class InImage(Task):
         return f"{self.folder}/{self.container.rpartition('-')[2]}.cid"
 
     def resident_bytes(self, limit: int) -> int:
-        """The memory of what runs in the container, without its engine. Docker's daemon starts it, so its CPU time is read here too."""
+        """The memory of what runs in the container, without its engine; and its CPU time, where Docker's daemon starts it."""
         if self.engine.bounded or self.engine.kind == "docker":
             self._stat = self._stat or memory_stat(self.engine.kind, self.note())
         if self.engine.kind == "docker":

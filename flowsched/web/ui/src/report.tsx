@@ -65,6 +65,7 @@ interface Report {
 }
 
 const NONE = "–";
+const OTHER = " of the other run";
 
 function percent(part: number | null): string {
   return part === null ? NONE : `${Math.round(100 * part)} %`;
@@ -93,12 +94,12 @@ function App({ report }: { report: Report }) {
     <main class="report">
       <Head run={first} />
       {second && <Compared one={first} other={second} />}
-      <RunReport run={first} prefix="" />
+      <RunReport run={first} other={false} />
       {second && (
         <>
           <hr />
           <Head run={second} />
-          <RunReport run={second} prefix="other-" />
+          <RunReport run={second} other={true} />
         </>
       )}
       <footer class="muted small">
@@ -139,7 +140,7 @@ function Head({ run }: { run: Reported }) {
   );
 }
 
-function RunReport({ run, prefix }: { run: Reported; prefix: string }) {
+function RunReport({ run, other }: { run: Reported; other: boolean }) {
   const { stages } = run;
   const [stage, setStage] = useState<string | undefined>(undefined);
   const [row, setRow] = useState(-1);
@@ -159,19 +160,18 @@ function RunReport({ run, prefix }: { run: Reported; prefix: string }) {
   return (
     <>
       {stages.length > 1 && stages.length <= MOST_STAGES && (
-        <section aria-labelledby={`${prefix}graph`}>
-          <h2 id={`${prefix}graph`}>Stages</h2>
+        <Part id="graph" other={other} title="Stages">
           <Dag
             stages={stages}
             selected={stage}
             onSelect={(chosen) => setStage((before) => (before === chosen ? undefined : chosen))}
+            label={`Graph of stages${other ? OTHER : ""}`}
             direction={innerWidth < 700 ? "TB" : "LR"}
           />
           <p class="muted small">The thick line is the critical path: the stages that the end waited for. A stage shows its tasks alone in the timeline.</p>
-        </section>
+        </Part>
       )}
-      <section aria-labelledby={`${prefix}tasks`}>
-        <h2 id={`${prefix}tasks`}>Timeline{stage !== undefined && ` of ${stage}`}</h2>
+      <Part id="tasks" other={other} title={stage === undefined ? "Timeline" : `Timeline of ${stage}`}>
         {table.more && <p class="note">The first {count(table.length)} of {count(run.workflow.tasks)} tasks are shown.</p>}
         <Gantt
           table={table}
@@ -183,12 +183,22 @@ function RunReport({ run, prefix }: { run: Reported; prefix: string }) {
           selected={row}
           onSelect={setRow}
         />
-      </section>
-      <Usage run={run} prefix={prefix} />
-      <Waits stages={stages} table={table} prefix={prefix} />
-      <Data run={run} prefix={prefix} />
-      <Retries run={run} prefix={prefix} />
+      </Part>
+      <Usage run={run} other={other} />
+      <Waits stages={stages} table={table} other={other} />
+      <Data run={run} other={other} />
+      <Retries run={run} other={other} />
     </>
+  );
+}
+
+function Part({ id, other, title, children }: { id: string; other: boolean; title: string; children: ComponentChildren }) {
+  const named = other ? `other-${id}` : id;
+  return (
+    <section aria-labelledby={named}>
+      <h2 id={named}>{title}{other && <span class="hidden">{OTHER}</span>}</h2>
+      {children}
+    </section>
   );
 }
 
@@ -214,14 +224,13 @@ function Meter({ part, told }: { part: number | null; told: string }) {
   );
 }
 
-function Usage({ run, prefix }: { run: Reported; prefix: string }) {
+function Usage({ run, other }: { run: Reported; other: boolean }) {
   const advised = run.efficiency.filter((each) => each.advice.length > 0);
   const measured = run.efficiency.some((each) => each.cpu_seconds !== null || each.memory_used_bytes !== null);
   return (
-    <section aria-labelledby={`${prefix}usage`}>
-      <h2 id={`${prefix}usage`}>Used, of what was asked for</h2>
+    <Part id="usage" other={other} title="Used, of what was asked for">
       {!measured && <p class="note">Nothing was measured: no attempt has ended yet, or its node has no agent that measures.</p>}
-      <Wide class="list" label="Used, of what was asked for">
+      <Wide class="list" label={`Table: Used, of what was asked for${other ? OTHER : ""}`}>
         <thead>
           <tr>
             <th scope="col">Stage</th>
@@ -257,7 +266,7 @@ function Usage({ run, prefix }: { run: Reported; prefix: string }) {
           </ul>
         </div>
       )}
-    </section>
+    </Part>
   );
 }
 
@@ -297,14 +306,13 @@ function waits(stages: readonly ReportStage[], table: TaskTable): Waited[] {
   return [...found.values()].filter((each) => each.ready !== Infinity);
 }
 
-function Waits({ stages, table, prefix }: { stages: ReportStage[]; table: TaskTable; prefix: string }) {
+function Waits({ stages, table, other }: { stages: ReportStage[]; table: TaskTable; other: boolean }) {
   const path = useMemo(() => new Set(criticalPath(stages)), [stages]);
   const rows = useMemo(() => waits(stages, table), [stages, table]);
   if (rows.length === 0) return null;
   return (
-    <section aria-labelledby={`${prefix}waits`}>
-      <h2 id={`${prefix}waits`}>What waited for what</h2>
-      <Wide class="list" label="What waited for what">
+    <Part id="waits" other={other} title="What waited for what">
+      <Wide class="list" label={`Table: What waited for what${other ? OTHER : ""}`}>
         <thead>
           <tr>
             <th scope="col">Stage</th>
@@ -331,17 +339,16 @@ function Waits({ stages, table, prefix }: { stages: ReportStage[]; table: TaskTa
         </tbody>
       </Wide>
       <p class="muted small">Moments are counted from the acceptance of the run; of a task that was tried again, from its last attempt.</p>
-    </section>
+    </Part>
   );
 }
 
-function Data({ run, prefix }: { run: Reported; prefix: string }) {
+function Data({ run, other }: { run: Reported; other: boolean }) {
   const used = new Map(run.efficiency.map((each) => [each.stage, each]));
   const said = (amount: number | null | undefined) => (amount === null || amount === undefined ? NONE : bytes(amount));
   return (
-    <section aria-labelledby={`${prefix}data`}>
-      <h2 id={`${prefix}data`}>Data and hours</h2>
-      <Wide class="list" label="Data and hours">
+    <Part id="data" other={other} title="Data and hours">
+      <Wide class="list" label={`Table: Data and hours${other ? OTHER : ""}`}>
         <thead>
           <tr>
             <th scope="col">Stage</th>
@@ -371,17 +378,16 @@ function Data({ run, prefix }: { run: Reported; prefix: string }) {
           ))}
         </tbody>
       </Wide>
-    </section>
+    </Part>
   );
 }
 
-function Retries({ run, prefix }: { run: Reported; prefix: string }) {
+function Retries({ run, other }: { run: Reported; other: boolean }) {
   return (
-    <section aria-labelledby={`${prefix}failed`}>
-      <h2 id={`${prefix}failed`}>Attempts that did not succeed</h2>
+    <Part id="failed" other={other} title="Attempts that did not succeed">
       {run.failed.length === 0 && <p class="muted">None: each task succeeded at its first attempt, or has not ended.</p>}
       {run.failed.length > 0 && (
-        <Wide class="list" label="Attempts that did not succeed">
+        <Wide class="list" label={`Table: Attempts that did not succeed${other ? OTHER : ""}`}>
           <thead>
             <tr>
               <th scope="col">Task</th>
@@ -407,7 +413,7 @@ function Retries({ run, prefix }: { run: Reported; prefix: string }) {
         </Wide>
       )}
       {run.failed_more > 0 && <p class="muted">And {counted(run.failed_more, "attempt")} more: <code>flowsched trace</code> has them all.</p>}
-    </section>
+    </Part>
   );
 }
 
@@ -451,7 +457,7 @@ function Compared({ one, other }: { one: Reported; other: Reported }) {
   return (
     <section aria-labelledby="compared">
       <h2 id="compared">Compared with {other.workflow.name} <code>{other.workflow.id}</code></h2>
-      <Wide class="list" label="The whole run, compared">
+      <Wide class="list" label="Table: the whole run, compared">
         <thead>
           <tr>
             <th scope="col">The whole run</th>
@@ -471,7 +477,7 @@ function Compared({ one, other }: { one: Reported; other: Reported }) {
           ))}
         </tbody>
       </Wide>
-      <Wide class="list compared" label="Stages, compared">
+      <Wide class="list compared" label="Table: stages, compared">
         <thead>
           <tr>
             <th scope="col">Stage</th>

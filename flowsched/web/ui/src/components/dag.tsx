@@ -14,6 +14,8 @@ export interface DagProps {
   onSelect?: (stage: string) => void;
   /** "LR" from left to right, "TB" from top to bottom. */
   direction?: "LR" | "TB";
+  /** How it is called: two graphs of one page differ in it. */
+  label?: string;
 }
 
 /** With more stages the graph says nothing any more, and its layout takes seconds. */
@@ -56,14 +58,14 @@ function curve(points: readonly { x: number; y: number }[]): string {
   return `M${first} L${rest.join(" ")}`;
 }
 
-export function Dag({ stages, selected, onSelect, direction = "LR" }: DagProps) {
+export function Dag({ stages, selected, onSelect, direction = "LR", label = "Graph of stages" }: DagProps) {
   const shape = JSON.stringify(stages.map(({ name, needs }) => ({ name, needs })));
   const found = useMemo(() => placed(JSON.parse(shape) as Stage[], direction), [shape, direction]);
   const path = criticalPath(stages);
   const marked = new Set(path);
   const steps = new Set(path.slice(1).map((name, at) => `${path[at]}\n${name}`));
   return (
-    <div class="dag" tabIndex={0} role="region" aria-label="Graph of stages">
+    <div class="dag" tabIndex={0} role="region" aria-label={label}>
       <svg width={found.width} height={found.height} viewBox={`0 0 ${found.width} ${found.height}`}>
         <defs>
           <marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto">

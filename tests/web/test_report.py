@@ -1,0 +1,79 @@
+"""`flowsched report` in a real browser: one file that needs neither the service nor the network."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.web.browser import WEB
+from tests.web.conftest import Site
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+PAINTED = """() => {
+    const canvas = document.querySelector("canvas");
+    return canvas.width > 0 && canvas.toDataURL().length > 5000;
+}"""
+
+
+@pytest.fixture(scope="module")
+def file(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of the run that still goes on, compared with itself."""
+    made = tmp_path_factory.mktemp("report") / "report.html"
+    run = site.runs["germline"]
+    asked = ["report", run, "--with", run, "-o", str(made)]
+    env = os.environ | {"FLOWSCHED_SERVER": site.served.url, "FLOWSCHED_TOKEN": site.token}
+    subprocess.run([sys.executable, "-m", "flowsched", *asked], env=env, check=True, timeout=60)
+    return made
+
+
+@pytest.fixture(params=["light", "dark"])
+def page(request: pytest.FixtureRequest, chromium: Browser, file: Path) -> Iterator[Page]:
+    """The file in a tab. At the end the tab has asked for nothing else, and has not complained."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme=request.param)
+    context.set_default_timeout(30_000)
+    opened, asked, said = context.new_page(), [], []
+    opened.on("request", lambda each: asked.append(each.url))
+    opened.on("console", lambda each: said.append(each.text) if each.type in ("error", "warning") else None)
+    opened.on("pageerror", lambda error: said.append(str(error)))
+    opened.goto(file.as_uri())
+    yield opened
+    assert (asked, said) == ([file.as_uri()], [])
+    context.close()
+
+
+def test_a_report_shows_the_run_by_itself(page: Page) -> None:
+    """Graph, timeline, usage, what waited for what, and the attempt that failed; a stage shows its tasks alone."""
+    page.get_by_role("heading", name="germline", exact=False).first.wait_for()
+    page.wait_for_function(PAINTED)
+    timeline = page.get_by_role("application").first
+    assert "of 35 tasks" in (timeline.get_attribute("aria-label") or "")
+    page.locator(".box", has_text="greet").first.click()
+    page.get_by_role("heading", name="Timeline of greet").wait_for()
+    assert "of 30 tasks" in (timeline.get_attribute("aria-label") or "")
+    used = page.get_by_role("region", name="Used, of what was asked for").first
+    assert "greet" in used.inner_text()
+    waited = page.get_by_role("region", name="What waited for what").first
+    assert "greet" in waited.locator("tr", has_text="train").inner_text()
+    failed = page.get_by_role("region", name="Attempts that did not succeed").first
+    assert failed.locator("tr", has_text="breaks[0]").locator("td").all_inner_texts()[3] == "3"
+    page.get_by_role("heading", name="Compared with germline").wait_for()
+
+
+def test_axe_finds_no_fault_in_a_report(page: Page) -> None:
+    """As in the page: names, roles, contrast, keyboard access."""
+    page.wait_for_function(PAINTED)
+    page.evaluate((WEB / "ui" / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    assert [
+        (each["id"], node["html"][:200], node["failureSummary"])
+        for each in found["violations"]
+        for node in each["nodes"][:3]
+    ] == []
