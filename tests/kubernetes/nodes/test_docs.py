@@ -1,0 +1,79 @@
+"""What the tutorials tell people to type on Kubernetes, typed on a cluster of its own with nothing installed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, Reader
+from tests.images import image
+from tests.kubernetes.hollow.binaries import find
+from tests.kubernetes.nodes.cluster import KUBECTL, RealCluster
+from tests.postgres import Server, binaries, start_or_skip
+from tests.programs import NotStarted
+
+TUTORIALS = ROOT / "docs" / "tutorials"
+
+
+@pytest.fixture
+def empty(needs_real_nodes: None) -> Iterator[RealCluster]:
+    """Two nodes with the images that a registry would have, and no release."""
+    cluster = RealCluster()
+    try:
+        cluster.start()
+    except NotStarted as error:
+        pytest.fail(f"the real nodes did not start: {error}", pytrace=False)
+    cluster.load("flowsched", "samtools", "numpy")
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def database(empty: RealCluster) -> Iterator[Server]:
+    """A PostgreSQL that pods reach."""
+    server = start_or_skip(address=empty.network.address)
+    yield server
+    server.remove()
+
+
+def hello(folder: Path) -> Path:
+    """workflows/hello-image.json with an image that the nodes have."""
+    document = json.loads((ROOT / "workflows" / "hello-image.json").read_text())
+    for stage in document["stages"]:
+        stage["container"]["image"] = image("samtools").name
+    path = folder / "hello-image.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_operator_installs_backs_up_upgrades_restores_and_removes(
+    empty: RealCluster, database: Server, tmp_path: Path
+) -> None:
+    """docs/tutorials/operator.md, and the gang that docs/tutorials/ml-engineer.md sends to the same cluster."""
+    kubectl, helm = find(KUBECTL), find("helm")
+    assert kubectl is not None
+    assert helm is not None
+    server = f"{empty.network.address}:5432"
+    reader = Reader(
+        tmp_path,
+        links=["deploy"],
+        environment={"KUBECONFIG": str(empty.plane.kubeconfig())},
+        programs=[kubectl.parent, helm.parent, binaries()],
+        replaced={
+            "postgresql://postgres:ADMIN@db.example.com:5432/postgres": f"postgresql://flowsched@{server}/postgres",
+            "-c \"CREATE ROLE flowsched LOGIN PASSWORD 'PASSWORD'\"": "-c 'SELECT 1'",  # this server has the role
+            "flowsched:PASSWORD@db.example.com:5432": f"flowsched@{server}",
+            # Small nodes: 2 cores of this machine, shared with other tests.
+            "helm install flowsched deploy/helm/flowsched": "helm install flowsched deploy/helm/flowsched"
+            " --set resources.requests.cpu=100m --set agent.cache.size=1Gi",
+            "registry.example.com/flowsched": "ghcr.io/flowsched/flowsched",
+            "image.tag=0.2.0": "image.tag=0.1.0 --set logLevel=debug",
+            "workflows/hello-image.json": str(hello(tmp_path)),
+        },
+    )
+    reader.follow(TUTORIALS / "operator.md", timeout_s=500)
