@@ -156,8 +156,9 @@ exec {sys.executable} -m flowsched "$@"
         path.chmod(0o755)
 
     def _script(self, todo: Sequence[Block]) -> str:
-        """One script; a service that it starts accepts connections before the next block."""
+        """One script; a service that it starts is ready before the next line."""
         lines = ["set -eo pipefail", "exec 2>&1"]
+        ready = f"until curl -sf -o /dev/null http://127.0.0.1:{self.port}/readyz; do sleep 0.2; done"
         for number, block in enumerate(todo):
             lines.append(f"echo; echo '{_MARK}{number}'")
             text = self._replaced.sub(lambda found: self.replaced[found[0]], block.text)
@@ -165,11 +166,9 @@ exec {sys.executable} -m flowsched "$@"
                 mark = f"END_OF_FILE_{number}"
                 lines += [f"cat > '{block.title}' <<'{mark}'", text.rstrip("\n"), mark]
                 continue
-            lines.append(text)
-            if re.search(r"^flowsched serve.*&\s*(#.*)?$", text, re.MULTILINE):
-                lines.append(
-                    f"until (exec 3<>/dev/tcp/127.0.0.1/{self.port}) 2>/dev/null; do sleep 0.1; done"
-                )
+            lines.append(
+                re.sub(r"^(flowsched serve.*&[ \t]*(?:#.*)?)$", rf"\1\n{ready}", text, flags=re.MULTILINE)
+            )
         return "\n".join(lines) + "\n"
 
     def _typed(self, script: str, timeout_s: float) -> tuple[int, str]:
