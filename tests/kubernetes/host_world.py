@@ -59,8 +59,10 @@ class Host:
         """An NFS mount has carried so many bytes."""
         _write(self.root / "proc" / "1" / "mountstats", _MOUNT.format(read=read, wrote=wrote))
 
-    def pod(self, uid: str, read: int, wrote: int, cpu_ms: int = 0, driver: str = "systemd") -> None:
-        """A pod's control group has moved so many bytes."""
+    def pod(
+        self, uid: str, read: int, wrote: int, cpu_ms: int = 0, driver: str = "systemd", memory: int = 0
+    ) -> None:
+        """A pod's control group has moved so many bytes, and holds so much memory beside 5 MB of files."""
         if driver == "systemd":
             above = self.cgroup / "kubepods.slice" / "kubepods-burstable.slice"
             folder = above / f"kubepods-burstable-pod{uid.replace('-', '_')}.slice"
@@ -72,6 +74,7 @@ class Host:
             f"7:0 rbytes=5 wbytes=5 rios=1 wios=1 dbytes=0 dios=0\n"
             f"{self.device} rbytes={read} wbytes={wrote} rios=8 wios=9 dbytes=0 dios=0\n",
         )
+        _write(folder / "memory.stat", f"anon {memory}\nfile 5000000\nkernel 9\nshmem 0\n")
         _write(folder / "cpu.stat", f"usage_usec {cpu_ms * 1000}\nuser_usec 1\nsystem_usec 2\n")
 
 

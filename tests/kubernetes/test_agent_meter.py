@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,23 @@ def test_a_pod_that_was_there_before_the_agent_is_told_once(host: Host, tmp_path
         assert told["pods"] == expected
 
 
+def test_the_most_memory_that_was_seen_of_a_pod_is_kept(host: Host, tmp_path: Path) -> None:
+    """300 MB at the second measurement, 20 when it is asked; the cache of files does not count. A pod that is gone is forgotten."""
+    meter = Meter(tmp_path, host.root)
+    for memory in (100_000_000, 300_000_000, 50_000_000):
+        host.pod(ONE, 1, 2, memory=memory)
+        meter.measure((0, 0), 5_000)
+    host.pod(ONE, 1, 2, memory=20_000_000)
+    assert meter.used(ONE)["max_rss_bytes"] == 300_000_000
+    host.pod(TWO, 1, 2, memory=7)
+    assert meter.used(TWO)["max_rss_bytes"] == 7
+    assert kernel.held_memory_bytes("anon 5\nfile 70\nshmem 30\n") == 35
+    assert kernel.held_memory_bytes("") == 0
+    shutil.rmtree(host.cgroup / "kubepods.slice")
+    meter.measure((0, 0), 5_000)
+    assert meter.used(ONE) == {}
+
+
 def test_where_control_groups_do_not_count_io_nobody_can_tell_whose_it_is(host: Host, tmp_path: Path) -> None:
     """The first version of control groups has no list of controllers at its root: the disk is told, pods are not."""
     (host.cgroup / "cgroup.controllers").unlink()
@@ -297,10 +315,11 @@ async def test_what_a_pod_has_used_comes_with_its_outputs(stack: AsyncExitStack,
     host = Host(tmp_path / "host", node.folder)
     served = await stack.enter_async_context(Served(node, host_root=host.root))
     uid = node.pod(ONE)
-    host.pod(uid, 5_000_000, 7_000_000, cpu_ms=1_250)
+    host.pod(uid, 5_000_000, 7_000_000, cpu_ms=1_250, memory=64_000_000)
     (node.work(uid) / "out").write_bytes(b"x")
     first = await served.outputs(uid, order(outputs=[writes("out")]))
     assert (first.json["disk_bytes"], first.json["cpu_ms"]) == (12_000_000, 1_250)
+    assert first.json["max_rss_bytes"] == 64_000_000
     host.pod(uid, 6_000_000, 7_000_000)
     again = await served.outputs(uid, order(outputs=[writes("out")]))
     assert again.json == first.json

@@ -209,10 +209,11 @@ def test_what_the_node_measured() -> None:
 
 def test_what_the_nodes_agent_measured() -> None:
     """It told the last step, which told it on; CPU time only where the node itself does not say it."""
-    out = ended("stage-out", 0, message={"outputs": [], "disk_bytes": 12_000_000, "cpu_ms": 1_250})
+    told = {"outputs": [], "disk_bytes": 12_000_000, "cpu_ms": 1_250, "max_rss_bytes": 77}
+    out = ended("stage-out", 0, message=told)
     end = final(pod("Succeeded", STAGED, out, ended("task", 0)))
     assert isinstance(end, PodEnded)
-    assert end.usage == Usage(cpu_ms=1_250, bytes_local=3, bytes_moved=4, disk_bytes=12_000_000)
+    assert end.usage == Usage(1_250, 77, bytes_local=3, bytes_moved=4, disk_bytes=12_000_000)
     usage = {"task": {"cpu_ms": 1500, "max_rss_bytes": 7}}
     said = {"annotations": {"flowsched.io/usage": json.dumps(usage)}}
     end = final(pod("Succeeded", STAGED, out, ended("task", 0), **said))

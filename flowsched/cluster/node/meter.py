@@ -56,6 +56,15 @@ def cpu_ms(cpu_stat: str) -> int:
     return 0
 
 
+def held_memory_bytes(memory_stat: str) -> int:
+    """Memory of a control group that the kernel cannot take back by itself, by its `memory.stat`; 0 where it does not say.
+
+    That is anonymous memory and shared memory, without the cache of files.
+    """
+    said = dict(line.partition(" ")[::2] for line in memory_stat.splitlines())
+    return _number(said.get("anon")) + _number(said.get("shmem"))
+
+
 def cards(route: str) -> tuple[str, ...]:
     """The network cards that the default routes lead over, by /proc/net/route: what pods' own links and bridges are put on."""
     ways = [line.split() for line in route.splitlines()]
@@ -237,6 +246,7 @@ class Meter:
     _before: _Reading | None = None
     _told: dict[str, int] = field(default_factory=dict)  #: uid -> bytes in all, as they were last told
     _folders: dict[str, Path] = field(default_factory=dict)
+    _peaks: dict[str, int] = field(default_factory=dict)  #: uid -> the most memory that was seen
 
     def measure(self, copied: Pair, over_ms: int) -> dict[str, Any] | None:
         """Measure the load since the last call; None the first time.
@@ -277,7 +287,10 @@ class Meter:
         }
 
     def used(self, uid: str) -> dict[str, int]:
-        """The usage of a pod so far: `disk_bytes` and `cpu_ms`; empty where its control group cannot be read."""
+        """The usage of a pod so far: `disk_bytes`, `cpu_ms` and `max_rss_bytes`; empty where its control group cannot be read.
+
+        The memory is the most that `measure` and this call have seen; a peak between two measurements is missed.
+        """
         disk, folder = disk_of(self.cache, self.host / "proc"), self._folder(uid)
         told: dict[str, int] = {}
         if folder is None:
@@ -287,6 +300,8 @@ class Meter:
             told["disk_bytes"] = pod_bytes(stat, disk.numbers)
         if cpu_ms:
             told["cpu_ms"] = cpu_ms
+        if memory := max(self._peaks.get(uid, 0), _held(folder)):
+            told["max_rss_bytes"] = memory
         return told
 
     def _cpu_ms(self, uid: str) -> int:
@@ -312,6 +327,7 @@ class Meter:
             stat = _text(folder / "io.stat")
             if stat is not None:
                 found[uid] = pod_bytes(stat, disk.numbers)
+        self._peaks = {uid: max(self._peaks.get(uid, 0), _held(self._folders[uid])) for uid in found}
         return found
 
     def _folder(self, uid: str) -> Path | None:
@@ -341,6 +357,10 @@ class Meter:
 
 def _since(before: Pair, now: Pair) -> Pair:
     return max(0, now[0] - before[0]), max(0, now[1] - before[1])
+
+
+def _held(folder: Path) -> int:
+    return held_memory_bytes(_text(folder / "memory.stat") or "")
 
 
 def _text(path: Path) -> str | None:

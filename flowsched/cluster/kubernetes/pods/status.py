@@ -228,7 +228,7 @@ class _Seen:
         used = [read_usage(said, name) for name in self.steps]
         return Usage(
             cpu_ms=sum(each.cpu_ms for each in used) or (told.cpu_ms if told else 0),
-            max_rss_bytes=max(each.max_rss_bytes for each in used),
+            max_rss_bytes=max(each.max_rss_bytes for each in used) or (told.max_rss_bytes if told else 0),
             bytes_local=staged.bytes_local,
             bytes_moved=staged.bytes_moved,
             disk_bytes=told.disk_bytes if told and told.disk_bytes is not None else -1,
