@@ -214,12 +214,21 @@ def introduce(console: Console, root: Path, kind: str, *, genomics: bool = True)
 
 def _next_steps(root: Path) -> tuple[str, ...]:
     first = "variant-calling.json" if VIRTUAL_NODES.has_genomics else "fan-out.json"
+    program = _program()
     return (
-        f"flowsched run {_short(share('workflows', first))}",
-        f"flowsched serve --root {root} --nodes {NODES} --cpu {CPU} --memory {MEMORY}   # then, beside it:",
-        "flowsched ls      flowsched show ID      flowsched explain ID      flowsched logs ID STAGE",
-        "flowsched demo --kill 3   # the same while the service is killed three times",
+        f"{program} run {_short(share('workflows', first))}",
+        f"{program} serve --root {root} --nodes {NODES} --cpu {CPU} --memory {MEMORY}   # then, beside it:",
+        f"{program} ls      {program} show NAME      {program} explain NAME      {program} top",
+        f"{program} demo --kill 3   # the same while the service is killed three times",
     )
+
+
+def _program() -> str:
+    """How this user starts flowsched: `make demo` puts it into a folder that no PATH names."""
+    found, own = shutil.which("flowsched"), Path(sys.argv[0])
+    if own.name != "flowsched" or (found is not None and Path(found).samefile(own)):
+        return "flowsched"
+    return str(_short(own.absolute()))
 
 
 def _short(path: Path) -> Path:

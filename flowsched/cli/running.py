@@ -190,16 +190,20 @@ async def run(
     *,
     endless: bool = False,
 ) -> int:
-    """`flowsched run`: on a server, or (with settings) on a service in this process.
+    """`flowsched run`: on a server, or (with settings) on a service in this process, or on the one that has its root already.
 
     `endless`: a stage that asks for what no node has waits until there is one.
     """
     named = source(path, replay)
+    there = None if settings is None else tokens.url_of(settings.root)
+    if settings is not None and there is not None:
+        say(f"{settings.root} belongs to the service at {there}: it runs there, on that service's nodes")
+        settings = None
     if settings is None:
         from flowsched.client.calls import DEFAULT_URL
 
         async with (
-            Client(given.server or DEFAULT_URL, given.token) as client,
+            Client(there or given.server or DEFAULT_URL, given.token) as client,
             handed_in(client, named, None) as found,
         ):
             accepted = await found.submit(client)
@@ -363,7 +367,8 @@ async def _failures(client: Client, view: WorkflowView, root: Path | None) -> in
             say(f"  | {line}")
     if number == 0:
         for reason in await client.explain(view.id):
-            say(f"{reason.stage}: {reason.message}")
+            if reason.message:
+                say(f"{reason.stage}: {reason.message}")
     return first
 
 

@@ -93,6 +93,8 @@ def _pairs(name: str, values: Mapping[str, Any]) -> Iterable[str]:
             yield f"{key} {format_cpu(value)}"
         elif key in ("memory", "disk") and isinstance(value, int):
             yield f"{key} {format_bytes(value)}"
+        elif key == "io" and isinstance(value, int):
+            yield f"{key} {format_bytes(value)}/s"
         else:
             yield f"{key} {value}"
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +15,35 @@ from tests.serving.processes import served
 from tests.serving.tutorials import FOLDER, OPTIONS, executed
 
 
+def test_run_goes_to_the_service_that_has_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those do who have started one: `serve`, and then `run`. It says so."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("FLOWSCHED_SERVER", raising=False)
+    document = tmp_path / "hello.json"
+    document.write_text(json.dumps({"name": "hello", "stages": [{"name": "a", "command": ["true"]}]}))
+    with served(tmp_path / "root", token=True) as service:
+        service.ready()
+        command = [sys.executable, "-m", "flowsched", "run", str(document), "--root", str(tmp_path / "root")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+        assert done.returncode == 0, done.stderr
+        assert f"{tmp_path}/root belongs to the service at {service.url}: it runs there" in done.stderr
+        token = (tmp_path / "root" / "token").read_text().strip()
+        (kept,) = service.get("/api/v1/workflows", token=token)["workflows"]
+        assert (kept["name"], kept["state"]) == ("hello", "SUCCEEDED")
+
+
 def shown(notebook: Any) -> list[list[tuple[str, str]]]:
     """Of each cell what it shows: texts as they are, of tables that there is one, of an error its words."""
     found = []
     for cell in notebook.cells:
-        outputs = []
+        outputs: list[tuple[str, str]] = []
         for output in cell.get("outputs", ()):
-            if output.output_type == "stream":
+            if output.output_type == "stream" and outputs and outputs[-1][0] == output.name:
+                outputs[-1] = (
+                    output.name,
+                    outputs[-1][1] + output.text,
+                )  # it comes in as many pieces as it likes
+            elif output.output_type == "stream":
                 outputs.append((output.name, output.text))
             elif output.output_type == "error":
                 outputs.append(("error", "\n".join(output.traceback)))

@@ -52,6 +52,16 @@ def gang(**more: Any) -> Json:
                 ("$.stages", "nothing", "an array of stages"),
             ],
         ),
+        (
+            {"name": "a", "gang": True, "roles": {}},
+            [
+                (
+                    "$",
+                    'a stage ("roles", "gang") in place of a workflow',
+                    'it in a list: {"name": …, "stages": [{…}]}',
+                )
+            ],
+        ),
         ({**one(), "nmae": 1}, [("$.nmae", 'the key "nmae"', "did you mean 'name'?")]),
         ({**one(), "tasks": []}, [("$.tasks", 'the key "tasks"', "stages")]),
         (document(), [("$.stages", "an array of 0", "at least one entry")]),

@@ -79,6 +79,11 @@ def size(number: int) -> str:
     return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{number} B"
 
 
+def rate(number: int) -> str:
+    """Bytes a second for people: `500.0 MiB/s`."""
+    return f"{size(number)}/s"
+
+
 def seconds(number: float) -> str:
     """A span for people: `0.4s`, `12s`, `3m05s`, `2h07m`, `3d04h`."""
     if number < 10:
@@ -506,7 +511,7 @@ def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None 
 
 def amounts(given: Mapping[str, int]) -> Text:
     """Resources of a queue: `cpu 2, memory 4.0 GiB`."""
-    shown = {"cpu": cores, "gpu": cores, "memory": size, "disk": size}
+    shown = {"cpu": cores, "gpu": cores, "memory": size, "disk": size, "io": rate}
     said = [f"{name} {shown.get(name, str)(number)}" for name, number in given.items()]
     return text(", ".join(said))
 

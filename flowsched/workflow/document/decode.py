@@ -329,6 +329,7 @@ def check_workflow(document: object, limits: Limits = DEFAULT) -> WorkflowSpec:
         InvalidDocument: It has faults; all of them are in it.
     """
     reader = Reader(limits)
+    _refuse_stage(reader, document)
     section = reader.section(document, "$", _WORKFLOW_KEYS)
     if section is None:
         raise InvalidDocument(reader.faults)
@@ -350,6 +351,22 @@ def check_workflow(document: object, limits: Limits = DEFAULT) -> WorkflowSpec:
     stages = link(drafts, reader)
     reader.finish()
     return WorkflowSpec(name, stages, queue or "default", priority or 0, labels, call, user)
+
+
+def _refuse_stage(reader: Reader, document: object) -> None:
+    """Say of a stage that stands alone that it is one, and nothing else.
+
+    Raises:
+        InvalidDocument: The document is a stage.
+    """
+    if isinstance(document, Mapping) and "stages" not in document:
+        found = [key for key in ("command", "roles", "gang", "scatter") if key in document]
+        if found:
+            keys = ", ".join(map(shown, found))
+            reader.fault(
+                "$", f"a stage ({keys}) in place of a workflow", 'it in a list: {"name": …, "stages": [{…}]}'
+            )
+            reader.finish()
 
 
 def _printable(section: Section, key: str, *, required: bool = False) -> str:
