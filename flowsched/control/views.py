@@ -260,9 +260,10 @@ _ASKED: Final = msgspec.json.Decoder(_Asked)
 def attempt_use_view(use: AttemptUseRow) -> AttemptUseView:
     """One try with what it asked for; of a run of another engine, its call is the stage, and the call's shard the index."""
     row, asked = use.row, _ASKED.decode(use.pod)
+    view = attempt_view(row)
     requested = {"cpu": asked.cpu_millicores, "memory": asked.memory_bytes, "gpu": asked.gpu_millis}
     return AttemptUseView(
-        **{name: getattr(attempt_view(row), name) for name in AttemptView.__struct_fields__},
+        **{name: getattr(view, name) for name in AttemptView.__struct_fields__},
         stage=use.call or use.stage,
         index=(use.shard or 0) if use.call else row.index,
         shard=(use.shard or 0) if use.call else asked.shard,
