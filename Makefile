@@ -14,7 +14,7 @@ TRACES ?=
 MINUTES ?= 5
 SEED ?= 1
 
-.PHONY: help demo demo-kubernetes test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-node promtool kube-test kube-faults spark-test images docs lock notebooks clients postgres ui browser format schema clean
+.PHONY: help demo demo-kubernetes test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-node promtool kube-test kube-faults spark-test images docs lock lower-bounds notebooks clients postgres ui browser format schema clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -30,7 +30,7 @@ $(STAMPS)/demo: pyproject.toml | $(VENV)/bin/python
 
 $(STAMPS)/test: pyproject.toml | $(VENV)/bin/python
 	@echo "installing flowsched and its test tools into $(VENV) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[genomics,kubernetes,mpi,notebook,objectstore,postgresql,test,wdl]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[genomics,kubernetes,mpi,notebook,objectstore,otel,postgresql,test,wdl]'
 	@mkdir -p $(STAMPS) && touch $@ $(STAMPS)/demo
 
 $(STAMPS)/docs: pyproject.toml | $(VENV)/bin/python
@@ -127,13 +127,17 @@ format: $(STAMPS)/test ## format the code
 	$(BIN)/ruff check --fix .
 
 LOCK := uv pip compile -q --generate-hashes --python-version 3.11 --python-platform linux --exclude-newer '7 days' --no-annotate --no-header
-lock: ## write deploy/requirements*.txt anew: what the image installs, by hash, nothing younger than a week (needs uv)
+lock: ## write deploy/requirements*.txt (the image, by hash) and constraints.txt (development) anew, nothing younger than a week (needs uv)
 	$(LOCK) pyproject.toml --extra kubernetes --extra objectstore --extra postgresql --extra wdl -o deploy/requirements.txt
 	echo hatchling | $(LOCK) - -o deploy/requirements-build.txt
+	uv pip compile -q --universal --python-version 3.11 --exclude-newer '7 days' --no-annotate --no-header --all-extras pyproject.toml -o constraints.txt
 
 docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(STAMPS)/docs ## the documentation as a site in build/site; a link that leads nowhere is a failure
 	$(BIN)/python -m mkdocs build --quiet --clean
+
+lower-bounds: ## the oldest dependencies that pyproject.toml allows, the size of the base install, the wheel alone (3 minutes)
+	PYTHON=$(PYTHON) sh tests/tools/check_install.sh
 
 schema: $(STAMPS)/test ## write the published JSON Schema anew
 	$(BIN)/python -m flowsched.workflow.document.schema

@@ -221,6 +221,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.control.leading.leader import Leader
     from flowsched.control.planning.plans import servers
     from flowsched.control.planning.wdl_path import folders
+    from flowsched.control.tracing import tracing
     from flowsched.store.database import Database
     from flowsched.store.workflows import Workflows
     from flowsched.store.writer import GroupWriter
@@ -239,7 +240,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
         reads = Workflows(database)
         history = History(reads, ALONE_POLL_S if settings.url.startswith("sqlite") else POLL_S)
         documents = Documents(reads)
-        async with GroupWriter(database, failpoint=failpoint) as writer:
+        async with tracing(reads) as traces, GroupWriter(database, failpoint=failpoint) as writer:
             leader = Leader(
                 database,
                 writer,
@@ -254,6 +255,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 clock=clock,
                 monotonic=elapsed_s,
                 failpoint=failpoint,
+                traces=traces,
             )
             leading.append(leader)
             writer.refusal = _full_disk(settings, database, executor, disk)

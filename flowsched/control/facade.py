@@ -153,8 +153,10 @@ class Facade(Protocol):
         """Profiles, plugins and snapshots."""
         ...
 
-    async def submit(self, raw: bytes, *, idempotency_key: str | None = None) -> SubmittedView:
-        """Decode, check and durably accept a workflow document."""
+    async def submit(
+        self, raw: bytes, *, idempotency_key: str | None = None, traceparent: str | None = None
+    ) -> SubmittedView:
+        """Decode, check and durably accept a workflow document. `traceparent`: the header of W3C Trace Context, if there is one."""
         ...
 
     async def list_workflows(

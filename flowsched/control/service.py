@@ -29,6 +29,7 @@ from flowsched.control.profiles import ProfileBook
 from flowsched.control.queues import check_tree, queue_row
 from flowsched.control.tes import TesService
 from flowsched.control.timeline import Columns, rows_of
+from flowsched.control.tracing import LABEL, is_header
 from flowsched.control.views import queue_views
 from flowsched.engine.explain import Explanation, explain, first_reason, stage_reason
 from flowsched.engine.recovery import untouched_state
@@ -218,7 +219,9 @@ class Service:
 
     # ------------------------------------------------------------------------------------------ workflows
 
-    async def submit(self, raw: bytes, *, idempotency_key: str | None = None) -> SubmittedView:
+    async def submit(
+        self, raw: bytes, *, idempotency_key: str | None = None, traceparent: str | None = None
+    ) -> SubmittedView:
         """Decode, check and durably accept a document; the same key with the same bytes gives the same workflow."""
         spec = await decode(raw)
         await allowed_paths.check(spec, self._refusal)
@@ -232,7 +235,7 @@ class Service:
                 name=spec.name,
                 queue=spec.queue,
                 priority=spec.priority,
-                labels=dict(spec.labels),
+                labels={**self._trace_label(traceparent), **spec.labels},
                 spec=raw,
                 stages=[(stage.name, stage.width, stage.members) for stage in spec.stages],
                 now_ms=self._clock(),
@@ -248,6 +251,12 @@ class Service:
             self._wake()
         url = f"/api/v1/workflows/{submitted.workflow_id}"
         return SubmittedView(id=submitted.workflow_id, created=submitted.created, url=url)
+
+    def _trace_label(self, traceparent: str | None) -> dict[str, str]:
+        """The label that keeps the parent of a workflow's span, where spans are made."""
+        if traceparent is None or self._leader.traces is None or not is_header(traceparent):
+            return {}
+        return {LABEL: traceparent}
 
     async def list_workflows(
         self,

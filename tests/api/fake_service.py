@@ -222,7 +222,9 @@ class FakeService:
 
     # -- the protocol
 
-    async def submit(self, raw: bytes, *, idempotency_key: str | None = None) -> SubmittedView:
+    async def submit(
+        self, raw: bytes, *, idempotency_key: str | None = None, traceparent: str | None = None
+    ) -> SubmittedView:
         self.submissions += 1
         self._fail()
         document = read_document(raw)

@@ -104,7 +104,9 @@ async def submit_workflow(call: Call[Query]) -> web.Response:
     limits = call.serving.limits
     key = idempotency_key(call.request)
     raw = await read_body(call.request, limits.body_bytes, limits)
-    submitted = await call.facade.submit(raw, idempotency_key=key)
+    submitted = await call.facade.submit(
+        raw, idempotency_key=key, traceparent=call.request.headers.get("traceparent")
+    )
     submitted = msgspec.structs.replace(submitted, url=f"{PREFIX}/workflows/{submitted.id}")
     response = answer(submitted, 202 if submitted.created else 200)
     response.headers["Location"] = submitted.url

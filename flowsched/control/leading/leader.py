@@ -18,6 +18,7 @@ from flowsched.control.leading.leadership import FIRST_PAUSE_S, Leadership
 from flowsched.control.leading.recover import Found, Leftovers, Reconciler, recover, runs_back
 from flowsched.control.leading.retention import Expiry
 from flowsched.control.metrics import Metrics, Standing
+from flowsched.control.tracing import Tracing
 from flowsched.engine.events import (
     BindingsSettled,
     EngineEvent,
@@ -31,6 +32,7 @@ from flowsched.engine.idle_book import HOUR_MS, KEPT_HOURS, Hour, IdleBook
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.state.work import WorkState
+from flowsched.engine.step import Step
 from flowsched.errors import (
     FlowschedError,
     LeadershipLost,
@@ -176,8 +178,10 @@ class Leader:
         clock: Callable[[], int],
         monotonic: Callable[[], float],
         failpoint: Failpoint,
+        traces: Tracing | None = None,
     ) -> None:
         self._database = database
+        self.traces = traces  #: spans of what its steps end; None = none are made
         self._writer = writer
         self._executor = executor
         self._history = history
@@ -309,7 +313,7 @@ class Leader:
             committed=self._history.committed,
             shrink=self.settings.shrink,
             idle=self.idle,
-            observed=self.metrics.stepped,
+            observed=self._observe,
         )
         intake = Intake(
             self._database, self._documents, dispatcher, last_seq=found.last_seq, clock=self._clock
@@ -332,6 +336,12 @@ class Leader:
                 group.create_task(keeping.run(), name="idle")
         finally:
             self.dispatcher = self.intake = None
+
+    def _observe(self, step: Step, seconds: float) -> None:
+        """A step is durable."""
+        self.metrics.stepped(step, seconds)
+        if self.traces is not None:
+            self.traces.stepped(step)
 
     def _expiry(self, dispatcher: Dispatcher) -> Expiry:
         settings, clock = self.settings, self.settings.retention_clock or self._clock

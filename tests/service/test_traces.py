@@ -1,0 +1,271 @@
+"""Spans of workflows and tasks, received by an OTLP collector that these tests are, from a service that really runs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from flowsched.control.tracing import Phase, is_header, phases, wanted
+from flowsched.engine.delta import TaskWrite
+from flowsched.workflow.run.states import TaskState
+
+PATIENCE_S = 120
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@dataclass
+class Collector:
+    """What was exported."""
+
+    url: str
+    spans: list[Span] = field(default_factory=list)
+    services: set[str] = field(default_factory=set)
+
+    def of(self, name: str) -> list[Span]:
+        return [span for span in list(self.spans) if span.name == name]
+
+    def below(self, span: Span) -> list[Span]:
+        """Its children, the earliest first."""
+        found = [each for each in self.spans if each.parent_span_id == span.span_id]
+        return sorted(found, key=lambda each: each.start_time_unix_nano)
+
+
+@contextmanager
+def collector() -> Iterator[Collector]:
+    """A collector on loopback."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers.get("Content-Encoding") == "gzip":
+                body = gzip.decompress(body)
+            request = ExportTraceServiceRequest.FromString(body)
+            for resource in request.resource_spans:
+                found.services |= {
+                    each.value.string_value
+                    for each in resource.resource.attributes
+                    if each.key == "service.name"
+                }
+                for scope in resource.scope_spans:
+                    found.spans.extend(scope.spans)
+            self.send_response(200 if self.path == "/v1/traces" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found = Collector(f"http://127.0.0.1:{server.server_address[1]}")
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@dataclass
+class Service:
+    """A service as a user starts it."""
+
+    url: str
+    token: str
+
+    def ask(self, path: str, body: object = None, **headers: str) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers |= {"Authorization": f"Bearer {self.token}"}
+        request = urllib.request.Request(f"{self.url}/api/v1{path}", data, headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def end_of(self, workflow: str) -> str:
+        """The state it ends in."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (state := self.ask(f"/workflows/{workflow}")["state"]) not in ("SUCCEEDED", "FAILED"):
+            assert time.monotonic() < deadline, state
+            time.sleep(0.1)
+        return str(state)
+
+
+@contextmanager
+def serving(root: Path, **environment: str) -> Iterator[Service]:
+    """`flowsched serve`, until the block ends; then it is told to stop, and must end well."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable,
+        "-m",
+        "flowsched",
+        "serve",
+        "--root",
+        str(root),
+        "--port",
+        str(port),
+        "--no-supervise",
+    ]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    log = root.with_suffix(".log")
+    with log.open("wb") as out:
+        running = subprocess.Popen(command, env=plain | environment, stdout=out, stderr=out)
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while b" ready " not in log.read_bytes():
+                assert running.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.1)
+            yield Service(f"http://127.0.0.1:{port}", (root / "token").read_text().strip())
+        finally:
+            running.send_signal(signal.SIGTERM)
+            assert running.wait(PATIENCE_S) == 0, log.read_text()
+
+
+def stage(name: str, *command: str, **more: object) -> dict[str, object]:
+    return {"name": name, "command": list(command), "resources": {"cpu": "100m", "memory": "16Mi"}, **more}
+
+
+def test_a_run_is_a_trace(tmp_path: Path) -> None:
+    """Below the span of the request that submitted it: the workflow, its tasks, and the phases of each, which fill it."""
+    good = stage("make", "sh", "-c", "sleep 0.2; echo 1", scatter={"count": 2})
+    bad = stage("fail", "sh", "-c", "exit 3", needs=["make"])
+    with collector() as received:
+        with serving(tmp_path / "root", OTEL_EXPORTER_OTLP_ENDPOINT=received.url) as service:
+            document = {"name": "traced", "stages": [good, bad]}
+            header = f"00-{TRACE}-{PARENT}-01"
+            workflow = service.ask("/workflows", document, traceparent=header)["id"]
+            own = service.ask("/workflows", {"name": "alone", "stages": [stage("only", "true")]})["id"]
+            assert (service.end_of(workflow), service.end_of(own)) == ("FAILED", "SUCCEEDED")
+        (root,) = received.of("traced")
+        (alone,) = received.of("alone")
+        made, (failed,) = received.of("make"), received.of("fail")
+        below = [received.below(task) for task in made]
+    assert received.services == {"flowsched"}
+    assert (root.trace_id.hex(), root.parent_span_id.hex()) == (TRACE, PARENT)
+    assert {span.trace_id.hex() for span in (*made, failed)} == {TRACE}
+    assert {span.parent_span_id for span in (*made, failed)} == {root.span_id}
+    assert alone.parent_span_id == b""
+    assert alone.trace_id != root.trace_id
+    assert root.status.code == failed.status.code == Status.STATUS_CODE_ERROR
+    assert [task.status.code for task in made] == [Status.STATUS_CODE_UNSET] * 2
+    for task, parts in zip(made, below, strict=True):
+        names = [part.name for part in parts]
+        assert "running" in names
+        assert names == [name for name in ("queued", "staging-in", "starting", "running") if name in names]
+        running = parts[names.index("running")]
+        assert running.end_time_unix_nano - running.start_time_unix_nano >= 150_000_000
+        assert parts[0].start_time_unix_nano == task.start_time_unix_nano
+        assert parts[-1].end_time_unix_nano == task.end_time_unix_nano
+        for before, after in pairwise(parts):
+            assert before.end_time_unix_nano == after.start_time_unix_nano
+        assert (
+            root.start_time_unix_nano
+            <= task.start_time_unix_nano
+            <= task.end_time_unix_nano
+            <= root.end_time_unix_nano
+        )
+    said = {each.key: each.value for each in failed.attributes}
+    assert said["flowsched.workflow.id"].string_value == workflow
+    assert said["process.exit.code"].int_value == 3
+    assert failed.status.message == "exit code 3"
+
+
+def test_a_collector_that_is_away_holds_nothing(tmp_path: Path) -> None:
+    """Work goes on, and the service stops when it is told to."""
+    with serving(tmp_path / "root", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9") as service:
+        workflow = service.ask("/workflows", {"name": "w", "stages": [stage("only", "true")]})["id"]
+        assert service.end_of(workflow) == "SUCCEEDED"
+
+
+def test_without_the_variable_nothing_is_loaded(tmp_path: Path) -> None:
+    """And the header of a request is not kept."""
+    with serving(tmp_path / "root", PYTHONPROFILEIMPORTTIME="1") as service:
+        document = {"name": "w", "stages": [stage("only", "true")]}
+        workflow = service.ask("/workflows", document, traceparent=f"00-{TRACE}-{PARENT}-01")["id"]
+        assert service.end_of(workflow) == "SUCCEEDED"
+        assert service.ask(f"/workflows/{workflow}")["labels"] == {}
+    imported = (tmp_path / "root.log").read_text()
+    assert "flowsched.control.tracing" in imported
+    assert "opentelemetry" not in imported
+
+
+@pytest.mark.parametrize(
+    ("environment", "on"),
+    [
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318/v1/traces"}, True),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_TRACES_EXPORTER": "none"}, False),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://c:4318/v1/metrics"}, False),
+    ],
+)
+def test_the_standard_variables_switch_it_on(environment: dict[str, str], on: bool) -> None:
+    """As the specification of OpenTelemetry has them."""
+    assert wanted(environment) is on
+
+
+@pytest.mark.parametrize(
+    ("header", "good"),
+    [
+        (f"00-{TRACE}-{PARENT}-01", True),
+        (f"00-{TRACE}-{PARENT}-00", True),
+        (f"cc-{TRACE}-{PARENT}-01-more", True),
+        (f"ff-{TRACE}-{PARENT}-01", False),
+        (f"00-{'0' * 32}-{PARENT}-01", False),
+        (f"00-{TRACE}-{'0' * 16}-01", False),
+        (f"00-{TRACE.upper()}-{PARENT}-01", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_a_header_that_is_none_is_no_parent(header: str | None, good: bool) -> None:
+    """As W3C Trace Context has it: lower case, no zeros, never version ff."""
+    assert is_header(header) is good
+
+
+def task(**changed: Any) -> TaskWrite:
+    """A task that waited 1 s, was staged for 2 s, started for 3 s and ran for 4 s."""
+    row = TaskWrite(
+        "w", 0, 0, int(TaskState.SUCCEEDED), 1, "n", 0, 3, "", 0, 1_000, 2_000, 4_000, 7_000, 11_000, 0, 0
+    )  # fmt: skip
+    return row._replace(**changed)
+
+
+def test_phases_follow_one_another() -> None:
+    """Those that a task did not have are left out; times that go back count as none."""
+    whole = [
+        Phase("queued", 1_000, 2_000),
+        Phase("staging-in", 2_000, 4_000),
+        Phase("starting", 4_000, 7_000),
+        Phase("running", 7_000, 11_000),
+    ]
+    assert phases(task()) == whole
+    assert phases(task(), 10_000) == [
+        *whole[:3],
+        Phase("running", 7_000, 10_000),
+        Phase("staging-out", 10_000, 11_000),
+    ]
+    assert phases(task(staging_ms=None))[0] == Phase("queued", 1_000, 4_000)
+    assert phases(task(staging_ms=None, bound_ms=None, started_ms=None)) == [Phase("queued", 1_000, 11_000)]
+    assert phases(task(started_ms=3_900))[-1] == Phase("running", 4_000, 11_000)
+    assert phases(task(ready_ms=None)) == []
