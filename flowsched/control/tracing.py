@@ -46,6 +46,8 @@ _HEADER: Final = re.compile(
 _MOST: Final = 200_000
 #: Rows whose spans are made in one go, in a thread.
 _SLICE: Final = 500
+#: How long the end of a process waits for the last spans to be made.
+_LAST_S: Final = 5.0
 #: Workflows whose names are remembered.
 _KNOWN: Final = 10_000
 _NS: Final = 1_000_000
@@ -137,10 +139,10 @@ class Tracing:
     Args:
         reads: Names, labels and times of workflows come from their rows.
         provider: The spans' exporter; of a batch processor, so that no span waits for the network.
-        ids: What the provider takes ids from.
+        ids: Where the provider finds the ids of workflows' spans.
     """
 
-    def __init__(self, reads: Workflows, provider: TracerProvider, ids: SpanIds) -> None:
+    def __init__(self, reads: Workflows, provider: TracerProvider, ids: NextIds) -> None:
         self._reads = reads
         self._provider = provider
         self._ids = ids
@@ -148,6 +150,7 @@ class Tracing:
         self._waiting = _Waiting()
         self._news = asyncio.Event()
         self._known: dict[str, _Known] = {}
+        self._finishing = False
         self.dropped = 0  #: rows that found no room
 
     def stepped(self, step: Step) -> None:
@@ -167,11 +170,19 @@ class Tracing:
         self._news.set()
 
     async def run(self) -> None:
-        """Make spans for ever."""
-        while True:
+        """Make spans until `finish`, then of what is left."""
+        while not self._finishing or self._waiting.tasks or self._waiting.workflows:
             await self._news.wait()
             self._news.clear()
-            await self.once()
+            try:
+                await self.once()
+            except Exception:
+                log.exception("spans of tasks that ended were not made")
+
+    def finish(self) -> None:
+        """Let `run` end."""
+        self._finishing = True
+        self._news.set()
 
     async def once(self) -> None:
         """Make spans of all that waits."""
@@ -246,9 +257,9 @@ class Tracing:
             of = known.get(row.workflow)
             if of is None or not of.parent.sampled or row.ended_ms is None:
                 continue
-            self._ids.next = of.parent.trace, of.parent.own
+            self._ids.ids = of.parent.trace, of.parent.own
             span = self._span(of.parent, of.parent.span, of.row.name, of.row.created_ms)
-            self._ids.next = None
+            self._ids.ids = None
             span.set_attributes(
                 {
                     "flowsched.workflow.id": row.workflow,
@@ -311,19 +322,11 @@ def _end(span: Span, end_ms: int, error: str = "") -> None:
 # ---- from the environment ----
 
 
-class SpanIds:
-    """Ids of spans: the next one as it was told, others at random. One thread at a time uses it."""
+@dataclass(slots=True)
+class NextIds:
+    """The ids of the next span, (trace, span); None = at random. One thread at a time makes spans."""
 
-    def __init__(self) -> None:
-        self.next: tuple[int, int] | None = None
-
-    def generate_trace_id(self) -> int:
-        """Of a span without a parent."""
-        return self.next[0] if self.next is not None else int.from_bytes(os.urandom(16), "big") or 1
-
-    def generate_span_id(self) -> int:
-        """Of any span."""
-        return self.next[1] if self.next is not None else int.from_bytes(os.urandom(8), "big") or 1
+    ids: tuple[int, int] | None = None
 
 
 def wanted(environment: Mapping[str, str]) -> bool:
@@ -335,7 +338,7 @@ def wanted(environment: Mapping[str, str]) -> bool:
     return any(environment.get(f"OTEL_EXPORTER_OTLP_{name}") for name in ("ENDPOINT", "TRACES_ENDPOINT"))
 
 
-def _provider(ids: SpanIds, environment: Mapping[str, str]) -> TracerProvider:
+def _provider(told: NextIds, environment: Mapping[str, str]) -> TracerProvider:
     """A provider as the environment configures it.
 
     Raises:
@@ -345,12 +348,20 @@ def _provider(ids: SpanIds, environment: Mapping[str, str]) -> TracerProvider:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+
+    class _Ids(RandomIdGenerator):
+        def generate_trace_id(self) -> int:
+            return told.ids[0] if told.ids is not None else super().generate_trace_id()
+
+        def generate_span_id(self) -> int:
+            return told.ids[1] if told.ids is not None else super().generate_span_id()
 
     named = environment.get("OTEL_SERVICE_NAME") or "service.name=" in environment.get(
         "OTEL_RESOURCE_ATTRIBUTES", ""
     )
     about: dict[str, Any] = {"service.version": VERSION} | ({} if named else {"service.name": "flowsched"})
-    provider = TracerProvider(resource=Resource.create(about), id_generator=ids)  # type: ignore[arg-type]
+    provider = TracerProvider(resource=Resource.create(about), id_generator=_Ids())
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider
 
@@ -364,7 +375,7 @@ async def tracing(
     if not wanted(environment):
         yield None
         return
-    ids = SpanIds()
+    ids = NextIds()
     try:
         provider = await asyncio.to_thread(_provider, ids, environment)
     except ImportError as error:
@@ -379,7 +390,8 @@ async def tracing(
     try:
         yield made
     finally:
+        made.finish()
+        await asyncio.wait({task}, timeout=_LAST_S)  # not broken off at once: what it holds is nowhere else
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await made.once()
         await asyncio.to_thread(made.close)
