@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from flowsched.cluster.kubernetes.agent.agent import FOLLOW_LOGS_S
 from flowsched.cluster.kubernetes.agent.logs import Reader
+from flowsched.cluster.kubernetes.objects.names import pod_name
 from tests.kubernetes.agent_world import Node, Reply, Served, order, until
 
 UID = "0f1e2d3c-0000-4000-8000-000000000001"
@@ -285,6 +286,26 @@ async def test_logs_of_a_pod_that_is_deleted_by_others(tmp_path: Path, rotated: 
         named = await node.call("GET", "/v1/logs", params={"name": "fs-wf-s-0-1", "container": "task"})
         assert named.body == whole
         assert node.agent.logs.holds(UID) == set()
+
+
+async def test_logs_of_a_task_without_stage_in(tmp_path: Path) -> None:
+    """The agent finds the task's pod by itself, and its log by the engine's name, from which the pod's name was made."""
+    place = Node(tmp_path / "n")
+    name = pod_name("fs-w1-Align-0-1")
+    assert name != "fs-w1-Align-0-1"
+    async with Served(place) as node:
+        logs = place.folder / "logs"
+        task = Container(logs / f"flowsched_{name}_{UID}" / "task")
+        other = Container(logs / "flowsched_db-0_0f1e2d3c-0000-4000-8000-000000000002" / "db")
+        task.write("stdout", "last words")
+        other.write("stdout", "not ours")
+        await until(lambda: node.agent.logs.holds(UID) == {"task"})
+        shutil.rmtree(task.folder.parent)
+        shutil.rmtree(other.folder.parent)
+        await until(lambda: (place.folder / "state" / "logs" / UID).exists())
+        named = await node.call("GET", "/v1/logs", params={"name": "fs-w1-Align-0-1", "container": "task"})
+        assert named.body == b"last words\n"
+        assert os.listdir(place.folder / "state" / "logs") == [UID]
 
 
 async def test_files_that_were_rotated_away_are_let_go(tmp_path: Path) -> None:

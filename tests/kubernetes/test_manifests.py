@@ -125,6 +125,21 @@ def test_a_step_is_told_what_it_may_do() -> None:
         assert order.expires_ms == 1_700_000_000_000
 
 
+def test_a_task_without_files_has_its_own_container_alone() -> None:
+    """A kubelet starts no stage-in then. It makes TMPDIR itself, with the volume's rights."""
+    manifest = w.written(w.task())
+    spec = manifest["spec"]
+    assert [each["name"] for each in spec["initContainers"] + spec["containers"]] == ["task"]
+    assert {"name": "work", "mountPath": "/flowsched/work/tmp", "subPath": "tmp"} in spec["containers"][0][
+        "volumeMounts"
+    ]
+    assert w.started(manifest, "task", {})[0]["TMPDIR"] == "/flowsched/work/tmp"
+    reads = w.written(w.task(inputs=(InputFile("reads", ("s3://a",)),)))
+    assert not any("subPath" in mount for mount in w.container(reads, "task")["volumeMounts"])
+    small = w.task(cpu_millicores=1000, memory_bytes=64 << 20)
+    assert classes(w.written(small, extras=Extras(limits=Resources(cpu_millicores=1000)))) == (True,)
+
+
 def test_success_follows_stage_out() -> None:
     """Where there are outputs a native sidecar stays until they are published, and has the time for it."""
     spec = w.written(w.task(outputs=(OutputFile("bam", "a.bam", "flowsched:x"),)))["spec"]
@@ -137,7 +152,7 @@ def test_success_follows_stage_out() -> None:
 
 def test_an_installation_without_agents() -> None:
     """Stage-in fetches by itself, and says so by an address that is empty."""
-    env, _ = w.started(w.written(w.task(), replace(w.SETTINGS, agent_port=0)), "stage-in", {})
+    env, _ = w.started(w.written(w.task(outputs=OUT), replace(w.SETTINGS, agent_port=0)), "stage-in", {})
     assert env["FLOWSCHED_AGENT"] == ""
 
 
@@ -217,7 +232,7 @@ def test_gpus(
 ) -> None:
     """Whole devices are a plugin's; a part of one, or a device without plugin, is known by its number; no device is void."""
     manifest = w.written(
-        w.task(gpu_millis=millis, gpu_ids=ids), replace(w.SETTINGS, gpu=GpuSettings(**changes))
+        w.task(gpu_millis=millis, gpu_ids=ids, outputs=OUT), replace(w.SETTINGS, gpu=GpuSettings(**changes))
     )
     task = w.container(manifest, "task")
     env, _ = w.started(manifest, "task", {})
@@ -310,9 +325,11 @@ def classes(manifest: dict[str, Any]) -> tuple[bool, ...]:
 def test_limits_like_requests_make_a_pod_guaranteed() -> None:
     """In every container, also the steps; a sidecar only where the installation gives it something."""
     whole = w.task(cpu_millicores=2000)
-    assert classes(w.written(whole, extras=w.LIMITED)) == (True, True)
-    assert classes(w.written(whole)) == (False, False)
-    assert classes(w.written(structs.replace(whole, memory_limit_bytes=2 * w.GIB), extras=w.LIMITED)) == (
+    assert classes(w.written(whole, extras=w.LIMITED)) == (True,)
+    reads = structs.replace(whole, inputs=(InputFile("reads", ("s3://a",)),))
+    assert classes(w.written(reads, extras=w.LIMITED)) == (True, True)
+    assert classes(w.written(reads)) == (False, False)
+    assert classes(w.written(structs.replace(reads, memory_limit_bytes=2 * w.GIB), extras=w.LIMITED)) == (
         False,
         False,
     )
@@ -341,7 +358,7 @@ def test_disk_devices_and_limits() -> None:
         Resources(disk_bytes=5 * w.GIB, extended={"example.org/fpga": 2, "example.org/none": 0}),
         Resources(cpu_millicores=4000),
     )
-    manifest = w.written(w.task(memory_bytes=1 << 20, memory_limit_bytes=3 << 20), extras=extras)
+    manifest = w.written(w.task(memory_bytes=1 << 20, memory_limit_bytes=3 << 20, outputs=OUT), extras=extras)
     assert w.container(manifest, "task")["resources"] == {
         "requests": {
             "cpu": "1500m",

@@ -227,6 +227,8 @@ class ProcessPod:
             resolve=self._shop.resolve,
             mounted=mounted,
         )
+        for mount in container.volume_mounts:  # as a kubelet makes a subPath that is not there
+            (ground.folders[mount.name] / mount.sub_path).mkdir(parents=True, exist_ok=True)
         said = env.environment(container, ground)
         argv = env.command(container, said, _entry_point(self._shop.entry_points, container))
         if not argv:
@@ -292,7 +294,14 @@ def _cwd(container: Container, ground: env.Ground, folder: Path) -> Path:
 def _is_mounted(container: Container, pod: Pod) -> bool:
     """Whether a container's command looks for its volumes at their paths: then it gets a view of its own."""
     claims = {volume.name for volume in pod.spec.volumes if volume.persistent_volume_claim is not None}
-    asked = any(mount.sub_path or mount.name in claims for mount in container.volume_mounts)
+    whole = {
+        mount.name: mount.mount_path.rstrip("/") for mount in container.volume_mounts if not mount.sub_path
+    }
+    asked = any(
+        mount.name in claims
+        or (mount.sub_path and mount.mount_path != f"{whole.get(mount.name)}/{mount.sub_path}")
+        for mount in container.volume_mounts
+    )
     return asked and sys.platform == "linux" and os.geteuid() == 0
 
 
@@ -303,8 +312,6 @@ def _in_view(
     mounts = []
     for mount in container.volume_mounts:
         source = ground.folders[mount.name] / mount.sub_path
-        if not source.exists():  # as a kubelet does
-            source.mkdir(parents=True)
         mounts.append([str(source), mount.mount_path.rstrip("/") or "/", mount.read_only])
     asked = container.working_dir
     inside = env.relocated(asked, container, ground) != asked

@@ -26,6 +26,7 @@ import structlog
 
 from flowsched.cluster.kubernetes.agent.ledger import is_uid
 from flowsched.cluster.kubernetes.agent.log_files import HeldLogs, LogFile, LogFiles, Rotated
+from flowsched.cluster.kubernetes.objects.names import pod_name
 from flowsched.cluster.local.runner.records import sync, write_record
 
 #: Raw bytes that are decoded at a time; there is a mark behind each, so a follower reads no more than this twice.
@@ -36,6 +37,8 @@ _HEAD: Final = 40
 _REMEMBERED: Final = 4096
 #: A compressed file is kept decoded up to this size while it is read in pieces.
 _UNZIPPED: Final = 32 << 20
+#: The names of all tasks' pods begin so.
+_TASKS: Final = "fs-"
 #: Tries, when files are rotated under the reader's hands.
 _TRIES: Final = 5
 
@@ -372,7 +375,7 @@ class Logs:
             uid: Of the pod.
             name: The engine's name of it.
         """
-        pod = None if uid in self._followed else self._find(uid)
+        pod = self._followed[uid][0] if uid in self._followed else self._find(uid)
         if pod is not None:
             self._held.refresh(self._live / pod.folder)
             self._followed[uid] = (pod, name)
@@ -382,7 +385,8 @@ class Logs:
         return self._held.held(self._live / self._followed[uid][0].folder) if uid in self._followed else set()
 
     def refresh(self) -> None:
-        """Open what followed pods have begun to write. Keep the logs of those that the kubelet has removed."""
+        """Open what the tasks' pods have begun to write. Keep the logs of those that the kubelet has removed."""
+        self._discover()
         for uid, (pod, name) in list(self._followed.items()):
             folder = self._live / pod.folder
             if self._held.refresh(folder):
@@ -395,6 +399,19 @@ class Logs:
             del self._followed[uid]
             self._held.drop(folder)
 
+    def _discover(self) -> None:
+        """Follow the tasks that have no stage-in to tell of them. The engine's name of such a pod is not known here."""
+        try:
+            names = os.listdir(self._live)
+        except FileNotFoundError:
+            return
+        for name in names:
+            parts = name.split("_")
+            if len(parts) != 3 or not parts[1].startswith(_TASKS) or not is_uid(parts[2]):
+                continue
+            if parts[2] not in self._followed and parts[2] not in self._kept:
+                self._followed[parts[2]] = (PodId(*parts), parts[1])
+
     # --- logs that are kept ----------------------------------------------------------------------------------
 
     def read_named(
@@ -404,10 +421,10 @@ class Logs:
         if not _LABEL.fullmatch(container) or stream not in STREAMS:
             raise BadName(f"no container's stream is called {container[:80]!r}/{stream[:80]!r}")
         for uid, kept in list(self._kept.items()):
-            if kept.name == name:
+            if kept.name in (name, pod_name(name)):
                 return self._read_kept(uid, kept, f"{container}.{stream}", offset, limit)
         for pod, followed in list(self._followed.values()):
-            if followed == name:
+            if followed in (name, pod_name(name)):
                 return self.read(pod, container, stream, offset, limit)
         return Piece(offset, b""), False
 

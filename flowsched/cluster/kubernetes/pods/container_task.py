@@ -183,6 +183,14 @@ def as_step(pod: Pod, step: Step) -> Pod:
     return structs.replace(pod, command=step.command, image=step.image, env={**pod.env, **step.env})
 
 
+def needs_stage_in(pod: Pod) -> bool:
+    """Whether the pod needs a stage-in container, which lays out inputs, folders of outputs and a gang's hostfile.
+
+    Without it a kubelet starts one container less, and the task starts about a second earlier.
+    """
+    return bool(pod.inputs or pod.outputs) or pod.gang is not None or pod.container is not None
+
+
 def needs_stage_out(pod: Pod) -> bool:
     """Whether the pod needs a stage-out container, which runs until the task has ended."""
     container = pod.container

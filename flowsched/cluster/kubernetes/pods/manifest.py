@@ -1,9 +1,9 @@
 """Manifests of our own pods: values to bytes, refused if no cluster would take them; user text never becomes structure. Pure.
 
-A task is one pod: `stage-in` lays out its inputs, the user's container runs as `task`, and, where there are outputs, the native
-sidecar `stage-out` stays until the task has ended, publishes them, and tells the result. A container task of several steps has
-a container for each (`container_task`), and its files at paths of their own (`container_paths`). All of it meets the Pod
-Security Standard `restricted`. Bodies of other calls (bind, delete, tombstones, a gang's Service) are in
+A task is one pod. `stage-in` lays out its inputs, where it has files. The user's container runs as `task`. Where there are
+outputs, the native sidecar `stage-out` stays until the task has ended, publishes them, and tells the result. A container task
+of several steps has a container for each (`container_task`), and its files at paths of their own (`container_paths`). All of it
+meets the Pod Security Standard `restricted`. Bodies of other calls (bind, delete, tombstones, a gang's Service) are in
 `request_bodies`, `pod_api` and `gang_objects`.
 """
 
@@ -29,11 +29,13 @@ from flowsched.cluster.kubernetes.objects.release import (
     extras_of,
 )
 from flowsched.cluster.kubernetes.pods.container_task import (
+    TEMPORARY,
     TaskEnvironment,
     addressed,
     as_step,
     command_of,
     files_variables,
+    needs_stage_in,
     needs_stage_out,
     step_environment,
     step_names,
@@ -85,7 +87,7 @@ def asked(pod: Pod, settings: ReleaseSettings, extras: Extras) -> Ask:
         limits["cpu"] = cpu(max(cpu_limit, pod.cpu_millicores))
     guaranteed = (
         all(requests[name] == limits.get(name) for name in ("cpu", "memory"))
-        and memory_limit >= STEP_MEMORY_BYTES
+        and (memory_limit >= STEP_MEMORY_BYTES or not needs_stage_in(pod))
         and (not needs_stage_out(pod) or _sidecar_asks(settings) or settings.pod_level_resources)
     )
     claims = tuple((f"gpu-{place.number}", place.claim) for place in places_of(pod, settings))
@@ -452,7 +454,9 @@ def _tolerations(settings: ReleaseSettings, extras: Extras) -> list[Toleration]:
 
 
 def _steps(pod: Pod, settings: ReleaseSettings, extras: Extras, ask: Ask, layout: Layout) -> list[Json]:
-    """Our own containers, in the order in which they begin."""
+    """Our own containers, in the order in which they begin; none where there is nothing to lay out."""
+    if not needs_stage_in(pod):
+        return []
     env = step_environment(pod, settings, extras, layout)
     files = pod.container is not None
     stage_in = _step(
@@ -535,6 +539,8 @@ def _task(pod: Pod, settings: ReleaseSettings, image: str, told: TaskEnvironment
     mounts = _mounts(settings, shared_read_only=False, inputs_read_only=True)
     if _needs_shared_memory(pod):
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    if not needs_stage_in(pod):  # the kubelet makes TMPDIR then, with the rights of the volume
+        mounts.append({"name": "work", "mountPath": f"{WORK}/{TEMPORARY}", "subPath": TEMPORARY})
     task: Json = {
         "name": TASK,
         "image": image,
