@@ -140,7 +140,8 @@ lower-bounds: ## the oldest dependencies that pyproject.toml allows, the size of
 	PYTHON=$(PYTHON) sh tests/tools/check_install.sh
 
 schema: $(STAMPS)/test ## write the published JSON Schema anew
-	$(BIN)/python -m flowsched.workflow.document.schema
+	@mkdir -p build
+	$(BIN)/python -m flowsched.workflow.document.schema > build/schema.json && mv build/schema.json flowsched/workflow/workflow.schema.json
 
 clean: ## remove what tests and tools left behind
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist

@@ -77,6 +77,8 @@ class Settings:
         container_network: Which network the containers get: `host`, `none`, or one that their engine knows by name.
         token: Bearer token of the API; None = none is asked for (loopback only).
         keep_days: Workflows that ended longer ago are removed with their logs and data; 0 = never.
+        cache_content: How the cache of results knows files of this machine: `time` = by size and time of change, `hash` = by
+            their content, which is read once for each size and time.
         max_live_tasks, max_live_bytes: What all workflows that have not ended may have together: tasks, and bytes of
             documents (a quantity). What is beyond is refused.
         take_over: Use a database that was used with another cluster (root): that one is gone for good.
@@ -112,6 +114,7 @@ class Settings:
     container_network: str = "host"
     token: str | None = None
     keep_days: float = 30.0
+    cache_content: str = "time"
     max_live_tasks: int = 10_000_000
     max_live_bytes: str = "128Mi"
     take_over: bool = False
@@ -185,6 +188,8 @@ def check(settings: Settings) -> None:
         )
     if settings.images not in IMAGES:
         raise ConfigurationError(f"--images is {' or '.join(IMAGES)}, not {settings.images!r}")
+    if settings.cache_content not in ("time", "hash"):
+        raise ConfigurationError(f"--cache-content is time or hash, not {settings.cache_content!r}")
     if settings.containers not in CHOICES:
         raise ConfigurationError(
             f"--containers is {', '.join(CHOICES[:-1])} or {CHOICES[-1]}, not {settings.containers!r}"
@@ -289,6 +294,7 @@ def _term_settings(settings: Settings, clock: Callable[[], int]) -> TermSettings
         retention_clock=lambda: min(clock(), now_ms()),  # the earlier one: it removes less
         piece_bytes=parse_piece_size(settings.piece_size),
         shrink=FreedMemory().give_back_soon,
+        cache_by_content=settings.cache_content == "hash",
     )
 
 

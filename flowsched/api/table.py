@@ -12,6 +12,7 @@ from flowsched.api.routes import PREFIX, Answer, Body, Policy, Query, Route
 from flowsched.workflow.formats.tes.task import Task
 from flowsched.workflow.views import (
     AttemptPage,
+    CacheView,
     EventView,
     ExplanationView,
     IdleReportView,
@@ -123,6 +124,11 @@ _WORKFLOWS: Final[tuple[Route[Any], ...]] = (
     Route(
         "GET", f"{_ONE}/tasks", workflows.list_tasks, Policy.READ, "List tasks, by stage and index",
         workflows.TasksQuery, _ok("One page.", TaskPage), tag="tasks",
+    ),
+    Route(
+        "GET", f"{_ONE}/cache", workflows.list_cache, Policy.READ,
+        "See whose results its tasks took from the cache, and why the others ran", Query,
+        _ok("By stage; shards that found the same are together.", list[CacheView]),
     ),
     Route(
         "GET", f"{_ONE}/timeline", workflows.get_timeline, Policy.READ,

@@ -373,6 +373,13 @@ async def _wrote_nothing(client: Client, task: TaskView, ident: str, stream: str
         )
         say(f"{name} is {task.state} and has written nothing to {stream} ({other})")
         return DONE
+    if task.reason.startswith("CACHED "):
+        workflow, stage, shard = task.reason.removeprefix("CACHED ").split("/")
+        complain(
+            f"{name} has not run: it took the result of {workflow}, stage {stage}, shard {shard}; "
+            f"`flowsched show {workflow} --tasks` lists that run's tasks"
+        )
+        return FAILED
     told = [each.message for each in await client.explain(ident, task.stage) if each.state == task.state]
     complain(f"{name} has not run: it is {task.state}" + "".join(f"; {why}" for why in told[:1]))
     return FAILED

@@ -64,6 +64,17 @@ async def explain(client: Client, ident: str, stage: str | None, index: int | No
     output.many(found, form, lambda views: render.explain_panel(views, datetime.now(UTC)))
 
 
+async def cache(client: Client, ident: str, form: Form) -> None:
+    """`flowsched cache`."""
+    found = await client.cache(ident)
+    if not found and form is Form.TABLE:
+        output.hint(
+            "nothing was looked up: no stage says `cache: true`, and it resumes no run (`flowsched run --resume`)"
+        )
+        return
+    output.many(found, form, render.cache_table)
+
+
 async def nodes(client: Client, form: Form) -> None:
     """`flowsched nodes`."""
     output.many(await client.nodes(), form, render.node_table)

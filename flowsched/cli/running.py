@@ -7,7 +7,7 @@ import re
 import secrets
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,14 +16,14 @@ import msgspec
 
 from flowsched import tokens
 from flowsched.app import attempt_folder
-from flowsched.cli import fetching, following, used_images
+from flowsched.cli import fetching, following, naming, used_images
 from flowsched.cli.context import DONE, INTERRUPTED, Options, data_folder, say
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client, Run
 from flowsched.client.documents import resolved_bytes
 from flowsched.client.positions import with_lines
-from flowsched.errors import ConfigurationError, InUse, InvalidDocument, InvalidRequest
+from flowsched.errors import ConfigurationError, Conflict, InUse, InvalidDocument, InvalidRequest
 from flowsched.workflow.views import OutputView, StageView, TaskView, WorkflowView
 
 if TYPE_CHECKING:
@@ -130,14 +130,14 @@ class HandedIn:
     replay: Replay | None = None
     document: Document | None = None
 
-    async def submit(self, client: Client, key: str | None = None) -> Run:
+    async def submit(self, client: Client, key: str | None = None, resume: str | None = None) -> Run:
         """Hand it in.
 
         Raises:
             InvalidDocument: With the lines of its faults, where a user wrote it.
         """
         with nullcontext() if self.document is None else self.document.faults_by_line():
-            return await client.submit(self.raw, idempotency_key=key)
+            return await client.submit(self.raw, idempotency_key=key, resume=resume)
 
 
 def source(path: str, replay: ReplayOptions | None) -> Document | Loaded:
@@ -180,6 +180,23 @@ async def submit(
         return code
 
 
+async def resubmit(given: Options, workflow: str, path: str, form: Form) -> int:
+    """`flowsched retry --changed`: a new run that takes the results of another."""
+    from flowsched.client.calls import DEFAULT_URL
+
+    raw = document(path)
+    async with Client(given.server or DEFAULT_URL, given.token) as client:
+        base = await naming.find(client, workflow)
+        with raw.faults_by_line():
+            accepted = await client.submit(raw.raw, resume=base)
+        output.one({"id": accepted.id, "resumes": base}, form, lambda: accepted.id)
+        if form is Form.TABLE:
+            output.hint(
+                f"`flowsched watch {accepted.id}` follows it; `flowsched cache {accepted.id}` says what it takes"
+            )
+        return DONE
+
+
 async def run(
     given: Options,
     path: str,
@@ -189,10 +206,12 @@ async def run(
     replay: ReplayOptions | None = None,
     *,
     endless: bool = False,
+    resume: str | None = None,
 ) -> int:
     """`flowsched run`: on a server, or (with settings) on a service in this process, or on the one that has its root already.
 
-    `endless`: a stage that asks for what no node has waits until there is one.
+    `endless`: a stage that asks for what no node has waits until there is one. `resume`: the run whose results are taken; "" = the
+    newest ended one of the same name.
     """
     named = source(path, replay)
     there = None if settings is None else tokens.url_of(settings.root)
@@ -206,7 +225,7 @@ async def run(
             Client(there or given.server or DEFAULT_URL, given.token) as client,
             handed_in(client, named, None) as found,
         ):
-            accepted = await found.submit(client)
+            accepted = await found.submit(client, resume=await _resumed(client, found.raw, resume))
             say(f"submitted {accepted.id}")
             try:
                 code = await following.watch(client, accepted.id, endless=endless)
@@ -216,7 +235,7 @@ async def run(
                 await result(client, accepted.id, form, own=None, results=results, replay=found.replay)
             return code
     async with _embedded(settings) as client, handed_in(client, named, settings.root) as found:
-        accepted = await found.submit(client)
+        accepted = await found.submit(client, resume=await _resumed(client, found.raw, resume))
         try:
             code = await following.watch_own(client, accepted.id, endless=endless)
         except following.NeverStarts as never:
@@ -224,6 +243,34 @@ async def run(
         if code != INTERRUPTED:
             await result(client, accepted.id, form, own=settings.root, results=results, replay=found.replay)
         return code
+
+
+async def _resumed(client: Client, raw: bytes, resume: str | None) -> str | None:
+    """The id of the run to resume.
+
+    Raises:
+        NotFound: There is none.
+        Conflict: It still goes on.
+    """
+    if resume is None:
+        return None
+    if resume:
+        return await naming.find(client, resume)
+    try:
+        name = json.loads(raw)["name"]
+    except (ValueError, KeyError, TypeError):
+        return None  # the service says what is wrong with the document
+    async with aclosing(client.list(name=name, page=20)) as views:
+        async for view in views:
+            if view.ended_at is None:
+                raise Conflict(
+                    f"{view.id}, the newest run of {name!r}, is {view.state}: wait for its end, or "
+                    f"`flowsched cancel {view.id}` first; or name another: --resume-from RUN"
+                )
+            say(f"resumes {view.id} ({view.state}, {view.created_at:%Y-%m-%d %H:%M})")
+            return view.id
+    say(f"there is no earlier run of {name!r} here: all of it runs")
+    return None
 
 
 @asynccontextmanager

@@ -20,6 +20,7 @@ from flowsched.errors import FlowschedError
 from flowsched.workflow import html
 from flowsched.workflow.views import (
     AttemptUseView,
+    CacheView,
     EventView,
     ExplanationView,
     NodeView,
@@ -35,6 +36,7 @@ T = TypeVar("T")
 _CLOSE_S: Final = 5.0
 #: The class has a method called `list`.
 Stages: TypeAlias = list[StageView]
+CacheFound: TypeAlias = list[CacheView]
 Explanations: TypeAlias = list[ExplanationView]
 Nodes: TypeAlias = list[NodeView]
 Queues: TypeAlias = list[QueueView]
@@ -109,10 +111,14 @@ class SyncClient:
         self._end()
 
     def submit(
-        self, workflow: Workflow | Mapping[str, Any] | bytes | Path, *, idempotency_key: str | None = None
+        self,
+        workflow: Workflow | Mapping[str, Any] | bytes | Path,
+        *,
+        idempotency_key: str | None = None,
+        resume: str | None = None,
     ) -> SyncRun:
-        """Hand in a workflow. When this returns it is durably accepted."""
-        run = self._do(self._client.submit(workflow, idempotency_key=idempotency_key))
+        """Hand in a workflow. When this returns it is durably accepted. See `Client.submit`."""
+        run = self._do(self._client.submit(workflow, idempotency_key=idempotency_key, resume=resume))
         return SyncRun(run.id, run.created, self)
 
     def wait(self, workflow: str, timeout: float | None = None, *, check: bool = False) -> WorkflowView:
@@ -138,6 +144,10 @@ class SyncClient:
     def stages(self, workflow: str) -> Stages:
         """All stages of a workflow."""
         return self._do(self._client.stages(workflow))
+
+    def cache(self, workflow: str) -> CacheFound:
+        """Whose results its tasks took from the cache, and why the others ran."""
+        return self._do(self._client.cache(workflow))
 
     def tasks(
         self, workflow: str, *, stage: str | None = None, state: str | None = None

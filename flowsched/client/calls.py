@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from flowsched.client.building import Workflow
-from flowsched.client.documents import read
+from flowsched.client.documents import read, resuming
 from flowsched.client.outputs import read_output, save_output
 from flowsched.client.positions import with_lines
 from flowsched.client.session import Session, decoded
@@ -29,6 +29,7 @@ from flowsched.workflow.run.states import RunState
 from flowsched.workflow.views import (
     AttemptPage,
     AttemptUseView,
+    CacheView,
     EventView,
     ExplanationView,
     IdleReportView,
@@ -117,6 +118,7 @@ POLL_S: Final = 1.0
 
 #: The class has a method called `list`, so the builtin is named here.
 Stages: TypeAlias = list[StageView]
+CacheFound: TypeAlias = list[CacheView]
 Explanations: TypeAlias = list[ExplanationView]
 Queues: TypeAlias = list[QueueView]
 Nodes: TypeAlias = list[NodeView]
@@ -160,7 +162,11 @@ class Client:
         await self._session.close()
 
     async def submit(
-        self, workflow: Workflow | Mapping[str, Any] | bytes | Path, *, idempotency_key: str | None = None
+        self,
+        workflow: Workflow | Mapping[str, Any] | bytes | Path,
+        *,
+        idempotency_key: str | None = None,
+        resume: str | None = None,
     ) -> Run:
         """Hand in a workflow. When this returns it is durably accepted.
 
@@ -171,6 +177,7 @@ class Client:
             workflow: Built in Python, JSON values, JSON text, or a file; the relative input URIs of a file are
                 resolved against its folder.
             idempotency_key: 1 to 255 printable ASCII characters.
+            resume: Id of an ended workflow: tasks that are the same as there are not run again.
 
         Raises:
             InvalidDocument: With every fault of the document; of a file, with their lines.
@@ -178,6 +185,8 @@ class Client:
             Unavailable: No answer in spite of retries.
         """
         raw = await _raw(workflow)
+        if resume is not None:
+            raw = resuming(raw, resume)
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         try:
             content, _ = await self._session.request("POST", _WORKFLOWS, body=raw, headers=headers)
@@ -225,6 +234,10 @@ class Client:
     async def stages(self, workflow: str) -> Stages:
         """All stages of a workflow."""
         return Views(await self._get(f"{_path(workflow)}/stages", Stages))
+
+    async def cache(self, workflow: str) -> CacheFound:
+        """Whose results its tasks took from the cache, and why the others ran."""
+        return await self._get(f"{_path(workflow)}/cache", CacheFound)
 
     async def tasks(
         self, workflow: str, *, stage: str | None = None, state: str | None = None, page: int = 1000

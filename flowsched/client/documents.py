@@ -36,6 +36,17 @@ def resolved_bytes(raw: bytes, folder: Path) -> bytes:
     return raw if found is document else json.dumps(found, ensure_ascii=False).encode()
 
 
+def resuming(raw: bytes, workflow: str) -> bytes:
+    """A document that resumes another workflow. What is not a JSON object is left to the service to refuse."""
+    try:
+        document = json.loads(raw, object_pairs_hook=_object)
+    except (ValueError, RecursionError):
+        return raw
+    if not isinstance(document, dict):
+        return raw
+    return json.dumps({**document, "resume": workflow}, ensure_ascii=False).encode()
+
+
 def resolve_uris(document: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
     """Make relative input URIs (`data/x.fa`, `file:data/x.fa`) absolute, as `file:///folder/data/x.fa`.
 

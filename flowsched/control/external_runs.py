@@ -34,6 +34,7 @@ from flowsched.workflow.returned import added
 from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.run.states import ReportedState, RunState, TaskState, reported_state
 from flowsched.workflow.views import (
+    CacheView,
     EventView,
     ExplanationView,
     IdleReportView,
@@ -334,6 +335,14 @@ class RunService(Service):
                 return TaskPage(tasks=found, next_page_token=str(place))
             found.append(view)
         return TaskPage(tasks=found)
+
+    async def cache(self, workflow: str) -> list[CacheView]:
+        """Its look-ups; of a run nothing: its engine keeps a cache of its own."""
+        try:
+            return await super().cache(workflow)
+        except NotFound:
+            await self._find(workflow)
+        return []
 
     async def timeline(
         self, workflow: str, *, limit: int = 10_000, page_token: str | None = None

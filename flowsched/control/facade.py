@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from flowsched.workflow.views import (
     AttemptPage,
+    CacheView,
     EventView,
     ExplanationView,
     IdleReportView,
@@ -199,6 +200,10 @@ class Facade(Protocol):
         page_token: str | None = None,
     ) -> TaskPage:
         """Its tasks, also those that were never touched (PENDING or QUEUED)."""
+        ...
+
+    async def cache(self, workflow: str) -> list[CacheView]:
+        """Whose results its shards took, and why the others ran."""
         ...
 
     async def timeline(

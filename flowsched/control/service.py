@@ -39,6 +39,7 @@ from flowsched.engine.transaction import task_row
 from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable, no_such
 from flowsched.executor.protocol import Executor
 from flowsched.store.accounting import Accounting
+from flowsched.store.cache_keys import CacheKeys
 from flowsched.store.database import Database
 from flowsched.store.lease import Lease
 from flowsched.store.requests import Submission
@@ -53,6 +54,7 @@ from flowsched.workflow.run.states import ReportedState, RunState, TaskState
 from flowsched.workflow.spec import StageSpec, WorkflowSpec
 from flowsched.workflow.views import (
     AttemptPage,
+    CacheView,
     EventView,
     ExplanationView,
     NodeView,
@@ -191,6 +193,7 @@ class Service:
         self._whereabouts = Whereabouts(database, clock)
         self._database = database
         self._reads = Workflows(database)
+        self._cache_keys = CacheKeys(database)
         self._queues = Queues(database)
         self._accounting = Accounting(database)
         self._writer = writer
@@ -225,6 +228,8 @@ class Service:
         """Decode, check and durably accept a document; the same key with the same bytes gives the same workflow."""
         spec = await decode(raw)
         await allowed_paths.check(spec, self._refusal)
+        if spec.resume:
+            await self._check_resume(spec.resume)
         body_hash = hashlib.sha256(raw).hexdigest()
         spec, raw = await with_rank(spec, raw, self.plans)
         ident = self._new_id()
@@ -325,6 +330,21 @@ class Service:
         rows = await self._reads.stages(workflow)
         live = await self._live_stages(workflow)
         return await aside(len(rows) * views.STAGE_BYTES, views.stage_views, rows, spec, live)
+
+    async def cache(self, workflow: str) -> list[CacheView]:
+        """Whose results its shards took, and why the others ran."""
+        spec = await self._documents.spec(workflow)
+        rows = await self._cache_keys.found(workflow)
+        return await aside(len(rows) * views.STAGE_BYTES, views.cache_views, rows, spec)
+
+    async def _check_resume(self, workflow: str) -> None:
+        """Refuse to resume what is not there, or goes on."""
+        row = await self._reads.get(workflow)
+        if not RunState(row.state).terminal:
+            raise Conflict(
+                f"{workflow} ({row.name}) is {row.state} and cannot be resumed: wait for its end, or cancel it "
+                f"(`flowsched cancel {workflow}`)"
+            )
 
     async def _live_stages(self, workflow: str) -> dict[int, views.LiveStage]:
         """What memory knows of the stages of a workflow that lives here and have not ended, some at a time.

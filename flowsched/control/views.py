@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares, guarantee
 from flowsched.scheduling.reasons import quantity
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.store.accounting import UsageSum
+from flowsched.store.cache_keys import Found
 from flowsched.store.rows import AttemptRow, AttemptUseRow, StageRow, StoredEvent, WorkflowRow
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.resources import format_duration, parse_duration
@@ -34,6 +36,7 @@ from flowsched.workflow.spec import Resources, RoleSpec, StageSpec, WorkflowSpec
 from flowsched.workflow.views import (
     AttemptUseView,
     AttemptView,
+    CacheView,
     ChoiceView,
     EventView,
     ExplanationView,
@@ -147,6 +150,7 @@ def stage_view(row: StageRow, spec: WorkflowSpec, graph: StageGraph, live: LiveS
         needs=[spec.stages[edge.parent].name for edge in graph.edges_in[row.stage]],
         counts=counts,
         returned=added([totals]),
+        cached=totals.get("cached", 0),
         started_at=moment(row.started_ms),
         ended_at=moment(row.ended_ms),
         queued_seconds=totals.get("queued_ms", 0) / 1000,
@@ -158,6 +162,24 @@ def stage_view(row: StageRow, spec: WorkflowSpec, graph: StageGraph, live: LiveS
         gpu_hours=totals.get("gpu_ms", 0) / HOUR_MS,
         memory_gib_hours=totals.get("memory_gib_ms", 0) / HOUR_MS,
     )
+
+
+#: The number at the end of "w1/align/3".
+_SHARD: Final = re.compile(r"(?<=/)?/\d+(?=$| )")
+
+
+def cache_views(rows: Sequence[Found], spec: WorkflowSpec) -> list[CacheView]:
+    """What look-ups found, alike ones together. A name of another shard loses its number: "w1/align/3" is "w1/align"."""
+    found: dict[tuple[int, str, str], list[int]] = {}
+    for row in rows:
+        why = _SHARD.sub("", row.why)
+        found.setdefault((row.stage, why if row.source else "", "" if row.source else why), []).append(
+            row.shard
+        )
+    return [
+        CacheView(stage=spec.stages[stage].name, shards=len(shards), first=shards[0], source=source, why=why)
+        for (stage, source, why), shards in found.items()
+    ]
 
 
 def task_view(row: TaskWrite, stage: StageSpec) -> TaskView:

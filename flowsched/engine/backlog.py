@@ -96,6 +96,8 @@ def collect(state: EngineState, now: int, look: Look | None = None) -> Backlog:
         if _again(state, backlog, run, stage, now, look):
             continue
         queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
+        if stage.looked_up is not None:
+            queued = queued[stage.looked_up[queued // stage.members]]
         all_of_it = stage.holds_only("not_before", 0)
         if not all_of_it:
             held = stage.not_before[queued] > now

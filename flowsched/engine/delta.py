@@ -106,6 +106,20 @@ class OutputWrite(NamedTuple):
     attempt: int
 
 
+class CacheKeyWrite(NamedTuple):
+    """The cache key of a shard (`engine.memoization`), and what the look-up by it found."""
+
+    workflow: str
+    stage: int
+    shard: int
+    key: str  #: empty: the shard has none, because an input cannot be identified
+    place: str  #: the same for the same shard of the same stage in all runs of a workflow
+    parts: str  #: JSON of what the key was made of
+    source: str  #: the workflow that wrote the outputs it took; empty = it ran
+    why: str  #: "w1/align/3" whose result it took; or why it ran
+    at_ms: int
+
+
 class ReplicaWrite(NamedTuple):
     """A dataset is (or is no longer) on a node."""
 
@@ -147,6 +161,7 @@ class Delta:
     workflows: list[WorkflowWrite] = field(default_factory=list)
     outputs: list[OutputWrite] = field(default_factory=list)
     replicas: list[ReplicaWrite] = field(default_factory=list)
+    cache_keys: list[CacheKeyWrite] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
     commands_done: list[int] = field(default_factory=list)
     bindings: list[BindingWrite] = field(default_factory=list)
@@ -164,6 +179,7 @@ class Delta:
                 self.workflows,
                 self.outputs,
                 self.replicas,
+                self.cache_keys,
                 self.events,
                 self.commands_done,
                 self.bindings,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from flowsched.engine.memoization import ShardLookup
 from flowsched.executor.protocol import ClusterEvent, Pod
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import Queue
@@ -105,6 +106,15 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class LookedUp:
+    """What the cache of results has for ready shards of a stage."""
+
+    workflow: str
+    stage: int
+    shards: tuple[ShardLookup, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Nothing but the time: look again at what waits for a moment."""
 
@@ -122,6 +132,7 @@ EngineEvent = (
     | NodeDrained
     | Stored
     | Ended
+    | LookedUp
     | Tick
     | ClusterEvent
 )

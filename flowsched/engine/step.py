@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from flowsched.engine.admission import place
-from flowsched.engine.data.cache_values import forget_readers, note_ended
+from flowsched.engine.data.cache_values import forget_readers, note_anew, note_ended
 from flowsched.engine.data.staging import order_transfers
-from flowsched.engine.delta import Delta
+from flowsched.engine.delta import CacheKeyWrite, Delta
 from flowsched.engine.events import (
     Accepted,
     BindingsSettled,
@@ -22,6 +24,7 @@ from flowsched.engine.events import (
     Command,
     Ended,
     EngineEvent,
+    LookedUp,
     NodeDrained,
     ProfileChanged,
     QueueChanged,
@@ -32,6 +35,7 @@ from flowsched.engine.events import (
     Tick,
 )
 from flowsched.engine.evictions import change_drain
+from flowsched.engine.memoization import Hit, waiting_shards
 from flowsched.engine.recovery import none_later, reclaim
 from flowsched.engine.reports import report
 from flowsched.engine.state import EngineState
@@ -41,6 +45,7 @@ from flowsched.executor.nodes import LoadMeasured
 from flowsched.executor.protocol import Drop, Pod, PodHeld, PodStarted, Transfer, TransferDone
 from flowsched.scheduling.explain.recording import Tape
 from flowsched.statement import Statement
+from flowsched.workflow.run.run import StageRun, WorkflowRun
 
 
 @dataclass(slots=True)
@@ -55,6 +60,7 @@ class Step:
         releases: Names of pods to take away, once committed.
         drops: Copies to delete, once committed and before any of `transfers` starts.
         transfers: Copies to start.
+        lookups: (workflow, stage) with shards to be looked up in the cache of results.
         ended: Workflows that are terminal now; forgotten by `keep`.
         wake_ms: When to step again although nothing happens; None = no need.
         now: The moment of the step.
@@ -69,6 +75,7 @@ class Step:
     releases: list[str] = field(default_factory=list)
     drops: list[Drop] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
+    lookups: list[tuple[str, int]] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     foreign_ended: list[str] = field(default_factory=list)
     wake_ms: int | None = None
@@ -141,6 +148,7 @@ def step(
         releases=recorder.releases,
         drops=recorder.drops,
         transfers=transfers,
+        lookups=list(recorder.lookups),
         ended=result.ended,
         foreign_ended=recorder.foreign_ended,
         wake_ms=recorder.wake_ms,
@@ -204,10 +212,68 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:
                 note_ended(state, workflow, spec)
         case BindingsSettled(uids):
             recorder.delta.bindings_done.extend(uids)
+        case LookedUp():
+            _looked_up(recorder, event)
         case Tick():
             return
         case _:
             report(recorder, event)
+
+
+def _looked_up(recorder: Recorder, event: LookedUp) -> None:
+    """Take the results that there are; the other shards are offered to the scheduler."""
+    state = recorder.state
+    run = state.work.runs.get(event.workflow)
+    stage = None if run is None else run.stages[event.stage]
+    if run is None or stage is None or stage.looked_up is None or run.state.terminal:
+        return
+    ready = set(waiting_shards(stage).tolist())
+    advance, answered, took = recorder.advance(run), [], False
+    for found in event.shards:
+        if found.shard not in ready:
+            continue  # it was cancelled, or waits for other inputs now
+        answered.append(found.shard)
+        hit = next((each for each in found.hits if _is_there(state, run, stage, each)), None)
+        why = found.why
+        if hit is not None:
+            why, took = hit.name, True
+            advance.reuse(stage, found.shard, hit.outputs, hit.name)
+        elif found.hits:
+            why = f"{found.hits[0].name} is the same, but no node has its outputs any more"
+        recorder.delta.cache_keys.append(
+            CacheKeyWrite(
+                run.id,
+                stage.number,
+                found.shard,
+                found.key,
+                found.place,
+                found.parts,
+                "" if hit is None else hit.source,
+                why,
+                recorder.now,
+            )
+        )
+    advance.look_up_done(stage, np.array(answered, dtype=np.int64))
+    if took and state.cluster.catalogue.shelves is not None:
+        note_anew(state, run)
+
+
+def _is_there(state: EngineState, run: WorkflowRun, stage: StageRun, hit: Hit) -> bool:
+    """Whether a result can be taken: what no stage of this run reads must be on some node. What a stage reads, and no node has any
+    more, is made again when that stage runs.
+    """
+    catalogue = state.cluster.catalogue
+    read = {
+        spec.output
+        for edge in run.graph.edges_out[stage.number]
+        for spec in run.stages[edge.child].spec.inputs
+        if spec.stage == stage.spec.name
+    }
+    for name, uri, _, value in hit.outputs:
+        dataset = catalogue.find(uri)
+        if name not in read and value is None and (dataset is None or not catalogue.nodes_of(dataset)):
+            return False
+    return True
 
 
 def _rank(recorder: Recorder, workflow: str, rank_ms: int) -> None:

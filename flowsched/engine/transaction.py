@@ -23,6 +23,7 @@ from flowsched.engine.delta import (
     TaskWrite,
     WorkflowWrite,
 )
+from flowsched.engine.memoization import is_memoized, waiting_shards
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import pod_name
 from flowsched.executor.foreign import Bind, Evict
@@ -69,6 +70,8 @@ class Recorder:
     foreign_ended: list[str] = field(default_factory=list)
     releases: list[str] = field(default_factory=list)
     drops: list[Drop] = field(default_factory=list)
+    #: (workflow, stage) with shards that are ready and have not been looked up in the cache of results.
+    lookups: dict[tuple[str, int], None] = field(default_factory=dict)
     wake_ms: int | None = None
     #: What caches with a limit may drop, as this step looks at them; None = not looked, or no cache has a limit.
     look: Look | None = None
@@ -160,6 +163,8 @@ class Recorder:
         pair = (run.id, stage.number)
         self.state.note_change(run, stage)
         if stage.counts[TaskState.QUEUED] > 0 and not run.state.terminal:
+            if self.state.policy.memoizing and is_memoized(run.spec, stage.spec):
+                self._ask_cache(run, stage)
             if pair not in self.state.work.ready:
                 self.statement.include(self.state.work.ready, pair)
                 if stage.spec.gang or stage.spec.policies:
@@ -168,6 +173,13 @@ class Recorder:
         elif pair in self.state.work.ready:
             self.statement.exclude(self.state.work.ready, pair)
             self.statement.exclude(self.state.work.impatient, pair)
+
+    def _ask_cache(self, run: WorkflowRun, stage: StageRun) -> None:
+        """Have ready shards looked up. They are not offered before the answer (`LookedUp`)."""
+        if stage.looked_up is None:
+            stage.looked_up = np.zeros(stage.spec.width, dtype=np.bool_)
+        if not stage.looked_up.all() and len(waiting_shards(stage)):
+            self.lookups[run.id, stage.number] = None
 
     def intend(self, run: WorkflowRun, stage: StageRun, pod: Pod, encoded: bytes, choice: str) -> None:
         """A pod will be launched once this step is durable. `choice`: why on its node, as `engine.choices` writes it."""
@@ -294,5 +306,12 @@ def stage_row(run: WorkflowRun, stage: StageRun) -> StageWrite:
         started_ms=stage.started_ms,
         ended_ms=stage.ended_ms,
         reason=stage.reason,
-        totals=dict(zip(TOTALS, stage.totals.tolist(), strict=True)) | as_totals(stage.returned),
+        totals=_totals(stage),
     )
+
+
+def _totals(stage: StageRun) -> dict[str, int]:
+    totals = dict(zip(TOTALS, stage.totals.tolist(), strict=True)) | as_totals(stage.returned)
+    if not totals["cached"]:
+        del totals["cached"]
+    return totals

@@ -315,6 +315,21 @@ ClusterEvent = (
 
 
 @dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What identifies the content of a dataset from outside.
+
+    Args:
+        version: Equal versions of the same uri have equal content.
+        modified_ms: When it was last changed, wall clock; None = its store does not say.
+        by_content: The version is a digest of the content: equal versions of any uris have equal content.
+    """
+
+    version: str
+    modified_ms: int | None = None
+    by_content: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """A dataset that is being read. A reader that does not read `chunks` to its end closes it (`aclose`)."""
 
@@ -452,6 +467,19 @@ class Executor(ABC):
         """Close it. Running pods go on: a restarted service adopts them."""
 
     # ---- what an executor may have ----
+
+    async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
+        """What identifies the content of datasets from outside as they are now, or why it cannot be told, in words.
+
+        Args:
+            uris: Of inputs.
+            by_content: Read the files of this machine and digest them, instead of trusting their size and time.
+        """
+        return dict.fromkeys(uris, "this cluster cannot look at datasets outside")
+
+    async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
+        """The digests that images have now, of those that are known without a pull."""
+        return {}
 
     @property
     def binder(self) -> Binder | None:

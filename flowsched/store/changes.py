@@ -8,7 +8,15 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import select, text, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from flowsched.engine.delta import BindingWrite, Delta, EventRow, StageWrite, TaskWrite, WorkflowWrite
+from flowsched.engine.delta import (
+    BindingWrite,
+    CacheKeyWrite,
+    Delta,
+    EventRow,
+    StageWrite,
+    TaskWrite,
+    WorkflowWrite,
+)
 from flowsched.errors import CancelRequested, FlowschedError, LeadershipLost, StaleWrite
 from flowsched.store import tables
 from flowsched.store.bulk import Bulk, delete, encode, insert, select_among, tidy, update, upsert
@@ -78,6 +86,9 @@ class Changes:
             "outputs.attempt <= excluded.attempt",
         )
         self._replicas = upsert(kind, tables.replicas, ("uri", "node"), ("size_bytes",))
+        self._cache_keys = upsert(
+            kind, tables.cache_keys, ("workflow_id", "stage", "shard"), CacheKeyWrite._fields[3:]
+        )
         self._no_replicas = delete(kind, tables.replicas, ("uri", "node"))
         self._bindings = upsert(kind, tables.bindings, ("uid",), BindingWrite._fields[1:])
         self._no_bindings = delete(kind, tables.bindings, ("uid",))
@@ -249,6 +260,8 @@ class Changes:
         there = [(*key, r.size_bytes) for key, r in replicas.items() if r.present]
         await self._replicas.run(connection, there)
         await self._no_replicas.run(connection, [key for key, r in replicas.items() if not r.present])
+        keys = {(k.workflow, k.stage, k.shard): k for delta in deltas for k in delta.cache_keys}
+        await self._cache_keys.run(connection, tidy(list(keys.values()), 5, 7))
 
 
 def _refused(delta: Delta, cancelled: set[str]) -> CancelRequested | None:

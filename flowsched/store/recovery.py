@@ -196,7 +196,7 @@ async def remove_finished(
             await forget_sums(connection, before_ms)
             return Removed(0, 0)
         removed, more = 0, False
-        for table in (tables.tasks, tables.attempts, tables.outputs, tables.events):
+        for table in (tables.tasks, tables.attempts, tables.outputs, tables.events, tables.cache_keys):
             key = tuple_(*table.primary_key.columns)
             some = select(*table.primary_key.columns).where(table.c.workflow_id.in_(names)).limit(rows)
             count = (await connection.execute(delete(table).where(key.in_(some)))).rowcount

@@ -230,6 +230,27 @@ outputs: Final = Table(
     sqlite_with_rowid=False,
 )
 
+#: The cache keys of shards, and what the look-up of each found (see `engine.delta.CacheKeyWrite`). A result can be taken from a
+#: shard whose tasks have succeeded; the rows go with their workflow.
+cache_keys: Final = Table(
+    "cache_keys",
+    metadata,
+    Column("workflow_id", Text, nullable=False),
+    Column("stage", Integer, nullable=False),
+    Column("shard", Integer, nullable=False),
+    _text("key"),
+    _text("place"),
+    _json("parts"),
+    _text("source"),
+    _text("why"),
+    _number("at_ms"),
+    PrimaryKeyConstraint("workflow_id", "stage", "shard", name="pk_cache_keys"),
+    sqlite_with_rowid=False,
+)
+Index("ix_cache_keys_key", cache_keys.c.key)
+Index("ix_cache_keys_place", cache_keys.c.place, cache_keys.c.at_ms)
+Index("ix_cache_keys_source", cache_keys.c.source)
+
 replicas: Final = Table(
     "replicas",
     metadata,

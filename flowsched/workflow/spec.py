@@ -378,3 +378,4 @@ class WorkflowSpec:
     labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     call: Call | None = None
     user: str = ""  #: the user that submits it, as its queue tells users apart; empty = not named
+    resume: str = ""  #: id of the workflow whose results it takes up, for all of its stages; empty = none

@@ -121,6 +121,7 @@ class StageView(View, kw_only=True):
     needs: list[str] = []  #: names of the stages it waits for
     counts: dict[str, int] = {}
     returned: dict[str, int] = {}  #: as in `WorkflowView`
+    cached: int = 0  #: tasks that took the result of a task of another workflow
     started_at: datetime | None = None
     ended_at: datetime | None = None
     queued_seconds: float = 0.0  #: sums over its tasks
@@ -246,6 +247,16 @@ class SuggestionView(View, kw_only=True):
     to: int = 1
     unit: int = 1  #: of `was` and `to`: milli-CPU, bytes, ms, or a count
     message: str = ""
+
+
+class CacheView(View, kw_only=True):
+    """What the look-ups in the cache of results found, for shards of one stage that found the same."""
+
+    stage: str
+    shards: int  #: how many
+    first: int  #: the first of them
+    source: str = ""  #: whose results they took, as "w1/align"; empty: they ran
+    why: str = ""  #: why they ran
 
 
 class ExplanationView(View, kw_only=True):

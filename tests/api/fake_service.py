@@ -19,6 +19,7 @@ from flowsched.workflow.views import (
     AttemptPage,
     AttemptUseView,
     AttemptView,
+    CacheView,
     EventView,
     ExplanationView,
     IdleHourView,
@@ -283,6 +284,10 @@ class FakeService:
         start = int(asked["page_token"] or 0)
         stop = start + asked["limit"]
         return TaskPage(tasks=views[start:stop], next_page_token=str(stop) if stop < len(views) else None)
+
+    async def cache(self, workflow: str) -> list[CacheView]:
+        await self.workflow(workflow)
+        return [CacheView(stage="align", shards=3, first=0, source="w0/align")]
 
     async def timeline(self, workflow: str, **asked: Any) -> TimelineView:
         view = await self.workflow(workflow)

@@ -57,6 +57,23 @@ def test_a_workflow_runs_without_a_server(tmp_path: Path) -> None:
     assert (tmp_path / "flowsched" / "flowsched.db").exists()
 
 
+def test_a_run_resumes_the_one_before(tmp_path: Path) -> None:
+    """Killed processes, services and folders of before do not matter: the results of the first run are taken, and the stage whose
+    command has changed runs. Without an earlier run all of it runs.
+    """
+    out, said = start(SUM, tmp_path, "--resume", "-o", "json").communicate(timeout=200)
+    assert "there is no earlier run of 'sum' here: all of it runs" in said
+    assert [stage["cached"] for stage in json.loads(out)["stages"]] == [0, 0]
+    first = json.loads(out)["workflow"]["id"]
+    part, total = SUM["stages"]
+    changed = {**SUM, "stages": [part, {**total, "env": {"LEVEL": "2"}}]}
+    out, said = start(changed, tmp_path, "--resume", "-o", "json").communicate(timeout=200)
+    assert f"resumes {first} (SUCCEEDED" in said
+    found = json.loads(out)
+    assert [stage["cached"] for stage in found["stages"]] == [3, 0]
+    assert [output["value"].strip() for output in found["outputs"]] == ["103"]
+
+
 def test_a_run_says_which_images_it_ignored(tmp_path: Path) -> None:
     """Two stages name one image: it is told once. `show` says the same."""
     stages = [

@@ -20,6 +20,7 @@ from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
     ClusterEvent,
     ContainerReport,
+    Fingerprint,
     Known,
     NodeChanged,
     Opened,
@@ -34,6 +35,7 @@ from flowsched.executor.protocol import (
     TransferDone,
     TransferFailed,
     Usage,
+    UsedImage,
 )
 
 DEFAULT_RUNTIME_MS: Final = 1000
@@ -104,6 +106,8 @@ class FakeProcesses:
         self.sizes = dict(sizes or {})
         self.refuse = refuse
         self.replicas: dict[str, dict[str, int]] = {}  #: node -> uri -> bytes
+        self.versions: dict[str, Fingerprint | str] = {}  #: of datasets from outside
+        self.digests: dict[str, str] = {}  #: of images
         self.violations: list[str] = []
         self.launched: Counter[str] = Counter()  #: times a pod of the name came to be: 1 each, always
         self.moved_bytes: Counter[str] = Counter()
@@ -206,6 +210,14 @@ class FakeProcesses:
                 return Opened(size, False, _zeros(size))
         return None
 
+    async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
+        """What a test says; a dataset that it does not name was never changed."""
+        return {uri: self.versions.get(uri, Fingerprint("1", 0, by_content)) for uri in uris}
+
+    async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
+        """What a test says."""
+        return {name: self.digests[name] for name in names if name in self.digests}
+
     async def orphans(self) -> Sequence[str]:
         """None: a test knows what it launched."""
         return ()
@@ -300,7 +312,7 @@ class FakeProcesses:
             bytes_local=total - attempt.moved_bytes,
             bytes_moved=attempt.moved_bytes,
         )
-        report = _report(attempt, exit_code, reason, now)
+        report = _report(attempt, exit_code, reason, now, self.digests)
         self._finish(attempt, PodEnded(pod.name, now, exit_code, reason, message, outputs, usage, report))
 
     def _end_released(self, attempt: _Attempt) -> None:
@@ -426,9 +438,13 @@ class FakeProcesses:
             self._site.report(event)
 
 
-def _report(attempt: _Attempt, exit_code: int, reason: str, now_ms: int) -> ContainerReport | None:
-    """Of a container task: all its steps ended well, or the first did not."""
-    container, started = attempt.pod.container, attempt.started_ms
+def _report(
+    attempt: _Attempt, exit_code: int, reason: str, now_ms: int, digests: Mapping[str, str]
+) -> ContainerReport | None:
+    """Of a container task: all its steps ended well, or the first did not. Of other tasks the image, where its digest is known."""
+    container, started, image = attempt.pod.container, attempt.started_ms, attempt.pod.image
+    if container is None and image is not None and image in digests:
+        return ContainerReport(images=(UsedImage(image, digests[image]),))
     if container is None or started is None:
         return None
     if exit_code or reason:

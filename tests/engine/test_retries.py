@@ -146,6 +146,9 @@ def test_a_users_retry_starts_what_failed_or_was_skipped() -> None:
         "running_ms": 150,
         "bytes_local": 1000,
         "bytes_moved": 1000,
+        "core_ms": 150,
+        "gpu_ms": 0,
+        "memory_gib_ms": 38,
     }
     scene.end("fs-w-c-0-0")
     assert scene.state_of("w") == "SUCCEEDED: a SUCCEEDED, b SUCCEEDED, c SUCCEEDED"

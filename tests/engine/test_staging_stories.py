@@ -23,7 +23,7 @@ def reader(name: str = "a", uri: str = X, **more: Any) -> dict[str, Any]:
 
 def totals(scene: Scene, ident: str) -> dict[str, int]:
     names = ("queued_ms", "staging_ms", "running_ms", "bytes_local", "bytes_moved")
-    return dict(zip(names, scene.runs[ident].stages[0].totals.tolist(), strict=True))
+    return dict(zip(names, scene.runs[ident].stages[0].totals.tolist()[:5], strict=True))
 
 
 def test_staging_holds_no_cores() -> None:

@@ -42,6 +42,7 @@ STRANGERS = {
     ("POST", "/v1/transfers"): 401,
     ("GET", "/v1/datasets"): 401,
     ("DELETE", "/v1/datasets"): 401,
+    ("POST", "/v1/fingerprints"): 401,
     ("GET", "/v1/logs"): 401,
     ("POST", "/v1/logs/keep"): 401,
     ("DELETE", "/v1/logs"): 401,
@@ -87,6 +88,16 @@ async def test_no_spelling_of_a_path_gets_past_the_key(node: Served, path: str) 
     reply = await node.call("GET", path)
     assert reply.status in (200, 404, 405)
     assert b"flowsched:" not in reply.body
+
+
+async def test_what_identifies_datasets_from_outside(node: Served) -> None:
+    """As the agent sees them, below its folders; why it does not see the others."""
+    body = {"uris": ["file:///etc/passwd", "ftp://x/y"]}
+    reply = await node.call("POST", "/v1/fingerprints", json=body)
+    told = json.loads(reply.body)
+    assert told["seen"] == {}
+    assert told["unknown"].keys() == set(body["uris"])
+    assert (await node.call("POST", "/v1/fingerprints", json={"uris": ["x"] * 1001})).status == 400
 
 
 async def test_every_route_says_who_may_use_it(node: Served) -> None:

@@ -134,6 +134,11 @@ async def list_stages(call: Call[Query]) -> web.Response:
     return answer(await call.facade.stages(path_text(call.request, "workflow")))
 
 
+async def list_cache(call: Call[Query]) -> web.Response:
+    """What its look-ups in the cache of results found."""
+    return answer(await call.facade.cache(path_text(call.request, "workflow")))
+
+
 async def list_tasks(call: Call[TasksQuery]) -> web.Response:
     """One page of tasks."""
     workflow = path_text(call.request, "workflow")

@@ -12,6 +12,7 @@ from flowsched.cli.commands import agent, policy, queues, reports, simulate, upk
 from flowsched.cli.commands.options import (
     Advertise,
     AllowPaths,
+    CacheContent,
     CacheSize,
     Cluster,
     ClusterOption,
@@ -133,6 +134,12 @@ def run_command(
     wait_for_nodes: Annotated[
         bool, typer.Option("--wait-for-nodes", help="Wait where a task asks for what no node has.")
     ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Take the results of the newest ended run of this name.")
+    ] = False,
+    resume_from: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Take the results of this run.")
+    ] = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Run a workflow and show how it goes; needs no server.
@@ -152,7 +159,8 @@ def run_command(
         )  # fmt: skip
     results = None if out is None else running.Results(out, tuple(fetch or ()))
     replay = replay_of(synthetic, time_scale, size_scale, sleep, inputs, image)
-    run(given, running.run(given, document, settings, output, results, replay, endless=wait_for_nodes))
+    run(given, running.run(given, document, settings, output, results, replay, endless=wait_for_nodes,
+                           resume=resume_from or ("" if resume else None)))  # fmt: skip
 
 
 @app.command()
@@ -183,6 +191,7 @@ def serve(
         Path | None, typer.Option(help="A file that holds the token clients must send.")
     ] = None,
     keep_days: KeepDays = 30.0,
+    cache_content: CacheContent = "time",
     max_live_tasks: MaxLiveTasks = 10_000_000,
     max_live_bytes: MaxLiveBytes = "128Mi",
     take_over: Annotated[
@@ -217,7 +226,7 @@ def serve(
         disk_rate=disk_rate, nic_rate=nic_rate, piece_size=piece_size, cache=cache, racks=racks,
         labels=tuple(label or ()), policy=policy, profile=profile, images=images, containers=containers,
         container_network=container_network, log_level=log_level, log_json=log_json,
-        keep_days=keep_days, take_over=take_over, token=token_from(token_file) or options(ctx).token,
+        keep_days=keep_days, cache_content=cache_content, take_over=take_over, token=token_from(token_file) or options(ctx).token,
         cluster=cluster, cluster_options=key_values(cluster_option),
         kubernetes=kubernetes_settings(cluster, kubeconfig, context, namespace), advertise=advertise, cromwell=cromwell,
         wdl_path=wdl_path, max_live_tasks=max_live_tasks, max_live_bytes=max_live_bytes, allow_paths=folders_of(allow_paths),
@@ -349,6 +358,14 @@ def events_command(
 
 
 @app.command()
+def cache(ctx: typer.Context, workflow: Id, output: Output = Form.TABLE) -> None:
+    """Say whose results a workflow's tasks took, and why the others ran."""
+    from flowsched.cli import listing
+
+    about(ctx, workflow, lambda client, ident: listing.cache(client, ident, output))
+
+
+@app.command()
 def explain(
     ctx: typer.Context,
     workflow: Annotated[str | None, typer.Argument(metavar="ID|NAME", help="Which workflow.")] = None,
@@ -433,8 +450,24 @@ def cancel(ctx: typer.Context, workflow: Id, reason: Reason = None, output: Outp
 
 
 @app.command()
-def retry(ctx: typer.Context, workflow: Id, reason: Reason = None, output: Output = Form.TABLE) -> None:
+def retry(
+    ctx: typer.Context,
+    workflow: Id,
+    reason: Reason = None,
+    changed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="A new run, of this document; what did not change is not run again."
+        ),
+    ] = None,
+    output: Output = Form.TABLE,
+) -> None:
     """Try again what failed."""
+    if changed is not None:
+        from flowsched.cli import running
+
+        run(options(ctx), running.resubmit(options(ctx), workflow, changed, output))
+        return
     _command(ctx, workflow, "retry", reason, output)
 
 

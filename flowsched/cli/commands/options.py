@@ -174,6 +174,13 @@ WdlPath = Annotated[
 KeepDays = Annotated[
     float, typer.Option(min=0, help="Remove what ended longer ago, with its logs and data; 0 keeps all.")
 ]
+CacheContent = Annotated[
+    str,
+    typer.Option(
+        envvar="FLOWSCHED_CACHE_CONTENT",
+        help="How the cache of results knows files of this machine: time (size and time of change) or hash (SHA-256).",
+    ),
+]
 MaxLiveTasks = Annotated[
     int, typer.Option(min=1, help="Tasks of all workflows that have not ended; more is refused (429).")
 ]

@@ -17,6 +17,7 @@ from rich.text import Text
 from flowsched.cli.printing import terminal_text
 from flowsched.cli.printing.columns import PIPED_WIDTH, Column, Columns
 from flowsched.workflow.views import (
+    CacheView,
     ExplanationView,
     NodeView,
     QueueView,
@@ -306,6 +307,7 @@ def stage_table(stages: Iterable[StageView]) -> Columns:
             Column("STATE", whole=True),
             Column("DONE", right=True, whole=True),
             Column("FAILED", rank=4, right=True),
+            Column("CACHED", rank=2, right=True),
             Column("NOW", rank=1),
             Column("QUEUED", rank=5, right=True),
             Column("STAGING", rank=6, right=True),
@@ -321,6 +323,7 @@ def stage_table(stages: Iterable[StageView]) -> Columns:
             state_of(view),
             f"{found['done']}/{view.width * view.members}",
             str(found["failed"]),
+            str(view.cached or ""),
             moving(view.counts),
             seconds(view.queued_seconds),
             seconds(view.staging_seconds),
@@ -329,6 +332,23 @@ def stage_table(stages: Iterable[StageView]) -> Columns:
             size(view.bytes_moved),
             note=why(view),
         )
+    return table
+
+
+def cache_table(found: Iterable[CacheView]) -> Columns:
+    """What look-ups in the cache of results found."""
+    table = Columns(
+        (
+            Column("STAGE", cut=True, whole=True),
+            Column("TASKS", right=True, whole=True),
+            Column("RESULT", whole=True),
+            Column("WHY", cut=True, whole=True),
+        )
+    )
+    for view in found:
+        state = ("CACHED", "green") if view.source else ("RAN", "")
+        why = f"from {view.source}" if view.source else view.why
+        table.add(text(view.stage, "bold"), str(view.shards), Text(*state), text(why))
     return table
 
 

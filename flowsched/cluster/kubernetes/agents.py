@@ -25,6 +25,7 @@ from flowsched.cluster.node.meter import INTERVAL_S
 from flowsched.executor.nodes import Load, LoadMeasured
 from flowsched.executor.protocol import (
     ClusterEvent,
+    Fingerprint,
     Opened,
     PiecesSeen,
     ReplicaSeen,
@@ -103,7 +104,15 @@ class Event(msgspec.Struct):
     load: NodeLoad | None = None
 
 
+class Fingerprints(msgspec.Struct):
+    """What an agent saw of datasets from outside, and why it did not see the others."""
+
+    seen: dict[str, Fingerprint] = {}
+    unknown: dict[str, str] = {}
+
+
 EVENT: Final = msgspec.json.Decoder(Event)
+FINGERPRINTS: Final = msgspec.json.Decoder(Fingerprints)
 REPLICAS: Final = msgspec.json.Decoder(Replicas)
 
 
@@ -217,6 +226,9 @@ AWAY_S: Final = 30.0
 SILENCE_S: Final = 35.0
 _LONGEST_PAUSE_S: Final = 5.0
 _CHUNK: Final = 1 << 20
+#: Datasets in one question for their fingerprints, and how long an agent may look at them: it may have to read genomes.
+_ASKED: Final = 500
+_LOOK_S: Final = 600.0
 _LOST: Final = (aiohttp.ClientError, TimeoutError, OSError)
 
 
@@ -374,6 +386,24 @@ class Agents:
             if opened is not None:
                 return opened
         return None
+
+    async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
+        """See `Executor.fingerprints`: the first agent that answers says what it sees."""
+        found: dict[str, Fingerprint | str] = dict.fromkeys(uris, "no node agent answers")
+        for start in range(0, len(uris), _ASKED):
+            body = msgspec.json.encode({"uris": uris[start : start + _ASKED], "by_content": by_content})
+            for agent in list(self._agents.values()):
+                try:
+                    async with self._http.post(
+                        f"{agent.url}/v1/fingerprints", data=body, timeout=aiohttp.ClientTimeout(_LOOK_S)
+                    ) as answer:
+                        if answer.status == 200:
+                            told = FINGERPRINTS.decode(await answer.read())
+                            found |= {**told.seen, **told.unknown}
+                            break
+                except (*_LOST, msgspec.MsgspecError):
+                    continue
+        return found
 
     async def logs(self, node: str, query: Mapping[str, str]) -> tuple[bytes, bool] | None:
         """A piece of a container's log; None if the agent has none, or does not answer."""

@@ -39,6 +39,7 @@ from flowsched.executor.protocol import (
     Binder,
     ClusterEvent,
     Executor,
+    Fingerprint,
     NodeChanged,
     Opened,
     PiecesSeen,
@@ -298,6 +299,10 @@ class KubernetesCluster(Executor):
     async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
         """Read a dataset from a node's agent."""
         return await self._agents.open_dataset(uri, nodes)
+
+    async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
+        """What identifies datasets, as a node agent sees them."""
+        return await self._agents.fingerprints(uris, by_content=by_content)
 
     async def orphans(self) -> Sequence[str]:
         """Our pods that the engine did not ask this executor for."""

@@ -19,6 +19,7 @@ from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
     ClusterEvent,
     Executor,
+    Fingerprint,
     Known,
     Opened,
     Pod,
@@ -70,6 +71,14 @@ class Processes(Protocol):
 
     async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
         """See `Executor.open_dataset`."""
+        ...
+
+    async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
+        """See `Executor.fingerprints`."""
+        ...
+
+    async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
+        """See `Executor.image_digests`."""
         ...
 
     async def orphans(self) -> Sequence[str]:
@@ -212,6 +221,14 @@ class LocalCluster(Executor):
         """Read a dataset from the cache of the first node that has it; None if none has."""
         others = [node.name for node in self.nodes if node.name not in nodes]
         return await self.processes.open_dataset(uri, [*nodes, *others])
+
+    async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
+        """What identifies datasets, as this machine sees them."""
+        return await self.processes.fingerprints(uris, by_content=by_content)
+
+    async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
+        """Of the images that this machine has."""
+        return await self.processes.image_digests(names)
 
     async def orphans(self) -> Sequence[str]:
         """Attempts that run although the service did not ask for them: report them, and release them after a grace."""

@@ -140,6 +140,18 @@ class Images:
         tell("", "")
         return None
 
+    async def digests(self, names: Sequence[str]) -> dict[str, str]:
+        """The digests of the images among these that are on this machine now. Nothing is pulled."""
+        if self._tried is None:
+            self._tried = asyncio.create_task(self._try(), name="container engine")
+        await asyncio.shield(self._tried)
+        if self._engine is None or self.ignored:
+            return {}
+        for name in names:
+            if self._fresh(name) is None:
+                await self._find(name)
+        return {name: image.digest for name in names if (image := self._fresh(name)) is not None}
+
     async def _try(self) -> None:
         """Choose the engine: once, when the first task needs one."""
         loop = asyncio.get_running_loop()

@@ -36,12 +36,14 @@ from flowsched.cluster.local.virtual_nodes import Site
 from flowsched.cluster.local.writers import Writers, writes_outside, written_paths
 from flowsched.cluster.node.cache import Cache
 from flowsched.cluster.node.container_paths import Refusal
+from flowsched.cluster.node.identities import Identities
 from flowsched.cluster.node.meter import INTERVAL_S, DiskMeter
 from flowsched.cluster.node.origins import Origins
 from flowsched.cluster.node.ranges import open_dataset
 from flowsched.cluster.node.space import Space, is_full
 from flowsched.executor.nodes import IMAGE, NodeInfo
 from flowsched.executor.protocol import (
+    Fingerprint,
     Known,
     NodeChanged,
     Opened,
@@ -306,6 +308,7 @@ class RunnerProcesses:
         await self._in_thread(self._sweep)
         for cache in self._caches.values():
             cache.folder.mkdir(parents=True, exist_ok=True)
+        self._identities = Identities(self._origins)
         self._staging = Staging(site, self._caches, self._origins)
         self._images = Images(self._containers, site.root, self._eyes, self._tell_image, self._is_over)
         self._swept = asyncio.create_task(self._images.sweep(), name="containers of earlier services")
@@ -409,6 +412,14 @@ class RunnerProcesses:
             if opened is not None:
                 return opened
         return None
+
+    async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
+        """Look at the datasets in threads."""
+        return await self._identities.of(uris, by_content=by_content)
+
+    async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
+        """Ask the container engine."""
+        return await self._images.digests(names)
 
     async def orphans(self) -> Sequence[str]:
         """Folders with a held lock that belong to no attempt of this service."""

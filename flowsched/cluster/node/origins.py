@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
@@ -9,6 +10,8 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
@@ -18,6 +21,7 @@ from flowsched.cluster.node import safe_paths
 from flowsched.cluster.node.cache import read_only
 from flowsched.cluster.node.safe_paths import DEEPEST, Unsafe
 from flowsched.cluster.node.space import check_room
+from flowsched.executor.protocol import Fingerprint
 
 #: HTTP statuses after which trying again is no use.
 _GONE_FOR_GOOD: Final = frozenset({400, 401, 403, 404, 405, 410, 414})
@@ -314,6 +318,59 @@ class Origins:
         stream.seek(start)
         return Section(Body(stream, uri), stream.size, version, name)
 
+    def fingerprint(self, uri: str, *, by_content: bool = False) -> Fingerprint:
+        """What identifies a dataset's content as it is now. Blocks.
+
+        Args:
+            uri: Of the dataset.
+            by_content: Digest files of this machine, instead of trusting their size and the time of their last change.
+
+        Raises:
+            NotFetched: It cannot be had, or its store does not say which version it has.
+            Unsafe: It is neither a file nor a folder.
+            OSError: It cannot be read.
+        """
+        path = self.local_path(uri)
+        if path is not None:
+            descriptor = self._open_path(path)
+            try:
+                return _folder_fingerprint(path, descriptor, by_content=by_content)
+            finally:
+                os.close(descriptor)
+        scheme = self._allowed(uri)
+        with _refusals(uri, scheme):
+            if scheme in ("http", "https"):
+                stream = self._http_stream(uri, scheme, {"Range": "bytes=0-0", "Accept-Encoding": "identity"})
+                headers = stream.r.headers
+                stream.close()
+                version, modified = version_of(headers), headers.get("Last-Modified", "")
+                moment = parsedate_to_datetime(modified) if modified else None
+            else:
+                version, moment = self._stored_version(uri, scheme)
+        if not version:
+            raise NotFetched(
+                f"{uri}: its server tells neither an ETag nor when it was changed", permanent=True
+            )
+        return Fingerprint(version, None if moment is None else int(moment.timestamp() * 1000))
+
+    def _stored_version(self, uri: str, scheme: str) -> tuple[str, datetime | None]:
+        """The ETag of an object and when it was changed; of a folder the digest of its objects' ETags."""
+        import fsspec
+
+        files, path = fsspec.core.url_to_fs(uri, **dict(dict(self.options).get(scheme, ())))
+        files.invalidate_cache(files._parent(path))
+        found = files.find(path, detail=True) if uri.endswith("/") else {path: files.info(path)}
+        tags = {
+            name: str(each.get("ETag") or each.get("etag") or "").strip('"') for name, each in found.items()
+        }
+        moments = [
+            each["LastModified"] for each in found.values() if isinstance(each.get("LastModified"), datetime)
+        ]
+        if not tags or not all(tags.values()):
+            return "", None
+        version = next(iter(tags.values())) if len(tags) == 1 else _digest_of(sorted(tags.items()))
+        return version, max(moments, default=None)
+
     def listing(self, uri: str) -> list[str]:
         """The names below a folder of an object store (a uri that ends in a slash), relative to it, in order. Blocks.
 
@@ -436,6 +493,42 @@ def version_of(headers: Any) -> str:
 def file_version(status: os.stat_result) -> str:
     """The version of a file of this machine: another one has another time, size or inode."""
     return f"{status.st_mtime_ns}-{status.st_size}-{status.st_ino}"
+
+
+def _folder_fingerprint(path: Path, descriptor: int, *, by_content: bool) -> Fingerprint:
+    """Of an open file or folder of this machine; of the links in a folder, where they lead."""
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode):
+        version = _file_digest(os.dup(descriptor)) if by_content else f"{status.st_size} {status.st_mtime_ns}"
+        return Fingerprint(version, status.st_mtime_ns // 1_000_000, by_content)
+    if not stat.S_ISDIR(status.st_mode):
+        raise Unsafe("it is neither a file nor a folder")
+    found, newest = [], status.st_mtime_ns
+    for folder, folders, names in os.walk(path):
+        folders.sort()
+        for name in sorted((*names, *folders)):
+            file = os.path.join(folder, name)
+            status = os.lstat(file)
+            newest = max(newest, status.st_mtime_ns)
+            told = f"{status.st_size} {status.st_mtime_ns}"
+            if stat.S_ISLNK(status.st_mode):
+                told = os.readlink(file)
+            elif stat.S_ISDIR(status.st_mode):
+                told = "folder"
+            elif by_content and stat.S_ISREG(status.st_mode):
+                told = _file_digest(file)
+            found.append((os.path.relpath(file, path), told))
+    return Fingerprint(_digest_of(found), newest // 1_000_000, by_content)
+
+
+def _file_digest(file: str | int) -> str:
+    with open(file, "rb", buffering=0) as reading:
+        reading.seek(0)
+        return hashlib.file_digest(reading, "sha256").hexdigest()
+
+
+def _digest_of(value: object) -> str:
+    return hashlib.sha256(repr(value).encode(errors="surrogatepass")).hexdigest()
 
 
 def file_section(descriptor: int, start: int, name: str) -> Section:

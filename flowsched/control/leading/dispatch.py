@@ -176,6 +176,10 @@ class Dispatcher:
         self.steps = 0
         self.ended: list[str] = []  #: pods with a durable end
         self.ended_well: list[str] = []  #: pods with a working folder that may be removed
+        self._asked: dict[
+            tuple[str, int], None
+        ] = {}  #: stages with shards to be looked up in the cache of results
+        self._asks = asyncio.Event()
         self.busy_since: int | None = None  #: clock ms since when a step is under way; for livez
         self._writer = writer
         self._executor = executor
@@ -230,6 +234,18 @@ class Dispatcher:
         self._inbox.taken()
         return result.wake_ms
 
+    async def asked(self) -> list[tuple[str, int]]:
+        """Wait for stages with shards to be looked up in the cache of results: (workflow, stage) of each."""
+        await self._asks.wait()
+        asked, self._asked = list(self._asked), {}
+        self._asks.clear()
+        return asked
+
+    def ask_again(self, workflow: str, stage: int) -> None:
+        """A look-up could not be answered."""
+        self._asked[workflow, stage] = None
+        self._asks.set()
+
     async def settled(self) -> None:
         """Wait until it has taken in what it was told until now, or `SETTLED_S` are over."""
         await self._inbox.settled()
@@ -244,6 +260,8 @@ class Dispatcher:
             self._committed()
             self.ended.extend(e.name for e in result.delta.ends)
             self.ended_well.extend(e.name for e in result.delta.ends if e.exit_code == 0 and not e.reason)
+        for pair in result.lookups:
+            self.ask_again(*pair)
         await self._act(result)
         return result
 

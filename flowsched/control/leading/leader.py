@@ -15,6 +15,7 @@ from flowsched.control.intake import Documents, Intake
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.leading.draining import remembered
 from flowsched.control.leading.leadership import FIRST_PAUSE_S, Leadership
+from flowsched.control.leading.memoizer import Memoizer
 from flowsched.control.leading.recover import Found, Leftovers, Reconciler, recover, runs_back
 from flowsched.control.leading.retention import Expiry
 from flowsched.control.metrics import Metrics, Standing
@@ -151,12 +152,14 @@ class TermSettings:
         retention_clock: By which that is measured; None = the leader's clock.
         piece_bytes: Larger datasets move in pieces of this size; 0 = as a whole.
         shrink: Called where much memory has become free.
+        cache_by_content: The cache of results knows files of this machine by their content, not by size and time.
     """
 
     keep_days: float = 30.0
     retention_clock: Callable[[], int] | None = None
     piece_bytes: int = 0
     shrink: Callable[[], object] = lambda: None
+    cache_by_content: bool = False
 
 
 class Leader:
@@ -290,6 +293,7 @@ class Leader:
                 epoch=self.leadership.epoch,
                 secret=self._secret,
                 remote_reads=self._executor.remote_reads,
+                memoizing=True,
             ),
             work=WorkState(next_address=first_address(self.leadership.epoch, self._secret)),
         )
@@ -334,6 +338,14 @@ class Leader:
                 group.create_task(self._expiry(dispatcher).run(), name="expiry")
                 group.create_task(Leftovers(dispatcher, self._documents).run(), name="leftovers")
                 group.create_task(keeping.run(), name="idle")
+                memoizer = Memoizer(
+                    self._database,
+                    self._documents,
+                    dispatcher,
+                    self._executor,
+                    by_content=self.settings.cache_by_content,
+                )
+                group.create_task(memoizer.run(), name="cache of results")
         finally:
             self.dispatcher = self.intake = None
 

@@ -12,6 +12,7 @@ from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.tes import forget_ends, keep_ends
 from flowsched.errors import FlowschedError
 from flowsched.executor.protocol import Executor
+from flowsched.store.cache_keys import CacheKeys
 from flowsched.store.database import Database
 from flowsched.store.recovery import remove_finished
 from flowsched.store.workflows import Workflows
@@ -49,6 +50,7 @@ class Expiry:
     ) -> None:
         self._database = database
         self._reads = Workflows(database)
+        self._keys = CacheKeys(database)
         self._dispatcher = dispatcher
         self._executor = executor
         self._keep_ms = int(keep_days * _DAY_MS)
@@ -93,6 +95,8 @@ class Expiry:
         """
         held = await self._held()
         known = await self._reads.existing(list(held))
+        gone_names = [name for name in held if name not in known]
+        known = {*known, *await self._keys.sources(gone_names)}  # others have taken their results
         gone = [pair for name, pairs in held.items() if name not in known for pair in pairs]
         for uri, holder in gone:
             await self._executor.evict(uri, holder)

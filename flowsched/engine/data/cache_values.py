@@ -19,7 +19,7 @@ from flowsched.executor.protocol import Pod
 from flowsched.scheduling.state.cache_space import Copy, Hold, Need
 from flowsched.scheduling.state.claims import Claim
 from flowsched.statement import Statement
-from flowsched.workflow.run.run import StageRun, WorkflowRun
+from flowsched.workflow.run.run import CACHED, StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import InputSpec, Match, WorkflowSpec
 
@@ -90,7 +90,10 @@ class Readers:
         if origin is None:
             return self._from_outside(dataset)
         run = self._state.work.runs.get(origin.workflow)
-        if run is None:
+        reused = dataset in self._state.caches.outside
+        if run is None or reused:
+            if reused:
+                return self._from_outside(dataset)
             passed_on = self._state.caches.ended_reads.get(origin.workflow, frozenset())
             return NONE if (origin.stage, origin.output) in passed_on else RESULT
         number = run.graph.numbers.get(origin.stage)
@@ -179,6 +182,9 @@ def note_outside(state: EngineState) -> None:
                     (stage.number, shard)
                 )
                 noted.add(dataset)
+        for dataset, number, reader in _reused(state, run):
+            state.caches.outside.setdefault(dataset, {}).setdefault(workflow, []).append((number, reader))
+            noted.add(dataset)
         state.caches.noted[workflow] = tuple(sorted(noted))
 
 
@@ -196,13 +202,37 @@ def _outside(state: EngineState, stage: StageRun) -> Iterator[tuple[int, int | N
             yield state.cluster.catalogue.intern(one, size, True), shard
 
 
-def forget_readers(state: EngineState, run: WorkflowRun) -> None:
-    """A workflow has ended: what its tasks wrote for each other is needed no more, what none of them reads is its result."""
+def _reused(state: EngineState, run: WorkflowRun) -> Iterator[tuple[int, int, int | None]]:
+    """What a run took from other workflows, with who reads it in this one: dataset, stage, shard (None = all)."""
+    for (number, name), shards in run.outputs.items():
+        stage = run.stages[number]
+        if not stage.totals[CACHED]:
+            continue
+        children = [
+            (run.stages[edge.child], spec)
+            for edge in run.graph.edges_out[number]
+            for spec in run.stages[edge.child].spec.inputs
+            if spec.stage == stage.spec.name and spec.output == name
+        ]
+        for shard, output in shards.items():
+            if not output.uri.startswith(f"flowsched:{run.id}/"):
+                dataset = state.cluster.catalogue.intern(output.uri, output.size_bytes)
+                for child, spec in children:
+                    yield dataset, child.number, _reader(spec, shard, stage.spec.width, child.spec.width)
+
+
+def note_anew(state: EngineState, run: WorkflowRun) -> None:
+    """A run has taken results of others: what it reads is to be written down again."""
     for dataset in state.caches.noted.pop(run.id, ()):
         readers = state.caches.outside[dataset]
         readers.pop(run.id, None)
         if not readers:
             del state.caches.outside[dataset]
+
+
+def forget_readers(state: EngineState, run: WorkflowRun) -> None:
+    """A workflow has ended: what its tasks wrote for each other is needed no more, what none of them reads is its result."""
+    note_anew(state, run)
     note_ended(state, run.id, run.spec)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flowsched.engine.state import EngineState
 from flowsched.executor.protocol import InputFile, OutputFile
-from flowsched.workflow.run.run import StageRun, WorkflowRun
+from flowsched.workflow.run.run import CACHED, StageRun, WorkflowRun
 from flowsched.workflow.spec import InputSpec, Match, OutputSpec
 
 
@@ -97,9 +97,9 @@ def output_files(
 
 
 def producer_of(run: WorkflowRun, uri: str) -> tuple[StageRun, int] | None:
-    """The stage and shard that wrote an intermediate dataset of this run; None for anything else."""
+    """The stage and shard that wrote an intermediate dataset of this run, or took it from another; None for anything else."""
     if not uri.startswith(f"flowsched:{run.id}/"):
-        return None
+        return _taken_by(run, uri) if uri.startswith("flowsched:") else None
     _, stage, shard, _, name = uri.removeprefix("flowsched:").split("/", 4)
     number = run.graph.numbers.get(stage)
     if number is None:
@@ -108,6 +108,16 @@ def producer_of(run: WorkflowRun, uri: str) -> tuple[StageRun, int] | None:
     if published is None or published.uri != uri:
         return None
     return run.stages[number], int(shard)
+
+
+def _taken_by(run: WorkflowRun, uri: str) -> tuple[StageRun, int] | None:
+    """The stage and shard that took a dataset of another workflow as its output."""
+    for (number, _), shards in run.outputs.items():
+        if run.stages[number].totals[CACHED]:
+            for shard, output in shards.items():
+                if output.uri == uri:
+                    return run.stages[number], shard
+    return None
 
 
 def _writer(stage: StageRun, spec: OutputSpec) -> int:

@@ -19,6 +19,7 @@ class PolicyState:
         secret: The tokens of gangs are derived from it. It is never written anywhere.
         mounted: All data lie on a storage that every node mounts, and pods read and write there: a policy without locality stages
             nothing.
+        memoizing: The cache of results is asked for the stages that want it. Its answers come as events (`LookedUp`).
         remote_reads: Pods can read what lies on other nodes without a copy.
     """
 
@@ -28,3 +29,4 @@ class PolicyState:
     secret: bytes = b""
     mounted: bool = False
     remote_reads: bool = False
+    memoizing: bool = False

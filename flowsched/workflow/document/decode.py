@@ -261,6 +261,7 @@ _WORKFLOW_KEYS: Final[Mapping[str, str]] = {
     "labels": "",
     "stages": "",
     "call": "",
+    "resume": "",
     "tasks": "stages",
     "tags": "labels",
     "defaults": "the same keys in each stage: there are no defaults",
@@ -335,6 +336,7 @@ def check_workflow(document: object, limits: Limits = DEFAULT) -> WorkflowSpec:
         raise InvalidDocument(reader.faults)
     name = _printable(section, "name", required=True)
     user = _printable(section, "user")
+    resume = _printable(section, "resume")
     queue = section.text("queue", names.PART, names.PART_TEXT)
     priority = section.whole("priority", -_PRIORITY, _PRIORITY)
     labels = section.texts("labels", "labels", _wrong_workflow_label)
@@ -350,7 +352,7 @@ def check_workflow(document: object, limits: Limits = DEFAULT) -> WorkflowSpec:
     ]
     stages = link(drafts, reader)
     reader.finish()
-    return WorkflowSpec(name, stages, queue or "default", priority or 0, labels, call, user)
+    return WorkflowSpec(name, stages, queue or "default", priority or 0, labels, call, user, resume)
 
 
 def _refuse_stage(reader: Reader, document: object) -> None:

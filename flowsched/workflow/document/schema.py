@@ -32,6 +32,11 @@ def workflow_schema(limits: Limits = DEFAULT) -> Schema:
             minLength=1,
             maxLength=128,
         ),
+        "resume": _text(
+            "Id of an ended workflow: tasks that are the same as there are not run again.",
+            minLength=1,
+            maxLength=128,
+        ),
         "priority": _whole("Higher goes first within its queue.", -1_000_000_000, 1_000_000_000, default=0),
         "labels": _texts("Anything to find it by.", limits.labels),
         "call": _call(limits),
@@ -219,7 +224,9 @@ def _stage(limits: Limits) -> Schema:
         },
         "min_resources": _ref("resources", "Room that must be free before the gang starts."),
         "io": _traffic(),
-        "cache": _flag("Whether a task whose content was computed before is not run again."),
+        "cache": _flag(
+            "Whether a task that has run before, in any workflow of its tenant, is not run again."
+        ),
         "steps": _list(
             _step(limits), "Programs that run one after the other in containers.", limits.roles, 1
         ),

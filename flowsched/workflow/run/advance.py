@@ -9,12 +9,13 @@ with a failed commit leaves no trace.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from flowsched.workflow.run.lifecycle import END_OF, TaskEvent, mask_of, may
-from flowsched.workflow.run.run import StageRun
+from flowsched.workflow.run.run import CACHED, StageRun
 from flowsched.workflow.run.states import RunState, TaskState
 from flowsched.workflow.run.transitions import (
     BOUND,
@@ -52,6 +53,10 @@ REFUSED: Final = (
 T_GANG_MS: Final = 60_000
 #: The one reason that lets a task's memory grow.
 OUT_OF_MEMORY: Final = "OOMKilled"
+#: The first word of the reason of a task that took the result of another: "CACHED w1/align/3".
+REUSED: Final = "CACHED"
+#: (name, uri, bytes, value) of a published output.
+PublishedOutput: TypeAlias = tuple[str, str, int, str | None]
 
 
 class Outcomes(Settling):
@@ -416,6 +421,33 @@ class Advance(Outcomes):
             self._lost(stage, task, reason, started=started)
         self.settle()
         return True
+
+    def reuse(self, stage: StageRun, shard: int, outputs: Sequence[PublishedOutput], source: str) -> None:
+        """Take the result of a task that has run before: the shard's tasks succeed without a pod.
+
+        Args:
+            stage: The stage of the shard.
+            shard: All its tasks are QUEUED.
+            outputs: What the other task published, as `Ended.outputs`.
+            source: The other task, as "w1/align/3".
+        """
+        tasks = stage.indices_of(shard)
+        self._move(stage, tasks, _E.REUSE)
+        self._stamp(stage, tasks, ENDED)
+        self.statement.set(stage.own("exit_code"), tasks, 0)
+        self.statement.add(stage.totals, CACHED, len(tasks))
+        for task in tasks.tolist():
+            self.statement.put(stage.reasons, task, f"{REUSED} {source}")
+        self._publish(stage, int(tasks[0]), int(stage.attempt[tasks[0]]), Ended(0, outputs=tuple(outputs)))
+        self._event("task.cached", stage, int(tasks[0]), source=source)
+        self._shards_are_done(stage, np.array([shard]))
+        self.settle()
+
+    def look_up_done(self, stage: StageRun, shards: Indices) -> None:
+        """The cache has answered for these shards: what is still QUEUED of them is offered to the scheduler."""
+        assert stage.looked_up is not None
+        self.statement.set(stage.looked_up, shards, True)
+        self.changes.touch(stage.number)
 
     def fail_waiting(self, stage: StageRun, tasks: Indices, reason: str, message: str) -> None:
         """Tasks that hold nothing cannot ever run (an input does not exist): they fail for good."""

@@ -46,6 +46,7 @@ class TaskEvent(IntEnum):
     END_SUCCEEDED = 18  #: released, and its goal was SUCCEEDED
     END_CANCELLED = 19  #: released, and its goal was CANCELLED
     END_FAILED = 20  #: released, and its goal was FAILED
+    REUSE = 21  #: the result of another workflow's task is taken: it need not run
 
 
 _E = TaskEvent
@@ -104,6 +105,7 @@ TRANSITIONS: Final[Mapping[TaskEvent, Mapping[TaskState, TaskState]]] = {
     _E.END_SUCCEEDED: {_S.RELEASING: _S.SUCCEEDED},
     _E.END_CANCELLED: {_S.RELEASING: _S.CANCELLED},
     _E.END_FAILED: {_S.RELEASING: _S.FAILED},
+    _E.REUSE: {_S.QUEUED: _S.SUCCEEDED},
 }
 
 #: What ends a release, by the goal that was set when it began.

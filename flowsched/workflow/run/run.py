@@ -16,7 +16,7 @@ from flowsched.workflow.run.states import RunState, TaskState
 from flowsched.workflow.spec import StageSpec, WorkflowSpec
 
 #: Columns of `StageRun.totals`.
-QUEUED_MS, STAGING_MS, RUNNING_MS, BYTES_LOCAL, BYTES_MOVED, CORE_MS, GPU_MS, MEMORY_GIB_MS = range(8)
+QUEUED_MS, STAGING_MS, RUNNING_MS, BYTES_LOCAL, BYTES_MOVED, CORE_MS, GPU_MS, MEMORY_GIB_MS, CACHED = range(9)
 #: Memory counts in GiB x ms. In bytes x ms, 64 bits would hold 1 TiB for 97 days only, and in MiB x ms a large cluster's year.
 TOTALS: Final = (
     "queued_ms",
@@ -27,6 +27,7 @@ TOTALS: Final = (
     "core_ms",
     "gpu_ms",
     "memory_gib_ms",
+    "cached",  # tasks that took the result of another workflow's task; not written where there is none
 )
 _STATES: Final = len(TaskState)
 _NAMES: Final = [state.name for state in sorted(TaskState)]
@@ -86,6 +87,7 @@ class StageRun:
         upset: It was skipped because something before it failed (not by a condition).
         barriers: parent stages not done, over all other edges.
         shard_done: (W,) all completing members have succeeded.
+        looked_up: (W,) the cache has been asked for the shard's result; None = it is not asked for this stage.
         counts: (states,) tasks in each state.
         totals: (8,) sums over the ended attempts of its tasks, columns as named above.
         reasons: task -> word, for the few that ended badly.
@@ -105,6 +107,7 @@ class StageRun:
         "failed",
         "goal",
         "local",
+        "looked_up",
         "lost",
         "memory_steps",
         "missing",
@@ -157,6 +160,7 @@ class StageRun:
         self.started_ms: int | None = None
         self.ended_ms: int | None = None
         self.uniform: TaskState | None = TaskState.PENDING
+        self.looked_up: NDArray[np.bool_] | None = None
         self.barriers = 0
         self.done = 0
         self.counts = counts  #: its row of the workflow's

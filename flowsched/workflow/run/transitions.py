@@ -547,7 +547,10 @@ class Settling(Moves):
 
     def _revoke(self, stage: StageRun, tasks: Indices) -> None:
         if stage.uniform is None and not stage.state.terminal:
-            self._move(stage, tasks[may(stage.task_state[tasks], _E.REVOKE)], _E.REVOKE)
+            tasks = tasks[may(stage.task_state[tasks], _E.REVOKE)]
+            self._move(stage, tasks, _E.REVOKE)
+            if stage.looked_up is not None:  # it will read other datasets: its cache key changes
+                self.statement.set(stage.looked_up, tasks // stage.members, False)
 
     def _reset(self, stage: StageRun) -> None:
         """For a retry: everything of the stage that did not succeed is pending once more."""

@@ -25,6 +25,7 @@ from flowsched.cluster.kubernetes.agent.trees import Link, no_link
 from flowsched.cluster.kubernetes.agent_keys import bearer_of
 from flowsched.cluster.node.cache import Cache, Entry
 from flowsched.cluster.node.folder_lock import lock_folder
+from flowsched.cluster.node.identities import Identities
 from flowsched.cluster.node.meter import INTERVAL_S, Meter
 from flowsched.cluster.node.origins import Origins
 from flowsched.cluster.node.rates import Rates
@@ -181,6 +182,7 @@ class Agent:
         self._clock = clock
         self._link = link or (no_link if settings.copies else os.link)
         self._publisher = Publisher(self.cache, settings.state / "outgoing", at)
+        self.identities = Identities(settings.origins)
         self._sources = Sources(settings.origins, bearer_of(settings.key))
         self._meter = Meter(settings.cache, settings.host_root) if settings.host_root is not None else None
         self._sweeper: asyncio.Task[None] | None = None

@@ -35,6 +35,7 @@ from flowsched.cluster.kubernetes.agent.streams import (
     Orders,
     Streams,
     Wanted,
+    Wondering,
     body_of,
     number_of,
     uri_of,
@@ -43,7 +44,7 @@ from flowsched.cluster.kubernetes.agent.transfers import MOST_WAITING
 from flowsched.cluster.kubernetes.agent_keys import bearer_of, signing_key_of
 from flowsched.cluster.node.safe_paths import Unsafe
 from flowsched.errors import ConfigurationError
-from flowsched.executor.protocol import Transfer
+from flowsched.executor.protocol import Fingerprint, Transfer
 
 log = structlog.get_logger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -88,6 +89,7 @@ class Door:
             (Policy.KEY, "POST", "/v1/transfers", self._transfer),
             (Policy.KEY, "GET", "/v1/datasets", self._dataset),
             (Policy.KEY, "DELETE", "/v1/datasets", self._evict),
+            (Policy.KEY, "POST", "/v1/fingerprints", self._fingerprints),
             (Policy.KEY, "GET", "/v1/logs", self._logs),
             (Policy.KEY, "POST", "/v1/logs/keep", self._keep),
             (Policy.KEY, "DELETE", "/v1/logs", self._expire),
@@ -211,6 +213,18 @@ class Door:
         if "Range" in request.headers:
             return await self._streams.section(request, uri_of(request))
         return await self._streams.dataset(request, uri_of(request))
+
+    async def _fingerprints(self, request: web.Request) -> web.StreamResponse:
+        """What identifies datasets from outside now, as this node sees them."""
+        told = await body_of(request, Wondering)
+        for uri in told.uris:
+            orders.check_uri(uri)
+        found = await self._agent.identities.of(told.uris, by_content=told.by_content)
+        seen = {uri: each for uri, each in found.items() if isinstance(each, Fingerprint)}
+        unknown = {uri: each for uri, each in found.items() if not isinstance(each, Fingerprint)}
+        return web.Response(
+            body=msgspec.json.encode({"seen": seen, "unknown": unknown}), content_type="application/json"
+        )
 
     async def _evict(self, request: web.Request) -> web.StreamResponse:
         gone = await self._agent.evict(uri_of(request))

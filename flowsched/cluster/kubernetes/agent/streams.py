@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -23,6 +23,8 @@ from flowsched.cluster.node.ranges import block_stream, held_section, open_paylo
 T = TypeVar("T")
 
 LARGEST: Final = 16 << 20
+#: Datasets in one question for fingerprints.
+MOST_WONDERED: Final = 1000
 #: The largest body on routes without the agent key: a pod's order, which JSON escapes make up to twice as long.
 LARGEST_ASKING: Final = 2 * orders.LARGEST_TEXT + 4096
 _ARRIVES_S: Final = 30.0
@@ -58,6 +60,13 @@ class Orders(msgspec.Struct, frozen=True):
     """POST /v1/transfers."""
 
     orders: list[Wanted]
+
+
+class Wondering(msgspec.Struct, frozen=True):
+    """POST /v1/fingerprints."""
+
+    uris: Annotated[list[str], msgspec.Meta(max_length=MOST_WONDERED)]
+    by_content: bool = False
 
 
 class KeptPod(msgspec.Struct, frozen=True):

@@ -1,0 +1,212 @@
+"""Memoization: when two tasks are the same, so that the result of one can be taken for the other. Pure.
+
+The cache key of a shard is the digest of its parts: the commands, images, declared environments and devices of its roles, its
+item, its outputs, and its inputs' content. CPU, memory and disk are no parts: they change how fast a result comes, not what it
+is. An input that another stage wrote is known by its uri, which names the attempt that wrote it. An input from outside is known
+by its version, which the executor tells (`Fingerprint`).
+
+Source: Cromwell's call caching, https://cromwell.readthedocs.io/en/stable/cromwell_features/CallCaching/, and Nextflow's `-resume`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowsched.engine.data.inputs import datasets_of
+from flowsched.executor.protocol import Fingerprint
+from flowsched.workflow.run.run import StageRun, WorkflowRun
+from flowsched.workflow.run.states import TaskState
+from flowsched.workflow.spec import RoleSpec, StageSpec, WorkflowSpec
+
+#: Of more datasets in one input their digest is kept, not each of them: a gather may read 100,000.
+_MOST_NAMED: Final = 20
+_MADE_HERE: Final = "flowsched:"
+#: A shard with an item has its number as a part only if its command or environment names the variable.
+_NUMBER: Final = "FLOWSCHED_INDEX"
+
+Parts = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A task with the same cache key that has succeeded.
+
+    Args:
+        name: As people see it: "w1/align/3".
+        source: The workflow that wrote the outputs: the hit may itself have taken them.
+        outputs: (name, uri, bytes, value) of each.
+    """
+
+    name: str
+    source: str
+    outputs: tuple[tuple[str, str, int, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLookup:
+    """What the cache has for one shard.
+
+    Args:
+        shard: Its number.
+        key: Its cache key; empty = it has none.
+        place: See `place_of`.
+        parts: JSON of what the key was made of.
+        hits: Tasks with the same key, the newest first.
+        why: Why there is none, in words; empty where there is.
+    """
+
+    shard: int
+    key: str
+    place: str
+    parts: str
+    hits: tuple[Hit, ...] = ()
+    why: str = ""
+
+
+def is_memoized(spec: WorkflowSpec, stage: StageSpec) -> bool:
+    """Whether results for a stage are looked for: its document says so, or its workflow resumes another.
+
+    A stage with files of its own (`files`, TES) delivers them to places outside, which the cache of results does not know.
+    """
+    return (stage.cache or bool(spec.resume)) and stage.container is None
+
+
+def waiting_shards(stage: StageRun) -> NDArray[np.int64]:
+    """The shards of a memoized stage that are ready as a whole and have not been looked up."""
+    if stage.looked_up is None or stage.uniform is not None:
+        return np.zeros(0, dtype=np.int64)
+    queued = (stage.task_state == TaskState.QUEUED).reshape(stage.spec.width, stage.members).all(axis=1)
+    return np.flatnonzero(queued & ~stage.looked_up)
+
+
+def outside_of(run: WorkflowRun, stage: StageRun, shard: int) -> Iterator[str]:
+    """The uris of a shard's inputs that no stage wrote."""
+    for spec in stage.spec.inputs:
+        if spec.stage is None:
+            yield from (uri for uri, _ in datasets_of(run, stage, spec, shard))
+
+
+def parts_of(
+    run: WorkflowRun, stage: StageRun, shard: int, versions: Mapping[str, Fingerprint | str]
+) -> tuple[Parts, str]:
+    """What makes a shard the task that it is.
+
+    Args:
+        run: With the outputs that its stages have published.
+        stage: Of the shard.
+        shard: Its number; what it reads exists.
+        versions: Of each uri of `outside_of`: its fingerprint, or why it has none, in words.
+
+    Returns:
+        The parts; and why they make no key, in words (empty: they do).
+    """
+    spec = stage.spec
+    parts: Parts = {
+        "roles": [_role(role) for role in spec.roles],
+        "outputs": [[o.name, o.path, o.role or "", o.optional, o.value] for o in spec.outputs],
+    }
+    if spec.items is not None:
+        parts["item"] = spec.items[shard]
+    if spec.scattered and (spec.items is None or _sees_number(spec)):
+        parts["shard"] = shard
+    inputs: dict[str, Any] = {}
+    unknown = ""
+    for given in spec.inputs:
+        read: list[list[str]] = []
+        for uri, _ in datasets_of(run, stage, given, shard):
+            if uri.startswith(_MADE_HERE):
+                read.append([uri, ""])
+                continue
+            found = versions.get(uri, "it was not looked at")
+            if isinstance(found, Fingerprint):
+                read.append([uri.rstrip("/").rpartition("/")[2] if found.by_content else uri, found.version])
+            else:
+                read.append([uri, ""])
+                unknown = unknown or f"input {given.name} cannot be identified: {found}"
+        shown: Any = read if len(read) <= _MOST_NAMED else [len(read), _digest(read)]
+        inputs[given.name] = [given.manifest, shown]
+    parts["inputs"] = inputs
+    return parts, unknown
+
+
+def key_of(tenant: str, parts: Parts) -> str:
+    """The cache key: tenants do not see each other's results."""
+    return _digest([tenant, parts])
+
+
+def place_of(tenant: str, run: WorkflowRun, stage: StageRun, shard: int) -> str:
+    """The same for the same shard in all runs of a workflow: what a miss is compared with, to say what differs."""
+    item = stage.spec.items[shard] if stage.spec.items is not None else shard
+    return _digest([tenant, run.spec.name, stage.spec.name, item])
+
+
+def encode_parts(parts: Parts) -> str:
+    """Parts as JSON."""
+    return json.dumps(parts, sort_keys=True, separators=(",", ":"))
+
+
+def difference(now: Parts, before: Parts) -> str:
+    """What differs between two shards, in words; empty where nothing does."""
+    found = [
+        what
+        for key, what in _ROLE_WORDS.items()
+        if [role.get(key) for role in now["roles"]] != [role.get(key) for role in before["roles"]]
+    ]
+    found += [key for key in ("item", "shard", "outputs") if now.get(key) != before.get(key)]
+    old, new = before["inputs"], now["inputs"]
+    for name in dict.fromkeys((*new, *old)):
+        if new.get(name) != old.get(name):
+            found.append(_input_difference(name, new.get(name), old.get(name)))
+    return ", ".join(dict.fromkeys(found))
+
+
+_ROLE_WORDS: Final = {
+    "name": "roles",
+    "replicas": "replicas",
+    "command": "command",
+    "image": "image",
+    "env": "environment",
+    "secrets": "secrets",
+    "devices": "devices",
+}
+
+
+def _role(role: RoleSpec) -> Parts:
+    return {
+        "name": role.name,
+        "replicas": [role.replicas, role.minimum, role.completes],
+        "command": list(role.command),
+        "image": role.image or "",
+        "env": dict(role.env),
+        "secrets": dict(role.secrets),
+        "devices": {"gpu_millis": role.resources.gpu_millis, **role.resources.extended},
+    }
+
+
+def _input_difference(name: str, now: Any, before: Any) -> str:
+    if now is None or before is None:
+        return f"input {name} is {'gone' if now is None else 'new'}"
+    new, old = [[each for each in found[1] if isinstance(each, list)] for found in (now, before)]
+    made = [uri for uri, _ in new if uri.startswith(_MADE_HERE)]
+    if made:
+        return f"input {name} (made anew by {made[0].split('/')[1]})"
+    if [uri for uri, _ in new] == [uri for uri, _ in old]:
+        return f"content of input {name}"
+    return f"input {name}"
+
+
+def _sees_number(spec: StageSpec) -> bool:
+    texts = (text for role in spec.roles for text in (*role.command, *role.env.values()))
+    return any(_NUMBER in text for text in texts)
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

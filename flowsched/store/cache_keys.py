@@ -1,0 +1,184 @@
+"""Reads of the cache of results: who has the same cache key, what a shard's last run was made of, what each look-up found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+from sqlalchemy import and_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from flowsched.engine.delta import CacheKeyWrite
+from flowsched.store import tables
+from flowsched.store.bulk import insert, tidy
+from flowsched.store.database import Database
+from flowsched.workflow.run.states import TaskState
+
+_k, _t, _o, _s = tables.cache_keys.c, tables.tasks.c, tables.outputs.c, tables.stages.c
+_a = tables.attempts.c
+#: Tasks with one key that are looked at, the newest first.
+_CANDIDATES: Final = 5
+#: Keys in one query.
+_PART: Final = 200
+
+
+class Same(NamedTuple):
+    """A shard with a wanted key whose tasks have all ended well."""
+
+    key: str
+    workflow: str
+    stage: str
+    shard: int
+    source: str  #: the workflow that wrote the outputs; empty = itself
+    outputs: tuple[tuple[str, str, int, str | None], ...]  #: (name, uri, bytes, value)
+    images: tuple[tuple[str, str], ...]  #: (name, digest) that it ran in, as far as its executor told
+
+
+class Before(NamedTuple):
+    """What a shard was made of when it was last looked up."""
+
+    workflow: str
+    stage: str
+    shard: int
+    key: str
+    parts: str
+
+
+class Found(NamedTuple):
+    """What a look-up found: see `CacheKeyWrite`."""
+
+    stage: int
+    shard: int
+    source: str
+    why: str
+
+
+class CacheKeys:
+    """Reads and writes of the keys."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._add = insert(
+            database.kind, tables.cache_keys, tables.cache_keys.columns.keys(), "ON CONFLICT DO NOTHING"
+        )
+
+    async def same(self, keys: Collection[str], members: int, besides: str) -> dict[str, list[Same]]:
+        """Shards with these keys that have succeeded: those that ran, then those that took a result, the newest first.
+
+        Args:
+            keys: What is looked for.
+            members: Tasks of a shard.
+            besides: A workflow whose own shards are left out.
+        """
+        found: dict[str, list[Same]] = {}
+        wanted = sorted(set(keys))
+        async with self._database.reading() as connection:
+            for start in range(0, len(wanted), _PART):
+                query = (
+                    select(_k.key, _k.workflow_id, _k.stage, _k.shard, _k.source, _s.name)
+                    .join(tables.stages, and_(_s.workflow_id == _k.workflow_id, _s.stage == _k.stage))
+                    .where(_k.key.in_(wanted[start : start + _PART]), _k.workflow_id != besides)
+                    .order_by(_k.source != "", _k.at_ms.desc(), _k.workflow_id.desc())
+                )
+                candidates: dict[str, list[tuple[str, int, int, str, str]]] = {}
+                for row in await connection.execute(query):
+                    of_key = candidates.setdefault(row.key, [])
+                    if len(of_key) < _CANDIDATES:
+                        of_key.append((row.workflow_id, row.stage, row.shard, row.source, row.name))
+                groups: dict[tuple[str, int], list[int]] = {}
+                for several in candidates.values():
+                    for workflow, stage, shard, _, _ in several:
+                        groups.setdefault((workflow, stage), []).append(shard)
+                ended = {
+                    (*group, shard): result
+                    for group, shards in groups.items()
+                    for shard, result in (await _results(connection, *group, shards, members)).items()
+                }
+                for key, several in candidates.items():
+                    found[key] = [
+                        Same(key, workflow, name, shard, source, *ended[workflow, stage, shard])
+                        for workflow, stage, shard, source, name in several
+                        if (workflow, stage, shard) in ended
+                    ]
+        return found
+
+    async def before(self, places: Collection[str], besides: str) -> dict[str, Before]:
+        """The newest row of each place, of other runs than this one."""
+        found: dict[str, Before] = {}
+        wanted = sorted(set(places))
+        async with self._database.reading() as connection:
+            for start in range(0, len(wanted), _PART):
+                query = (
+                    select(_k.place, _k.workflow_id, _s.name, _k.shard, _k.key, _k.parts)
+                    .join(tables.stages, and_(_s.workflow_id == _k.workflow_id, _s.stage == _k.stage))
+                    .where(_k.place.in_(wanted[start : start + _PART]), _k.workflow_id != besides)
+                    .order_by(_k.at_ms)
+                )
+                for row in await connection.execute(query):
+                    found[row.place] = Before(row.workflow_id, row.name, row.shard, row.key, row.parts)
+        return found
+
+    async def found(self, workflow: str) -> list[Found]:
+        """What the look-ups of a workflow found, in the order of its stages and shards."""
+        async with self._database.reading() as connection:
+            query = select(_k.stage, _k.shard, _k.source, _k.why).where(_k.workflow_id == workflow)
+            return [Found._make(row) for row in await connection.execute(query.order_by(_k.stage, _k.shard))]
+
+    async def add(self, rows: Sequence[CacheKeyWrite]) -> None:
+        """Keys of a workflow that ended without them; those that have one keep it."""
+        async with self._database.writing() as connection:
+            await self._add.run(connection, tidy(list(rows), 5, 7))
+
+    async def sources(self, workflows: Collection[str]) -> set[str]:
+        """Which of these workflows wrote data that others have taken as their result."""
+        found: set[str] = set()
+        wanted = sorted(workflows)
+        async with self._database.reading() as connection:
+            for start in range(0, len(wanted), _PART):
+                query = select(_k.source).where(_k.source.in_(wanted[start : start + _PART])).distinct()
+                found |= set((await connection.execute(query)).scalars())
+        return found
+
+
+async def _results(
+    connection: AsyncConnection, workflow: str, stage: int, shards: Sequence[int], members: int
+) -> dict[int, tuple[tuple[tuple[str, str, int, str | None], ...], tuple[tuple[str, str], ...]]]:
+    """Outputs and images of those of some shards of which every task has succeeded with exit code 0, or was not needed."""
+    low, high = min(shards) * members, (max(shards) + 1) * members
+    of_stage = and_(_t.workflow_id == workflow, _t.stage == stage, _t["index"] >= low, _t["index"] < high)
+    states: dict[int, list[bool]] = {}
+    good = (int(TaskState.SUCCEEDED), int(TaskState.SKIPPED))
+    for index, state, code in await connection.execute(
+        select(_t["index"], _t.state, _t.exit_code).where(of_stage)
+    ):
+        states.setdefault(index // members, []).append(state in good and (code or 0) == 0)
+    outputs: dict[int, list[tuple[str, str, int, str | None]]] = {}
+    query = select(_o["index"], _o.name, _o.uri, _o.size_bytes, _o.value).join(
+        tables.tasks,
+        and_(
+            _t.workflow_id == _o.workflow_id,
+            _t.stage == _o.stage,
+            _t["index"] == _o["index"],
+            _t.attempt == _o.attempt,
+        ),
+    )
+    for index, *output in await connection.execute(query.where(of_stage).order_by(_o["index"], _o.name)):
+        outputs.setdefault(index // members, []).append(tuple(output))
+    images: dict[int, dict[tuple[str, str], None]] = {}
+    same_attempt = and_(
+        _t.workflow_id == _a.workflow_id,
+        _t.stage == _a.stage,
+        _t["index"] == _a["index"],
+        _t.attempt == _a.attempt,
+    )
+    reports = select(_a["index"], _a.report).join(tables.tasks, same_attempt).where(of_stage, _a.report != "")
+    for index, report in await connection.execute(reports):
+        for used in json.loads(report).get("images") or ():
+            if used.get("digest"):
+                images.setdefault(index // members, {})[used["name"], used["digest"]] = None
+    return {
+        shard: (tuple(outputs.get(shard, ())), tuple(images.get(shard, ())))
+        for shard in set(shards)
+        if states.get(shard) and all(states[shard])
+    }
