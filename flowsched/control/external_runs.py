@@ -360,10 +360,9 @@ class RunService(Service):
         idents = [call.workflow for call in some]
         stored, ended = await self._workflows.first_tasks(idents), await self._workflows.steps_ended(idents)
         columns = Columns(workflow, row.created_ms, self._clock())
-        for call in some:
-            task = self._only_task(call, stored.get(call.workflow))
-            left = ended.get((call.workflow, 0, 0, task.attempt))
-            columns.add([(numbers[call.node], call.shard or 0, left, task)])
+        tasks = [self._only_task(call, stored.get(call.workflow)) for call in some]
+        left = [ended.get((task.workflow, 0, 0, task.attempt)) for task in tasks]
+        columns.add(tasks, [(numbers[call.node], call.shard or 0) for call in some], left)
         found = columns.finish()
         found.next_page_token = str(start + limit) if start + limit < len(last) else None
         return found

@@ -438,10 +438,10 @@ class Service:
         columns = Columns(workflow, row.created_ms, self._clock())
         at = views.task_position(page_token)
         async for rows in rows_of(self._reads, workflow, stages, lambda: self._live(workflow), at, limit):
-            columns.add(
-                (each.stage, each.index, ended.get((workflow, each.stage, each.index, each.attempt)), each)
-                for each in rows
+            left = (
+                [ended.get((workflow, row.stage, row.index, row.attempt)) for row in rows] if ended else None
             )
+            columns.add(rows, [(row.stage, row.index) for row in rows], left)
         return columns.finish({each.stage: each.width * each.members for each in stages})
 
     async def attempts(

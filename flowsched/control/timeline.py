@@ -6,8 +6,9 @@ A page that draws 10,000 tasks reads one answer of some 100 kB on the wire, wher
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import repeat
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -25,24 +26,21 @@ from flowsched.workflow.views import TimelineView
 
 #: Tasks whose columns are made before the event loop serves other requests: some 10 ms.
 SLICE: Final = 2_000
-#: Columns that are left empty if all their entries have this value.
-_PLAIN: Final[Mapping[str, int | None]] = {
-    "attempt": 0,
-    "node": None,
-    "ready_ms": None,
-    "staging_in_ms": None,
-    "bound_ms": None,
-    "started_ms": None,
-    "staging_out_ms": None,
-    "ended_ms": None,
-    "bytes_local": 0,
-    "bytes_moved": 0,
-    "exit_code": None,
+#: Columns of times, with the field of a task's row.
+_TIMES: Final = {
+    "ready_ms": "ready_ms",
+    "staging_in_ms": "staging_ms",
+    "bound_ms": "bound_ms",
+    "started_ms": "started_ms",
+    "ended_ms": "ended_ms",
 }
+#: Columns that are left empty if all their entries are null, or 0.
+_NULL: Final = ("node", *_TIMES, "staging_out_ms", "exit_code")
+_ZERO: Final = ("attempt", "bytes_local", "bytes_moved")
 
 
 class Columns:
-    """The columns of one answer, filled row by row."""
+    """The columns of one answer, filled some tasks at a time: each column at once, since there may be 10,000."""
 
     def __init__(self, workflow: str, begin_ms: int, now_ms: int) -> None:
         self._begin_ms = begin_ms
@@ -54,28 +52,44 @@ class Columns:
             states=[state.name for state in sorted(TaskState)],
         )
 
-    def add(self, tasks: Iterable[tuple[int, int, int | None, TaskWrite]]) -> None:
-        """Append tasks: number of the stage in the answer, index there, when its last step ended (None: it has none), the row."""
+    def add(
+        self,
+        rows: Sequence[TaskWrite],
+        places: Sequence[tuple[int, int]],
+        steps_ended: Sequence[int | None] | None,
+    ) -> None:
+        """Append tasks.
+
+        Args:
+            rows: The tasks.
+            places: The number of the stage in the answer, and the index there, of each.
+            steps_ended: When the last step of its last attempt ended, of each; None = it has no steps, or none of them has.
+        """
+        if not rows:
+            return
         view, begin = self.view, self._begin_ms
-        for stage, index, steps_ended_ms, row in tasks:
-            node = None if row.node is None else self._nodes.setdefault(row.node, len(self._nodes))
-            if row.reason:
-                view.reasons[len(view.stage)] = row.reason
-            left = None if row.ended_ms is None else steps_ended_ms
-            view.stage.append(stage)
-            view.index.append(index)
-            view.attempt.append(row.attempt)
-            view.state.append(row.state)
-            view.node.append(node)
-            view.ready_ms.append(_after(begin, row.ready_ms))
-            view.staging_in_ms.append(_after(begin, row.staging_ms))
-            view.bound_ms.append(_after(begin, row.bound_ms))
-            view.started_ms.append(_after(begin, row.started_ms))
-            view.staging_out_ms.append(_after(begin, left))
-            view.ended_ms.append(_after(begin, row.ended_ms))
-            view.bytes_local.append(row.bytes_local)
-            view.bytes_moved.append(row.bytes_moved)
-            view.exit_code.append(row.exit_code)
+        columns = dict(zip(TaskWrite._fields, zip(*rows, strict=True), strict=True))
+        numbers = {
+            name: self._nodes.setdefault(name, len(self._nodes))
+            for name in dict.fromkeys(columns["node"])
+            if name
+        }
+        view.reasons |= {len(view.stage) + at: why for at, why in enumerate(columns["reason"]) if why}
+        stages, indices = zip(*places, strict=True)
+        view.stage.extend(stages)
+        view.index.extend(indices)
+        view.state.extend(columns["state"])
+        view.node.extend(map(numbers.get, columns["node"]))
+        for name, field in _TIMES.items():
+            getattr(view, name).extend([None if at is None else at - begin for at in columns[field]])
+        view.staging_out_ms.extend(
+            [
+                None if left is None or end is None else left - begin
+                for left, end in zip(steps_ended or repeat(None), columns["ended_ms"], strict=False)
+            ]
+        )
+        for name in (*_ZERO, "exit_code"):
+            getattr(view, name).extend(columns[name])
 
     def finish(self, sizes: Mapping[int, int] | None = None) -> TimelineView:
         """The answer, without the columns that say nothing.
@@ -87,14 +101,13 @@ class Columns:
         view.nodes = list(self._nodes)
         if sizes and view.stage and (view.stage[-1], view.index[-1] + 1) != list(sizes.items())[-1]:
             view.next_page_token = f"{view.stage[-1]}.{view.index[-1] + 1}"
-        for name, plain in _PLAIN.items():
-            if all(value == plain for value in getattr(view, name)):
+        for name in _NULL:
+            if all(value is None for value in getattr(view, name)):
+                setattr(view, name, [])
+        for name in _ZERO:
+            if not any(getattr(view, name)):
                 setattr(view, name, [])
         return view
-
-
-def _after(begin: int, moment: int | None) -> int | None:
-    return None if moment is None else moment - begin
 
 
 async def rows_of(

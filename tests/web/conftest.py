@@ -1,4 +1,7 @@
-"""A service with a token, some workflows in it, and a browser, once for all tests of the page."""
+"""A service with a token, some workflows in it, and a browser, once for all tests of the page.
+
+Playwright runs an event loop of its own while the browser is open: the fixtures end with this folder, before async tests of others.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ class Site:
             time.sleep(0.1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     """A browser, or the end of this test: a skip on a laptop, a failure in CI."""
     if why := missing():
@@ -72,7 +75,7 @@ def chromium() -> Iterator[Browser]:
         yield opened
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def site(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("web")
     with served(folder / "root", "--nodes", "3", "--racks", "2", token=True) as running:

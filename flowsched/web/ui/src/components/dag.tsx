@@ -20,6 +20,8 @@ export interface DagProps {
 
 /** With more stages the graph says nothing any more, and its layout takes seconds. */
 export const MOST_STAGES = 300;
+/** A graph that is too wide shrinks to this part of its size before it scrolls. */
+const SMALLEST = 0.6;
 const WIDTH = 190;
 const HEIGHT = 62;
 
@@ -66,7 +68,7 @@ export function Dag({ stages, selected, onSelect, direction = "LR", label = "Gra
   const steps = new Set(path.slice(1).map((name, at) => `${path[at]}\n${name}`));
   return (
     <div class="dag" tabIndex={0} role="region" aria-label={label}>
-      <svg width={found.width} height={found.height} viewBox={`0 0 ${found.width} ${found.height}`}>
+      <svg style={{ width: "100%", maxWidth: `${found.width}px`, minWidth: `${Math.round(found.width * SMALLEST)}px` }} viewBox={`0 0 ${found.width} ${found.height}`}>
         <defs>
           <marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto">
             <path d="M0,0 L8,4 L0,8 z" class="arrow" />

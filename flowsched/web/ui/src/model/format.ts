@@ -14,7 +14,7 @@ export function bytes(amount: number): string {
 
 /** 65,000 ms → "1m 5s". */
 export function duration(ms: number): string {
-  if (ms < 0) return "0s";
+  if (ms < 0.5) return "0s";
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)}s`;
   const seconds = Math.round(ms / 1000);

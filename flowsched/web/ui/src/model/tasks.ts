@@ -1,5 +1,6 @@
 // The tasks of a run as typed arrays, filled from the columns of the API and kept up to date by its events.
 
+import { ended } from "./states";
 import type { FlowEvent, Stage, Timeline } from "./views";
 
 export const PHASES = ["queued", "staging-in", "starting", "running", "staging-out"] as const;
@@ -36,6 +37,8 @@ export class TaskTable {
   readonly reasons = new Map<number, string>();
   /** Tasks that the answer did not hold: there are more than the page shows. */
   readonly more: boolean;
+  /** By number of the state: whether a task in it has not ended. */
+  private readonly live: readonly boolean[];
   private rows: Map<string, number> | undefined;
 
   constructor(pages: readonly Timeline[]) {
@@ -44,6 +47,7 @@ export class TaskTable {
     this.length = size;
     this.begin = first ? Date.parse(first.begin_at) : 0;
     this.states = first ? first.states : [];
+    this.live = this.states.map((state) => !ended(state));
     this.more = pages.length > 0 && pages[pages.length - 1]!.next_page_token !== null;
     this.nodes = [];
     this.stage = new Int32Array(size);
@@ -138,8 +142,7 @@ export class TaskTable {
 
   /** Whether the task has not ended. */
   open(row: number): boolean {
-    const state = this.stateOf(row);
-    return state !== "SUCCEEDED" && state !== "FAILED" && state !== "CANCELLED" && state !== "SKIPPED";
+    return this.live[this.state[row]!] ?? true;
   }
 
   /**

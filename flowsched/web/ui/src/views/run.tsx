@@ -14,6 +14,11 @@ import type { Explanation, FlowEvent, Stage, Workflow } from "../model/views";
 import { href } from "../router";
 import { TaskPanel } from "./task";
 
+/** All tasks are read again after events: at the soonest after this, and after `EASE` times what reading took; in any case after the last (ms). */
+const SHORTEST = 2_000;
+const EASE = 20;
+const LONGEST = 30_000;
+
 interface Loaded {
   run: Workflow;
   stages: Stage[];
@@ -25,35 +30,60 @@ export function RunView({ id, task }: { id: string; task: { stage: string; index
   const [version, setVersion] = useState(0);
   const shown = useRef<Loaded | undefined>(undefined);
   const byName = useRef(new Map<string, Stage>());
+  const tables = useRef({ readAt: 0, took: 0, stale: true, ended: false });
+  const frame = useRef(0);
+  useEffect(() => () => cancelAnimationFrame(frame.current), []);
+
+  // Events change the table at once; all tasks are read again only now and then, since that is 10,000 rows.
+  const readTable = async (signal: AbortSignal): Promise<TaskTable> => {
+    const state = tables.current;
+    const began = performance.now();
+    const since = began - state.readAt;
+    const due = state.ended || since > LONGEST || (state.stale && since > Math.max(SHORTEST, state.took * EASE));
+    if (shown.current && !due) return shown.current.table;
+    state.stale = state.ended = false;
+    const table = new TaskTable(await timelines(id, signal));
+    state.readAt = performance.now();
+    state.took = state.readAt - began;
+    return table;
+  };
 
   const live = useLive<Loaded>(
     id,
     async (signal) => {
-      const [run, stages, pages] = await Promise.all([
+      const [run, stages, table] = await Promise.all([
         get<Workflow>(path, signal),
         get<Stage[]>(`${path}/stages`, signal),
-        timelines(id, signal),
+        readTable(signal),
       ]);
       byName.current = new Map(stages.map((stage) => [stage.name, stage]));
-      shown.current = { run, stages, table: new TaskTable(pages) };
+      shown.current = { run, stages, table };
       return shown.current;
     },
     {
       stream: `${path}/events`,
-      every: 15_000,
+      every: 3_000,
       onEvents: (events: FlowEvent[]) => {
         const table = shown.current?.table;
         if (table) for (const event of events) table.apply(event, byName.current);
-        setVersion((before) => before + 1);
+        tables.current.stale = true;
+        tables.current.ended ||= events.length === 0 || events.some((event) => event.kind.startsWith("workflow."));
+        if (!frame.current) {
+          frame.current = requestAnimationFrame(() => {
+            frame.current = 0;
+            setVersion((before) => before + 1);
+          });
+        }
         return true;
       },
     },
   );
   const loaded = live.value;
+  const heading = useMemo(() => loaded && <Heading run={loaded.run} stages={loaded.stages} open={live.open} />, [loaded, live.open]);
   if (!loaded) return live.error ? <Failure message={live.error} /> : <Loading />;
   return (
     <>
-      <Heading run={loaded.run} stages={loaded.stages} open={live.open} />
+      {heading}
       <Failure message={live.error} />
       <Body loaded={loaded} version={version} task={task} />
     </>
@@ -146,21 +176,27 @@ function Body({ loaded, version, task }: BodyProps) {
     const of = names.get(table.stage[at]!);
     if (of) location.hash = href("runs", run.id, "tasks", of.name, table.index[at]!).slice(1);
   };
-  const choose = (of: string) => setStage((before) => (before === of ? undefined : of));
+  // The graph and the table change with the stages, not with each event.
+  const graph = useMemo(() => {
+    const choose = (of: string) => setStage((before) => (before === of ? undefined : of));
+    return (
+      <section aria-labelledby="graph">
+        <h2 id="graph">Stages</h2>
+        {stages.length > 1 && stages.length <= MOST_STAGES && (
+          <>
+            <Dag stages={stages} selected={stage} onSelect={choose} direction={innerWidth < 700 ? "TB" : "LR"} />
+            <p class="muted small">The thick line is the critical path: the stages that the end waited for, or waits for now. A stage shows its tasks below.</p>
+          </>
+        )}
+        <StageTable stages={stages} selected={stage} onSelect={choose} />
+        {stage !== undefined && <Reasons run={run.id} stage={stage} />}
+      </section>
+    );
+  }, [stages, stage, run.id]);
   return (
     <div class={task ? "split" : ""}>
       <div class="column">
-        <section aria-labelledby="graph">
-          <h2 id="graph">Stages</h2>
-          {stages.length > 1 && stages.length <= MOST_STAGES && (
-            <>
-              <Dag stages={stages} selected={stage} onSelect={choose} direction={innerWidth < 700 ? "TB" : "LR"} />
-              <p class="muted small">The thick line is the critical path: the stages that the end waited for, or waits for now. A stage shows its tasks below.</p>
-            </>
-          )}
-          <StageTable stages={stages} selected={stage} onSelect={choose} />
-          {stage !== undefined && <Reasons run={run.id} stage={stage} />}
-        </section>
+        {graph}
         <section aria-labelledby="tasks">
           <div class="heading">
             <h2 id="tasks">Tasks</h2>
@@ -225,6 +261,7 @@ function StageTable({ stages, selected, onSelect }: { stages: Stage[]; selected:
   const rows = stages.slice(0, most);
   return (
     <>
+      <div class="scroll" tabIndex={0} role="region" aria-label="Table of stages">
       <table class="list stages">
         <thead>
           <tr>
@@ -260,6 +297,7 @@ function StageTable({ stages, selected, onSelect }: { stages: Stage[]; selected:
           })}
         </tbody>
       </table>
+      </div>
       {stages.length > most && <p><button type="button" onClick={() => setMost(most * 8)}>Show more of {counted(stages.length, "stage")}</button></p>}
     </>
   );
