@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -123,13 +123,21 @@ class Reader:
             "FLOWSCHED_SERVER": f"http://127.0.0.1:{self.port}", **(environment or {}),
         }  # fmt: skip
 
-    def follow(self, page: Path, timeout_s: float = 240) -> None:
+    def follow(
+        self, page: Path, timeout_s: float = 240, chosen: Callable[[Block], bool] | None = None
+    ) -> None:
         """Write the files of a page and run its commands.
+
+        Args:
+            page: A page of Markdown.
+            timeout_s: For all of it.
+            chosen: Which blocks; None = all that have a title, and `sh` blocks that are not said to be not run.
 
         Raises:
             PageFailed: A block failed, or its output is not what the page shows.
         """
-        todo = [each for each in blocks(page) if each.title or (each.language == "sh" and not each.not_run)]
+        wanted = chosen or (lambda block: bool(block.title) or (block.language == "sh" and not block.not_run))
+        todo = [block for block in blocks(page) if wanted(block)]
         assert any(each.language == "sh" for each in todo), f"{page.name} has no command to run"
         done, output = self._typed(self._script(todo), timeout_s)
         said = re.split(rf"^{_MARK}(\d+)\n", output, flags=re.MULTILINE)

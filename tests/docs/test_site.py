@@ -37,7 +37,11 @@ def navigation() -> list[str]:
 
 def test_every_page_is_in_the_navigation_once() -> None:
     """A page that is missing there is not in the menu of the site: add it to `nav` of mkdocs.yml."""
-    assert sorted(navigation()) == [page.relative_to(DOCS).as_posix() for page in PAGES]
+    notebooks = [
+        path.with_suffix(".md") for path in DOCS.rglob("*.ipynb")
+    ]  # docs/_hooks.py makes pages of them
+    pages = [page.relative_to(DOCS).as_posix() for page in (*PAGES, *notebooks)]
+    assert sorted(navigation()) == sorted(pages)
 
 
 @pytest.mark.parametrize("page", OURS, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -12,6 +12,7 @@ from tests.docs.pages import ROOT, Reader
 from tests.images import image
 from tests.kubernetes.hollow.binaries import find
 from tests.kubernetes.nodes.cluster import KUBECTL, RealCluster
+from tests.kubernetes.nodes.installed import TOKEN, Installation
 from tests.postgres import Server, binaries, start_or_skip
 from tests.programs import NotStarted
 
@@ -49,12 +50,33 @@ def hello(folder: Path) -> Path:
     return path
 
 
+def test_a_gang_from_python(installed: Installation, tmp_path: Path) -> None:
+    """The last step of docs/tutorials/ml-engineer.md: the gang of one machine, in four pods."""
+    kubectl = find(KUBECTL)
+    assert kubectl is not None
+    reader = Reader(
+        tmp_path,
+        environment={
+            "KUBECONFIG": str(installed.cluster.plane.kubeconfig()),
+            "FLOWSCHED_SERVER": installed.url(),
+            "FLOWSCHED_TOKEN": TOKEN,
+        },
+        replaced={"docker.io/library/python:3.11-slim": image("numpy").name},
+        programs=[kubectl.parent],
+    )
+    files = ("train.py", "submit_kubernetes.py")
+    reader.follow(
+        TUTORIALS / "ml-engineer.md",
+        chosen=lambda block: block.title in files or "python submit_kubernetes.py" in block.text,
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_an_operator_installs_backs_up_upgrades_restores_and_removes(
     empty: RealCluster, database: Server, tmp_path: Path
 ) -> None:
-    """docs/tutorials/operator.md, and the gang that docs/tutorials/ml-engineer.md sends to the same cluster."""
+    """docs/tutorials/operator.md."""
     kubectl, helm = find(KUBECTL), find("helm")
     assert kubectl is not None
     assert helm is not None
