@@ -187,14 +187,14 @@ def test_every_fault_is_told_at_once() -> None:
             "queue_order": {"nme": "by-name"},
         }
     ) == [
-        "$.pakcing: found the key \"pakcing\", expected did you mean 'packing'?",
+        "$.pakcing: found the key \"pakcing\"; did you mean 'packing'?",
         '$.extends: found "nobody", expected one of flowsched, kube-like, volcano-like',
         "$.gang: found 1, expected true or false",
         '$.packing: found "tight", expected one of binpack, spread',
         "$.window: found 0, expected a whole number from 1 to 1,000,000,000,000,000",
         '$.origin_rate: found "117M", expected a whole number from 1 to 1,000,000,000,000,000',
         '$.filters[0]: found "nothing", expected a filter plugin: one of only',
-        "$.filters[1].keyy: found the key \"keyy\", expected did you mean 'key'?",
+        "$.filters[1].keyy: found the key \"keyy\"; did you mean 'key'?",
         '$.filters[1].most: found "3", expected a whole number',
         "$.filters[2]: found 7, expected an object",
         '$.costs[0]: found "only", a filter plugin, expected a cost plugin: one of dear',
