@@ -128,7 +128,7 @@ format: $(STAMPS)/test ## format the code
 
 LOCK := uv pip compile -q --generate-hashes --python-version 3.11 --python-platform linux --exclude-newer '7 days' --no-annotate --no-header
 lock: ## write deploy/requirements*.txt (the image, by hash) and constraints.txt (development) anew, nothing younger than a week (needs uv)
-	$(LOCK) pyproject.toml --extra kubernetes --extra objectstore --extra postgresql --extra wdl -o deploy/requirements.txt
+	$(LOCK) pyproject.toml --extra kubernetes --extra objectstore --extra otel --extra postgresql --extra wdl -o deploy/requirements.txt
 	echo hatchling | $(LOCK) - -o deploy/requirements-build.txt
 	uv pip compile -q --universal --python-version 3.11 --exclude-newer '7 days' --no-annotate --no-header --all-extras pyproject.toml -o constraints.txt
 

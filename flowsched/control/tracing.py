@@ -46,6 +46,9 @@ _HEADER: Final = re.compile(
 _MOST: Final = 200_000
 #: Rows whose spans are made in one go, in a thread.
 _SLICE: Final = 500
+#: A batch processor drops spans that find its queue full (2,048 by default), so all are exported after so many. A task has six.
+_QUEUED: Final = 1_500
+_FLUSH_MS: Final = 10_000
 #: How long the end of a process waits for the last spans to be made.
 _LAST_S: Final = 5.0
 #: Workflows whose names are remembered.
@@ -151,6 +154,7 @@ class Tracing:
         self._news = asyncio.Event()
         self._known: dict[str, _Known] = {}
         self._finishing = False
+        self._queued = 0  #: spans since all were exported last, at most
         self.dropped = 0  #: rows that found no room
 
     def stepped(self, step: Step) -> None:
@@ -244,6 +248,10 @@ class Tracing:
             parts = phases(row, _steps_ended(report))
             if not parts:
                 continue
+            if self._queued >= _QUEUED:  # waits for the collector, in this thread alone
+                self._provider.force_flush(_FLUSH_MS)
+                self._queued = 0
+            self._queued += 1 + len(parts)
             task = self._span(of.parent, of.parent.own, stage, parts[0].start_ms)
             task.set_attributes(dict(_attributes(row)))
             failed = TaskState(row.state) is TaskState.FAILED

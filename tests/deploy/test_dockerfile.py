@@ -21,7 +21,7 @@ DOCKERFILE = DEPLOY / "Dockerfile"
 IGNORED = DEPLOY / "Dockerfile.dockerignore"
 
 #: What a cluster needs beyond the dependencies.
-EXTRAS = ("kubernetes", "objectstore", "postgresql", "wdl")
+EXTRAS = ("kubernetes", "objectstore", "otel", "postgresql", "wdl")
 
 Instruction = tuple[str, str]
 

@@ -18,14 +18,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from flowsched.control.tracing import Phase, is_header, phases, wanted
+from flowsched.control.tracing import Phase, is_header, phases, tracing, wanted
 from flowsched.engine.delta import TaskWrite
+from flowsched.engine.step import Step
+from flowsched.store.rows import WorkflowRow
+from flowsched.store.workflows import Workflows
 from flowsched.workflow.run.states import TaskState
 
 PATIENCE_S = 120
@@ -194,6 +198,31 @@ def test_a_collector_that_is_away_holds_nothing(tmp_path: Path) -> None:
     with serving(tmp_path / "root", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9") as service:
         workflow = service.ask("/workflows", {"name": "w", "stages": [stage("only", "true")]})["id"]
         assert service.end_of(workflow) == "SUCCEEDED"
+
+
+async def test_many_tasks_that_end_at_once_lose_no_span() -> None:
+    """More than the queue of a batch processor holds: the thread that makes spans waits for the collector."""
+    row = WorkflowRow(
+        "w", 1, "many", "default", 0, {}, "RUNNING", "", "", "", 0, 0, None, False, False, 1, 3_000, 9
+    )
+
+    class Reads:
+        async def get(self, _: str) -> WorkflowRow:
+            return row
+
+        async def stages(self, _: str) -> list[Any]:
+            return [SimpleNamespace(stage=0, name="one")]
+
+    delta = SimpleNamespace(tasks=[task(index=at) for at in range(3_000)], workflows=[], ends=[])
+    with collector() as received:
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": received.url}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.url)
+            async with tracing(cast("Workflows", Reads()), environment) as made:
+                assert made is not None
+                made.stepped(cast("Step", SimpleNamespace(delta=delta)))
+        assert len(received.of("one")) == 3_000
+        assert len(received.spans) == 15_000
 
 
 def test_without_the_variable_nothing_is_loaded(tmp_path: Path) -> None:

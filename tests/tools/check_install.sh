@@ -30,9 +30,8 @@ uv pip install -q --python "$lower/bin/python" -c "$cache/lower.txt" \
     hypothesis jsonschema looptime opentelemetry-proto pytest pytest-asyncio pytest-timeout pytest-xdist
 # Left out: how many modules --help loads is up to typer, and only its newer versions load rich late.
 "$lower/bin/python" -m pytest -q -n 2 --timeout 300 -p no:cacheprovider \
-    tests/cli/test_cli_commands.py tests/cli/test_cli_render.py tests/api/test_api_routes.py tests/api/test_api_openapi.py \
-    tests/store/test_database.py tests/store/test_reads.py tests/store/test_writer.py tests/engine/test_engine_stories.py \
-    tests/engine/test_gangs.py tests/service/test_metrics.py tests/client \
+    tests/cli/test_cli_commands.py tests/api/test_api_routes.py tests/store/test_reads.py tests/store/test_writer.py \
+    tests/engine/test_engine_stories.py tests/engine/test_gangs.py tests/service/test_metrics.py tests/service/test_traces.py \
     --deselect tests/cli/test_cli_commands.py::test_help_imports_nothing_heavy
 
 echo "== 2. the wheels of the base install"
