@@ -19,6 +19,7 @@ from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
     ClusterEvent,
     Executor,
+    Fingerprint,
     InputFile,
     OutputFile,
     Pod,
@@ -476,6 +477,20 @@ class ExecutorContract:
             ("node-1", "node-0", 7, 7),
             ("node-1", None, 0, 7),
         ]
+
+    async def test_datasets_outside_are_identified_or_it_says_why_not(self, world: World) -> None:
+        """The same bytes have the same version each time. Of a dataset that cannot be identified, the executor says why; one that
+        never looks says so of all.
+        """
+        cluster, _, _ = await world.open()
+        found = await cluster.fingerprints([world.outside, world.nothing], by_content=False)
+        assert found.keys() == {world.outside, world.nothing}
+        assert isinstance(found[world.nothing], str)
+        assert found[world.nothing]
+        again = await cluster.fingerprints([world.outside], by_content=False)
+        assert again == {world.outside: found[world.outside]}
+        if type(cluster).fingerprints is not Executor.fingerprints:
+            assert isinstance(found[world.outside], Fingerprint), found[world.outside]
 
     async def test_one_dataset_ordered_twice_moves_once(self, world: World) -> None:
         """The second order waits for the first."""

@@ -19,11 +19,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.data.inputs import datasets_of
+from flowsched.engine.data.inputs import datasets_of, is_own
 from flowsched.executor.protocol import Fingerprint
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
-from flowsched.workflow.spec import RoleSpec, StageSpec, WorkflowSpec
+from flowsched.workflow.spec import InputSpec, RoleSpec, StageSpec, WorkflowSpec
 
 #: Of more datasets in one input their digest is kept, not each of them: a gather may read 100,000.
 _MOST_NAMED: Final = 20
@@ -93,8 +93,16 @@ def outside_of(run: WorkflowRun, stage: StageRun, shard: int) -> Iterator[str]:
             yield from (uri for uri, _ in datasets_of(run, stage, spec, shard))
 
 
+#: What inputs that all shards of a stage share are known by, by name: (part of the key, why they have none).
+Shared = dict[str, tuple[Any, str]]
+
+
 def parts_of(
-    run: WorkflowRun, stage: StageRun, shard: int, versions: Mapping[str, Fingerprint | str]
+    run: WorkflowRun,
+    stage: StageRun,
+    shard: int,
+    versions: Mapping[str, Fingerprint | str],
+    shared: Shared | None = None,
 ) -> tuple[Parts, str]:
     """What makes a shard the task that it is.
 
@@ -103,6 +111,7 @@ def parts_of(
         stage: Of the shard.
         shard: Its number; what it reads exists.
         versions: Of each uri of `outside_of`: its fingerprint, or why it has none, in words.
+        shared: Remembers the inputs that all shards share, for calls with the same stage and versions.
 
     Returns:
         The parts; and why they make no key, in words (empty: they do).
@@ -119,21 +128,39 @@ def parts_of(
     inputs: dict[str, Any] = {}
     unknown = ""
     for given in spec.inputs:
-        read: list[list[str]] = []
-        for uri, _ in datasets_of(run, stage, given, shard):
-            if uri.startswith(_MADE_HERE):
-                read.append([uri, ""])
-                continue
-            found = versions.get(uri, "it was not looked at")
-            if isinstance(found, Fingerprint):
-                read.append([uri.rstrip("/").rpartition("/")[2] if found.by_content else uri, found.version])
-            else:
-                read.append([uri, ""])
-                unknown = unknown or f"input {given.name} cannot be identified: {found}"
-        shown: Any = read if len(read) <= _MOST_NAMED else [len(read), _digest(read)]
-        inputs[given.name] = [given.manifest, shown]
+        known = None if shared is None else shared.get(given.name)
+        if known is None:
+            known = _input(run, stage, given, shard, versions)
+            if shared is not None and not is_own(given):
+                shared[given.name] = known
+        inputs[given.name], why = known
+        unknown = unknown or why
     parts["inputs"] = inputs
     return parts, unknown
+
+
+def _input(
+    run: WorkflowRun,
+    stage: StageRun,
+    given: InputSpec,
+    shard: int,
+    versions: Mapping[str, Fingerprint | str],
+) -> tuple[Any, str]:
+    """What one input is known by; and why it is not, in words."""
+    read: list[list[str]] = []
+    unknown = ""
+    for uri, _ in datasets_of(run, stage, given, shard):
+        if uri.startswith(_MADE_HERE):
+            read.append([uri, ""])
+            continue
+        found = versions.get(uri, "it was not looked at")
+        if isinstance(found, Fingerprint):
+            read.append([uri.rstrip("/").rpartition("/")[2] if found.by_content else uri, found.version])
+        else:
+            read.append([uri, ""])
+            unknown = unknown or f"input {given.name} cannot be identified: {found}"
+    shown: Any = read if len(read) <= _MOST_NAMED else [len(read), _digest(read)]
+    return [given.manifest, shown], unknown
 
 
 def key_of(tenant: str, parts: Parts) -> str:

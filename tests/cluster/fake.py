@@ -212,7 +212,10 @@ class FakeProcesses:
 
     async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
         """What a test says; a dataset that it does not name was never changed."""
-        return {uri: self.versions.get(uri, Fingerprint("1", 0, by_content)) for uri in uris}
+        same = Fingerprint("1", 0, by_content)
+        return {
+            uri: self.versions.get(uri, f"there is no {uri}" if "nothing" in uri else same) for uri in uris
+        }
 
     async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
         """What a test says."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,13 +19,13 @@ import structlog
 from flowsched.control.intake import Documents
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.leading.recover import load_run
-from flowsched.engine.data.inputs import MissingInput
 from flowsched.engine.delta import CacheKeyWrite
 from flowsched.engine.events import LookedUp
 from flowsched.engine.memoization import (
     Hit,
     Parts,
     ShardLookup,
+    Shared,
     difference,
     encode_parts,
     key_of,
@@ -45,6 +46,8 @@ log = structlog.get_logger(__name__)
 
 #: Shards that are looked up together.
 _PART: Final = 500
+#: Keys are made for so long at a time.
+_SLICE_S: Final = 0.02
 #: Pause before a look-up is tried again while the database is away.
 _PAUSE_S: Final = 1.0
 _CHANGED: Final = "changed since"
@@ -136,7 +139,7 @@ class Memoizer:
     ) -> list[ShardLookup]:
         await self._identify(run, stage, shards, known.versions)
         await self._dispatcher.rest()
-        asked = list(_asked(run, stage, shards, known.versions, known.tenant))
+        asked = await self._in_slices(_asked(run, stage, shards, known.versions, known.tenant))
         same = await self._keys.same([each.key for each in asked if each.key], stage.members, run.id)
         names = sorted({role.image for role in stage.spec.roles if role.image})
         digests = await self._executor.image_digests(names) if same and names else {}
@@ -155,6 +158,17 @@ class Memoizer:
             hits = () if moved else tuple(map(_hit, candidates))
             found.append(ShardLookup(each.shard, each.key, each.place, encode_parts(each.parts), hits, why))
         return found
+
+    async def _in_slices(self, shards: Iterator[_Asked]) -> list[_Asked]:
+        """All of them; other work gets its turn, because a shard may read 100,000 datasets."""
+        asked, began = [], time.monotonic()
+        for each in shards:
+            asked.append(each)
+            if time.monotonic() - began > _SLICE_S:
+                await asyncio.sleep(0)
+                await self._dispatcher.rest()
+                began = time.monotonic()
+        return asked
 
     async def _identify(
         self, run: WorkflowRun, stage: StageRun, shards: Sequence[int], versions: dict[str, Fingerprint | str]
@@ -184,27 +198,27 @@ class Memoizer:
             for start in range(0, len(done), _PART):
                 some = done[start : start + _PART]
                 await self._identify(base, stage, some, versions)
-                rows = [_row(base, stage, each) for each in _asked(base, stage, some, versions, tenant)]
-                await self._keys.add(rows)
+                asked = await self._in_slices(_asked(base, stage, some, versions, tenant))
+                await self._keys.add([_row(base, stage, each) for each in asked])
 
 
 def _asked(
     run: WorkflowRun, stage: StageRun, shards: Sequence[int], versions: Versions, tenant: str
 ) -> Iterator[_Asked]:
+    shared: Shared = {}
     for shard in shards:
-        seen = versions
         began_ms = _began_ms(stage, shard)
+        changed: dict[str, Fingerprint | str] = {}
         if began_ms is not None:  # of a run that ended: what was changed since is not what it read
             changed = {
                 uri: f"{_CHANGED} {run.id} read it"
                 for uri in outside_of(run, stage, shard)
                 if _is_newer(versions.get(uri), began_ms)
             }
-            seen = {**{uri: versions[uri] for uri in outside_of(run, stage, shard)}, **changed}
-        try:
-            parts, unknown = parts_of(run, stage, shard, seen)
-        except MissingInput:
-            continue
+        if changed:
+            parts, unknown = parts_of(run, stage, shard, {**versions, **changed})
+        else:
+            parts, unknown = parts_of(run, stage, shard, versions, shared)
         asked = _Asked(shard, parts, unknown, place_of(tenant, run, stage, shard))
         asked.key = "" if unknown else key_of(tenant, parts)
         yield asked

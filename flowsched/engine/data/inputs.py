@@ -18,10 +18,14 @@ class MissingInput(Exception):
 
 def private(stage: StageRun) -> bool:
     """Whether shards of the stage read different datasets."""
-    return any(
-        i.match in (Match.INDEX, Match.CHUNK) if i.stage is not None else _templated(i.uri or "")
-        for i in stage.spec.inputs
-    )
+    return any(map(is_own, stage.spec.inputs))
+
+
+def is_own(given: InputSpec) -> bool:
+    """Whether each shard reads other datasets as this input."""
+    if given.stage is not None:
+        return given.match in (Match.INDEX, Match.CHUNK)
+    return _templated(given.uri or "")
 
 
 def input_files(run: WorkflowRun, stage: StageRun, shard: int) -> tuple[InputFile, ...]:
