@@ -235,7 +235,7 @@ async def run(
                 await result(client, accepted.id, form, own=None, results=results, replay=found.replay)
             return code
     async with _embedded(settings) as client, handed_in(client, named, settings.root) as found:
-        accepted = await found.submit(client, resume=await _resumed(client, found.raw, resume))
+        accepted = await found.submit(client, resume=await _resumed(client, found.raw, resume, own=True))
         try:
             code = await following.watch_own(client, accepted.id, endless=endless)
         except following.NeverStarts as never:
@@ -245,8 +245,15 @@ async def run(
         return code
 
 
-async def _resumed(client: Client, raw: bytes, resume: str | None) -> str | None:
+async def _resumed(client: Client, raw: bytes, resume: str | None, *, own: bool = False) -> str | None:
     """The id of the run to resume.
+
+    Args:
+        client: Of the service.
+        raw: The document that is to run.
+        resume: The run that the user named; "" = the newest of the document's name; None = none.
+        own: The service is in this process. A run that still goes on was left behind by a process that was killed: no other
+            client follows it, and it is cancelled.
 
     Raises:
         NotFound: There is none.
@@ -255,22 +262,31 @@ async def _resumed(client: Client, raw: bytes, resume: str | None) -> str | None
     if resume is None:
         return None
     if resume:
-        return await naming.find(client, resume)
+        return await _ended(client, await client.get(await naming.find(client, resume)), own=own)
     try:
         name = json.loads(raw)["name"]
     except (ValueError, KeyError, TypeError):
         return None  # the service says what is wrong with the document
     async with aclosing(client.list(name=name, page=20)) as views:
         async for view in views:
-            if view.ended_at is None:
-                raise Conflict(
-                    f"{view.id}, the newest run of {name!r}, is {view.state}: wait for its end, or "
-                    f"`flowsched cancel {view.id}` first; or name another: --resume-from RUN"
-                )
-            say(f"resumes {view.id} ({view.state}, {view.created_at:%Y-%m-%d %H:%M})")
-            return view.id
+            return await _ended(client, view, own=own)
     say(f"there is no earlier run of {name!r} here: all of it runs")
     return None
+
+
+async def _ended(client: Client, view: WorkflowView, *, own: bool) -> str:
+    """The id of a run, once it has ended."""
+    if view.ended_at is None and own:
+        say(f"{view.id} was left behind: it is cancelled, and its results are kept")
+        await client.cancel(view.id, reason="resumed by another run")
+        view = await Run(view.id, False, client).wait()
+    elif view.ended_at is None:
+        raise Conflict(
+            f"{view.id} ({view.name}) is {view.state}: wait for its end, or `flowsched cancel {view.id}` first; or name "
+            "another: --resume-from RUN"
+        )
+    say(f"resumes {view.id} ({view.state}, {view.created_at:%Y-%m-%d %H:%M})")
+    return view.id
 
 
 @asynccontextmanager

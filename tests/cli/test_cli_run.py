@@ -74,6 +74,29 @@ def test_a_run_resumes_the_one_before(tmp_path: Path) -> None:
     assert [output["value"].strip() for output in found["outputs"]] == ["103"]
 
 
+def test_a_run_that_was_killed_is_resumed(tmp_path: Path) -> None:
+    """Kill -9 at half of 38 tasks: the next run cancels what was left behind, takes the 19 results and runs the rest."""
+    script = "test $FLOWSCHED_INDEX -lt 19 || test -e %s || sleep 600; echo $FLOWSCHED_INDEX > n"
+    wide = {
+        "name": "wide", "scatter": {"count": 38}, "resources": {"cpu": "50m", "memory": "8Mi"},
+        "command": ["/bin/sh", "-c", script % (tmp_path / "go")], "outputs": [{"name": "n", "path": "n"}],
+    }  # fmt: skip
+    process = start({"name": "wide", "stages": [wide]}, tmp_path)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "19/38" in line:
+            break
+    process.kill()
+    process.communicate()
+    (tmp_path / "go").touch()
+    out, said = start({"name": "wide", "stages": [wide]}, tmp_path, "--resume", "-o", "json").communicate(
+        timeout=200
+    )
+    found = json.loads(out)
+    assert "was left behind: it is cancelled, and its results are kept" in said
+    assert (found["workflow"]["state"], found["stages"][0]["cached"]) == ("SUCCEEDED", 19)
+
+
 def test_a_run_says_which_images_it_ignored(tmp_path: Path) -> None:
     """Two stages name one image: it is told once. `show` says the same."""
     stages = [
