@@ -44,6 +44,8 @@ export interface Stage {
   gang: boolean;
   needs: string[];
   counts: Record<string, number>;
+  /** Tasks that took the result of a task of another run. */
+  cached: number;
   started_at: string | null;
   ended_at: string | null;
   queued_seconds: number;
@@ -133,6 +135,15 @@ export interface Explanation {
   estimate: string;
   binds: string[];
   suggestions: { kind: string; message: string }[];
+}
+
+/** What the look-ups in the cache of results found, for shards that found the same. */
+export interface CacheFound {
+  stage: string;
+  shards: number;
+  first: number;
+  source: string;
+  why: string;
 }
 
 export interface FlowEvent {

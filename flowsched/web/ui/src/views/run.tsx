@@ -10,7 +10,7 @@ import { saidOf, useLive, useNow } from "../live";
 import { bytes, count, counted, duration, moment } from "../model/format";
 import { ended, progress } from "../model/states";
 import { TaskTable } from "../model/tasks";
-import type { Explanation, FlowEvent, Stage, Workflow } from "../model/views";
+import type { CacheFound, Explanation, FlowEvent, Stage, Workflow } from "../model/views";
 import { href } from "../router";
 import { TaskPanel } from "./task";
 
@@ -282,6 +282,7 @@ function StageTable({ stages, selected, onSelect }: { stages: Stage[]; selected:
               <tr key={stage.name} class={stage.name === selected ? "chosen" : ""}>
                 <td class="wide">
                   <button type="button" class="plain link" aria-pressed={stage.name === selected} onClick={() => onSelect(stage.name)}>{stage.name}</button>
+                  {stage.cached > 0 && <span class="tag">{count(stage.cached)} cached</span>}
                   {stage.gang && <span class="tag">gang of {stage.members}</span>}
                   {(stage.waiting || stage.reason) && <span class={stage.waiting?.permanent || stage.state === "FAILED" ? "why bad" : "why"}>{stage.waiting?.message ?? stage.reason}</span>}
                 </td>
@@ -305,13 +306,34 @@ function StageTable({ stages, selected, onSelect }: { stages: Stage[]; selected:
 
 /** Why tasks of a stage do not run. */
 function Reasons({ run, stage }: { run: string; stage: string }) {
-  const path = `/workflows/${encodeURIComponent(run)}/explain?stage=${encodeURIComponent(stage)}`;
-  const answer = useLive<Explanation[]>(path, (signal) => get(path, signal), { every: 5_000 });
+  const path = `/workflows/${encodeURIComponent(run)}`;
+  const answer = useLive<[Explanation[], CacheFound[]]>(
+    `${path} ${stage}`,
+    (signal) => Promise.all([
+      get<Explanation[]>(`${path}/explain?stage=${encodeURIComponent(stage)}`, signal),
+      get<CacheFound[]>(`${path}/cache`, signal).catch(() => []), // a run of another engine has none
+    ]),
+    { every: 5_000 },
+  );
+  const [why, cache] = answer.value ?? [];
+  const looked = cache?.filter((found) => found.stage === stage) ?? [];
   return (
     <div class="card">
       <h3>Why tasks of {stage} wait</h3>
       <Failure message={answer.error} />
-      {answer.value && <Explanations found={answer.value} none="No task of this stage waits." />}
+      {why && <Explanations found={why} none="No task of this stage waits." />}
+      {looked.length > 0 && (
+        <>
+          <h3>Cache of results</h3>
+          <ul class="reasons">
+            {looked.slice(0, 20).map((found) => (
+              <li key={found.first}>
+                {counted(found.shards, "shard")} from [{found.first}]: {found.source ? <b>taken from {found.source}</b> : `ran: ${found.why}`}
+              </li>
+            ))}
+          </ul>
+        </>
+      )}
     </div>
   );
 }
