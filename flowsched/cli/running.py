@@ -418,13 +418,14 @@ def output_table(made: Sequence[Produced]) -> Any:
 async def _failures(client: Client, view: WorkflowView, root: Path | None) -> int:
     """The first tasks that failed, with the end of what they wrote, and where all of it lies; returns the index of the first."""
     number = first = 0
+    whole = {stage.name: stage.reason for stage in await client.stages(view.id)}
     async for task in client.tasks(view.id, state="FAILED", page=FAILURES_SHOWN + 1):
         number += 1
         first = task.index if number == 1 else first
         if number > FAILURES_SHOWN:
             say(f"\n… and more: `flowsched show {view.id} --tasks --state FAILED`")
             return first
-        for line in _failure(await client.task(view.id, task.stage, task.index), root):
+        for line in _failure(await client.task(view.id, task.stage, task.index), root, whole[task.stage]):
             say(line)
         for line in await following.log_tail(client, view.id, task.stage, task.index, LINES_SHOWN):
             say(f"  | {line}")
@@ -435,8 +436,12 @@ async def _failures(client: Client, view: WorkflowView, root: Path | None) -> in
     return first
 
 
-def _failure(task: TaskView, root: Path | None) -> list[str]:
-    """What became of a task that failed, where its log lies, and what may help."""
+def _failure(task: TaskView, root: Path | None, whole: str = "") -> list[str]:
+    """What became of a task that failed, where its log lies, and what may help. `whole`: why its stage failed."""
+    if not task.attempts and whole.startswith(
+        task.reason
+    ):  # it never ran: nothing else says which input is missing
+        return ["", f"{task.stage}[{task.index}] failed before it ran: {whole}"]
     code = "" if task.exit_code is None else f", exit code {task.exit_code}"
     told = task.reason and task.reason != f"exit code {task.exit_code}"
     last = task.attempts[-1] if task.attempts else None

@@ -526,3 +526,15 @@ def test_a_value_of_the_wrong_form_is_answered_with_an_example(flowsched: Run) -
     """Not with a pattern."""
     assert "found 'bad', expected text such as key=value" in flowsched("ls", "--label", "bad").stderr
     assert "'soon' is no duration: write " in flowsched("nodes", "drain", "n", "--grace", "soon").stderr
+
+
+def test_a_task_that_failed_before_it_ran_says_what_is_missing(
+    flowsched: Run, far: Far, document: Path
+) -> None:
+    """Which input; there is no log to name."""
+    far.service.finish_on_submit = "FAILED"
+    why = "InputMissing: file:///reads.fq: there is no /reads.fq"
+    far.service.stage_views = [stage_view(0, "align", state="FAILED", reason=why, counts={"FAILED": 1})]
+    far.service.task_views = [task_view("align", 0, state="FAILED", reason="InputMissing", attempts=[])]
+    said = flowsched("submit", str(document), "--wait").stderr
+    assert f"align[0] failed before it ran: {why}" in said

@@ -12,7 +12,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pysam import AlignmentFile, VariantFile, bcftools, samtools
+try:
+    from pysam import AlignmentFile, VariantFile, bcftools, samtools
+except ImportError:
+    sys.exit(f"{sys.executable} has no pysam: pip install 'flowsched[genomics]'")
 
 SAMPLE = "NA18507"
 
