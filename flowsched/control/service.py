@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import numpy as np
+import structlog
 
 from flowsched.control import allowed_paths, views
 from flowsched.control.admission import Admission, LiveLimits
@@ -141,6 +142,13 @@ class Whereabouts:
 # ---- the service ----
 
 
+def inputs_of(spec: WorkflowSpec) -> list[str]:
+    """The uris of a workflow's inputs from outside, as its document has them."""
+    return list(
+        dict.fromkeys(given.uri for stage in spec.stages for given in stage.inputs if given.uri is not None)
+    )
+
+
 def no_stage(workflow: str, stage: str, spec: WorkflowSpec) -> str:
     """What to say where a workflow has no stage of that name."""
     return f"workflow {workflow}: {no_such('stage', stage, (each.name for each in spec.stages))}"
@@ -233,6 +241,13 @@ class Service:
         body_hash = hashlib.sha256(raw).hexdigest()
         spec, raw = await with_rank(spec, raw, self.plans)
         ident = self._new_id()
+        stale = await self._executor.forget_changed(inputs_of(spec))
+        if stale:
+            structlog.get_logger(__name__).warning(
+                "an input has changed, and tasks that run still read its old copy",
+                uri=stale[0],
+                inputs=len(stale),
+            )
         await self._failpoint("submit.before")
         submitted = await self._admission.submit(
             Submission(

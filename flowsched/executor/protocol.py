@@ -481,6 +481,17 @@ class Executor(ABC):
         """The digests that images have now, of those that are known without a pull."""
         return {}
 
+    async def forget_changed(self, uris: Sequence[str]) -> Sequence[str]:
+        """Drop the copies of files of this machine that have changed since they were copied; a ReplicaSeen follows for each.
+
+        Args:
+            uris: Of inputs, as documents have them: what follows a `{` is not known yet.
+
+        Returns:
+            Those of which an old copy stays, since a task that runs reads it.
+        """
+        return ()
+
     @property
     def binder(self) -> Binder | None:
         """How pods that other controllers made are placed too; None where there are none."""

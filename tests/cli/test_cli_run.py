@@ -206,3 +206,22 @@ def test_logs_are_read_without_a_service(tmp_path: Path) -> None:
     wrong = asked("fails", "b")
     assert wrong.returncode == 2
     assert "there is no stage 'b'; there is a" in wrong.stderr
+
+
+def test_an_input_that_was_edited_is_read_anew(tmp_path: Path) -> None:
+    """By its size, or by its time; also where the document names it by its item. The copy on the node is dropped."""
+    stage = {
+        "name": "a", "scatter": {"items": ["x", "y"]}, "command": ["sh", "-c", "cat $FLOWSCHED_INPUT_I $FLOWSCHED_INPUT_P > o"],
+        "inputs": [{"name": "i", "uri": "{item}.txt"}, {"name": "p", "uri": "program.sh"}],
+        "outputs": [{"name": "o", "path": "o", "value": True}],
+    }  # fmt: skip
+    for program, item in (("one", "1"), ("longer", "1"), ("longer", "2")):
+        for name, text in (("program.sh", program), ("x.txt", item), ("y.txt", "y")):
+            if not (tmp_path / name).exists() or (tmp_path / name).read_text() != text:
+                (tmp_path / name).write_text(text)
+        ran = start(
+            {"name": "edited", "stages": [stage]}, tmp_path, "--root", str(tmp_path / "r"), "-o", "json"
+        )
+        out, said = ran.communicate(timeout=200)
+        assert ran.returncode == 0, said
+        assert [output["value"] for output in json.loads(out)["outputs"]] == [item + program, "y" + program]

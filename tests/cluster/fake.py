@@ -217,6 +217,10 @@ class FakeProcesses:
             uri: self.versions.get(uri, f"there is no {uri}" if "nothing" in uri else same) for uri in uris
         }
 
+    async def forget_changed(self, uris: Sequence[str]) -> Sequence[str]:
+        """Nothing changes here."""
+        return ()
+
     async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
         """What a test says."""
         return {name: self.digests[name] for name in names if name in self.digests}

@@ -332,6 +332,21 @@ class Cache:
             return None
         return entry
 
+    def is_outdated(self, uri: str) -> bool:
+        """Whether the file that a dataset is a copy of has another size now, or was changed after it was copied.
+
+        False of a folder, and where the file cannot be looked at: then the copy is all that there is.
+        """
+        entry = self.entries.get(uri)
+        if entry is None or entry.directory:
+            return False
+        try:
+            origin = os.stat(unquote(urlsplit(uri).path) if uri.startswith("file:") else uri)
+            copied = self.payload(entry).stat()
+        except OSError:
+            return False
+        return origin.st_size != entry.size_bytes or origin.st_mtime_ns > copied.st_mtime_ns
+
     def refresh(self, uri: str) -> Entry | None:
         """Look at the folder again, after a runner published into it."""
         entry = self._read(self.home(uri))
