@@ -44,6 +44,13 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(navigation()) == sorted(pages)
 
 
+def test_the_first_page_leads_to_every_page() -> None:
+    """docs/README.md is the menu of those who read the repository."""
+    links = set(re.findall(r"\]\(([\w/.-]+\.(?:md|ipynb))", (DOCS / "README.md").read_text(encoding="utf-8")))
+    pages = {path.relative_to(DOCS).as_posix() for path in (*PAGES, *DOCS.rglob("*.ipynb"))}
+    assert {page for page in pages - links if not page.startswith("decisions/0")} == {"README.md"}
+
+
 @pytest.mark.parametrize("page", OURS, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_to_files(page: Path) -> None:
     """Relative ones, and those to the repository, which PyPI and the site need. `make docs` checks anchors, too."""
