@@ -41,7 +41,10 @@ def efficiency_text(
 ) -> RenderableType:
     """The whole, each stage, each of `attempts`, and the advice."""
     if not stages:
-        return Group(render.workflow_head(view), Text("No attempt of it has ended yet."))
+        over = "Nothing of it ran: its tasks came from the cache, or never started."
+        return Group(
+            render.workflow_head(view), Text(over if view.ended_at else "No attempt of it has ended yet.")
+        )
     parts: list[RenderableType] = [render.workflow_head(view), *_whole(view, stages), Text(), _stages(stages)]
     if attempts:
         parts += [Text(), _attempts(attempts)]

@@ -43,6 +43,7 @@ interface Failed {
 }
 
 interface ReportStage extends Stage {
+  cached: number;
   core_hours: number;
   gpu_hours: number;
   memory_gib_hours: number;
@@ -126,6 +127,7 @@ function Head({ run }: { run: Reported }) {
         <div><dt>Began</dt><dd>{at(workflow.started_at)}</dd></div>
         <div><dt>Time</dt><dd>{time === null ? "it has not ended" : duration(time)}</dd></div>
         <div><dt>Tasks</dt><dd>{count(done)} of {count(all)} ended</dd></div>
+        {stages.some((each) => each.cached > 0) && <div><dt>Taken from the cache</dt><dd>{counted(sum(stages.map((each) => each.cached)), "task")}</dd></div>}
         <div><dt>Attempts that failed</dt><dd>{count(run.failed.length + run.failed_more)}</dd></div>
         <div><dt>Core-hours held</dt><dd>{amount(sum(stages.map((each) => each.core_hours)))}</dd></div>
         <div><dt>GiB-hours held</dt><dd>{amount(sum(stages.map((each) => each.memory_gib_hours)))}</dd></div>
