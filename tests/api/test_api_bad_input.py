@@ -28,7 +28,9 @@ GOOD = {"name": "x", "stages": [{"name": "a", "command": ["true"]}]}
 class DecodingService(FakeService):
     """Decodes as the real service does, in a thread where the body is large."""
 
-    async def submit(self, raw: bytes, *, idempotency_key: str | None = None) -> SubmittedView:
+    async def submit(
+        self, raw: bytes, *, idempotency_key: str | None = None, traceparent: str | None = None
+    ) -> SubmittedView:
         await asyncio.to_thread(decode_workflow, raw)
         return SubmittedView(id=self.add("x"))
 
