@@ -59,9 +59,6 @@ class CacheKeys:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._add = insert(
-            database.kind, tables.cache_keys, tables.cache_keys.columns.keys(), "ON CONFLICT DO NOTHING"
-        )
 
     async def same(self, keys: Collection[str], members: int, besides: str) -> dict[str, list[Same]]:
         """Shards with these keys that have succeeded: those that ran, then those that took a result, the newest first.
@@ -127,8 +124,10 @@ class CacheKeys:
 
     async def add(self, rows: Sequence[CacheKeyWrite]) -> None:
         """Keys of a workflow that ended without them; those that have one keep it."""
+        columns = tables.cache_keys.columns.keys()
+        statement = insert(self._database.kind, tables.cache_keys, columns, "ON CONFLICT DO NOTHING")
         async with self._database.writing() as connection:
-            await self._add.run(connection, tidy(list(rows), 5, 7))
+            await statement.run(connection, tidy(list(rows), 5, 7))
 
     async def sources(self, workflows: Collection[str]) -> set[str]:
         """Which of these workflows wrote data that others have taken as their result."""
