@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import os
@@ -218,9 +219,13 @@ async def test_many_tasks_that_end_at_once_lose_no_span() -> None:
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": received.url}
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.url)
+            patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
             async with tracing(cast("Workflows", Reads()), environment) as made:
                 assert made is not None
                 made.stepped(cast("Step", SimpleNamespace(delta=delta)))
+                async with asyncio.timeout(PATIENCE_S):
+                    while len(received.spans) < 15_000:
+                        await asyncio.sleep(0.05)
         assert len(received.of("one")) == 3_000
         assert len(received.spans) == 15_000
 
