@@ -34,6 +34,7 @@ from flowsched.cluster.kubernetes.dra.inventory import (
 from flowsched.cluster.kubernetes.objects.release import GpuSettings
 from flowsched.cluster.kubernetes.settings import from_environment
 from flowsched.errors import ConfigurationError
+from flowsched.executor.protocol import InputFile
 from tests.kubernetes import written as w
 
 DRIVER = "gpu.test"
@@ -375,7 +376,7 @@ def test_patches_are_of_one_version() -> None:
 def test_a_pod_names_its_claims_and_asks_for_no_extended_resource() -> None:
     """Whole devices and parts alike; the driver adds the devices, and the runtime none by itself."""
     for millis, ids in ((500, (1,)), (2000, (0, 3))):
-        pod = w.task(gpu_millis=millis, gpu_ids=ids)
+        pod = w.task(gpu_millis=millis, gpu_ids=ids, inputs=(InputFile("reads", ("s3://a",)),))
         manifest = w.written(pod, SETTINGS)
         names = [claim_name("n1", number, SETTINGS) for number in ids]
         assert [place.claim for place in places_of(pod, SETTINGS)] == names

@@ -227,8 +227,10 @@ class ProcessPod:
             resolve=self._shop.resolve,
             mounted=mounted,
         )
-        for mount in container.volume_mounts:  # as a kubelet makes a subPath that is not there
-            (ground.folders[mount.name] / mount.sub_path).mkdir(parents=True, exist_ok=True)
+        for mount in container.volume_mounts:
+            place = ground.folders[mount.name] / mount.sub_path
+            if not place.exists():  # a kubelet makes a subPath that is not there
+                place.mkdir(parents=True)
         said = env.environment(container, ground)
         argv = env.command(container, said, _entry_point(self._shop.entry_points, container))
         if not argv:
