@@ -210,7 +210,10 @@ _CLUSTER: Final[tuple[Route[Any], ...]] = (
     Route(
         "DELETE", f"{PREFIX}/queues/{{name}}", cluster.delete_queue, Policy.WRITE,
         "Remove a queue: it has no workflows that live, and no queues below it", Query,
-        _ok("What it was.", QueueView), tag="cluster",
+        {
+            200: Answer("What it was.", QueueView),
+            409: Answer("Workflows in it live, or queues are below it.", ProblemView, PROBLEM),
+        }, tag="cluster",
     ),
     Route(
         "GET", f"{PREFIX}/nodes", cluster.list_nodes, Policy.READ, "List the nodes", Query,

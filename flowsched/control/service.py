@@ -37,7 +37,7 @@ from flowsched.engine.recovery import untouched_state
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import pod_name
 from flowsched.engine.transaction import task_row
-from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable, no_such
+from flowsched.errors import Conflict, Fault, InvalidDocument, InvalidRequest, NotFound, Unavailable, no_such
 from flowsched.executor.protocol import Executor
 from flowsched.store.accounting import Accounting
 from flowsched.store.cache_keys import CacheKeys
@@ -354,7 +354,12 @@ class Service:
 
     async def _check_resume(self, workflow: str) -> None:
         """Refuse to resume what is not there, or goes on."""
-        row = await self._reads.get(workflow)
+        try:
+            row = await self._reads.get(workflow)
+        except NotFound:
+            raise InvalidDocument(
+                [Fault("$.resume", f"{workflow!r}", "the id of an ended run: `flowsched ls` lists runs")]
+            ) from None
         if not RunState(row.state).terminal:
             raise Conflict(
                 f"{workflow} ({row.name}) is {row.state} and cannot be resumed: wait for its end, or cancel it "

@@ -137,8 +137,8 @@ def _cpu_advice(view: EfficiencyView) -> list[str]:
 
 
 def rounded_memory(number: int) -> int:
-    """The next amount that people write: steps of 32 MiB, from 512 MiB of 128 MiB, from 4 GiB of 512 MiB, from 32 GiB of 4 GiB."""
-    steps = {512 * _MIB: 32 * _MIB, 4 * _GIB: 128 * _MIB, 32 * _GIB: 512 * _MIB}
+    """The next amount that people write: steps of 32 MiB, from 1 GiB of 128 MiB, from 4 GiB of 512 MiB, from 32 GiB of 4 GiB."""
+    steps = {_GIB: 32 * _MIB, 4 * _GIB: 128 * _MIB, 32 * _GIB: 512 * _MIB}
     step = next((step for below, step in steps.items() if number <= below), 4 * _GIB)
     return max(1, -(-number // step)) * step
 

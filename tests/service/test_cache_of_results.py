@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flowsched.control.leading.retention import Expiry
-from flowsched.errors import Conflict, NotFound
+from flowsched.errors import Conflict, InvalidDocument
 from flowsched.executor.protocol import Fingerprint, Pod
 from flowsched.store.database import url_for
 from flowsched.workflow.views import TaskView
@@ -212,7 +212,7 @@ async def test_what_failed_is_no_result(lab: Lab) -> None:
 async def test_what_cannot_be_resumed(lab: Lab) -> None:
     """A workflow that is not there, and one that goes on."""
     document = {"name": "w", "stages": [stage("one", resources={"cpu": 1000})]}
-    with pytest.raises(NotFound):
+    with pytest.raises(InvalidDocument, match="the id of an ended run"):
         await lab.one.service.submit(json.dumps({**document, "resume": "w1nothere"}).encode())
     first = (await lab.one.service.submit(json.dumps(document).encode())).id
     with pytest.raises(Conflict, match="wait for its end, or cancel it"):

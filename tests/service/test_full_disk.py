@@ -497,7 +497,7 @@ def test_a_first_start_on_a_full_disk_makes_a_whole_token_later(tmp_path: Path, 
         assert len(token) == 32
         assert service.get("/api/v1/workflows", token=token)["workflows"] == []
         (announced,) = state_home.rglob("*.json")
-        assert json.loads(announced.read_text()) == {"token": token}
+        assert json.loads(announced.read_text()) == {"token": token, "root": str(root)}
 
 
 def test_free_pages_that_were_used_up_are_made_again_while_the_service_runs(tmp_path: Path) -> None:

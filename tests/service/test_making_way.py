@@ -68,7 +68,7 @@ async def test_a_drained_node_stays_so_after_a_restart(tmp_path: Path) -> None:
         before = await until(one, ident, "RUNNING", 2)
         view = await one.service.draining.drain(str(before[0].node), 0)
         assert (view.ready, view.drained_at is not None) == (False, True)
-        with pytest.raises(NotFound, match="there is no node moon"):
+        with pytest.raises(NotFound, match="there is no node 'moon'"):
             await one.service.draining.drain("moon", 0)
         while {task.node for task in await until(one, ident, "RUNNING", 2)} & {before[0].node}:
             await asyncio.sleep(0.01)

@@ -280,6 +280,7 @@ class RunnerProcesses:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="attempts")
         self._eyes = ThreadPoolExecutor(2, thread_name_prefix="watching")  # not behind a long launch
         self._stripes = [threading.Lock() for _ in range(64)]
+        self._caches: dict[str, Cache] = {}  #: of nodes, by name; none before `open`
         self._live: dict[str, _Live] = {}
         self._writers = Writers()
         self._launches: set[asyncio.Task[None]] = set()  #: of attempts that had been held
