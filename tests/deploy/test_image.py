@@ -74,14 +74,14 @@ def podman(built: Image) -> Iterator[list[str]]:
     shutil.rmtree(home, ignore_errors=True)
 
 
-def test_it_adds_at_most_250_mb_to_its_base(built: Image) -> None:
+def test_it_adds_at_most_255_mb_to_its_base(built: Image) -> None:
     """Most of it: numpy, the Kubernetes client, SQLAlchemy, all compiled by Python, so that a pod's step starts fast."""
     own = layers(built.archive)
     base = layers(built.archive.with_name("python.tar"))
     assert base.keys() < own.keys()
     added = sum(own.values()) - sum(base.values())
     print(f"the image: {sum(own.values()) / 1e6:.0f} MB, {added / 1e6:.0f} MB without its base")
-    assert added <= 250e6
+    assert added <= 255e6  # 250 was the aim before OpenTelemetry's packages, 6 MB, came
 
 
 def test_it_is_not_root_and_writes_to_data_and_tmp_only(podman: list[str]) -> None:
