@@ -127,7 +127,7 @@ _WORKFLOWS: Final[tuple[Route[Any], ...]] = (
     ),
     Route(
         "GET", f"{_ONE}/cache", workflows.list_cache, Policy.READ,
-        "See whose results its tasks took from the cache, and why the others ran", Query,
+        "See which runs its tasks took results from, and why the other tasks ran", Query,
         _ok("By stage; shards that found the same are together.", list[CacheView]),
     ),
     Route(

@@ -146,7 +146,7 @@ class SyncClient:
         return self._do(self._client.stages(workflow))
 
     def cache(self, workflow: str) -> CacheFound:
-        """Whose results its tasks took from the cache, and why the others ran."""
+        """The runs that its tasks took results from, and why the other tasks ran."""
         return self._do(self._client.cache(workflow))
 
     def tasks(

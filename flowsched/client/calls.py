@@ -236,7 +236,7 @@ class Client:
         return Views(await self._get(f"{_path(workflow)}/stages", Stages))
 
     async def cache(self, workflow: str) -> CacheFound:
-        """Whose results its tasks took from the cache, and why the others ran."""
+        """The runs that its tasks took results from, and why the other tasks ran."""
         return await self._get(f"{_path(workflow)}/cache", CacheFound)
 
     async def tasks(

@@ -203,7 +203,7 @@ class Facade(Protocol):
         ...
 
     async def cache(self, workflow: str) -> list[CacheView]:
-        """Whose results its shards took, and why the others ran."""
+        """The runs that its shards took results from, and why the other shards ran."""
         ...
 
     async def timeline(

@@ -347,7 +347,7 @@ class Service:
         return await aside(len(rows) * views.STAGE_BYTES, views.stage_views, rows, spec, live)
 
     async def cache(self, workflow: str) -> list[CacheView]:
-        """Whose results its shards took, and why the others ran."""
+        """The runs that its shards took results from, and why the other shards ran."""
         spec = await self._documents.spec(workflow)
         rows = await self._cache_keys.found(workflow)
         return await aside(len(rows) * views.STAGE_BYTES, views.cache_views, rows, spec)

@@ -255,7 +255,7 @@ class CacheView(View, kw_only=True):
     stage: str
     shards: int  #: how many
     first: int  #: the first of them
-    source: str = ""  #: whose results they took, as "w1/align"; empty: they ran
+    source: str = ""  #: the run and stage that they took results from, as "w1/align"; empty: they ran
     why: str = ""  #: why they ran
 
 

@@ -108,6 +108,7 @@ class FakeProcesses:
         self.replicas: dict[str, dict[str, int]] = {}  #: node -> uri -> bytes
         self.versions: dict[str, Fingerprint | str] = {}  #: of datasets from outside
         self.digests: dict[str, str] = {}  #: of images
+        self.slow: dict[str, asyncio.Event] = {}  #: datasets that cannot be looked at before their event
         self.violations: list[str] = []
         self.launched: Counter[str] = Counter()  #: times a pod of the name came to be: 1 each, always
         self.moved_bytes: Counter[str] = Counter()
@@ -212,6 +213,9 @@ class FakeProcesses:
 
     async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
         """What a test says; a dataset that it does not name was never changed."""
+        for uri in uris:
+            if uri in self.slow:
+                await self.slow[uri].wait()
         same = Fingerprint("1", 0, by_content)
         return {
             uri: self.versions.get(uri, f"there is no {uri}" if "nothing" in uri else same) for uri in uris

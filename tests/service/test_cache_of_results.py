@@ -173,6 +173,23 @@ async def test_an_input_that_changed_or_cannot_be_identified(lab: Lab) -> None:
     assert await lab.found(third) == [("one", 1, "input data cannot be identified: 403")]
 
 
+async def test_a_slow_input_holds_up_no_other_stage(lab: Lab) -> None:
+    """A server that does not answer, or a file that takes minutes to digest: other stages are looked up meanwhile."""
+    go = lab.world.slow["file:///slow"] = asyncio.Event()
+    slow = stage("slow", inputs=[{"name": "data", "uri": "file:///slow"}], cache=True)
+    waits = (await lab.one.service.submit(json.dumps({"name": "s", "stages": [slow]}).encode())).id
+    other = await lab.run(
+        {"name": "w", "stages": [stage("one", cache=True), stage("two", "one", cache=True)]}
+    )
+    assert [found[0] for found in await lab.found(other)] == ["one", "two"]
+    assert await lab.found(waits) == []
+    go.set()
+    async with asyncio.timeout(20):
+        while (await lab.one.service.workflow(waits)).ended_at is None:
+            await asyncio.sleep(0.02)
+    assert await lab.found(waits) == [("slow", 1, "it has not run before")]
+
+
 async def test_an_input_that_changed_after_the_run_that_is_resumed(lab: Lab) -> None:
     """Nothing was written down when that run began: the time of the change decides."""
     document = {"name": "w", "stages": [stage("one", inputs=[{"name": "data", "uri": "file:///data/x"}])]}

@@ -359,7 +359,7 @@ def events_command(
 
 @app.command()
 def cache(ctx: typer.Context, workflow: Id, output: Output = Form.TABLE) -> None:
-    """Say whose results a workflow's tasks took, and why the others ran."""
+    """Say which runs the tasks took results from, and why the others ran."""
     from flowsched.cli import listing
 
     about(ctx, workflow, lambda client, ident: listing.cache(client, ident, output))

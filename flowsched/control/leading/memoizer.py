@@ -70,8 +70,8 @@ class _Asked:
 class _Known:
     """What was found out once for a run."""
 
-    tenant: str
-    resumed: bool = False
+    tenant: str | None = None  #: None until the keys of the run that it resumes are written
+    preparing: asyncio.Lock = field(default_factory=asyncio.Lock)
     versions: dict[str, Fingerprint | str] = field(default_factory=dict)
 
 
@@ -100,46 +100,67 @@ class Memoizer:
         self._executor = executor
         self._by_content = by_content
         self._known: dict[str, _Known] = {}
+        self._busy: set[tuple[str, int]] = set()  #: stages that are being answered
+        self._again: set[tuple[str, int]] = set()  #: of these, the ones that were asked about again
 
     async def run(self) -> None:
-        """Answer for ever."""
-        while True:
-            asked = await self._dispatcher.asked()
-            for workflow, number in asked:
-                try:
-                    await self._answer(workflow, number)
-                except FlowschedError as error:
-                    log.warning("the cache of results cannot be read now, trying again", error=str(error))
-                    self._dispatcher.ask_again(workflow, number)
-                    await asyncio.sleep(_PAUSE_S)
-            runs = self._dispatcher.state.work.runs
-            self._known = {workflow: known for workflow, known in self._known.items() if workflow in runs}
+        """Answer for ever: each stage by itself, because one may wait for a slow server or read a genome."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                for pair in await self._dispatcher.asked():
+                    if pair in self._busy:
+                        self._again.add(pair)
+                    else:
+                        self._busy.add(pair)
+                        group.create_task(self._one(*pair))
+                runs = self._dispatcher.state.work.runs
+                self._known = {workflow: known for workflow, known in self._known.items() if workflow in runs}
+
+    async def _one(self, workflow: str, number: int) -> None:
+        """Answer for one stage; again, if more of it became ready meanwhile, or the database was away."""
+        pair = workflow, number
+        try:
+            await self._answer(workflow, number)
+        except FlowschedError as error:
+            log.warning("the cache of results cannot be read now, trying again", error=str(error))
+            self._again.add(pair)
+            await asyncio.sleep(_PAUSE_S)
+        self._busy.discard(pair)
+        if pair in self._again:
+            self._again.discard(pair)
+            self._dispatcher.ask_again(workflow, number)
 
     async def _answer(self, workflow: str, number: int) -> None:
         """Look up what waits of one stage."""
         run = self._dispatcher.state.work.runs.get(workflow)
         if run is None:
             return
-        known = self._known.get(workflow)
-        if known is None:
-            known = self._known[workflow] = _Known((await self._workflows.get(workflow)).tenant)
-        if run.spec.resume and not known.resumed:
-            await self._resume(run, known.tenant)
-            known.resumed = True
+        known = self._known.setdefault(workflow, _Known())
+        async with known.preparing:
+            if known.tenant is None:
+                tenant = (await self._workflows.get(workflow)).tenant
+                if run.spec.resume:
+                    await self._resume(run, tenant)
+                known.tenant = tenant
         stage = run.stages[number]
         await self._dispatcher.rest()
         shards = waiting_shards(stage).tolist()
         for start in range(0, len(shards), _PART):
             some = shards[start : start + _PART]
-            found = await self._look_up(run, stage, some, known)
+            found = await self._look_up(run, stage, some, known.tenant, known.versions)
             self._dispatcher.tell([LookedUp(workflow, number, tuple(found))])
 
     async def _look_up(
-        self, run: WorkflowRun, stage: StageRun, shards: Sequence[int], known: _Known
+        self,
+        run: WorkflowRun,
+        stage: StageRun,
+        shards: Sequence[int],
+        tenant: str,
+        versions: dict[str, Fingerprint | str],
     ) -> list[ShardLookup]:
-        await self._identify(run, stage, shards, known.versions)
+        await self._identify(run, stage, shards, versions)
         await self._dispatcher.rest()
-        asked = await self._in_slices(_asked(run, stage, shards, known.versions, known.tenant))
+        asked = await self._in_slices(_asked(run, stage, shards, versions, tenant))
         same = await self._keys.same([each.key for each in asked if each.key], stage.members, run.id)
         names = sorted({role.image for role in stage.spec.roles if role.image})
         digests = await self._executor.image_digests(names) if same and names else {}
