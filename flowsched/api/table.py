@@ -92,6 +92,11 @@ def _text(about: str, media: str, headers: Mapping[str, str] | None = None) -> M
     return {200: Answer(about, media=media, headers=headers or {})}
 
 
+def _built(about: str, media: str) -> Mapping[int, Answer]:
+    """A file of the web page, which a checkout has only after `make ui`."""
+    return {**_text(about, media), 404: Answer("The page has not been built.", ProblemView, PROBLEM)}
+
+
 def _health(about: str) -> Mapping[int, Answer]:
     return {200: Answer("It is.", media="text/plain"), 503: Answer(about, media="text/plain")}
 
@@ -357,15 +362,15 @@ _SERVER: Final[tuple[Route[Any], ...]] = (
     ),
     Route(
         "GET", "/ui/app.js", pages.get_ui_script, Policy.OPEN, "The page's program", Query,
-        _text("JavaScript.", "text/javascript"), tag="server",
+        _built("JavaScript.", "text/javascript"), tag="server",
     ),
     Route(
         "GET", "/ui/app.css", pages.get_ui_style, Policy.OPEN, "The page's style", Query,
-        _text("CSS.", "text/css"), tag="server",
+        _built("CSS.", "text/css"), tag="server",
     ),
     Route(
         "GET", "/ui/icon.svg", pages.get_ui_icon, Policy.OPEN, "The page's icon", Query,
-        _text("SVG.", "image/svg+xml"), tag="server",
+        _built("SVG.", "image/svg+xml"), tag="server",
     ),
     Route(
         "GET", "/docs", pages.get_docs, Policy.OPEN, "This document, readable", Query,
