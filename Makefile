@@ -97,7 +97,7 @@ blackbox: $(STAMPS)/test ## strangers, faults and a judge, on each database: mak
 kube-assets: ## build etcd, kube-apiserver, kube-scheduler, kubectl, helm for the tests (needs Go; minutes the first time)
 	sh tests/tools/install_kube.sh
 
-kube-node: ## build kubelet, kube-proxy, containerd, CoreDNS and the images for real nodes (Linux, root; needs Go; minutes the first time)
+kube-node: ui ## build kubelet, kube-proxy, containerd, CoreDNS and the images for real nodes (Linux, root; needs Go; minutes the first time)
 	sh tests/tools/install_nodes.sh
 
 promtool: ## build Prometheus' promtool for the tests of the alert rules (needs Go; 2 minutes the first time)
