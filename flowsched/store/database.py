@@ -40,6 +40,7 @@ from flowsched.errors import (
 )
 from flowsched.private import make_database
 from flowsched.store.headroom import KeptLog
+from flowsched.store.sqlite_connection import connect
 from flowsched.version import VERSION
 
 if TYPE_CHECKING:
@@ -293,7 +294,10 @@ def _parse(url: str) -> URL:
 def _engine(url: URL) -> AsyncEngine:
     """The engine with its pool, and what each new connection is told first."""
     if url.get_backend_name() == "sqlite":
-        engine = create_async_engine(url, pool_size=6, max_overflow=4, pool_timeout=30)
+        path = str(url.database)
+        engine = create_async_engine(
+            url, pool_size=6, max_overflow=4, pool_timeout=30, async_creator=lambda: connect(path)
+        )
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
         return engine

@@ -1,0 +1,101 @@
+"""SQLite's connection: how many trips to its thread a statement takes, and that its rows are all there."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from flowsched.store import sqlite_connection
+from flowsched.store.database import Database
+from flowsched.store.sqlite_connection import OneTrip, connect
+
+MANY = 2 * sqlite_connection._WITH_ANSWER + 7
+
+
+@pytest.fixture
+async def trips(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What has been asked of the threads of connections."""
+    seen: list[Any] = []
+    real = OneTrip._execute
+
+    async def counted(self: OneTrip, act: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(act)
+        return await real(self, act, *args, **kwargs)
+
+    monkeypatch.setattr(OneTrip, "_execute", counted)
+    return seen
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    """A database with a table of `MANY` numbers."""
+    async with await Database.open(str(tmp_path / "d.db")) as database:
+        async with database.writing() as connection:
+            await connection.execute(text("CREATE TABLE numbers (n INTEGER PRIMARY KEY)"))
+            await connection.execute(text("INSERT INTO numbers VALUES (:n)"), [{"n": n} for n in range(MANY)])
+        yield database.engine
+
+
+async def test_a_statement_with_its_rows_is_one_trip(engine: AsyncEngine, trips: list[Any]) -> None:
+    async with engine.connect() as connection:
+        await connection.execute(text("SELECT 1"))
+        trips.clear()
+        found = (await connection.execute(text("SELECT n FROM numbers WHERE n < 5"))).scalars().all()
+        assert list(found) == [0, 1, 2, 3, 4]
+        assert len(trips) == 1
+        trips.clear()
+        await connection.commit()
+        await connection.rollback()
+        assert len(trips) == 1, "there was nothing to roll back"
+
+
+async def test_all_rows_of_a_long_answer_come(engine: AsyncEngine) -> None:
+    async with engine.connect() as connection:
+        found = (await connection.execute(text("SELECT n FROM numbers ORDER BY n"))).scalars().all()
+        assert list(found) == list(range(MANY))
+        result = await connection.stream(text("SELECT n FROM numbers ORDER BY n"))
+        seen = [n async for rows in result.partitions(300) for (n,) in rows]
+        assert seen == list(range(MANY))
+
+
+async def test_rows_that_nobody_reads_do_not_hold_the_table(engine: AsyncEngine) -> None:
+    async with engine.connect() as connection:
+        result = await connection.stream(text("SELECT n FROM numbers ORDER BY n"))
+        assert (await result.fetchmany(3))[0] == (0,)
+        await result.close()
+        await connection.execute(text("DROP TABLE numbers"))
+        await connection.commit()
+
+
+async def test_counts_and_errors_are_those_of_sqlite(engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        changed = await connection.execute(text("UPDATE numbers SET n = -n WHERE n BETWEEN 1 AND 3"))
+        assert changed.rowcount == 3
+        given = await connection.execute(text("INSERT INTO numbers VALUES (-9) RETURNING n"))
+        assert given.scalar_one() == -9
+    with pytest.raises(IntegrityError):
+        async with engine.begin() as connection:
+            await connection.execute(text("INSERT INTO numbers VALUES (-9)"))
+
+
+async def test_a_cursor_alone(tmp_path: Path) -> None:
+    connection = await connect(str(tmp_path / "one.db"))
+    cursor = connection.cursor()
+    await cursor.execute("CREATE TABLE t (n)")
+    await cursor.executemany("INSERT INTO t VALUES (?)", [(1,), (2,)])
+    assert cursor.rowcount == 2
+    await cursor.execute("SELECT n FROM t ORDER BY n")
+    assert await cursor.fetchone() == (1,)
+    assert await cursor.fetchmany() == [(2,)]
+    assert await cursor.fetchone() is None
+    with pytest.raises(sqlite3.OperationalError):
+        await cursor.execute("SELECT nothing FROM t")
+    await cursor.close()
+    await connection.close()
