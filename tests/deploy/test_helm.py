@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import subprocess
 
 import pytest
@@ -15,6 +16,7 @@ from tests.deploy.rendering import (
     BASE,
     CHART,
     LIKE_THE_BASE,
+    ROOT,
     Object,
     by_key,
     documents,
@@ -195,6 +197,21 @@ def test_values_reach_the_containers(helm: str) -> None:
     assert folders["AGENT_PODS"] == "/data/kubelet/pods"
     deployment = next(each for each in rendered if each["kind"] == "Deployment")
     assert deployment["spec"]["replicas"] == 3
+
+
+def test_a_certificate_of_a_private_authority_is_mounted(helm: str) -> None:
+    """By the values that docs/kubernetes.md shows: the volume, and the folder that its URL names."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r'```yaml title="values.yaml"\n(extraVolumes.*?)```', page, re.DOTALL)
+    given = [f"{key}={json.dumps(value)}" for key, value in documents(shown)[0].items()]
+    spec = dict(pod_templates(documents(rendered_helm(helm, json_values=given))))["flowsched"]["spec"]
+    volumes = {each["name"]: each for each in spec["volumes"]}
+    mounts = {each["name"]: each for each in spec["containers"][0]["volumeMounts"]}
+    assert set(volumes) == set(mounts) == {"data", "tmp", "postgresql-ca"}
+    assert volumes["postgresql-ca"]["secret"] == {"secretName": "postgresql-ca"}
+    path = re.findall(r"sslmode=verify-full&sslrootcert=(/etc/flowsched/[^`]+)", page)[0]
+    assert path == f"{mounts['postgresql-ca']['mountPath']}/ca.crt"
+    assert mounts["postgresql-ca"]["readOnly"] is True
 
 
 def test_prometheus_is_told_of_the_service_if_that_is_asked_for(helm: str) -> None:

@@ -219,14 +219,19 @@ def test_the_chart_has_rules_and_dashboard_as_they_are(helm: str) -> None:
     """Word by word, with the labels by which an operator's Prometheus and Grafana select them."""
     values = {
         **LIKE_THE_BASE,
+        "metrics.serviceMonitor": "true",
+        "metrics.podMonitor": "true",
         "metrics.alerts": "true",
-        "metrics.alertLabels.release": "prometheus",
+        "metrics.labels.release": "prometheus",
         "metrics.dashboard": "true",
     }
     rendered = documents(rendered_helm(helm, values))
     (rule,) = [each for each in rendered if each["kind"] == "PrometheusRule"]
     assert rule["spec"] == yaml.safe_load(RULES.read_text())
-    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    selected = [
+        each for each in rendered if each["metadata"].get("labels", {}).get("release") == "prometheus"
+    ]
+    assert [each["kind"] for each in selected] == ["PodMonitor", "PrometheusRule", "ServiceMonitor"]
     (board,) = [each for each in rendered if each["metadata"]["name"] == "flowsched-dashboard"]
     assert json.loads(board["data"]["flowsched.json"]) == json.loads(BOARD.read_text())
     assert board["metadata"]["labels"]["grafana_dashboard"] == "1"

@@ -87,9 +87,9 @@ def test_an_operator_installs_backs_up_upgrades_restores_and_removes(
         environment={"KUBECONFIG": str(empty.plane.kubeconfig())},
         programs=[kubectl.parent, helm.parent, binaries()],
         replaced={
-            "postgresql://postgres:ADMIN@db.example.com:5432/postgres": f"postgresql://flowsched@{server}/postgres",
-            "-c \"CREATE ROLE flowsched LOGIN PASSWORD 'PASSWORD'\"": "-c 'SELECT 1'",  # this server has the role
-            "flowsched:PASSWORD@db.example.com:5432": f"flowsched@{server}",
+            "--host db.example.com --username postgres": f"--host {empty.network.address} --username flowsched",
+            "CREATE ROLE flowsched LOGIN PASSWORD '$password'": "SELECT 1",  # this server has the role
+            "flowsched:$password@db.example.com:5432": f"flowsched@{server}",
             # Small nodes: 2 cores of this machine, shared with other tests.
             "helm install flowsched deploy/helm/flowsched": "helm install flowsched deploy/helm/flowsched"
             " --set resources.requests.cpu=100m --set agent.cache.size=1Gi",
