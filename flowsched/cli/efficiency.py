@@ -107,7 +107,7 @@ def _stages(stages: list[EfficiencyView]) -> Columns:
 def _attempts(attempts: list[AttemptUseView]) -> Columns:
     table = Columns([
         Column("TASK"),
-        Column("TRY", right=True),
+        Column("ATTEMPT", right=True),
         Column("NODE", rank=2, cut=True),
         Column("EXIT", right=True, whole=True),
         Column("REASON", rank=1, cut=True),

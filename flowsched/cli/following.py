@@ -27,6 +27,7 @@ from flowsched.cli.naming import find
 from flowsched.cli.printing import output, render, terminal_text
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
+from flowsched.client.calls import STREAMS
 from flowsched.errors import Conflict, NotFound, Unavailable
 from flowsched.workflow.views import EventView, StageView, TaskView, WaitingView, WorkflowView
 
@@ -398,15 +399,30 @@ def _write(chunk: bytes, kept: terminal_text.LogText | None) -> None:
     sys.stdout.flush()
 
 
-async def log_tail(client: Client, ident: str, stage: str, index: int, lines: int) -> list[str]:
-    """The last lines a task wrote to stderr, or else to stdout. Reads at most the last part of it into memory."""
-    for stream in ("stderr", "stdout"):
-        tail = b""
-        try:
-            async for chunk in client.logs(ident, stage, index, stream=stream):
-                tail = (tail + chunk)[-65536:]
-        except NotFound:
-            continue
-        if tail.strip():
-            return terminal_text.block(tail.decode("utf-8", "replace")).rstrip("\n").split("\n")[-lines:]
-    return []
+def log_arguments(task: TaskView, stream: str) -> str:
+    """The arguments of `flowsched logs` for what a task wrote, behind the id of its workflow."""
+    return f"{task.stage} {task.index}{' -e' if stream == 'stderr' else ''}"
+
+
+async def failed_log(client: Client, ident: str) -> str:
+    """The command that shows what the first failed task wrote; empty if no task failed after it ran."""
+    async with contextlib.aclosing(client.tasks(ident, state="FAILED", page=1)) as failed:
+        async for task in failed:
+            for stream in STREAMS:
+                with contextlib.suppress(NotFound):
+                    async with contextlib.aclosing(
+                        client.logs(ident, task.stage, task.index, stream=stream)
+                    ) as pieces:
+                        async for _ in pieces:
+                            return f"`flowsched logs {ident} {log_arguments(task, stream)}`"
+            return ""
+    return ""
+
+
+async def log_tail(client: Client, ident: str, stage: str, index: int, lines: int) -> tuple[str, list[str]]:
+    """The stream that a task wrote to, stderr before stdout, and the last lines of it; "" and none if it wrote nothing."""
+    for stream in STREAMS:
+        found = await client.log_tail(ident, stage, index, lines, stream=stream)
+        if found:
+            return stream, [terminal_text.line(line) for line in found]
+    return "", []

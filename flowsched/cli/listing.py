@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from flowsched.cli import used_images
+from flowsched.cli.following import failed_log
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
@@ -55,13 +56,21 @@ async def workflow(
         parts += ["", *map(used_images.image_line, images)]
     output.show(Group(*parts))
     if view.state == "FAILED":
-        output.hint(f"\nnext: `flowsched explain {ident}`, `flowsched retry {ident}`")
+        log = await failed_log(client, ident)
+        output.hint(
+            "\nnext: "
+            + ", ".join(filter(None, [log, f"`flowsched explain {ident}`", f"`flowsched retry {ident}`"]))
+        )
 
 
 async def explain(client: Client, ident: str, stage: str | None, index: int | None, form: Form) -> None:
     """`flowsched explain`."""
     found = await client.explain(ident, stage, index)
     output.many(found, form, lambda views: render.explain_panel(views, datetime.now(UTC)))
+    if form is Form.TABLE and any(each.state == "FAILED" for each in found):
+        log = await failed_log(client, ident)
+        if log:
+            output.hint(f"\nnext: {log}")
 
 
 async def cache(client: Client, ident: str, form: Form) -> None:

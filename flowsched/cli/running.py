@@ -360,13 +360,13 @@ async def result(
         from flowsched.cli import traces
 
         output.show(traces.table(report))
-    first = 0
+    log = ""
     if following.verdict(view) != DONE:
-        first = await _failures(client, view, own or tokens.root_of(client.url))
+        log = await _failures(client, view, own or tokens.root_of(client.url))
     elif results is not None:
         print()
         await fetching.save_results(client, ident, results.out, results.fetch)
-    _next_steps(view, made, stages, own, saved=results is not None, failed=first)
+    _next_steps(view, made, stages, own, saved=results is not None, log=log)
 
 
 async def _report(client: Client, view: WorkflowView, replay: Replay) -> Report:
@@ -415,20 +415,22 @@ def output_table(made: Sequence[Produced]) -> Any:
     return table
 
 
-async def _failures(client: Client, view: WorkflowView, root: Path | None) -> int:
-    """The first tasks that failed, with the end of what they wrote, and where all of it lies; returns the index of the first."""
-    number = first = 0
+async def _failures(client: Client, view: WorkflowView, root: Path | None) -> str:
+    """The first tasks that failed, with the end of what they wrote; returns the arguments of `flowsched logs` for the first."""
+    number, first = 0, ""
     whole = {stage.name: stage.reason for stage in await client.stages(view.id)}
     async for task in client.tasks(view.id, state="FAILED", page=FAILURES_SHOWN + 1):
         number += 1
-        first = task.index if number == 1 else first
         if number > FAILURES_SHOWN:
             say(f"\n… and more: `flowsched show {view.id} --tasks --state FAILED`")
             return first
         for line in _failure(await client.task(view.id, task.stage, task.index), root, whole[task.stage]):
             say(line)
-        for line in await following.log_tail(client, view.id, task.stage, task.index, LINES_SHOWN):
+        stream, lines = await following.log_tail(client, view.id, task.stage, task.index, LINES_SHOWN)
+        for line in lines:
             say(f"  | {line}")
+        if number == 1:
+            first = following.log_arguments(task, stream)
     if number == 0:
         for reason in await client.explain(view.id):
             if reason.message:
@@ -473,13 +475,13 @@ def _next_steps(
     own: Path | None,
     *,
     saved: bool,
-    failed: int,
+    log: str,
 ) -> None:
     root = "" if own is None or own == data_folder() else f" --root {own}"
     first = "" if own is None else f"`flowsched serve{root}`, then "
     if view.state == "FAILED":
-        stage = next((stage.name for stage in stages if stage.state == "FAILED"), "STAGE")
-        say(f"\nnext: `flowsched logs {view.id} {stage} {failed}{root}`; {first}`flowsched retry {view.id}`")
+        shown = f"`flowsched logs {view.id} {log}{root}`; " if log else ""
+        say(f"\nnext: {shown}{first}`flowsched retry {view.id}`")
     elif view.state == "SUCCEEDED" and made and not saved:
         say(f"\nnext: {first}`flowsched get {view.id} {made[-1].stage}` saves its outputs here")
     elif view.state == "SUCCEEDED" and saved and len(stages) > 1:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 
 from flowsched.client.building import Workflow
-from flowsched.client.calls import Client, Run
+from flowsched.client.calls import Client
+from flowsched.client.session import CLOSED
 from flowsched.errors import FlowschedError
 from flowsched.workflow import html
 from flowsched.workflow.views import (
@@ -23,10 +24,16 @@ from flowsched.workflow.views import (
     CacheView,
     EventView,
     ExplanationView,
+    IdleReportView,
     NodeView,
+    PlanSummary,
+    PlanView,
+    PluginView,
+    ProfileView,
     QueueView,
     StageView,
     TaskView,
+    TimelineView,
     UsageView,
     WorkflowView,
 )
@@ -35,11 +42,13 @@ T = TypeVar("T")
 #: At most so long connections are closed for.
 _CLOSE_S: Final = 5.0
 #: The class has a method called `list`.
+Lines: TypeAlias = list[str]
 Stages: TypeAlias = list[StageView]
 CacheFound: TypeAlias = list[CacheView]
 Explanations: TypeAlias = list[ExplanationView]
 Nodes: TypeAlias = list[NodeView]
 Queues: TypeAlias = list[QueueView]
+Plugins: TypeAlias = list[PluginView]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +69,28 @@ class SyncRun:
         return self.client.get(self.id)
 
     def wait(self, timeout: float | None = None, *, check: bool = False) -> WorkflowView:
-        """Wait until it has ended; see `Run.wait`."""
+        """Wait until it has ended; see `Client.wait`."""
         return self.client.wait(self.id, timeout, check=check)
 
     def stages(self) -> list[StageView]:
         """Its stages."""
         return self.client.stages(self.id)
 
-    def logs(self, stage: str, index: int = 0) -> str:
-        """What one of its tasks wrote to stdout."""
-        return self.client.logs(self.id, stage, index)
+    def events(self, after: int = 0, *, follow: bool = False) -> Iterator[EventView]:
+        """What happened in it, and with `follow` what happens, until it has ended."""
+        return self.client.events(self.id, after, follow=follow)
+
+    def logs(
+        self,
+        stage: str,
+        index: int = 0,
+        *,
+        stream: Literal["stdout", "stderr"] = "stdout",
+        attempt: int | None = None,
+        follow: bool = False,
+    ) -> str:
+        """What one of its tasks wrote, as text; with `follow` when its attempt has ended."""
+        return self.client.logs(self.id, stage, index, stream=stream, attempt=attempt, follow=follow)
 
     def explain(self, stage: str | None = None, index: int | None = None) -> list[ExplanationView]:
         """Why what does not run does not run."""
@@ -83,7 +104,8 @@ class SyncRun:
 class SyncClient:
     """Talks to one service. A context manager; without `with`, `close` ends its thread, or the program does.
 
-    Each method does what the method of that name of `flowsched.Client` does, and raises what it raises. Ctrl-C ends a call.
+    It has each method of `flowsched.Client`, which does the same and raises the same. What comes piece by piece there is an
+    iterator here; logs are a text, and outputs are bytes. Ctrl-C ends a call.
 
     Args:
         url: Where the service listens; None = FLOWSCHED_SERVER, else http://127.0.0.1:8470.
@@ -92,6 +114,7 @@ class SyncClient:
     """
 
     def __init__(self, url: str | None = None, token: str | None = None, timeout: float = 30.0) -> None:
+        self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="flowsched-client", daemon=True)
         self._thread.start()
@@ -106,8 +129,14 @@ class SyncClient:
     ) -> None:
         self.close()
 
+    @property
+    def url(self) -> str:
+        """Where the service listens."""
+        return self._client.url
+
     def close(self) -> None:
         """Close all connections. A second time does nothing."""
+        self._closed = True
         self._end()
 
     def submit(
@@ -122,12 +151,20 @@ class SyncClient:
         return SyncRun(run.id, run.created, self)
 
     def wait(self, workflow: str, timeout: float | None = None, *, check: bool = False) -> WorkflowView:
-        """Wait until a workflow has ended; see `Run.wait`."""
-        return self._do(Run(workflow, False, self._client).wait(timeout, check=check))
+        """Wait until a workflow has ended; see `Client.wait`."""
+        return self._do(self._client.wait(workflow, timeout, check=check))
+
+    def find(self, name: str) -> SyncRun:
+        """The workflow of a name (the newest), of an id, or of the beginning of an id; see `Client.find`."""
+        return SyncRun(self._do(self._client.find(name)).id, False, self)
 
     def get(self, workflow: str) -> WorkflowView:
-        """One workflow."""
+        """One workflow, by its id; `find` takes names."""
         return self._do(self._client.get(workflow))
+
+    def document(self, workflow: str) -> bytes:
+        """The document as it was submitted."""
+        return self._do(self._client.document(workflow))
 
     def list(
         self,
@@ -136,10 +173,13 @@ class SyncClient:
         name: str | None = None,
         queue: str | None = None,
         label: str | None = None,
+        run: str | None = None,
         ref: str | None = None,
     ) -> Iterator[WorkflowView]:
-        """Workflows, newest first."""
-        return self._each(self._client.list(state=state, name=name, queue=queue, label=label, ref=ref))
+        """Workflows, newest first; see `Client.list`."""
+        return self._each(
+            self._client.list(state=state, name=name, queue=queue, label=label, run=run, ref=ref)
+        )
 
     def stages(self, workflow: str) -> Stages:
         """All stages of a workflow."""
@@ -155,6 +195,10 @@ class SyncClient:
         """Tasks by stage and index."""
         return self._each(self._client.tasks(workflow, stage=stage, state=state))
 
+    def timelines(self, workflow: str) -> Iterator[TimelineView]:
+        """When its tasks waited, staged, ran and ended, as columns, by stage and index."""
+        return self._each(self._client.timelines(workflow))
+
     def attempts(self, workflow: str) -> Iterator[AttemptUseView]:
         """All tries of its tasks, with what each asked for and used."""
         return self._each(self._client.attempts(workflow))
@@ -168,23 +212,54 @@ class SyncClient:
         return self._each(self._client.events(workflow, after, follow=follow))
 
     def logs(
-        self, workflow: str, stage: str, index: int = 0, *, stream: Literal["stdout", "stderr"] = "stdout"
+        self,
+        workflow: str,
+        stage: str,
+        index: int = 0,
+        *,
+        stream: Literal["stdout", "stderr"] = "stdout",
+        attempt: int | None = None,
+        offset: int = 0,
+        follow: bool = False,
     ) -> str:
-        """What a task wrote, as text."""
-        pieces = self._each(self._client.logs(workflow, stage, index, stream=stream))
+        """What a task wrote, as text; with `follow` when its attempt has ended."""
+        pieces = self._each(
+            self._client.logs(
+                workflow, stage, index, stream=stream, attempt=attempt, offset=offset, follow=follow
+            )
+        )
         return b"".join(pieces).decode("utf-8", "replace")
+
+    def log_tail(
+        self,
+        workflow: str,
+        stage: str,
+        index: int = 0,
+        lines: int = 10,
+        *,
+        stream: Literal["stdout", "stderr"] = "stderr",
+    ) -> Lines:
+        """The last lines that a task wrote; none if it has not run."""
+        return self._do(self._client.log_tail(workflow, stage, index, lines, stream=stream))
 
     def output(self, workflow: str, stage: str, index: int, name: str) -> bytes:
         """The bytes of an output; a folder is a tar file."""
         return b"".join(self._each(self._client.output(workflow, stage, index, name)))
 
-    def download(self, workflow: str, stage: str, index: int, name: str, path: str | Path) -> Path:
-        """Save an output."""
-        return self._do(self._client.download(workflow, stage, index, name, Path(path)))
+    def download(
+        self, workflow: str, stage: str, index: int, name: str, path: str | Path | Callable[[str], Path]
+    ) -> Path:
+        """Save an output; see `Client.download`."""
+        target = Path(path) if isinstance(path, str) else path
+        return self._do(self._client.download(workflow, stage, index, name, target))
 
     def explain(self, workflow: str, stage: str | None = None, index: int | None = None) -> Explanations:
         """Why what does not run does not run; of one task, also why it went to its node."""
         return self._do(self._client.explain(workflow, stage, index))
+
+    def idle(self, since: str | None = None) -> IdleReportView:
+        """Why what was idle in the last `since` (a span such as 8h; a day) was idle."""
+        return self._do(self._client.idle(since))
 
     def cancel(self, workflow: str, reason: str | None = None) -> WorkflowView:
         """Stop a workflow."""
@@ -205,6 +280,14 @@ class SyncClient:
     def nodes(self) -> Nodes:
         """All nodes."""
         return self._do(self._client.nodes())
+
+    def drain(self, node: str, *, grace: str = "0s") -> NodeView:
+        """Empty a node; see `Client.drain`."""
+        return self._do(self._client.drain(node, grace=grace))
+
+    def uncordon(self, node: str) -> NodeView:
+        """Use a node again."""
+        return self._do(self._client.uncordon(node))
 
     def usage(
         self,
@@ -229,8 +312,62 @@ class SyncClient:
         """Remove a queue."""
         return self._do(self._client.delete_queue(name))
 
+    def profile(self) -> ProfileView:
+        """The scheduler's profile in force, and what was refused since."""
+        return self._do(self._client.profile())
+
+    def put_profile(self, document: bytes | str | Mapping[str, Any]) -> ProfileView:
+        """Replace the profile in force; see `Client.put_profile`."""
+        return self._do(self._client.put_profile(document))
+
+    def plugins(self) -> Plugins:
+        """The scheduler's plugins that are installed."""
+        return self._do(self._client.plugins())
+
+    def snapshot(self) -> bytes:
+        """The next scheduling cycle in one file, for `flowsched replay`."""
+        return self._do(self._client.snapshot())
+
+    def plan(
+        self,
+        source: str,
+        *,
+        imports: Mapping[str, str] | bytes = b"",
+        inputs: Mapping[str, Any] | None = None,
+        sizes: Mapping[str, int] | None = None,
+        contents: Mapping[str, str] | None = None,
+        run: str = "",
+    ) -> PlanView:
+        """Plan a WDL workflow; see `Client.plan`."""
+        return self._do(
+            self._client.plan(source, imports=imports, inputs=inputs, sizes=sizes, contents=contents, run=run)
+        )
+
+    def plan_cromwell(self, url: str, root_workflow_id: str) -> PlanView:
+        """Plan a run of a Cromwell server that the service may ask; see `Client.plan_cromwell`."""
+        return self._do(self._client.plan_cromwell(url, root_workflow_id))
+
+    def get_plan(self, plan: str) -> PlanView:
+        """One plan, with ranks as they are now."""
+        return self._do(self._client.get_plan(plan))
+
+    def plans(self, *, run: str | None = None) -> Iterator[PlanSummary]:
+        """Plans, newest first; of one run, if it is named."""
+        return self._each(self._client.plans(run=run))
+
+    def delete_plan(self, plan: str) -> None:
+        """Remove a plan."""
+        self._do(self._client.delete_plan(plan))
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether the service is ready, and if not what is missing."""
+        return self._do(self._client.ready())
+
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine that runs in the thread."""
+        if self._closed:
+            work.close()
+            raise RuntimeError(CLOSED)
         found = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return found.result()
@@ -250,7 +387,7 @@ class SyncClient:
                 yield found[0]
         finally:
             close = getattr(source, "aclose", None)
-            if close is not None and not self._loop.is_closed():
+            if close is not None and not self._closed:
                 self._do(close())
 
 

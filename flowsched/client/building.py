@@ -15,13 +15,15 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from flowsched.errors import InvalidRequest
 
 #: An amount of CPU, memory …: a number, or text such as "500m" or "8Gi".
 Quantity: TypeAlias = int | float | str
+
+T = TypeVar("T")
 
 #: Words for resources that a stage or a role takes directly.
 _RESOURCES = ("cpu", "memory", "disk", "gpu")
@@ -86,7 +88,8 @@ class Workflow:
         labels: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
-        self._head = _given(queue=queue, user=user, priority=priority, labels=labels and dict(labels))
+        said = _mapping(labels, f"labels of workflow {name!r}", '{"sample": "NA18507"}')
+        self._head = _given(queue=queue, user=user, priority=priority, labels=said)
         self._stages: dict[str, dict[str, Any]] = {}
 
     def stage(
@@ -122,11 +125,17 @@ class Workflow:
             outputs: By name: the file below the task's folder, or a mapping with `path`, `value` …
             needs: Stages to wait for without reading from them.
             more: Any other field of a stage: `retry`, `timeout`, `estimate`, `when`, `policies` …
+
+        Raises:
+            InvalidRequest: An argument is of a wrong type; the message says what to write.
         """
         body: dict[str, Any] = {"command": _command(command, f"stage {name!r}")}
         if image is not None:
             body["container"] = {"image": image}
-        body |= _given(env=env and dict(env), resources=_given(cpu=cpu, memory=memory, disk=disk, gpu=gpu))
+        body |= _given(
+            env=_mapping(env, f"env of stage {name!r}", '{"NAME": "value"}'),
+            resources=_given(cpu=cpu, memory=memory, disk=disk, gpu=gpu),
+        )
         return self._add(name, scatter, body | more, inputs, outputs, needs)
 
     def gang(
@@ -150,7 +159,19 @@ class Workflow:
             outputs: As of a stage; `role` says which role writes the file.
             needs: As of a stage.
             more: Any other field of a stage.
+
+        Raises:
+            InvalidRequest: An argument is of a wrong type; the message says what to write.
         """
+        where = f"gang {name!r}"
+        roles = _mapping(roles, f"roles of {where}", '{"worker": {"replicas": 4, "command": […], "cpu": 2}}')
+        of_roles = [key for key in (*_RESOURCES, "image") if key in more]
+        if of_roles:
+            said = ", ".join(f'"{key}": {more[key]!r}' for key in of_roles)
+            role = next(iter(roles), "worker")
+            raise InvalidRequest(
+                f"{where} has {', '.join(of_roles)}, which its roles have: write roles={{{role!r}: {{{said}, …}}}}"
+            )
         body = {"gang": True, "roles": {role: _role(role, settings) for role, settings in roles.items()}}
         return self._add(name, scatter, body | more, inputs, outputs, needs)
 
@@ -182,18 +203,28 @@ class Workflow:
         if name in self._stages:
             raise ValueError(f"the workflow has a stage {name!r} already")
         stage: dict[str, Any] = {"name": name}
+        where = f"stage {name!r}"
         if scatter is not None:
-            stage["scatter"] = {"count": scatter} if isinstance(scatter, int) else {"items": list(scatter)}
+            stage["scatter"] = _scatter(scatter, where)
         stage |= body
-        waits = [need if isinstance(need, str) else need.name for need in needs]
-        entries = [self._input(key, value) for key, value in (inputs or {}).items()]
-        written = [_output(key, value) for key, value in (outputs or {}).items()]
-        stage |= _given(needs=waits, inputs=entries, outputs=written)
+        read = _mapping(inputs, f"inputs of {where}", '{"data": Path("data.csv")}')
+        written = _mapping(outputs, f"outputs of {where}", '{"model": "model.json"}')
+        stage |= _given(
+            needs=_needs(needs, where),
+            inputs=[self._input(key, value, where) for key, value in read.items()],
+            outputs=[_output(key, value, where) for key, value in written.items()],
+        )
         self._stages[name] = stage
-        return StageHandle(name, tuple(outputs or ()))
+        return StageHandle(name, tuple(written))
 
-    def _input(self, name: str, given: Input) -> dict[str, Any]:
+    def _input(self, name: str, given: Input, where: str) -> dict[str, Any]:
         match given:
+            case StageHandle():
+                declared = given.outputs or ("NAME",)
+                raise InvalidRequest(
+                    f"input {name!r} of {where} is the stage {given.name!r}, expected one of its outputs: "
+                    f"{given.name}.output({declared[0]!r})"
+                )
             case Reference():
                 if given.stage not in self._stages:
                     raise ValueError(f"input {name!r} refers to stage {given.stage!r} of another workflow")
@@ -202,8 +233,12 @@ class Workflow:
                 return {"name": name, "uri": f"file://{given.absolute().as_posix()}"}
             case str():
                 return {"name": name, "uri": given}
-            case _:
+            case Mapping():
                 return {"name": name, **given}
+            case _:
+                raise InvalidRequest(
+                    f"input {name!r} of {where} is {given!r}, expected a URI, a Path, an output of a stage, or a mapping"
+                )
 
 
 class _Row(NamedTuple):
@@ -241,11 +276,50 @@ def _row(stage: Mapping[str, Any]) -> _Row:
     )
 
 
-def _output(name: str, given: Output) -> dict[str, Any]:
-    return {"name": name, "path": given} if isinstance(given, str) else {"name": name, **given}
+def _output(name: str, given: Output, where: str) -> dict[str, Any]:
+    if isinstance(given, str | PurePath):
+        return {"name": name, "path": str(given)}
+    if isinstance(given, Mapping):
+        return {"name": name, **given}
+    raise InvalidRequest(
+        f"output {name!r} of {where} is {given!r}, expected a file below the task's folder, or a mapping such as "
+        '{"path": "model.json", "value": True}'
+    )
 
 
-def _command(command: Sequence[str], where: str) -> list[str]:
+def _mapping(given: Mapping[str, T] | None, what: str, example: str) -> dict[str, T]:
+    """A mapping as a dictionary of its own; None is empty."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise InvalidRequest(f"{what}: found {given!r}, expected a mapping such as {example}")
+    return dict(given)
+
+
+def _scatter(given: object, where: str) -> dict[str, Any]:
+    """A number of shards, or their items; a text is refused, since it would be taken for its letters."""
+    if isinstance(given, int) and not isinstance(given, bool):
+        return {"count": given}
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise InvalidRequest(
+            f"scatter of {where} is {given!r}, expected how many shards, or a list of items, such as {[str(given)]}"
+        )
+    return {"items": list(given)}
+
+
+def _needs(given: object, where: str) -> list[str]:
+    """Names of stages; a text is refused, since it would be taken for its letters."""
+    if isinstance(given, str | StageHandle) or not isinstance(given, Iterable):
+        name = getattr(given, "name", given)
+        raise InvalidRequest(f"needs of {where}: found {name!r}, expected a list: needs=[{name!r}]")
+    waits = list(given)
+    for need in waits:
+        if not isinstance(need, str | StageHandle):
+            raise InvalidRequest(f"needs of {where}: found {need!r}, expected a stage or its name")
+    return [need if isinstance(need, str) else need.name for need in waits]
+
+
+def _command(command: object, where: str) -> list[str]:
     """A command as a list; a text is refused, since it would be taken for its letters."""
     if isinstance(command, str):
         shell = ["bash", "-c", command]
@@ -253,10 +327,23 @@ def _command(command: Sequence[str], where: str) -> list[str]:
             f"the command of {where} is the text {command!r}, expected a list of the program and its arguments: "
             f"{command.split()}; or {shell}, if a shell shall read it"
         )
+    if not isinstance(command, Sequence):
+        raise InvalidRequest(
+            f"the command of {where} is {command!r}, expected a list of the program and its arguments"
+        )
+    for number, argument in enumerate(command):
+        if not isinstance(argument, str):
+            cure = f"write {str(argument)!r}"
+            if isinstance(argument, PurePath):
+                cure += ', or let the service bring the file: inputs={"file": Path(…)} and "$(FLOWSCHED_INPUT_FILE)"'
+            raise InvalidRequest(
+                f"argument {number} of the command of {where} is {argument!r}, expected a text: {cure}"
+            )
     return list(command)
 
 
-def _role(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _role(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    settings = _mapping(given, f"role {name!r}", '{"replicas": 4, "command": […], "cpu": 2}')
     role = {key: value for key, value in settings.items() if key not in (*_RESOURCES, "image")}
     if "command" in role:
         role["command"] = _command(role["command"], f"role {name!r}")

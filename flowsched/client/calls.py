@@ -11,6 +11,7 @@ import json
 import os
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -18,13 +19,14 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 from urllib.parse import quote
 
+from flowsched.client import naming
 from flowsched.client.building import Workflow
-from flowsched.client.documents import read, resuming
+from flowsched.client.documents import not_json, read, resuming
 from flowsched.client.outputs import read_output, save_output
 from flowsched.client.positions import with_lines
 from flowsched.client.session import Session, decoded
 from flowsched.client.streams import ended, followed_log, whole_log, workflow_events
-from flowsched.errors import InvalidDocument, RunFailed
+from flowsched.errors import InvalidDocument, InvalidRequest, NotFound, RunFailed
 from flowsched.workflow.run.states import RunState
 from flowsched.workflow.views import (
     AttemptPage,
@@ -77,26 +79,29 @@ class Run:
 
         Raises:
             TimeoutError: It has not ended in time.
-            RunFailed: `check` is set, and it ended otherwise than SUCCEEDED (or SKIPPED).
+            RunFailed: `check` is set, and it ended otherwise than SUCCEEDED (or SKIPPED); see `Client.wait`.
         """
-        view = await self.client.wait(self.id, timeout)
-        if check and view.state not in (RunState.SUCCEEDED, RunState.SKIPPED):
-            raise RunFailed(
-                f"{view.name} ({view.id}) ended as {view.state}: {view.reason or 'no reason given'}"
-            )
-        return view
+        return await self.client.wait(self.id, timeout, check=check)
 
     async def stages(self) -> list[StageView]:
         """Its stages."""
         return await self.client.stages(self.id)
 
-    def events(self, after: int = 0) -> AsyncIterator[EventView]:
-        """What happens in it."""
-        return self.client.events(self.id, after)
+    def events(self, after: int = 0, *, follow: bool = True) -> AsyncIterator[EventView]:
+        """What happened in it, and with `follow` what happens, until it has ended."""
+        return self.client.events(self.id, after, follow=follow)
 
-    def logs(self, stage: str, index: int = 0, *, follow: bool = False) -> AsyncIterator[bytes]:
-        """What one of its tasks wrote."""
-        return self.client.logs(self.id, stage, index, follow=follow)
+    def logs(
+        self,
+        stage: str,
+        index: int = 0,
+        *,
+        stream: Literal["stdout", "stderr"] = "stdout",
+        attempt: int | None = None,
+        follow: bool = False,
+    ) -> AsyncGenerator[bytes, None]:
+        """What one of its tasks wrote, in pieces; see `Client.logs`."""
+        return self.client.logs(self.id, stage, index, stream=stream, attempt=attempt, follow=follow)
 
     async def explain(self, stage: str | None = None, index: int | None = None) -> list[ExplanationView]:
         """Why what does not run does not run; of one task, also why it went to its node."""
@@ -107,8 +112,28 @@ class Run:
         return await self.client.cancel(self.id, reason)
 
 
+#: So many lines of a failed task's log stand in `RunFailed`.
+_LINES: Final = 10
+
+
+async def _last_words(client: Client, workflow: str) -> str:
+    """The last lines of the first failed task, and the call that gives all of them; empty if no task failed."""
+    async with aclosing(client.tasks(workflow, state="FAILED", page=1)) as failed:
+        async for task in failed:
+            for stream in STREAMS:
+                lines = await client.log_tail(workflow, task.stage, task.index, _LINES, stream=stream)
+                if lines:
+                    call = f'logs("{task.stage}", {task.index}, stream="{stream}")'
+                    said = "".join(f"\n  | {line}" for line in lines)
+                    return f"\n{task.stage}[{task.index}] wrote to {stream} (all of it: {call}):{said}"
+            return f"\n{task.stage}[{task.index}] wrote nothing"
+    return ""
+
+
 # ---- the client ----
 
+#: What a task writes, the one for errors first.
+STREAMS: Final[tuple[Literal["stderr", "stdout"], ...]] = ("stderr", "stdout")
 
 #: Where a service listens if nothing else is said.
 DEFAULT_URL: Final = "http://127.0.0.1:8470"
@@ -117,6 +142,7 @@ LOOK_S: Final = 30.0
 POLL_S: Final = 1.0
 
 #: The class has a method called `list`, so the builtin is named here.
+Lines: TypeAlias = list[str]
 Stages: TypeAlias = list[StageView]
 CacheFound: TypeAlias = list[CacheView]
 Explanations: TypeAlias = list[ExplanationView]
@@ -198,8 +224,19 @@ class Client:
         view = decoded(content, SubmittedView)
         return Run(view.id, view.created, self)
 
+    async def find(self, name: str) -> Run:
+        """The workflow of a name (the newest), of an id, or of the beginning of an id, as commands take it.
+
+        All other methods take ids.
+
+        Raises:
+            NotFound: There is none; the message names the one that was probably meant.
+            Conflict: Several ids begin so.
+        """
+        return Run((await naming.find(self.list, name)).id, False, self)
+
     async def get(self, workflow: str) -> WorkflowView:
-        """One workflow."""
+        """One workflow, by its id; `find` takes names."""
         return await self._get(_path(workflow), WorkflowView)
 
     async def document(self, workflow: str) -> bytes:
@@ -277,7 +314,7 @@ class Client:
         """One task with its attempts and outputs."""
         return await self._get(_task_path(workflow, stage, index), TaskView)
 
-    async def wait(self, workflow: str, timeout: float | None = None) -> WorkflowView:
+    async def wait(self, workflow: str, timeout: float | None = None, *, check: bool = False) -> WorkflowView:
         """Wait until a workflow has ended.
 
         The event stream tells when to look; where no stream can be had (a proxy holds it back), it is asked
@@ -285,15 +322,23 @@ class Client:
 
         Raises:
             TimeoutError: It has not ended in `timeout` seconds.
+            RunFailed: `check` is set, and it ended otherwise than SUCCEEDED (or SKIPPED). The message has the last lines that
+                the first failed task wrote.
             FlowschedError: There is no such workflow, or the service went away for good.
         """
         try:
             async with asyncio.timeout(timeout):
-                return await self._ended(workflow)
+                view = await self._ended(workflow)
         except TimeoutError:
             raise TimeoutError(
                 f"{workflow} has not ended after {timeout} s; it goes on: wait again, or cancel it"
             ) from None
+        if check and view.state not in (RunState.SUCCEEDED, RunState.SKIPPED):
+            raise RunFailed(
+                f"{view.name} ({view.id}) ended as {view.state}: {view.reason or 'no reason given'}"
+                f"{await _last_words(self, workflow)}"
+            )
+        return view
 
     async def _ended(self, workflow: str) -> WorkflowView:
         view = await self.get(workflow)
@@ -327,11 +372,29 @@ class Client:
         attempt: int | None = None,
         offset: int = 0,
         follow: bool = False,
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """What a task wrote, in pieces; with `follow` until its attempt has ended."""
         path = f"{_task_path(workflow, stage, index)}/logs"
         read_log = followed_log if follow else whole_log
         return read_log(self._session, path, _params(stream=stream, attempt=attempt), offset)
+
+    async def log_tail(
+        self,
+        workflow: str,
+        stage: str,
+        index: int = 0,
+        lines: int = 10,
+        *,
+        stream: Literal["stdout", "stderr"] = "stderr",
+    ) -> Lines:
+        """The last lines that a task wrote, of the last 64 KiB; none if it has not run."""
+        tail = b""
+        try:
+            async for chunk in self.logs(workflow, stage, index, stream=stream):
+                tail = (tail + chunk)[-65536:]
+        except NotFound:
+            return []
+        return tail.decode("utf-8", "replace").rstrip().splitlines()[-lines:]
 
     def output(self, workflow: str, stage: str, index: int, name: str) -> AsyncGenerator[bytes, None]:
         """The bytes of an output, in pieces; a folder comes as a tar stream.
@@ -561,15 +624,23 @@ def is_terminal(state: str) -> bool:
     return state in RunState.__members__ and RunState(state).terminal
 
 
-async def _raw(workflow: Workflow | Mapping[str, Any] | bytes | Path) -> bytes:
+async def _raw(workflow: object) -> bytes:
     if isinstance(workflow, Path):
         return await asyncio.to_thread(read, workflow)
-    return workflow if isinstance(workflow, bytes) else _json(workflow)
+    if isinstance(workflow, bytes):
+        return workflow
+    if isinstance(workflow, (Workflow, Mapping)):
+        return _json(workflow)
+    cure = f"; a file is Path({workflow!r}), JSON text is bytes" if isinstance(workflow, str) else ""
+    raise InvalidRequest(f"cannot submit {workflow!r}, expected a Workflow, a Path, bytes or a mapping{cure}")
 
 
 def _json(workflow: Workflow | Mapping[str, Any]) -> bytes:
     document = workflow.to_document() if isinstance(workflow, Workflow) else dict(workflow)
-    return json.dumps(document).encode()
+    try:
+        return json.dumps(document).encode()
+    except TypeError:
+        raise InvalidRequest("; ".join(not_json(document))) from None
 
 
 def _path(workflow: str) -> str:

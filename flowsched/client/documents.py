@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,6 +90,19 @@ def absolute_uri(uri: str, folder: Path) -> str:
     if path.startswith("//") or not path or (path is uri and _SCHEME.match(uri)):
         return uri
     return "file://" + posixpath.normpath(posixpath.join(folder.as_posix(), path))
+
+
+def not_json(value: Any, place: str = "$") -> Iterator[str]:
+    """The values in a document that JSON cannot hold, each with its place."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from not_json(inner, f"{place}.{key}")
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            named = isinstance(inner, Mapping) and isinstance(inner.get("name"), str)
+            yield from not_json(inner, f"{place}[{inner['name'] if named else index}]")
+    elif not (value is None or isinstance(value, str | int | float)):
+        yield f"{place}: found {value!r}, expected a text, number, list or mapping"
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -41,6 +41,9 @@ LONGEST_WAIT_S: Final = 5.0
 #: A stream on which nothing comes for so long is dead: the server sends a comment every 15 s.
 SILENCE_S: Final = 45.0
 
+#: What calls of a closed client say.
+CLOSED: Final = "this client is closed: make another one, or make the call inside the `with` block"
+
 #: Raised before anything was sent: trying again is always safe.
 _NOT_SENT: Final = (aiohttp.ClientConnectorError,)
 _LOST: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
@@ -72,10 +75,17 @@ class Session:
         self._given = token or os.environ.get("FLOWSCHED_TOKEN") or None
         self._found: str | None = None
         self._http: aiohttp.ClientSession | None = None
+        self._closed = False
 
     @property
     def http(self) -> aiohttp.ClientSession:
-        """The open session; made on first use, as it belongs to the running loop."""
+        """The open session; made on first use, as it belongs to the running loop.
+
+        Raises:
+            RuntimeError: The client was closed: a new session would leak.
+        """
+        if self._closed:
+            raise RuntimeError(CLOSED)
         if self._http is None:
             self._http = aiohttp.ClientSession(
                 headers=self._headers, timeout=self._timeout, raise_for_status=False, trust_env=False
@@ -99,7 +109,8 @@ class Session:
         return self._found not in (None, before)
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, for good."""
+        self._closed = True
         if self._http is not None:
             await self._http.close()
             self._http = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -94,7 +94,7 @@ async def _resumed(
 
 async def followed_log(
     session: Session, path: str, params: dict[str, str], offset: int
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """A log from `offset`, as it grows, until its attempt has ended. A silent task is no reason to give up."""
     patience = Patience()
     while True:
@@ -139,7 +139,9 @@ class Patience:
         await asyncio.sleep(back_off(self._fruitless))
 
 
-async def whole_log(session: Session, path: str, params: dict[str, str], offset: int) -> AsyncIterator[bytes]:
+async def whole_log(
+    session: Session, path: str, params: dict[str, str], offset: int
+) -> AsyncGenerator[bytes, None]:
     """A log from `offset` as far as it goes now, page by page."""
     while True:
         asked = {**params, "offset": str(offset), "limit": "1048576"}

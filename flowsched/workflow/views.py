@@ -162,7 +162,7 @@ class ImageView(View, kw_only=True):
 class AttemptView(View, kw_only=True):
     """One try of one task."""
 
-    attempt: int
+    attempt: int  #: from 0
     pod: str
     node: str
     bound_at: datetime
@@ -222,7 +222,7 @@ class TaskView(View, kw_only=True):
     state: str
     qos: str = ""  #: BestEffort, Burstable or Guaranteed: pods with the lesser promise are evicted first
     reason: str = ""
-    attempt: int
+    attempt: int  #: the current or last one, from 0
     node: str | None = None
     exit_code: int | None = (
         None  #: of one that succeeded, what it returned to its client: Cromwell reads that from a file

@@ -164,7 +164,7 @@ def test_a_failure_shows_the_end_of_its_log(flowsched: Run, far: Far, document: 
     assert "align[2] failed, exit code 7: out of memory" in result.stderr
     assert "  | \\x1b[31mlast words" in result.stderr
     assert result.stderr.count("| first") == 14
-    assert "`flowsched logs wf1 align 2`" in result.stderr
+    assert "`flowsched logs wf1 align 2 -e`" in result.stderr
 
 
 def test_watching_tells_each_change(flowsched: Run, far: Far) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import re
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +19,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 from far_server import Far
 
 import flowsched
-from flowsched import errors
+from flowsched import client, errors
 from flowsched.errors import NotFound, RunFailed
+from flowsched.workflow.views import TaskView
 
 
 @pytest.fixture
@@ -72,3 +77,128 @@ def test_a_command_is_a_list() -> None:
     assert "['echo', 'hi']; or ['bash', '-c', 'echo hi']" in str(refused.value)
     with pytest.raises(errors.InvalidRequest, match="role 'ps'"):
         workflow.gang("g", roles={"ps": {"replicas": 1, "command": "serve"}})
+
+
+def _public(kind: type) -> dict[str, set[str]]:
+    """The public methods and properties of a class, with the names of their parameters."""
+    found = {}
+    for name, value in vars(kind).items():
+        if not name.startswith("_") and (callable(value) or isinstance(value, property)):
+            parameters = inspect.signature(value).parameters if callable(value) else {}
+            found[name] = set(parameters) - {"page"}  # how many a request brings is no matter of the caller
+    return found
+
+
+@pytest.mark.parametrize(
+    ("waiting", "plain"), [(flowsched.Client, flowsched.SyncClient), (client.Run, client.SyncRun)]
+)
+def test_both_clients_can_do_the_same(waiting: type, plain: type) -> None:
+    """Each method of the one is a method of the other, with the same parameters."""
+    assert _public(plain) == _public(waiting)
+    assert len(_public(plain)) >= 6
+
+
+def test_a_run_is_found_by_its_name(far: Far) -> None:
+    """The newest of that name; and what other methods say of a name leads there."""
+    with flowsched.SyncClient(far.url) as connected:
+        connected.submit({"name": "mine", "stages": []})
+        newest = connected.submit({"name": "mine", "stages": []})
+        assert connected.find("mine").id in ("wf1", newest.id)
+        assert connected.find(newest.id).view().name == "mine"
+        with pytest.raises(NotFound, match="did you mean 'mine'"):
+            connected.find("mime")
+
+
+def test_a_closed_client_says_so(far: Far) -> None:
+    """It makes no new connection, which nothing would close."""
+    with flowsched.SyncClient(far.url) as connected:
+        run = connected.submit({"name": "mine", "stages": []})
+    for call in (run.view, lambda: next(connected.list()), connected.queues):
+        with pytest.raises(RuntimeError, match="this client is closed"):
+            call()
+
+
+async def test_a_closed_async_client_says_so(far: Far) -> None:
+    """As the other one."""
+    async with flowsched.Client(far.url) as connected:
+        assert await connected.queues() is not None
+    with pytest.raises(RuntimeError, match="this client is closed"):
+        await connected.queues()
+
+
+def test_what_failed_says_what_it_wrote(far: Far) -> None:
+    """The last lines of its stderr, and the call that gives all of them."""
+    with flowsched.SyncClient(far.url) as connected:
+        run = connected.submit({"name": "germline", "stages": []})
+        far.service.task_views = [
+            TaskView(stage="train", index=2, shard=2, role="", state="FAILED", attempt=0, reason="Failed")
+        ]
+        far.service.log = {"stderr": b"".join(b"line %d\n" % number for number in range(30))}
+        far.soon(0, far.service.finish, run.id, "FAILED")
+        with pytest.raises(RunFailed) as failed:
+            run.wait(60, check=True)
+    assert 'logs("train", 2, stream="stderr")' in str(failed.value)
+    assert str(failed.value).endswith("| line 28\n  | line 29")
+    assert "line 19" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda w, s: w.stage("b", command=["b"], inputs={"x": s}), "a.output('o')"),
+        (lambda w, s: w.stage("b", command=["b"], inputs={"x": 3}), "input 'x' of stage 'b' is 3, expected a URI"),
+        (lambda w, s: w.stage("b", command=["b"], inputs=["x"]), "inputs of stage 'b': found ['x'], expected a mapping"),
+        (lambda w, s: w.stage("b", command=["b"], outputs=["o"]), "outputs of stage 'b': found ['o'], expected a mapping"),
+        (lambda w, s: w.stage("b", command=["b"], outputs={"o": 1}), "output 'o' of stage 'b' is 1"),
+        (lambda w, s: w.stage("b", command=["b"], env=["A"]), "env of stage 'b': found ['A']"),
+        (lambda w, s: w.stage("b", command=["cat", Path("x")]), "argument 1 of the command of stage 'b'"),
+        (lambda w, s: w.stage("b", command=["sleep", 5]), "write '5'"),
+        (lambda w, s: w.stage("b", command=5), "the command of stage 'b' is 5"),
+        (lambda w, s: w.stage("b", command=["b"], needs="a"), "needs=['a']"),
+        (lambda w, s: w.stage("b", command=["b"], needs=s), "needs=['a']"),
+        (lambda w, s: w.stage("b", command=["b"], needs=[1]), "found 1, expected a stage or its name"),
+        (lambda w, s: w.stage("b", command=["b"], scatter="abc"), "such as ['abc']"),
+        (lambda w, s: w.stage("b", command=["b"], scatter=2.5), "scatter of stage 'b' is 2.5"),
+        (lambda w, s: w.gang("b", roles={"w": {"command": ["b"]}}, cpu=2), "roles={'w': {\"cpu\": 2, …}}"),
+        (lambda w, s: w.gang("b", roles=["w"]), "roles of gang 'b': found ['w']"),
+        (lambda w, s: w.gang("b", roles={"w": 2}), "role 'w': found 2"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_says_what_to_write(build: Any, words: str) -> None:
+    """No error of Python's own, and no text taken for its letters."""
+    workflow = flowsched.Workflow("w")
+    stage = workflow.stage("a", command=["a"], outputs={"o": "o"})
+    with pytest.raises(errors.InvalidRequest) as refused:
+        build(workflow, stage)
+    assert words in str(refused.value)
+
+
+def test_what_cannot_be_submitted_says_what_can(far: Far) -> None:
+    """The name of a file as a text, and values that JSON cannot hold, with their place."""
+    workflow = flowsched.Workflow("w")
+    workflow.stage("a", command=["a"], timeout=Path("x"))
+    with flowsched.SyncClient(far.url) as connected:
+        with pytest.raises(errors.InvalidRequest, match=r"a file is Path\('hello.json'\)"):
+            connected.submit("hello.json")
+        with pytest.raises(errors.InvalidRequest, match=r"\$\.stages\[a\]\.timeout: found PosixPath\('x'\)"):
+            connected.submit(workflow)
+
+
+def test_every_view_can_be_imported_and_completed() -> None:
+    """In a process of its own: `flowsched.client` needs no import of its own there."""
+    program = (
+        "import flowsched; from flowsched.client import EventView, WorkflowView; assert 'Client' in dir(flowsched);"
+        "assert {'Client', 'EventView'} <= set(dir(flowsched.client)); assert flowsched.errors.NotFound"
+    )
+    subprocess.run([sys.executable, "-c", "import flowsched; flowsched.client.Client"], check=True)
+    subprocess.run([sys.executable, "-c", program], check=True)
+    for name in client.__all__:
+        assert getattr(client, name).__name__ == name
+    results = {
+        word
+        for kind in (flowsched.Client, client.Run)
+        for value in vars(kind).values()
+        if callable(value)
+        for word in re.findall(r"\w+View\b", str(inspect.signature(value).return_annotation))
+    }
+    assert results <= set(client.__all__)

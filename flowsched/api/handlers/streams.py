@@ -31,7 +31,9 @@ LARGEST: Final = 2**63 - 1
 #: What the service takes for "from now on".
 FROM_NOW: Final = -1
 
-Attempt = Annotated[int, msgspec.Meta(ge=0, le=LARGEST, description="Which attempt; if left out, the last.")]
+Attempt = Annotated[
+    int, msgspec.Meta(ge=0, le=LARGEST, description="Which attempt, from 0; if left out, the last.")
+]
 
 
 class EventsQuery(Query, frozen=True, kw_only=True):

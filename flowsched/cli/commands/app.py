@@ -359,7 +359,7 @@ def events_command(
 
 @app.command()
 def cache(ctx: typer.Context, workflow: Id, output: Output = Form.TABLE) -> None:
-    """Say which runs the tasks took results from, and why the others ran."""
+    """Say which runs results came from, and why tasks ran."""
     from flowsched.cli import listing
 
     about(ctx, workflow, lambda client, ident: listing.cache(client, ident, output))
@@ -402,7 +402,9 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Go on until the attempt has ended.")
     ] = False,
     stderr: Annotated[bool, typer.Option("--stderr", "-e", help="What it wrote to stderr.")] = False,
-    attempt: Annotated[int | None, typer.Option(min=0, help="Which attempt. [the last]")] = None,
+    attempt: Annotated[
+        int | None, typer.Option(min=0, help="Which attempt; the first is 0. [the last]")
+    ] = None,
     path: Annotated[
         bool, typer.Option("--path", help="Print where the file lies instead (of a service on this machine).")
     ] = False,

@@ -362,7 +362,7 @@ def task_table(tasks: Iterable[TaskView]) -> Columns:
             Column("ITEM", rank=4, cut=True),
             Column("STATE", whole=True),
             Column("QOS", rank=9),
-            Column("TRY", rank=3, right=True),
+            Column("ATTEMPT", rank=3, right=True),
             Column("NODE", rank=1, cut=True),
             Column("EXIT", rank=2, right=True),
             Column("RAN", rank=2, right=True),

@@ -471,7 +471,7 @@ def wrong_uri(uri: str) -> str | None:
     if scheme is None:
         return (
             "an absolute path or file:///…: the service has no working folder "
-            "(the command line resolves relative paths against the document's folder)"
+            "(the command line resolves relative paths against the document's folder; in Python write Path(...))"
         )
     if scheme[1] not in ("file", "http", "https", "s3"):
         return f"{_URI_FORMS}: the scheme {shown(scheme[1])} is not supported"

@@ -1,0 +1,84 @@
+"""Which workflow a user means: by its id, the beginning of its id, or its name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Final, NamedTuple, TypeAlias
+
+from flowsched.errors import Conflict, NotFound
+from flowsched.workflow.views import WorkflowView
+
+#: `Client.list`.
+Listing: TypeAlias = Callable[..., AsyncGenerator[WorkflowView, None]]
+
+#: How many candidates an error names.
+_SHOWN: Final = 5
+#: So many of the newest workflows are compared with what was mistyped, and so many of one name are counted.
+_COMPARED: Final = 100
+
+
+class Named(NamedTuple):
+    """The workflow that is meant, and how many have its name where it was named so; 1 where it was given by its id."""
+
+    id: str
+    namesakes: int
+
+
+async def find(listing: Listing, given: str, *, to_change: bool = False) -> Named:
+    """The id of the workflow that a user named.
+
+    The text is taken for an id, else for a name (the newest workflow of that name), else for the beginning of one id.
+
+    Args:
+        listing: Lists the workflows of the server.
+        given: What the user wrote.
+        to_change: The workflow shall be cancelled, paused or the like: of several that live, none is guessed.
+
+    Raises:
+        NotFound: There is none.
+        Conflict: There are several, and no rule says which is meant.
+    """
+    found: list[WorkflowView] = []
+    async with aclosing(listing(ref=given, page=_COMPARED)) as views:
+        async for view in views:
+            found.append(view)
+            if view.id == given or len(found) == _COMPARED:
+                break
+    if not found:
+        raise NotFound(
+            f"there is no workflow {given!r}: it is no id, no beginning of one, and no name{await _meant(listing, given)}"
+        )
+    for view in found:
+        if view.id == given:
+            return Named(given, 1)
+    named = [view for view in found if view.name == given]
+    if named:
+        live = [view for view in named if view.ended_at is None]
+        if to_change and len(live) > 1:
+            raise Conflict(f"{len(live)} workflows named {given!r} live: give an id, of {_listed(live)}")
+        chosen = live[0] if to_change and live else named[0]
+        return Named(chosen.id, len(named))
+    if len(found) > 1:
+        raise Conflict(f"the ids of {len(found)} workflows begin with {given!r}: {_listed(found)}")
+    return Named(found[0].id, 1)
+
+
+async def _meant(listing: Listing, given: str) -> str:
+    """The name or id that was probably meant, of the newest workflows."""
+    names: dict[str, str] = {}
+    async with aclosing(listing(page=_COMPARED)) as views:
+        async for view in views:
+            names.setdefault(view.name, view.name)
+            names[view.id] = view.id
+            names.setdefault(view.id[: len(given)], view.id)  # the beginning of an id, mistyped
+            if len(names) >= 3 * _COMPARED:
+                break
+    close = difflib.get_close_matches(given, names, n=1, cutoff=0.7)
+    return f"; did you mean {names[close[0]]!r}?" if close else ""
+
+
+def _listed(views: list[WorkflowView]) -> str:
+    told = ", ".join(f"{view.id} ({view.name})" for view in views[:_SHOWN])
+    return told + (" …" if len(views) > _SHOWN else "")
