@@ -6,9 +6,10 @@ Polls: so many tasks run, and each is asked for in view FULL every 10 s, over 4 
 spread. A time is from the moment a poll is due to the end of its answer, so it holds the wait for a connection, too. The baseline,
 by turns in the same run at the same rate, is a bare aiohttp handler in a process of its own with an answer of the same size.
 
-Creates: tasks of Cromwell's kind, each unlike the others, over 16 keep-alive connections, until their answers; their queue is
-paused, so that accepting is measured and not running. The baseline is a bare transaction of one row on the same file system
-(SQLite with synchronous=FULL). Afterwards the service is killed, the database is opened again, and every answered id must be there.
+Creates: tasks of Cromwell's kind, each unlike the others, over one keep-alive connection and over 16, until their answers; their
+queue is paused, so that accepting is measured and not running. The baseline is a bare transaction of one row on the same file
+system (SQLite with synchronous=FULL). Afterwards the service is killed, the database is opened again, and every answered id must
+be there.
 
 The service is a process of its own, the whole of it but for the pods, which are timers.
 """
@@ -182,7 +183,9 @@ async def over(port: int, connections: int, work: Callable[[Connection], Awaitab
 # ---------------------------------------------------------------------------------------------------- creates
 
 
-async def created(port: int, first: int, count: int, queue: str) -> tuple[float, list[str]]:
+async def created(
+    port: int, first: int, count: int, queue: str, connections: int = CREATORS
+) -> tuple[float, list[str]]:
     """Creates a second, and the ids that were answered."""
     bodies = iter([task(number, queue) for number in range(first, first + count)])
     idents: list[str] = []
@@ -192,7 +195,7 @@ async def created(port: int, first: int, count: int, queue: str) -> tuple[float,
             idents.append(json.loads(await connection.ask("POST", TASKS, body))["id"])
 
     begun = time.perf_counter()
-    await over(port, CREATORS, work)
+    await over(port, connections, work)
     return count / (time.perf_counter() - begun), idents
 
 
@@ -228,25 +231,31 @@ async def kept(url: str) -> set[str]:
 
 async def measure_creates(url: str, folder: Path, count: int, rounds: int) -> dict[str, float]:
     """Medians of several rounds."""
-    rates, plain, idents = [], [], []
-    cpu: list[float] = []
+    plain: list[float] = []
+    idents: list[str] = []
+    rates: dict[int, list[float]] = {1: [], CREATORS: []}
+    cpu: dict[int, list[float]] = {1: [], CREATORS: []}
     async with started("--serve", str(folder), url) as server:
         await over(server.port, 1, paused)
         for number in range(rounds):
             plain.append(transactions(folder))
-            before = server.cpu_s()
-            rate, answered = await created(server.port, number * count, count, "bench")
-            cpu.append((server.cpu_s() - before) / count * 1e6)
-            rates.append(rate)
-            idents += answered
-    if len(set(idents)) != rounds * count:
-        raise SystemExit(f"{len(set(idents))} ids for {rounds * count} creates")
+            for place, connections in enumerate(rates):
+                before = server.cpu_s()
+                first = (2 * number + place) * count
+                rate, answered = await created(server.port, first, count, "bench", connections)
+                cpu[connections].append((server.cpu_s() - before) / count * 1e6)
+                rates[connections].append(rate)
+                idents += answered
+    if len(set(idents)) != 2 * rounds * count:
+        raise SystemExit(f"{len(set(idents))} ids for {2 * rounds * count} creates")
     lost = set(idents) - await kept(url)
     if lost:
         raise SystemExit(f"{len(lost)} of {len(idents)} accepted tasks are not in the database")
     return {
-        "creates_per_s": statistics.median(rates),
-        "create_cpu_us": statistics.median(cpu),
+        "creates_per_s": statistics.median(rates[CREATORS]),
+        "create_cpu_us": statistics.median(cpu[CREATORS]),
+        "single_creates_per_s": statistics.median(rates[1]),
+        "single_create_cpu_us": statistics.median(cpu[1]),
         "bare_per_s": statistics.median(plain),
         "accepted": float(len(idents)),
         "lost": 0.0,
@@ -361,7 +370,9 @@ def show(figures: dict[str, Any]) -> None:
         )
     print(f"  ratio p50 {figures['ours_p50_ms'] / figures['bare_p50_ms']:.1f}, p99 {_ratio(figures):.1f}")
     rate, plain = figures["creates_per_s"], figures["bare_per_s"]
-    print(f"  CPU of a create {figures['create_cpu_us']:,.0f} µs")
+    single, many = figures["single_create_cpu_us"], figures["create_cpu_us"]
+    print(f"  CPU of a create {single:,.0f} µs over one connection, {many:,.0f} µs over {CREATORS}")
+    print(f"  creates over one connection {figures['single_creates_per_s']:,.0f}/s")
     print(
         f"  creates over {CREATORS} connections {rate:,.0f}/s, {rate / plain:.2f} of {plain:,.0f}/s bare transactions"
     )

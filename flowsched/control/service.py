@@ -398,7 +398,7 @@ class Service:
             raise Conflict(f"{workflow} is {state.value}: it cannot be paused or resumed")
         if not (kind == "cancel" and state is RunState.CANCELLED):
             number = await self._writer.command(workflow, kind, body or {}, self._clock())
-            self._wake()
+            self._wake(urgent=True)
             await self._carried_out(number)
             self.tes.revived(workflow)
         return await self.workflow(workflow)
@@ -755,11 +755,11 @@ class Service:
             return False, f"recovery: {back} of {living} workflows are back; reading and cancelling work"
         return True, "ok"
 
-    def _wake(self) -> None:
-        """Something was accepted: wake the leader's intake and the readers of the history."""
+    def _wake(self, *, urgent: bool = False) -> None:
+        """Something was accepted: wake the leader's intake and the readers of the history. `urgent`: see `Intake.wake`."""
         self._history.committed()
         if self._leader.intake is not None:
-            self._leader.intake.wake()
+            self._leader.intake.wake(urgent=urgent)
         else:
             self._documents.trim()
 

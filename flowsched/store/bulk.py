@@ -9,17 +9,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
-from sqlalchemy import Column, LargeBinary, Row, Table, Text
+from sqlalchemy import Column, LargeBinary, Row, Table, Text, TextClause
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 #: Rows per statement: between two of them the event loop gets its turn.
 _CHUNK: Final = 2_000
 #: SQLite: rows in one VALUES list, far below its limit of 32,766 parameters.
 _VALUES: Final = 500
+
+
+class Statements(Protocol):
+    """What writes need of an open transaction: SQLAlchemy's `AsyncConnection` has it, and `SqliteStatements`."""
+
+    async def execute(self, statement: TextClause, parameters: Mapping[str, Any] | None = None) -> Any:
+        """Execute a text with named parameters."""
+
+    async def exec_driver_sql(self, statement: str, parameters: Any) -> Any:
+        """Execute SQL of the driver with one or several sets of parameters."""
+
+    async def rollback(self) -> None:
+        """Undo what this transaction has written."""
 
 
 class Bulk:
@@ -30,7 +42,7 @@ class Bulk:
         self._sql = single if self._sqlite else arrays
         self._literals = tuple(_LITERALS.get(type(column.type), _plain) for column in columns)
 
-    async def run(self, connection: AsyncConnection, rows: Sequence[tuple[Any, ...]]) -> int:
+    async def run(self, connection: Statements, rows: Sequence[tuple[Any, ...]]) -> int:
         """Execute it and return how many rows it touched."""
         touched = 0
         for some in _chunks(rows, _CHUNK):
@@ -38,7 +50,7 @@ class Bulk:
             touched += (await connection.exec_driver_sql(self._sql, parameters)).rowcount
         return touched
 
-    async def fetch(self, connection: AsyncConnection, rows: Sequence[tuple[Any, ...]]) -> list[Row[Any]]:
+    async def fetch(self, connection: Statements, rows: Sequence[tuple[Any, ...]]) -> list[Row[Any]]:
         """Execute an `insert` with RETURNING and return its rows."""
         found: list[Row[Any]] = []
         for some in _chunks(rows, _VALUES):
@@ -143,7 +155,7 @@ def delete(kind: str, table: Table, keys: Sequence[str]) -> Bulk:
 
 
 async def select_among(
-    connection: AsyncConnection, kind: str, select: str, column: str, values: Iterable[str], after: str = ""
+    connection: Statements, kind: str, select: str, column: str, values: Iterable[str], after: str = ""
 ) -> list[Row[Any]]:
     """Run `select` (which ends in its WHERE conditions so far) for a list of texts of any length."""
     wanted = list(values)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import select, text, tuple_
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import text
 
 from flowsched.engine.delta import (
     BindingWrite,
@@ -19,12 +18,15 @@ from flowsched.engine.delta import (
 )
 from flowsched.errors import CancelRequested, FlowschedError, LeadershipLost, StaleWrite
 from flowsched.store import tables
-from flowsched.store.bulk import Bulk, delete, encode, insert, select_among, tidy, update, upsert
+from flowsched.store.bulk import Bulk, Statements, delete, encode, insert, select_among, tidy, update, upsert
 from flowsched.store.requests import take_numbers
 
 #: The lease a leader must hold (see `lease`).
 LEADER: Final = "leader"
 _FENCE: Final = text("UPDATE lease SET epoch = epoch WHERE name = :name AND epoch = :epoch")
+_VERSION: Final = text(
+    'SELECT version FROM tasks WHERE workflow_id = :workflow AND stage = :stage AND "index" = :index'
+)
 #: Rows of a StaleWrite that are named.
 _NAMED: Final = 20
 
@@ -102,9 +104,7 @@ class Changes:
         self._done = update(kind, tables.commands, {"done": "{new}"}, {"id": "id"})
         self._events = insert(kind, tables.events, ("id", "workflow_id", "at_ms", "kind", "body"))
 
-    async def refusals(
-        self, connection: AsyncConnection, deltas: Sequence[Step]
-    ) -> list[FlowschedError | None]:
+    async def refusals(self, connection: Statements, deltas: Sequence[Step]) -> list[FlowschedError | None]:
         """Which deltas must not be written at all: their leader is deposed, or they launch what was
         cancelled.
 
@@ -133,7 +133,7 @@ class Changes:
             for delta, epoch in deltas
         ]
 
-    async def write(self, connection: AsyncConnection, deltas: Sequence[Delta]) -> None:
+    async def write(self, connection: Statements, deltas: Sequence[Delta]) -> None:
         """Write everything but the events.
 
         Raises:
@@ -155,7 +155,7 @@ class Changes:
         done = sorted({number for delta in deltas for number in delta.commands_done})
         await self._done.run(connection, [(True, number) for number in done])
 
-    async def _write_bindings(self, connection: AsyncConnection, deltas: Sequence[Delta]) -> None:
+    async def _write_bindings(self, connection: Statements, deltas: Sequence[Delta]) -> None:
         """Of several words about one pod, the last."""
         last: dict[str, BindingWrite | None] = {}
         for delta in deltas:
@@ -164,7 +164,7 @@ class Changes:
         await self._bindings.run(connection, [binding for binding in last.values() if binding is not None])
         await self._no_bindings.run(connection, [(uid,) for uid, binding in last.items() if binding is None])
 
-    async def _write_usage(self, connection: AsyncConnection, deltas: Sequence[Delta]) -> None:
+    async def _write_usage(self, connection: Statements, deltas: Sequence[Delta]) -> None:
         """Write the usage of accounts. Of several rows of one account the last counts."""
         rows = {(row.queue, row.user): row for delta in deltas for row in delta.usage}
         values = [
@@ -173,7 +173,7 @@ class Changes:
         ]
         await self._usage.run(connection, tidy(values, 1))
 
-    async def write_events(self, connection: AsyncConnection, events: Sequence[EventRow]) -> int:
+    async def write_events(self, connection: Statements, events: Sequence[EventRow]) -> int:
         """Number and write events, last in a transaction since their counter is locked from here on; the
         first number.
         """
@@ -187,7 +187,7 @@ class Changes:
         return first
 
     async def _write_tasks(
-        self, connection: AsyncConnection, writes: Mapping[tuple[str, int, int], tuple[int, TaskWrite]]
+        self, connection: Statements, writes: Mapping[tuple[str, int, int], tuple[int, TaskWrite]]
     ) -> None:
         """Insert tasks that are touched for the first time, update the others, each from the version it must
         have.
@@ -202,7 +202,7 @@ class Changes:
                 keys = await _stale(connection, {key: expected for key, (expected, _) in writes.items()})
                 raise StaleWrite("tasks have another version in the database", keys)
 
-    async def _write_ends(self, connection: AsyncConnection, deltas: Sequence[Delta]) -> None:
+    async def _write_ends(self, connection: Statements, deltas: Sequence[Delta]) -> None:
         """End attempts. The first end counts: a later one for the same attempt changes nothing.
 
         Raises:
@@ -229,7 +229,7 @@ class Changes:
         if missing := names - {row.name for row in found}:
             raise StaleWrite("there are no such attempts", sorted(missing)[:_NAMED])
 
-    async def _write_states(self, connection: AsyncConnection, deltas: Sequence[Delta]) -> None:
+    async def _write_states(self, connection: Statements, deltas: Sequence[Delta]) -> None:
         """The last state of each stage and workflow, in order of their ids (so that two transactions never
         cross).
         """
@@ -248,7 +248,7 @@ class Changes:
         ]
         await _all(self._workflows, connection, tidy(rows, 1), workflows)
 
-    async def _write_data(self, connection: AsyncConnection, deltas: Sequence[Delta]) -> None:
+    async def _write_data(self, connection: Statements, deltas: Sequence[Delta]) -> None:
         """Outputs and replicas: of several about the same thing, the last."""
         outputs = {
             (o.workflow, o.stage, o.index, o.name): (o.uri, o.size_bytes, o.value, o.attempt)
@@ -290,7 +290,7 @@ def _last_of_each(writes: Iterable[TaskWrite]) -> dict[tuple[str, int, int], tup
 
 
 async def _all(
-    statement: Bulk, connection: AsyncConnection, rows: Sequence[tuple[Any, ...]], keys: Iterable[object]
+    statement: Bulk, connection: Statements, rows: Sequence[tuple[Any, ...]], keys: Iterable[object]
 ) -> None:
     """Run an update that must find every row."""
     if await statement.run(connection, rows) != len(rows):
@@ -298,22 +298,18 @@ async def _all(
 
 
 async def _stale(
-    connection: AsyncConnection, expected: Mapping[tuple[str, int, int], int]
+    connection: Statements, expected: Mapping[tuple[str, int, int], int]
 ) -> list[tuple[str, int, int]]:
     """Some of the tasks that do not have the expected version. Rolls back first, so as not to see our own
     writes.
     """
     await connection.rollback()
-    columns = tables.tasks.c
-    key = tuple_(columns.workflow_id, columns.stage, columns["index"])
-    query = select(columns.workflow_id, columns.stage, columns["index"], columns.version)
-    names = list(expected)
     stale: list[tuple[str, int, int]] = []
-    for start in range(0, len(names), 200):
-        some = names[start : start + 200]
-        found = await connection.execute(query.where(key.in_(some)))
-        versions = {tuple(row[:3]): row.version for row in found}
-        stale += [name for name in some if versions.get(name, 0) != expected[name]]
-        if len(stale) >= _NAMED:
+    for name, version in expected.items():
+        values = dict(zip(("workflow", "stage", "index"), name, strict=True))
+        found = list(await connection.execute(_VERSION, values))
+        if (found[0].version if found else 0) != version:
+            stale.append(name)
+        if len(stale) == _NAMED:
             break
-    return stale[:_NAMED]
+    return stale

@@ -40,7 +40,7 @@ from flowsched.errors import (
 )
 from flowsched.private import make_database
 from flowsched.store.headroom import KeptLog
-from flowsched.store.sqlite_connection import connect
+from flowsched.store.sqlite_connection import OneTrip, connect
 from flowsched.version import VERSION
 
 if TYPE_CHECKING:
@@ -294,9 +294,12 @@ def _parse(url: str) -> URL:
 def _engine(url: URL) -> AsyncEngine:
     """The engine with its pool, and what each new connection is told first."""
     if url.get_backend_name() == "sqlite":
-        path = str(url.database)
         engine = create_async_engine(
-            url, pool_size=6, max_overflow=4, pool_timeout=30, async_creator=lambda: connect(path)
+            url,
+            pool_size=6,
+            max_overflow=4,
+            pool_timeout=30,
+            async_creator=functools.partial(connect, str(url.database), isolation_level=None),
         )
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
@@ -324,10 +327,7 @@ def _engine(url: URL) -> AsyncEngine:
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    """Take the transactions out of the driver's hands (it would begin late and DEFERRED), then set the
-    pragmas.
-    """
-    connection.isolation_level = None
+    """Set the pragmas."""
     cursor = connection.cursor()
     for pragma in _PRAGMAS:
         cursor.execute(pragma)
@@ -337,7 +337,8 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     """A write transaction takes the write lock at once; a reading one takes none."""
     reading = connection.get_execution_options().get("flowsched_reading", False)
-    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+    driver = cast("OneTrip", connection.connection.driver_connection)
+    driver.begin("BEGIN" if reading else "BEGIN IMMEDIATE")
 
 
 def _prepare_postgresql(connection: Any, _record: object) -> None:

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowsched.engine.delta import EventRow
 from flowsched.errors import Conflict, NotFound
 from flowsched.store import tables
-from flowsched.store.bulk import encode, insert, select_among, tidy, tidy_text, update
+from flowsched.store.bulk import Statements, encode, insert, select_among, tidy, tidy_text, update
 from flowsched.workflow.run.states import RunState, TaskState
 from flowsched.workflow.spec import Call
 
@@ -95,7 +94,7 @@ def compress(spec: bytes) -> bytes:
     return zlib.compress(spec, _COMPRESSION)
 
 
-async def take_numbers(connection: AsyncConnection, name: str, count: int) -> int:
+async def take_numbers(connection: Statements, name: str, count: int) -> int:
     """The first of `count` new numbers. Until the commit no other transaction can take any, so they follow
     the order of commits.
     """
@@ -168,7 +167,7 @@ class Requests:
         self._pause = update(kind, tables.workflows, {"paused": "{new}"}, same)
 
     async def submit(
-        self, connection: AsyncConnection, submissions: Sequence[Submitting]
+        self, connection: Statements, submissions: Sequence[Submitting]
     ) -> tuple[list[Submitted | Conflict], list[EventRow]]:
         """Write submissions (each with its compressed document) and say what became of each.
 
@@ -197,7 +196,7 @@ class Requests:
         ]
         return outcomes, [_submitted_event(submission) for submission, _ in new]
 
-    async def is_repeat(self, connection: AsyncConnection, submission: Submission) -> bool:
+    async def is_repeat(self, connection: Statements, submission: Submission) -> bool:
         """Whether its key stands for a workflow already, so that accepting it again makes none."""
         key = _key(submission)
         if submission.idempotency_key is None:
@@ -206,7 +205,7 @@ class Requests:
         return holder is not None and not _is_over(submission, holder)
 
     async def _taken_keys(
-        self, connection: AsyncConnection, firsts: Mapping[tuple[str, str], Submission]
+        self, connection: Statements, firsts: Mapping[tuple[str, str], Submission]
     ) -> dict[tuple[str, str], tuple[str, str, int]]:
         """Claim keys. Returns the keys that a submission holds already, with body hash, workflow and its number.
 
@@ -230,7 +229,7 @@ class Requests:
         return taken
 
     async def _holders(
-        self, connection: AsyncConnection, keys: Set[tuple[str, str]]
+        self, connection: Statements, keys: Set[tuple[str, str]]
     ) -> dict[tuple[str, str], Any]:
         """What each key stands for: body hash, workflow, its number, its state, when the key was used."""
         found = await select_among(
@@ -246,12 +245,12 @@ class Requests:
             for row in found
         }
 
-    async def _renews(self, connection: AsyncConnection, submission: Submission, holder: Any) -> bool:
+    async def _renews(self, connection: Statements, submission: Submission, holder: Any) -> bool:
         """Give a key that is over to a new workflow; False if another process was faster."""
         now = (submission.id, submission.body_hash, submission.now_ms)
         return await self._renew.run(connection, [(*now, *_key(submission), holder[1])]) == 1
 
-    async def _insert(self, connection: AsyncConnection, new: Sequence[Submitting]) -> dict[str, int]:
+    async def _insert(self, connection: Statements, new: Sequence[Submitting]) -> dict[str, int]:
         """Insert workflows and their stages; return each one's number.
 
         Raises:
@@ -283,7 +282,7 @@ class Requests:
         )
         return numbers
 
-    async def command(self, connection: AsyncConnection, commands: Sequence[Command]) -> list[int | NotFound]:
+    async def command(self, connection: Statements, commands: Sequence[Command]) -> list[int | NotFound]:
         """Write commands, set the flags they stand for, and return their numbers in the order of commits."""
         if not commands:
             return []
@@ -308,7 +307,7 @@ class Requests:
         await self._commands.run(connection, rows)
         return outcomes
 
-    async def _flag(self, connection: AsyncConnection, commands: Sequence[Command]) -> None:
+    async def _flag(self, connection: Statements, commands: Sequence[Command]) -> None:
         """Set `cancel_requested` (for ever) and `paused` (as last said), workflows in order of their ids."""
         cancelled = {command.workflow_id for command in commands if command.kind == "cancel"}
         await self._cancel.run(connection, [(True, name) for name in sorted(cancelled)])

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Row,
     Select,
     and_,
+    bindparam,
     cast,
     func,
     or_,
@@ -61,6 +62,12 @@ ATTEMPT_COLUMNS: Final = tuple(
 )
 _USE_COLUMNS: Final = ATTEMPT_COLUMNS[:-2]  #: without `report` and `choice`
 OUTPUT_COLUMNS: Final = (_o.workflow_id, *(_o[name] for name in OutputWrite._fields[1:]))
+
+
+#: Made once: making a query costs more than running it.
+_ACCEPTED: Final = (
+    select(_w.id, _w.seq).where(_w.seq > bindparam("seq")).order_by(_w.seq).limit(MOST_PER_PAGE)
+)
 
 
 class Workflows:
@@ -108,13 +115,12 @@ class Workflows:
         rows = [workflow_row(row) for row in await self._rows(query.limit(limit + 1))]
         return _page(rows, limit, lambda row: (row.seq,))
 
-    async def after(self, seq: int, limit: int = MOST_PER_PAGE) -> Sequence[WorkflowRow]:
-        """Workflows submitted after number `seq`, oldest first: how the leader finds what other processes accepted.
+    async def accepted_after(self, seq: int) -> Sequence[tuple[str, int]]:
+        """(id, number) of workflows submitted after number `seq`, oldest first: how the leader finds what was accepted.
 
         Numbers follow the order of commits, so none can appear behind one that has been seen.
         """
-        query = select(*WORKFLOW_COLUMNS).where(_w.seq > seq).order_by(_w.seq).limit(_bounded(limit))
-        return [workflow_row(row) for row in await self._rows(query)]
+        return [(row.id, row.seq) for row in await self._rows(_ACCEPTED, {"seq": seq})]
 
     async def get(self, workflow_id: str, tenant: str | None = None) -> WorkflowRow:
         """One workflow.
@@ -337,10 +343,12 @@ class Workflows:
         return dict(tuple(row) for row in rows)
 
     @unbroken
-    async def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+    async def _rows(
+        self, query: Select[Any], values: Mapping[str, object] | None = None
+    ) -> Sequence[Row[Any]]:
         """Run one query."""
         async with self._database.reading() as connection:
-            rows: Sequence[Row[Any]] = (await connection.execute(query)).all()
+            rows: Sequence[Row[Any]] = (await connection.execute(query, values or {})).all()
         return rows
 
     def _has_label(self, key: str, value: str) -> ColumnElement[bool]:

@@ -17,20 +17,22 @@ import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncTransaction
 
 from flowsched.engine.delta import Delta
 from flowsched.errors import FlowschedError, OutcomeUnknown, StorageBusy, StorageCorrupt, Unavailable
+from flowsched.store.bulk import Statements
 from flowsched.store.changes import Changes, Step
 from flowsched.store.database import Database, chance, is_corrupt, is_transient, pauses, unbroken
 from flowsched.store.requests import Command, Requests, Submission, Submitted, Submitting, compress
+from flowsched.store.sqlite_connection import OneTrip
 
 #: How long an item may wait for a database that does not let it in.
 RETRY_S: Final = 30.0
@@ -52,6 +54,7 @@ _THREAD_BYTES: Final = 65_536
 
 Failpoint = Callable[[str], Awaitable[None]]
 Work = Submitting | Command | Step
+T = TypeVar("T")
 
 
 async def no_failpoint(_name: str) -> None:
@@ -86,6 +89,22 @@ class _Attempt:
     in_doubt: bool = False  #: a COMMIT was sent and not answered
 
 
+class _Transaction(NamedTuple):
+    """A transaction on PostgreSQL, with the methods of `OneTrip` that a try needs."""
+
+    connection: AsyncConnection
+    transaction: AsyncTransaction
+
+    async def whole(self, work: Callable[[Statements], Coroutine[Any, Any, T]]) -> T:
+        return await work(self.connection)
+
+    async def commit(self) -> None:
+        await self.transaction.commit()
+
+    async def rollback(self) -> None:
+        await self.transaction.rollback()
+
+
 class GroupWriter:
     """The one writer of a process. `run` it in a task group (or use it as a context manager), then call the
     others.
@@ -118,6 +137,7 @@ class GroupWriter:
         self._closing = False
         self._marked = False  #: whether it may have left a mark in the database
         self._crowded = False  #: whether the last group held several submissions
+        self._connection: AsyncConnection | None = None  #: kept, on SQLite
         self._task: asyncio.Task[None] | None = None
         #: Why no new work may be accepted, "" = it may: what is left of a full disk is for cancels and for ends of tasks.
         self.refusal: Callable[[], str] = str
@@ -212,6 +232,7 @@ class GroupWriter:
                 await self._write_next()
         finally:
             self._closing = True
+            await self._give_back()
             self._room.set()
             for item in self._waiting:
                 item.settle(Unavailable("the writer was stopped before this was written"))
@@ -315,13 +336,13 @@ class GroupWriter:
     async def _try(self, attempt: _Attempt, group: Sequence[_Item]) -> list[Any]:
         """One try of a transaction."""
         await self._database.opened()
-        async with self._database.engine.connect() as connection:
-            transaction = await connection.begin()
-            if not await self._raise_mark(connection, attempt, max(map(_moment, group))):
+        async with self._transaction() as transaction:
+            outcomes = await transaction.whole(
+                lambda statements: self._marked_and_filled(statements, attempt, group)
+            )
+            if outcomes is None:
                 await transaction.rollback()
                 return attempt.outcomes
-            attempt.in_doubt = False  # this try holds the mark, so no earlier one was committed
-            outcomes = await self._fill(connection, group)
             await self._failpoint("writer.before_commit")
             attempt.outcomes, attempt.in_doubt = outcomes, True
             await transaction.commit()
@@ -329,7 +350,39 @@ class GroupWriter:
         self.commits += 1
         return outcomes
 
-    async def _raise_mark(self, connection: AsyncConnection, attempt: _Attempt, at_ms: int) -> bool:
+    async def _marked_and_filled(
+        self, statements: Statements, attempt: _Attempt, group: Sequence[_Item]
+    ) -> list[Any] | None:
+        """All statements of a transaction; None if an earlier try was committed. SQLite does them in its thread."""
+        if not await self._raise_mark(statements, attempt, max(map(_moment, group))):
+            return None
+        attempt.in_doubt = False  # this try holds the mark, so no earlier one was committed
+        return await self._fill(statements, group)
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[OneTrip | _Transaction]:
+        """The transaction of one try. On SQLite the connection is kept for the next one, unless the try fails."""
+        if self._database.kind != "sqlite":
+            async with self._database.engine.connect() as connection:
+                yield _Transaction(connection, await connection.begin())
+            return
+        if self._connection is None:
+            self._connection = await self._database.engine.connect()
+            raw = await self._connection.get_raw_connection()
+            self._sqlite = cast("OneTrip", raw.driver_connection)
+        try:
+            yield self._sqlite
+        except BaseException:
+            await self._give_back()
+            raise
+
+    async def _give_back(self) -> None:
+        """Give a kept connection back; what it has written and not committed is rolled back."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            await connection.close()
+
+    async def _raise_mark(self, connection: Statements, attempt: _Attempt, at_ms: int) -> bool:
         """Raise this writer's mark to the transaction's number. Not possible: an earlier try of it was
         committed.
 
@@ -355,7 +408,7 @@ class GroupWriter:
         except (FlowschedError, SQLAlchemyError, OSError):
             return
 
-    async def _fill(self, connection: AsyncConnection, group: Sequence[_Item]) -> list[Any]:
+    async def _fill(self, connection: Statements, group: Sequence[_Item]) -> list[Any]:
         """Write a group into the open transaction: submissions, commands, then deltas. Their outcomes."""
         new = [(item, item.work) for item in group if isinstance(item.work, Submitting)]
         commands = [(item, item.work) for item in group if isinstance(item.work, Command)]

@@ -93,7 +93,7 @@ async def test_pages_go_on_where_they_ended(writer: GroupWriter, reads: Workflow
     assert [row.id for row in second.items] == ["w2", "w1"]
     third = await reads.list(limit=2, token=second.next_token)
     assert ([row.id for row in third.items], third.next_token) == (["w0"], None)
-    assert [row.id for row in await reads.after(4)] == ["w4", "new"]
+    assert [ident for ident, _ in await reads.accepted_after(4)] == ["w4", "new"]
 
 
 @pytest.mark.parametrize("token", ["x", "!!", "WzFd" * 9, "WyJhIl0", "WzEsMl0", "bnVsbA", "WzFlNDAwXQ", "é"])

@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from flowsched.store import sqlite_connection
+from flowsched.store.bulk import Statements
 from flowsched.store.database import Database
 from flowsched.store.sqlite_connection import OneTrip, connect
 
@@ -99,3 +100,60 @@ async def test_a_cursor_alone(tmp_path: Path) -> None:
         await cursor.execute("SELECT nothing FROM t")
     await cursor.close()
     await connection.close()
+
+
+@pytest.fixture
+async def opened(tmp_path: Path) -> AsyncIterator[OneTrip]:
+    connection = await connect(str(tmp_path / "numbers.db"), isolation_level=None)
+    await connection.cursor().execute("CREATE TABLE numbers (number INTEGER UNIQUE)")
+    yield connection
+    await connection.close()
+
+
+async def filled(connection: OneTrip, count: int) -> None:
+    rows = [(number,) for number in range(count)]
+    await connection.cursor().executemany("INSERT INTO numbers VALUES (?)", rows)
+
+
+async def test_a_transaction_begins_with_its_first_statement(opened: OneTrip) -> None:
+    """One that has no statement leaves nothing open; one that is rolled back leaves nothing behind."""
+    opened.begin("BEGIN IMMEDIATE")
+    assert not opened.in_transaction
+    await opened.rollback()
+    await opened.cursor().execute("SELECT 1")
+    assert not opened.in_transaction
+    opened.begin("BEGIN IMMEDIATE")
+    await filled(opened, 3)
+    assert opened.in_transaction
+    await opened.rollback()
+    assert not await (await opened.cursor().execute("SELECT * FROM numbers")).fetchall()
+
+
+async def test_statements_of_a_whole_transaction(opened: OneTrip) -> None:
+    """Columns are attributes, counts are those of SQLite, and nothing is kept before the commit."""
+
+    async def work(statements: Statements) -> tuple[object, ...]:
+        many = await statements.exec_driver_sql("INSERT INTO numbers VALUES (?)", [(1,), (2,)])
+        back = await statements.exec_driver_sql("INSERT INTO numbers VALUES (?) RETURNING number", (7,))
+        most = await statements.execute(text("SELECT max(number) FROM numbers WHERE number < :n"), {"n": 7})
+        rows = await statements.execute(text("SELECT number, 5 AS five FROM numbers ORDER BY number"))
+        return many.rowcount, back.scalar_one(), most.scalar_one(), [(row.number, row.five) for row in rows]
+
+    assert await opened.whole(work) == (2, 7, 2, [(1, 5), (2, 5), (7, 5)])
+    await opened.rollback()
+    assert await opened.whole(work) == (2, 7, 2, [(1, 5), (2, 5), (7, 5)])
+    await opened.commit()
+    assert len(await (await opened.cursor().execute("SELECT * FROM numbers")).fetchall()) == 3
+
+
+async def test_an_error_in_a_whole_transaction_is_the_drivers(opened: OneTrip) -> None:
+    """The transaction stays open for the rollback."""
+
+    async def work(statements: Statements) -> None:
+        await statements.exec_driver_sql("INSERT INTO numbers VALUES (?)", [(1,), (1,)])
+
+    with pytest.raises(sqlite3.IntegrityError):
+        await opened.whole(work)
+    assert opened.in_transaction
+    await opened.rollback()
+    assert not await (await opened.cursor().execute("SELECT * FROM numbers")).fetchall()

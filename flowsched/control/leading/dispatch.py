@@ -56,6 +56,10 @@ def cost_of(spec: WorkflowSpec) -> int:
     return sum(stage.tasks + STAGE_COST for stage in spec.stages)
 
 
+async def no_wait() -> None:
+    """Do nothing."""
+
+
 class Inbox:
     """Events that wait for the next step."""
 
@@ -189,6 +193,8 @@ class Dispatcher:
         self._shrink = shrink  #: called when a large workflow has left memory
         self._observed = observed  #: told of each durable step, and how many seconds its decision took
         self._decided_s = 0.0
+        self.before_step: Callable[[], Awaitable[None]] = no_wait  #: tells events that are known already
+        self.took_s = 0.0  #: the last step with its commit and its orders
         self._idle = idle  #: where idle room is accounted for; None = nowhere
         self._inbox = Inbox()
         self._thread = StateThread()
@@ -227,9 +233,12 @@ class Dispatcher:
 
     async def _round(self) -> int | None:
         """One step with what has come; returns when the next one is due. Nothing of it is held while there is nothing to do."""
+        await self.before_step()
         events = self._inbox.take()
         self.busy_since = self._clock()
+        began = time.perf_counter()
         result = await self.once(events or [Tick()])
+        self.took_s = time.perf_counter() - began
         self.busy_since = None
         self._inbox.taken()
         return result.wake_ms

@@ -324,6 +324,7 @@ class Leader:
         )
         await self._bring_back(dispatcher, found)
         await self._failpoint("recover.after")
+        dispatcher.before_step = intake.catch_up
         self.dispatcher, self.intake = dispatcher, intake
         dispatcher.tell([change(state) for change in self._changes])
         try:
