@@ -5,20 +5,20 @@
 
 Only their owner can read these files. A client sends a found token to a loopback address alone, and only while the process that
 listens there belongs to this user (or to root, as with a socket of systemd). Otherwise another account could take the port after a
-crash. Standard library alone: other programs start clients with this module thousands of times.
+crash. Other programs start clients with this module thousands of times, so it loads next to nothing: `pathlib` or `typing` alone
+take half as long as Python takes to start.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import secrets
 import stat
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Final
-from urllib.parse import urlsplit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import Final
 
 #: Bytes of randomness: 32 hexadecimal digits.
 _RANDOM_BYTES: Final = 16
@@ -32,16 +32,17 @@ def token_of(root: Path) -> str:
     kept = kept_token(root)
     if kept:
         return kept
-    made = secrets.token_hex(_RANDOM_BYTES)
+    made = os.urandom(_RANDOM_BYTES).hex()
     write_private(root / "token", made + "\n")
     return made
 
 
 def kept_token(root: Path) -> str:
     """The token that a root keeps; "" if it keeps none."""
-    with contextlib.suppress(FileNotFoundError):
+    try:
         return (root / "token").read_text().strip()
-    return ""
+    except FileNotFoundError:
+        return ""
 
 
 def announce(port: int, token: str, root: Path | None = None) -> Path:
@@ -50,6 +51,8 @@ def announce(port: int, token: str, root: Path | None = None) -> Path:
     Raises:
         OSError: This process cannot write the folder.
     """
+    import json
+
     folder = servers_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{port}.json"
@@ -64,33 +67,60 @@ def found(url: str) -> str | None:
 
 def root_of(url: str) -> Path | None:
     """The root of a server that this user runs on this machine; None if it has not announced one."""
+    from pathlib import Path
+
     root = _said(url, "root")
     return Path(root) if root else None
 
 
 def url_of(root: Path) -> str | None:
     """The URL of the service of this user that has announced a root, and listens; None if there is none."""
-    with contextlib.suppress(OSError):
-        for path in sorted(servers_folder().glob("*.json")):
-            if not path.stem.isdecimal():
-                continue
-            url = f"http://127.0.0.1:{path.stem}"
-            if root_of(url) == root.absolute():
-                return url
+    try:
+        announced = sorted(servers_folder().glob("*.json"))
+    except OSError:
+        return None
+    for path in announced:
+        if not path.stem.isdecimal():
+            continue
+        url = f"http://127.0.0.1:{path.stem}"
+        if root_of(url) == root.absolute():
+            return url
     return None
 
 
 def _said(url: str, what: str) -> str | None:
     """What a server of this user on this machine announces of itself."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
-    except ValueError:
-        return None
-    if not is_loopback(parts.hostname or "") or parts.username is not None:
+    plain = plain_url(url)
+    if plain is not None:
+        host, port, _ = plain
+    else:
+        from urllib.parse import urlsplit
+
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
+        except ValueError:
+            return None
+        if parts.username is not None:
+            return None
+    if not is_loopback(host):
         return None
     said = _announced(port, what)
     return said if said is not None and _listens_for_us(port) else None
+
+
+def plain_url(url: str) -> tuple[str, int, str] | None:
+    """Host, port and path of `http://HOST[:PORT][/PATH]`; None if the URL is anything else, such as https, or has further parts."""
+    scheme, slashes, rest = url.partition("://")
+    if scheme != "http" or not slashes or not (url.isascii() and url.isprintable()):
+        return None
+    place, slash, path = rest.partition("/")
+    host, colon, port = place.partition(":")
+    if not host.replace(".", "").replace("-", "").isalnum() or any(mark in path for mark in "?# "):
+        return None
+    if colon and not (port.isdecimal() and 0 < int(port) < 1 << 16):
+        return None
+    return host, int(port or 80), slash + path
 
 
 def is_loopback(host: str) -> bool:
@@ -102,14 +132,20 @@ def is_loopback(host: str) -> bool:
 
 def servers_folder() -> Path:
     """The folder in which services of this user announce themselves."""
+    from pathlib import Path
+
+    return Path(_servers_folder())
+
+
+def _servers_folder() -> str:
     base = os.environ.get("XDG_STATE_HOME", "")
-    state = Path(base) if base.startswith("/") else Path(os.path.expanduser("~"), ".local", "state")
-    return state / "flowsched" / "servers"
+    state = base if base.startswith("/") else os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(state, "flowsched", "servers")
 
 
 def write_private(path: Path, text: str) -> None:
     """Write a file that only its owner can read, wholly or not at all."""
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    temporary = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
     try:
         with open(
             os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w"
@@ -119,15 +155,14 @@ def write_private(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
+        temporary.unlink(missing_ok=True)
 
 
 def _announced(port: int, what: str) -> str | None:
     """What is announced of a port, from a file that no other account can write or read."""
     try:
         fd = os.open(
-            servers_folder() / f"{port}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            f"{_servers_folder()}/{port}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         )
     except OSError:
         return None
@@ -135,10 +170,24 @@ def _announced(port: int, what: str) -> str | None:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
             return None
-        try:
-            said = json.loads(file.read(16384)).get(what)
-        except (ValueError, AttributeError):
-            return None
+        text = file.read(16384)
+    return _member(text, what)
+
+
+def _member(text: str, name: str) -> str | None:
+    """A text in a JSON object of texts; None if it is not there, or empty."""
+    _, found, rest = text.partition(f'"{name}": "')
+    value, end, _ = rest.partition('"')
+    if (
+        found and end and "\\" not in value
+    ):  # as `announce` writes it: `json` would take longer to load than to read
+        return value or None
+    import json
+
+    try:
+        said = json.loads(text).get(name)
+    except (ValueError, AttributeError):
+        return None
     return said if isinstance(said, str) and said else None
 
 
@@ -150,7 +199,11 @@ def _listens_for_us(port: int) -> bool:
 
 def _owners(port: int) -> Iterator[int]:
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError), open(table) as lines:
+        try:
+            lines = open(table)  # noqa: SIM115  # closed below
+        except OSError:
+            continue
+        with lines:
             next(lines, None)
             for line in lines:
                 _, local, _, state, _, _, _, uid, *_ = line.split()

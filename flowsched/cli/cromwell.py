@@ -1,27 +1,26 @@
 """`flowsched cromwell`: what Cromwell's config backend calls for each job, in place of qsub, qstat and qdel.
 
-Cromwell starts one of these for every job, so nothing heavy is imported: no typer, no aiohttp, no asyncio.
+Cromwell starts one of these for every job, so next to nothing is loaded before it is needed: no typer, no aiohttp, no asyncio, and
+of the standard library no argparse, json or re, which together take twice as long as Python takes to start.
 Exit codes of `submit` and `kill`: 0 done, 2 what was asked is wrong, 3 the service could not be reached in time. `alive` says
 1 only where the job is known to be over, since Cromwell takes anything but 0 for a dead job.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import random
-import re
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final
-from urllib.parse import quote
 
 from flowsched import tokens
 from flowsched.cli import cromwell_job as jobs
-from flowsched.cli.printing import terminal_text
 from flowsched.client.plain import Answer, Unreachable, ask, wrong_url
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+    from typing import Any, Final
 
 DEFAULT_URL: Final = "http://127.0.0.1:8470"
 DONE: Final = 0
@@ -38,7 +37,39 @@ ALIVE_TIMEOUT_S: Final = 10.0
 
 _ENDED: Final = ("SUCCEEDED", "FAILED", "CANCELLED", "SKIPPED")
 _WORKFLOWS: Final = "/api/v1/workflows"
-_ENCODED: Final = re.compile(rb"%([0-9A-Fa-f]{2})?")
+_HEXADECIMAL: Final = frozenset(b"0123456789abcdefABCDEF")
+#: Of an id and a key.
+_PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
+#: Options that take a text, by the name in `Given`: (default, metavar, help). A default in a list: the option is repeatable.
+_SERVER: Final[dict[str, tuple[Any, str | None, str]]] = {
+    "server": (None, "URL", f"[FLOWSCHED_SERVER, else {DEFAULT_URL}]"),
+    "token": (None, None, "[FLOWSCHED_TOKEN]"),
+}
+_SUBMIT: Final[dict[str, tuple[Any, str | None, str]]] = {
+    "name": (None, None, "What people call it."),
+    "cwd": (None, "DIR", "The call's folder; says of which run and call the job is."),
+    "script": (None, "FILE", "The script, as the container sees it."),
+    "shell": ("/bin/bash", "FILE", "[%(default)s]"),
+    "docker_cwd": (None, "PATH", "Where the container sees --cwd. [the same path]"),
+    "mount": ([], "DIR:PATH", "A further folder. Repeatable."),
+    "image": (None, None, "[the cluster's default]"),
+    "cpu": (None, "N", ""),
+    "memory_mb": (None, "N", "In MiB, as Cromwell counts."),
+    "disk_gb": (None, "N", ""),
+    "gpu": (None, "N", ""),
+    "gpu_type": (None, "TEXT", "The node's label nvidia.com/gpu.product."),
+    "queue": (None, None, ""),
+    "priority": (None, "N", ""),
+    "timeout_minutes": (None, "N", "End it after so long."),
+    "runtime_minutes": (None, "N", "How long it will take; helps to plan."),
+    "rc_file": (None, "FILE", "Gets 79 if the job ends and nobody wrote it."),
+    "stdout": (None, "FILE", "Append what the script says to it. [the task's log]"),
+    "stderr": (None, "FILE", ""),
+    "env": ([], "NAME=VALUE", "Repeatable."),
+    "idempotency_key": (None, "KEY", "[of the folder and the script]"),
+}
+_REQUIRED: Final = ("name", "cwd", "script")
+_RETRY_FOR_S: Final = {"submit": 600.0, "kill": 60.0}
 
 
 def main(argv: Sequence[str], server: str | None = None, token: str | None = None) -> int:
@@ -49,7 +80,7 @@ def main(argv: Sequence[str], server: str | None = None, token: str | None = Non
         server: Its URL, unless `argv` names one.
         token: The server's token, unless `argv` has one.
     """
-    given = _parser().parse_args(argv)
+    given = _given(argv) or _parser().parse_args(argv, Given())
     try:
         if given.encoded:
             _decode(given)
@@ -58,7 +89,7 @@ def main(argv: Sequence[str], server: str | None = None, token: str | None = Non
         if wrong is not None:
             raise jobs.Wrong(f"--server: {wrong}")
         headers = _Headers(given.token or token or os.environ.get("FLOWSCHED_TOKEN"), server)
-        commands: dict[str, Callable[[argparse.Namespace, str, _Headers], int]] = {
+        commands: dict[str, Callable[[Given, str, _Headers], int]] = {
             "submit": _submit,
             "alive": _alive,
             "kill": _kill,
@@ -71,13 +102,13 @@ def main(argv: Sequence[str], server: str | None = None, token: str | None = Non
         return INTERRUPTED
 
 
-def _submit(given: argparse.Namespace, server: str, headers: _Headers) -> int:
+def _submit(given: Given, server: str, headers: _Headers) -> int:
     """Hand in a job, as often as it takes: Cromwell never tries a submission that failed again."""
     job = _job(given)
     key = given.idempotency_key or jobs.idempotency_key(job)
-    if not re.fullmatch(r"[!-~]([ -~]{0,253}[!-~])?", key):
+    if not (key.isascii() and key.isprintable() and key == key.strip() and 1 <= len(key) <= 255):
         raise jobs.Wrong(f"--idempotency-key: found {key!r}, expected 1 to 255 printable ASCII characters")
-    body = json.dumps(jobs.document(job)).encode()
+    body = _json_text(jobs.document(job)).encode()
     sent = {"Content-Type": "application/json", "Idempotency-Key": key}
     answer = _persist(
         lambda: ask("POST", server + _WORKFLOWS, body=body, headers={**headers.now(), **sent}),
@@ -89,7 +120,7 @@ def _submit(given: argparse.Namespace, server: str, headers: _Headers) -> int:
     if answer.status >= 300:
         say(f"error: the job was refused: {_problem(answer)}")
         return WRONG
-    found = _read(answer).get("id")
+    found = _id_of(answer)
     if not isinstance(found, str) or not found:
         say(f"error: {server} is no flowsched: found {answer.content[:80]!r}, expected an id")
         return WRONG
@@ -97,9 +128,9 @@ def _submit(given: argparse.Namespace, server: str, headers: _Headers) -> int:
     return DONE
 
 
-def _alive(given: argparse.Namespace, server: str, headers: _Headers) -> int:
+def _alive(given: Given, server: str, headers: _Headers) -> int:
     """0 unless the job is known to have ended, or known to be unknown: a dead answer costs Cromwell the call."""
-    url = f"{server}{_WORKFLOWS}/{quote(given.id, safe='')}"
+    url = f"{server}{_WORKFLOWS}/{_quoted(given.id)}"
     why = ""
     for attempt in range(1, ALIVE_TRIES + 1):
         try:
@@ -123,9 +154,9 @@ def _alive(given: argparse.Namespace, server: str, headers: _Headers) -> int:
     return DONE
 
 
-def _kill(given: argparse.Namespace, server: str, headers: _Headers) -> int:
+def _kill(given: Given, server: str, headers: _Headers) -> int:
     """Cancel a job. One that has ended, or was never there, needs no killing."""
-    url = f"{server}{_WORKFLOWS}/{quote(given.id, safe='')}/cancel"
+    url = f"{server}{_WORKFLOWS}/{_quoted(given.id)}/cancel"
     answer = _persist(lambda: ask("POST", url, headers=headers.now()), given.retry_for, "kill")
     if answer is None:
         return UNREACHABLE
@@ -148,6 +179,8 @@ def _persist(request: Callable[[], Answer], retry_for_s: float, what: str) -> An
             why, asked_wait_s = _problem(answer), answer.retry_after_s
         except Unreachable as error:
             why = str(error)
+        import random
+
         pause = max(min(asked_wait_s, LONGEST_WAIT_S), random.uniform(wait_s / 2, wait_s))
         if time.monotonic() - started + pause > retry_for_s:
             say(
@@ -159,7 +192,7 @@ def _persist(request: Callable[[], Answer], retry_for_s: float, what: str) -> An
         wait_s = min(LONGEST_WAIT_S, wait_s * 2)
 
 
-def _job(given: argparse.Namespace) -> jobs.Job:
+def _job(given: Given) -> jobs.Job:
     mounts = (
         [jobs.Mounted(given.cwd, given.docker_cwd or given.cwd)]
         if given.docker_cwd or not given.mount
@@ -207,12 +240,13 @@ def _variable(text: str) -> tuple[str, str]:
 def _whole(option: str, text: str | None) -> int | None:
     if text is None:
         return None
-    if not re.fullmatch(r"-?[0-9]{1,10}", text):
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 10):
         raise jobs.Wrong(f"{option}: found {text!r}, expected a whole number")
     return int(text)
 
 
-def _decode(given: argparse.Namespace) -> None:
+def _decode(given: Given) -> None:
     """Replace each %XX by its byte, in everything that was given as text."""
     for name, value in vars(given).items():
         if isinstance(value, str) and name != "command":
@@ -222,13 +256,46 @@ def _decode(given: argparse.Namespace) -> None:
 
 
 def _decoded(name: str, text: str) -> str:
-    def byte(found: re.Match[bytes]) -> bytes:
-        if found[1] is None or found[1] == b"00":
+    first, *rest = os.fsencode(text).split(b"%")
+    for piece in rest:
+        if len(piece) < 2 or not _HEXADECIMAL.issuperset(piece[:2]) or piece[:2] == b"00":
             option = "--" + name.replace("_", "-")
             raise jobs.Wrong(f"{option}: found {text!r}, expected %XX behind every %, and no %00")
-        return bytes([int(found[1], 16)])
+    return os.fsdecode(first + b"".join(bytes.fromhex(piece[:2].decode()) + piece[2:] for piece in rest))
 
-    return os.fsdecode(_ENCODED.sub(byte, os.fsencode(text)))
+
+def _quoted(ident: str) -> str:
+    """An id as one part of a path."""
+    if _PLAIN.issuperset(ident):
+        return ident
+    from urllib.parse import quote
+
+    return quote(ident, safe="")
+
+
+def _json_text(value: Any) -> str:
+    """What `json.dumps` gives for texts, numbers, lists and dicts."""
+    if isinstance(value, str):
+        try:
+            from _json import encode_basestring_ascii as encoded
+        except ImportError:  # another Python than CPython
+            from json.encoder import py_encode_basestring_ascii as encoded
+        return str(encoded(value))
+    if isinstance(value, dict):
+        return (
+            "{" + ", ".join([f"{_json_text(key)}: {_json_text(each)}" for key, each in value.items()]) + "}"
+        )
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_json_text, value)) + "]"
+    return repr(value)
+
+
+def _id_of(answer: Answer) -> Any:
+    """The id in the answer to a submission, with which the service begins it."""
+    ident = answer.content.removeprefix(b'{"id":"').partition(b'"')[0].decode("utf-8", "replace")
+    if answer.content.startswith(b'{"id":"') and ident and _PLAIN.issuperset(ident):
+        return ident
+    return _read(answer).get("id")
 
 
 class _Headers:
@@ -249,6 +316,8 @@ class _Headers:
 
 
 def _read(answer: Answer) -> dict[str, Any]:
+    import json
+
     try:
         found = json.loads(answer.content)
     except ValueError:
@@ -269,68 +338,102 @@ def _problem(answer: Answer) -> str:
 
 def say(text: str) -> None:
     """A line on stderr, harmless for terminals: standard output is for the id alone."""
+    from flowsched.cli.printing import terminal_text
+
     print(terminal_text.block(text), file=sys.stderr, flush=True)
 
 
+class Given:
+    """What was given: the options by their names, with _ for -."""
+
+    command: str
+    id: str
+    encoded: bool
+    retry_for: float
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+def _options(command: str) -> dict[str, tuple[Any, str | None, str]]:
+    return {**(_SUBMIT if command == "submit" else {}), **_SERVER}
+
+
+def _given(argv: Sequence[str]) -> Given | None:
+    """The options, where they are given as `flowsched.conf` gives them. For all else, such as --help, there is `_parser`."""
+    command, words = argv[0] if argv else "", list(argv[1:])
+    if command not in ("submit", "alive", "kill"):
+        return None
+    options = _options(command)
+    found: dict[str, Any] = {name: default for name, (default, _, _) in options.items()}
+    found |= {"command": command, "encoded": False, "retry_for": str(_RETRY_FOR_S.get(command, 0))}
+    while words:
+        word = words.pop(0)
+        option, equals, value = word.partition("=")
+        name = option.removeprefix("--").replace("-", "_")
+        if word == "--encoded":
+            found["encoded"] = True
+            continue
+        if not word.startswith("-") and command != "submit" and "id" not in found:
+            found["id"] = word
+            continue
+        if not option.startswith("--") or "_" in option or not (name in options or name in found):
+            return None
+        if name in ("command", "encoded", "id") or (name == "retry_for" and command not in _RETRY_FOR_S):
+            return None
+        if not equals:
+            if not words or words[0].startswith("-"):
+                return None
+            value = words.pop(0)
+        found[name] = [*found[name], value] if isinstance(found[name], list) else value
+    if any(found[name] is None for name in _REQUIRED if command == "submit") or (
+        command != "submit" and "id" not in found
+    ):
+        return None
+    try:
+        found["retry_for"] = float(found["retry_for"])
+    except ValueError:
+        return None
+    given = Given()
+    vars(given).update(found)
+    return given
+
+
 def _parser() -> argparse.ArgumentParser:
+    import argparse
+
     parser = argparse.ArgumentParser(
         prog="flowsched cromwell",
         allow_abbrev=False,
         description="What Cromwell's config backend calls for each job; see docs/cromwell.md.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="submit|alive|kill")
-    submit = commands.add_parser(
-        "submit", allow_abbrev=False, help="Hand in a script; prints `flowsched-job ID`."
-    )
-    _submit_options(submit)
-    alive = commands.add_parser("alive", allow_abbrev=False, help="Exit code 1 only if the job is over.")
-    kill = commands.add_parser(
-        "kill", allow_abbrev=False, help="Cancel a job; one that is over is well, too."
-    )
-    for command in (alive, kill):
-        command.add_argument("id", metavar="ID")
-    for command, retry_for in ((submit, 600.0), (kill, 60.0)):
-        command.add_argument(
-            "--retry-for",
-            type=float,
-            default=retry_for,
-            metavar="S",
-            help="Seconds to wait for the service. [%(default)g]",
-        )
-    for command in (submit, alive, kill):
-        command.add_argument(
+    for command, what in (
+        ("submit", "Hand in a script; prints `flowsched-job ID`."),
+        ("alive", "Exit code 1 only if the job is over."),
+        ("kill", "Cancel a job; one that is over is well, too."),
+    ):
+        added = commands.add_parser(command, allow_abbrev=False, help=what)
+        if command != "submit":
+            added.add_argument("id", metavar="ID")
+        for name, (default, metavar, said) in _options(command).items():
+            added.add_argument(
+                "--" + name.replace("_", "-"),
+                default=default,
+                metavar=metavar,
+                help=said or None,
+                required=name in _REQUIRED,
+                action="append" if isinstance(default, list) else "store",
+            )
+        if command in _RETRY_FOR_S:
+            added.add_argument(
+                "--retry-for",
+                type=float,
+                default=_RETRY_FOR_S[command],
+                metavar="S",
+                help="Seconds to wait for the service. [%(default)g]",
+            )
+        added.add_argument(
             "--encoded", action="store_true", help="Options hold %%XX for bytes, as flowsched.conf writes."
         )
-        command.add_argument("--server", metavar="URL", help=f"[FLOWSCHED_SERVER, else {DEFAULT_URL}]")
-        command.add_argument("--token", help="[FLOWSCHED_TOKEN]")
     return parser
-
-
-def _submit_options(submit: argparse.ArgumentParser) -> None:
-    add = submit.add_argument
-    add("--name", required=True, help="What people call it.")
-    add(
-        "--cwd",
-        required=True,
-        metavar="DIR",
-        help="The call's folder; says of which run and call the job is.",
-    )
-    add("--script", required=True, metavar="FILE", help="The script, as the container sees it.")
-    add("--shell", default="/bin/bash", metavar="FILE", help="[%(default)s]")
-    add("--docker-cwd", metavar="PATH", help="Where the container sees --cwd. [the same path]")
-    add("--mount", action="append", default=[], metavar="DIR:PATH", help="A further folder. Repeatable.")
-    add("--image", help="[the cluster's default]")
-    add("--cpu", metavar="N")
-    add("--memory-mb", metavar="N", help="In MiB, as Cromwell counts.")
-    add("--disk-gb", metavar="N")
-    add("--gpu", metavar="N")
-    add("--gpu-type", metavar="TEXT", help="The node's label nvidia.com/gpu.product.")
-    add("--queue")
-    add("--priority", metavar="N")
-    add("--timeout-minutes", metavar="N", help="End it after so long.")
-    add("--runtime-minutes", metavar="N", help="How long it will take; helps to plan.")
-    add("--rc-file", metavar="FILE", help="Gets 79 if the job ends and nobody wrote it.")
-    add("--stdout", metavar="FILE", help="Append what the script says to it. [the task's log]")
-    add("--stderr", metavar="FILE")
-    add("--env", action="append", default=[], metavar="NAME=VALUE", help="Repeatable.")
-    add("--idempotency-key", metavar="KEY", help="[of the folder and the script]")

@@ -1,14 +1,15 @@
 """The workflow document of one Cromwell job: a script that Cromwell wrote into a folder that every node sees. Pure.
 
 Cromwell's config backend says nothing of the workflow a job belongs to but the path of its folder, so that is read here.
+Cromwell starts a process for each job, so this loads next to nothing: no `re`, no `typing`, no OpenSSL.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Final
 
 #: What the job's rc file holds if the script has not written it when the job ends. Cromwell writes the same number when it gives
 #: up waiting. It retries such a job where `maxRetries` allows; 130, 137 and 143 it reads as an abort, and does not retry.
@@ -16,53 +17,85 @@ ABANDONED: Final = "79\n"
 #: A workflow's name has at most so many characters; it is only what people call it.
 LONGEST_NAME: Final = 128
 
-_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_NO_STAGE_CHARACTER: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_HEXADECIMAL: Final = frozenset("0123456789abcdef")
+_UUID: Final = (8, 4, 4, 4, 12)  #: characters of its parts
 
 
 class Wrong(ValueError):
     """What was asked cannot be a job; the message says which option, what was found and what was expected."""
 
 
-class Mounted(NamedTuple):
+class Mounted:
     """A folder that every node sees, at a path of the job's container."""
 
-    source: str
-    path: str
+    def __init__(self, source: str, path: str) -> None:
+        self.source = source
+        self.path = path
 
 
-class Job(NamedTuple):
+class Job:
     """What Cromwell asks for. Paths are of the machine that Cromwell runs on, but for `script`, which is the container's."""
 
-    name: str
-    cwd: str
-    script: str
-    mounts: Sequence[Mounted] = ()
-    shell: str = "/bin/bash"
-    image: str | None = None
-    cpu: str | None = None
-    memory_mb: str | None = None
-    disk_gb: str | None = None
-    gpu: str | None = None
-    gpu_type: str | None = None
-    queue: str | None = None
-    priority: int | None = None
-    timeout_minutes: str | None = None
-    runtime_minutes: str | None = None
-    stdout: str | None = None
-    stderr: str | None = None
-    rc_file: str | None = None
-    env: Sequence[tuple[str, str]] = ()
+    def __init__(
+        self,
+        name: str,
+        cwd: str,
+        script: str,
+        mounts: Sequence[Mounted] = (),
+        shell: str = "/bin/bash",
+        image: str | None = None,
+        cpu: str | None = None,
+        memory_mb: str | None = None,
+        disk_gb: str | None = None,
+        gpu: str | None = None,
+        gpu_type: str | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        timeout_minutes: str | None = None,
+        runtime_minutes: str | None = None,
+        stdout: str | None = None,
+        stderr: str | None = None,
+        rc_file: str | None = None,
+        env: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self.name = name
+        self.cwd = cwd
+        self.script = script
+        self.mounts = mounts
+        self.shell = shell
+        self.image = image
+        self.cpu = cpu
+        self.memory_mb = memory_mb
+        self.disk_gb = disk_gb
+        self.gpu = gpu
+        self.gpu_type = gpu_type
+        self.queue = queue
+        self.priority = priority
+        self.timeout_minutes = timeout_minutes
+        self.runtime_minutes = runtime_minutes
+        self.stdout = stdout
+        self.stderr = stderr
+        self.rc_file = rc_file
+        self.env = env
 
 
-class CallRoot(NamedTuple):
-    """Which call of which run a folder is."""
+class CallRoot:
+    """Which call of which run a folder is.
 
-    run: str  #: id of the outermost workflow
-    run_name: str
-    node: str  #: the run's name and those of the calls from the outside in, with dots: as in WDL, and as over TES
-    shard: int | None
-    attempt: int
+    Args:
+        run: Id of the outermost workflow.
+        run_name: Its name.
+        node: The run's name and those of the calls from the outside in, with dots: as in WDL, and as over TES.
+        shard: Its innermost one, if it is in a scatter.
+        attempt: From 1.
+    """
+
+    def __init__(self, run: str, run_name: str, node: str, shard: int | None, attempt: int) -> None:
+        self.run = run
+        self.run_name = run_name
+        self.node = node
+        self.shard = shard
+        self.attempt = attempt
 
 
 def document(job: Job) -> dict[str, Any]:
@@ -86,7 +119,7 @@ def document(job: Job) -> dict[str, Any]:
         )
         if value
     }
-    files: dict[str, Any] = {"mounts": [mount._asdict() for mount in job.mounts]}
+    files: dict[str, Any] = {"mounts": [vars(mount) for mount in job.mounts]}
     if job.rc_file:
         path = inside(job.mounts, job.rc_file)
         files |= {"leave": [{"path": path, "content": ABANDONED}], "return_code": path}
@@ -104,7 +137,19 @@ def document(job: Job) -> dict[str, Any]:
 def idempotency_key(job: Job) -> str:
     """The same for every try to submit the same attempt of the same call: its folder and script are its own."""
     text = "\0".join(("cromwell", job.cwd, job.script))
-    return "cromwell-" + hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+    return "cromwell-" + _sha256(text.encode("utf-8", "surrogateescape"))
+
+
+def _sha256(data: bytes) -> str:
+    """By Python's own code where there is some: `hashlib` loads OpenSSL."""
+    try:
+        from _sha2 import sha256  # type: ignore[import-not-found, unused-ignore]  # from Python 3.12 on
+    except ImportError:
+        try:
+            from _sha256 import sha256  # type: ignore[import-not-found, unused-ignore]
+        except ImportError:
+            from hashlib import sha256
+    return str(sha256(data).hexdigest())
 
 
 def inside(mounts: Sequence[Mounted], path: str) -> str:
@@ -118,9 +163,7 @@ def inside(mounts: Sequence[Mounted], path: str) -> str:
 def call_root(cwd: str) -> CallRoot | None:
     """Read `…/NAME/UUID/call-C[/shard-N][/SUB/UUID/call-D[/shard-N]]…[/attempt-K]`; None if it is no such path."""
     parts = [part for part in cwd.split("/") if part]
-    ids = [
-        i for i in range(1, len(parts) - 1) if _UUID.fullmatch(parts[i]) and parts[i + 1].startswith("call-")
-    ]
+    ids = [i for i in range(1, len(parts) - 1) if _is_uuid(parts[i]) and parts[i + 1].startswith("call-")]
     if not ids:
         return None
     run_name = parts[ids[0] - 1]
@@ -132,6 +175,11 @@ def call_root(cwd: str) -> CallRoot | None:
         shard=_number(parts[ids[0] :], "shard-"),
         attempt=_number(innermost, "attempt-") or 1,
     )
+
+
+def _is_uuid(text: str) -> bool:
+    parts = text.split("-")
+    return tuple(map(len, parts)) == _UUID and _HEXADECIMAL.issuperset("".join(parts))
 
 
 def _number(parts: Sequence[str], prefix: str) -> int | None:
@@ -167,7 +215,14 @@ def _name(call: CallRoot | None, job: Job) -> str:
 def _stage_name(call: CallRoot | None, job: Job) -> str:
     """The call's name in its innermost workflow."""
     wished = call.node.rpartition(".")[2] if call is not None else job.name
-    return _NO_STAGE_CHARACTER.sub("-", wished).lstrip("-_")[:63] or "call"
+    name = ""
+    dropped = False
+    for mark in wished:
+        allowed = (mark.isascii() and mark.isalnum()) or mark in "-_"
+        if allowed or not dropped:
+            name += mark if allowed else "-"
+        dropped = not allowed
+    return name.lstrip("-_")[:63] or "call"
 
 
 def _asked(job: Job) -> dict[str, Any]:
@@ -205,7 +260,9 @@ def _asked(job: Job) -> dict[str, Any]:
 def _amount(option: str, text: str | None, unit: str = "") -> str | None:
     if text is None:
         return None
-    if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", text):
+    whole, point, part = text.partition(".")
+    parts = ((whole, 12), (part, 6)) if point else ((whole, 12),)
+    if not all(each.isascii() and each.isdigit() and len(each) <= most for each, most in parts):
         raise Wrong(f"{option}: found {text!r}, expected a number such as 4 or 0.5")
     return text + unit
 

@@ -9,7 +9,7 @@ Names are loaded when they are asked for: building a document needs no HTTP libr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # as in `flowsched`
 
 _HOMES = {
     "AttemptUseView": "flowsched.workflow.views",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -20,6 +22,7 @@ from tests.cromwell.values import HOSTILE
 MADE = (202, {"id": "w1", "created": True, "url": "/api/v1/workflows/w1"})
 MISSING = (404, {"title": "Not found", "status": 404, "detail": "there is no workflow w1"})
 BUSY = (503, {"title": "Unavailable", "status": 503, "detail": "no leader"})
+ROOT = Path(__file__).resolve().parents[2]
 NEEDED = ("--name=n", "--cwd=/w", "--script=/w/s")
 
 
@@ -274,20 +277,103 @@ def test_global_options_may_stand_in_front() -> None:
     assert desk.asked[0].headers["authorization"] == "Bearer t0p"
 
 
-def test_it_starts_light() -> None:
-    """Cromwell starts one for each job: what is slow to import is not imported."""
-    code = (
-        "import sys; sys.argv = ['flowsched', 'cromwell', 'alive', 'w1', '--server=http://127.0.0.1:9']\n"
-        "from flowsched.__main__ import main\n"
-        "try: main()\n"
-        "except SystemExit as end: assert end.code == 0\n"
-        "print(sorted({name.partition('.')[0] for name in sys.modules}"
-        " & {'aiohttp', 'asyncio', 'typer', 'click', 'rich', 'msgspec', 'numpy', 'dataclasses', 'sqlalchemy'}))"
+@pytest.mark.parametrize(
+    ("answer", "command"),
+    [
+        (
+            (202, b'{"id":"w1","created":true,"url":"/api/v1/workflows/w1"}'),
+            ["submit", *NEEDED, "--encoded", "--cpu=4"],
+        ),
+        (BUSY, ["alive", "w1"]),
+    ],
+    ids=["submit", "alive"],
+)
+def test_it_starts_light(answer: tuple[int, Any], command: list[str]) -> None:
+    """Cromwell starts one for each job: what is slow to load is not loaded, and for a submission hardly anything is."""
+    with Desk(answer) as desk:
+        code = (
+            "import sys; before = set(sys.modules)\n"
+            f"sys.argv = ['flowsched', 'cromwell', *{command!r}, '--server={desk.url}', '--token=t']\n"
+            "from flowsched.__main__ import main\n"
+            "try: main()\n"
+            "except SystemExit as end: assert end.code == 0\n"
+            "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before}), file=sys.stderr)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", f"import sys; sys.path[:0] = {[str(ROOT)]!r}\n{code}"],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    loaded = set(ast.literal_eval(done.stderr.splitlines()[-1]))
+    assert not loaded & {
+        "aiohttp",
+        "asyncio",
+        "typer",
+        "click",
+        "rich",
+        "msgspec",
+        "numpy",
+        "dataclasses",
+        "sqlalchemy",
+    }
+    if command[0] == "submit":
+        assert not loaded & {
+            "argparse",
+            "enum",
+            "hashlib",
+            "http",
+            "json",
+            "pathlib",
+            "re",
+            "socket",
+            "typing",
+            "urllib",
+        }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["submit", *NEEDED],
+        [
+            "submit",
+            "--encoded",
+            "--name",
+            "n",
+            "--cwd=/w=1",
+            "--script=",
+            "--env=A=1",
+            "--env",
+            "B=2",
+            "--retry-for=3",
+        ],
+        ["submit", *NEEDED, "--mount=/a:/b", "--cpu=1", "--cpu=2", "--server=http://h", "--token=t"],
+        ["alive", "w1", "--encoded"],
+        ["kill", "--retry-for", "2.5", "w1"],
+    ],
+)
+def test_options_are_read_alike_with_and_without_argparse(options: list[str]) -> None:
+    """The quick reader and the parser behind --help share their table."""
+    quick = cromwell._given(options)
+    assert quick is not None
+    assert vars(quick) == vars(cromwell._parser().parse_args(options)) | (
+        {"retry_for": 0.0} if options[0] == "alive" else {}
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [], ["--help"], ["submit", "--help"], ["submit"], ["submit", *NEEDED, "more"], ["submit", *NEEDED, "--cpu"],
+        ["submit", *NEEDED, "--cpu", "--gpu=1"], ["submit", *NEEDED, "--memory_mb=1"], ["submit", *NEEDED, "--no-such=1"],
+        ["submit", *NEEDED, "--encoded=1"], ["submit", *NEEDED, "--retry-for=soon"], ["submit", *NEEDED, "--command=x"],
+        ["submit", *NEEDED, "--id=x"], ["alive"], ["alive", "a", "b"], ["alive", "a", "--retry-for=1"], ["alive", "a", "--name=n"],
+        ["kill", "-h"], ["kill", "a", "--"], ["stop"],
+    ],
+)  # fmt: skip
+def test_what_is_unusual_is_left_to_argparse(options: list[str]) -> None:
+    """It says what is wrong, or helps."""
+    assert cromwell._given(options) is None
 
 
 def test_help_names_every_option() -> None:
