@@ -477,7 +477,10 @@ class Client:
         return Views(await self._get("/api/v1/queues", Queues))
 
     async def put_queue(self, name: str, **settings: Any) -> QueueView:
-        """Create or change a queue; the rest stays: `weight, parent, priority, paused, reclaimable, order, cap, guarantee`."""
+        """Create or change a queue; the rest stays: `weight, parent, priority, paused, reclaimable, order, cap, guarantee`.
+
+        The last two map resources to amounts; a resource that is not named keeps its amount, and None takes it away.
+        """
         body = json.dumps(settings).encode()
         content, _ = await self._session.request("PUT", f"/api/v1/queues/{quote(name, safe='')}", body=body)
         return decoded(content, QueueView)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Any, Final
 
 from flowsched.errors import Conflict, Fault, InvalidDocument, InvalidRequest
+from flowsched.scheduling.reasons import quantity
+from flowsched.scheduling.state.snapshot import PODS
 from flowsched.store.rows import QueueRow
 from flowsched.workflow.document import reader
 from flowsched.workflow.document.reader import shown
@@ -13,7 +16,13 @@ from flowsched.workflow.resources import parse_bytes, parse_count, parse_cpu, pa
 
 #: In which order groups of a queue are looked at.
 ORDERS: Final = ("best-effort", "fifo")
-_PARSERS: Final = {"cpu": parse_cpu, "memory": parse_bytes, "disk": parse_bytes, "gpu": parse_gpu}
+_PARSERS: Final = {
+    "cpu": parse_cpu,
+    "memory": parse_bytes,
+    "disk": parse_bytes,
+    "gpu": parse_gpu,
+    "io": parse_bytes,
+}
 
 
 def queue_row(name: str, settings: Mapping[str, Any], before: QueueRow) -> QueueRow:
@@ -28,7 +37,7 @@ def queue_row(name: str, settings: Mapping[str, Any], before: QueueRow) -> Queue
     changes: dict[str, Any] = {}
     for key, value in settings.items():
         if key in ("cap", "guarantee") and isinstance(value, Mapping):
-            changes[key] = _limits(key, value, faults)
+            changes[key] = _limits(key, value, before, faults)
         elif key in ("weight", "priority") and isinstance(value, int) and not isinstance(value, bool):
             if key == "weight" and not 1 <= value <= 65_535:
                 faults.append(Fault("$.weight", str(value), "1 to 65535"))
@@ -69,8 +78,8 @@ def check_tree(row: QueueRow, others: Mapping[str, QueueRow]) -> None:
     faults: list[Fault | None] = []
     for resource, amount in sorted(row.guarantee.items()):
         if amount > row.cap.get(resource, amount):
-            cap = row.cap[resource]
-            faults.append(Fault(f"$.guarantee.{resource}", str(amount), f"at most its cap, {cap}"))
+            expected = f"at most its cap, {quantity(resource, row.cap[resource])}"
+            faults.append(Fault(f"$.guarantee.{resource}", quantity(resource, amount), expected))
     if row.parent is not None:
         faults += [_beyond(tree, row.parent, resource, row) for resource in sorted(row.guarantee)]
     below = {resource for other in tree.values() if other.parent == row.name for resource in other.guarantee}
@@ -89,24 +98,35 @@ def _beyond(tree: Mapping[str, QueueRow], parent: str, resource: str, row: Queue
     most = min(above.guarantee.get(resource) or together, above.cap.get(resource, together))
     if together <= most:
         return None
-    said = " + ".join(f"{other.name} {other.guarantee[resource]}" for other in parts)
+    said = " + ".join(f"{other.name} {quantity(resource, other.guarantee[resource])}" for other in parts)
+    whole = f" = {quantity(resource, together)}" if len(parts) > 1 else ""
     if row.name == parent:
-        return Fault(
-            f"$.guarantee.{resource}", str(most), f"at least what those below it are guaranteed: {said}"
-        )
-    found = str(row.guarantee[resource])
-    return Fault(
-        f"$.guarantee.{resource}", found, f"{said} to be at most what {parent} has of its own, {most}"
-    )
+        expected = f"at least what the queues below it are guaranteed: {said}{whole}"
+        return Fault(f"$.guarantee.{resource}", quantity(resource, most), expected)
+    expected = f"all queues below {parent} together to be guaranteed at most {quantity(resource, most)}, which {parent} has: {said}{whole}"
+    return Fault(f"$.guarantee.{resource}", quantity(resource, row.guarantee[resource]), expected)
 
 
-def _limits(key: str, value: Mapping[str, Any], faults: list[Fault]) -> dict[str, int]:
-    limits = {}
+def _limits(
+    key: str, value: Mapping[str, Any], before: QueueRow, faults: list[Fault]
+) -> Mapping[str, int]:
+    """The limits as they shall be: resources that are not named keep theirs, and None takes one away."""
+    limits = dict(before.cap if key == "cap" else before.guarantee)
     for resource, amount in value.items():
+        path = f"$.{key}.{resource}"
+        parse = _PARSERS.get(resource, parse_count)
+        if resource not in _PARSERS and resource != PODS and reader.EXTENDED.fullmatch(resource) is None:
+            close = difflib.get_close_matches(resource, _PARSERS, n=1, cutoff=0.6)
+            names = f"{', '.join(_PARSERS)}, or a name with a domain, as nvidia.com/gpu"
+            expected = f"did you mean {close[0]}?" if close else names
+            faults.append(Fault(path, f"the resource {shown(resource)}", expected))
+            continue
+        if amount is None:
+            limits.pop(resource, None)
+            continue
         try:
-            limits[resource] = _PARSERS.get(resource, parse_count)(amount)
+            limits[resource] = parse(amount)
         except InvalidRequest as error:
-            faults.append(
-                Fault(f"$.{key}.{resource}", repr(amount)[:60], str(error).rpartition("is no quantity: ")[2])
-            )
+            what = str(error).rpartition("is no quantity: write ")[2]
+            faults.append(Fault(path, repr(amount)[:60], what))
     return limits

@@ -383,6 +383,11 @@ def amounts(axes: tuple[str, ...], values: tuple[int, ...] | None) -> dict[str, 
     return {name: int(v) for name, v in zip(axes, values or (), strict=False) if v > 0}
 
 
+def limits(axes: tuple[str, ...], values: tuple[int, ...] | None) -> dict[str, int]:
+    """Limits by resource name. -1 is none; 0 is one."""
+    return {name: int(v) for name, v in zip(axes, values or (), strict=False) if v >= 0}
+
+
 def _others(node: NodeInfo) -> dict[str, int]:
     """What other programs were measured to use of a node, where it counts."""
     busy = {
@@ -605,7 +610,7 @@ def queue_views(state: EngineState) -> list[QueueView]:
                 paused=queue.paused,
                 reclaimable=queue.reclaimable,
                 order=queue.order,
-                cap=amounts(snapshot.axes, queue.cap),
+                cap=limits(snapshot.axes, queue.cap),
                 guarantee=amounts(snapshot.axes, queue.guarantee),
                 used=amounts(snapshot.axes, tuple(shares.usage(name))),
                 deserved=amounts(snapshot.axes, due.get(name)),

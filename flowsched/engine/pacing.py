@@ -39,6 +39,7 @@ _TIMELESS: Final = frozenset(
         ReasonCode.NO_MATCHING_NODE,
         ReasonCode.LARGER_THAN_NODE,
         ReasonCode.LARGER_THAN_CLUSTER,
+        ReasonCode.LARGER_THAN_QUEUE,
         ReasonCode.INSUFFICIENT,
         ReasonCode.GANG_INCOMPLETE,
         ReasonCode.RACK,

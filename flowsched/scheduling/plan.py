@@ -23,6 +23,7 @@ class ReasonCode(StrEnum):
     NO_MATCHING_NODE = "NoMatchingNode"  #: selector, taints or image policy exclude every node
     LARGER_THAN_NODE = "LargerThanNode"  #: one pod asks for more than any matching node has in all
     LARGER_THAN_CLUSTER = "LargerThanCluster"  #: the gang asks for more than all matching nodes have in all
+    LARGER_THAN_QUEUE = "LargerThanQueue"  #: its smallest start asks for more than the cap of its queue, or of one above it
     INSUFFICIENT = "Insufficient"  #: no room now; the numbers say of what and how much is missing
     GANG_INCOMPLETE = "GangIncomplete"  #: some members fit, not all
     RACK = "RackInsufficient"  #: it fits the cluster, but no single rack
@@ -45,9 +46,14 @@ class ReasonCode(StrEnum):
     )
 
 
-#: Reasons that no waiting ends: the cluster has no such node, or the document must ask for less.
+#: Reasons that no waiting ends: the cluster has no such node, the queue may never have so much, or the document must ask for less.
 PERMANENT: Final = frozenset(
-    {ReasonCode.NO_MATCHING_NODE, ReasonCode.LARGER_THAN_NODE, ReasonCode.LARGER_THAN_CLUSTER}
+    {
+        ReasonCode.NO_MATCHING_NODE,
+        ReasonCode.LARGER_THAN_NODE,
+        ReasonCode.LARGER_THAN_CLUSTER,
+        ReasonCode.LARGER_THAN_QUEUE,
+    }
 )
 
 

@@ -41,25 +41,24 @@ def faults(row: QueueRow, *others: QueueRow) -> list[tuple[str, str, str]]:
 
 def test_a_guarantee_is_at_most_the_cap() -> None:
     """And what has no cap has no bound."""
-    row = QueueRow("lab", guarantee={"cpu": 5, "memory": 9}, cap={"cpu": 4})
-    assert faults(row) == [("$.guarantee.cpu", "5", "at most its cap, 4")]
+    row = QueueRow("lab", guarantee={"cpu": 5000, "memory": 9}, cap={"cpu": 4000})
+    assert faults(row) == [("$.guarantee.cpu", "5 CPU", "at most its cap, 4 CPU")]
 
 
 def test_children_are_guaranteed_no_more_than_their_parent() -> None:
     """Four and three of six: found from below and from above; a parent that is guaranteed nothing itself allows it."""
     lab, a, b = (
-        QueueRow("lab", guarantee={"cpu": 6}),
-        QueueRow("a", parent="lab", guarantee={"cpu": 4}),
-        QueueRow("b", parent="lab", guarantee={"cpu": 3}),
+        QueueRow("lab", guarantee={"cpu": 6000}),
+        QueueRow("a", parent="lab", guarantee={"cpu": 4000}),
+        QueueRow("b", parent="lab", guarantee={"cpu": 3000}),
     )
-    expected = "a 4 + b 3 to be at most what lab has of its own, 6"
-    assert faults(b, lab, a) == [("$.guarantee.cpu", "3", expected)]
-    assert faults(lab, a, b) == [
-        ("$.guarantee.cpu", "6", "at least what those below it are guaranteed: a 4 + b 3")
-    ]
+    most = "all queues below lab together to be guaranteed at most {} CPU, which lab has: a 4 CPU + b 3 CPU = 7 CPU"
+    assert faults(b, lab, a) == [("$.guarantee.cpu", "3 CPU", most.format(6))]
+    least = "at least what the queues below it are guaranteed: a 4 CPU + b 3 CPU = 7 CPU"
+    assert faults(lab, a, b) == [("$.guarantee.cpu", "6 CPU", least)]
     check_tree(b, {"lab": QueueRow("lab"), "a": a})
-    capped = QueueRow("lab", cap={"cpu": 5})
-    assert faults(b, capped, a)[0][2] == "a 4 + b 3 to be at most what lab has of its own, 5"
+    capped = QueueRow("lab", cap={"cpu": 5000})
+    assert faults(b, capped, a)[0][2] == most.format(5)
 
 
 def test_a_parent_must_be_there() -> None:
@@ -75,3 +74,31 @@ def test_a_queue_has_a_name_that_documents_can_say(name: str) -> None:
         queue_row(name, {"weight": 2}, QueueRow(name))
     (fault,) = refused.value.faults
     assert (fault.path, fault.expected) == ("{name}", "1-63 letters, digits, -, _ or ., the first no - or .")
+
+
+def test_a_resource_that_is_not_named_keeps_its_amount() -> None:
+    """None takes one away; 0 is a cap."""
+    before = QueueRow("lab", cap={"cpu": 2000}, guarantee={"gpu": 1000})
+    assert queue_row("lab", {"cap": {"memory": "1Gi"}}, before).cap == {"cpu": 2000, "memory": 1 << 30}
+    assert queue_row("lab", {"cap": {"cpu": None}}, before).cap == {}
+    assert queue_row("lab", {"cap": {"cpu": 0}}, before).cap == {"cpu": 0}
+    assert queue_row("lab", {"guarantee": {"cpu": 1}}, before).guarantee == {"gpu": 1000, "cpu": 1000}
+
+
+def test_a_resource_that_there_is_not_is_a_fault() -> None:
+    """With the one that was probably meant; extended ones have a domain."""
+    with pytest.raises(InvalidDocument) as raised:
+        queue_row("lab", {"cap": {"cpus": 3, "licence": 1, "pods": 9, "example.org/fpga": 1}}, QueueRow("lab"))
+    assert [str(fault) for fault in raised.value.faults] == [
+        '$.cap.cpus: found the resource "cpus"; did you mean cpu?',
+        '$.cap.licence: found the resource "licence", expected cpu, memory, disk, gpu, io, or a name with a domain, '
+        "as nvidia.com/gpu",
+    ]
+
+
+def test_an_amount_that_is_none_says_what_is_one() -> None:
+    """In words that go on from `expected`."""
+    with pytest.raises(InvalidDocument) as raised:
+        queue_row("lab", {"cap": {"cpu": "much"}}, QueueRow("lab"))
+    expected = 'a number, or one with a suffix as in Kubernetes: "500m", "8Gi", "2G"'
+    assert str(raised.value.faults[0]) == f"$.cap.cpu: found 'much', expected {expected}"

@@ -86,7 +86,9 @@ def test_caps_refuse_with_the_numbers(capped: str) -> None:
     queues.put(replace(queues.get(capped), cap=(2000, -1)))
     plan = decide(cluster(8), queues, bag(1, 9, queue="b"), gang(2, 3, queue="b"))
     assert counts(plan) == {1: 2}
-    assert [(r.code.value, r.numbers["cap_cpu"]) for r in plan.reasons] == [("QueueLimit", 2000)] * 2
+    codes = [(r.code.value, r.numbers["cap_cpu"]) for r in plan.reasons]
+    assert codes == [("QueueLimit", 2000), ("LargerThanQueue", 2000)]
+    assert plan.reasons[1].message == f"queue {capped} may never have more than 2 CPU, and this needs 3 CPU"
 
 
 def test_a_gang_leaves_out_extras_that_would_break_a_cap() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scheduling_cases import GIB, bag, cluster, frozen, gang, group, node, role, run, shape
+from scheduling_cases import GIB, bag, claim, cluster, frozen, gang, group, node, role, run, shape
 from waiting_cases import Case, waiting
 
 from flowsched.scheduling.explain.remedies import outlook, suggest
@@ -11,6 +11,7 @@ from flowsched.scheduling.explain.situation import Kind, Situation, Suggestion, 
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.scheduling.queues.tree import Queue, QueueTree
+from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from tests.soak import worlds
@@ -151,6 +152,16 @@ def test_who_holds_the_room_is_named() -> None:
     run(snapshot, "b", 0, 1, until_ms=900 * HOUR, group="etl/sort")
     found = said(asked(snapshot, bag(1, what=shape(0.001))))
     assert "free 1m CPU on node n0 (held by train/fit 3 CPU, etl/sort 1 CPU)" in found
+
+
+def test_under_a_cap_only_room_of_its_queue_helps() -> None:
+    """A full node: room that another queue frees changes nothing, and no holder of another queue is named."""
+    snapshot = cluster(4)
+    claim(snapshot, "a", 0, 3, ClaimKind.RUNNING, queue="research", group="ann/fit", until_ms=900 * HOUR)
+    claim(snapshot, "b", 0, 1, ClaimKind.RUNNING, queue="teaching", group="bob/sort", until_ms=900 * HOUR)
+    queues = QueueTree([Queue("teaching", cap=(1000,))])
+    found = [each for each in said(asked(snapshot, bag(1, queue="teaching"), queues=queues), 9) if "free" in each]
+    assert found == ["free 1 CPU on node n0 (held by bob/sort 1 CPU)"]
 
 
 def test_waiting_is_suggested_with_the_moment_before_which_it_is_in_vain() -> None:

@@ -44,7 +44,7 @@ async def test_queues_say_what_they_have_deserve_and_wait_for(tmp_path: Path) ->
         assert (made.order, made.reclaimable, made.guarantee) == ("fifo", True, {"cpu": 1000})
         with pytest.raises(Conflict, match="no parent queue"):
             await put("x", {"parent": "nowhere"})
-        with pytest.raises(InvalidDocument, match="at most what lab has"):
+        with pytest.raises(InvalidDocument, match="to be guaranteed at most"):
             await put("lab.b", {"parent": "lab", "guarantee": {"cpu": 2}})
         huge = await put("huge", {"guarantee": {"cpu": 1_000_000}})
         assert "it is guaranteed 1000000 CPU" in huge.warnings[0]

@@ -21,11 +21,14 @@ Quantity = (
 #: Seconds, or text such as "90s" or "5m".
 DURATION: Final = r"^([0-9]{1,9}(\.[0-9]{1,9})?(ms|[dhms]))+$"
 _NAMES: Final = {"propertyNames": {"pattern": TEXT}}
+_STAYS: Final = "A resource that is not named keeps its amount; null takes it away."
 Cap = Annotated[
-    dict[str, Quantity], msgspec.Meta(description="At most so much at once.", extra_json_schema=_NAMES)
+    dict[str, Quantity | None],
+    msgspec.Meta(description=f"At most so much at once. {_STAYS}", extra_json_schema=_NAMES),
 ]
 Guarantee = Annotated[
-    dict[str, Quantity], msgspec.Meta(description="So much is its own.", extra_json_schema=_NAMES)
+    dict[str, Quantity | None],
+    msgspec.Meta(description=f"So much is its own. {_STAYS}", extra_json_schema=_NAMES),
 ]
 Parent = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": TEXT, "maxLength": 1024})]
 

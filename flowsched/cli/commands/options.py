@@ -326,9 +326,12 @@ def folders_of(text: str | None) -> tuple[Path, ...] | None:
     return folders
 
 
-def amounts(key: str, pairs: list[str]) -> dict[str, str]:
-    """`cpu=4` and `memory=8Gi` as a mapping."""
+def amounts(key: str, pairs: list[str]) -> dict[str, str | None]:
+    """`cpu=4` and `memory=8Gi` as a mapping; `cpu=none` is None."""
     found = dict(pair.partition("=")[::2] for pair in pairs)
     if not all(name and amount for name, amount in found.items()):
-        raise typer.BadParameter("say it as cpu=4 or memory=8Gi", param_hint=f"--{key}")
-    return found
+        raise typer.BadParameter(
+            f"found {' '.join(pairs)!r}, expected cpu=4 or memory=8Gi, or cpu=none to take it away",
+            param_hint=f"--{key}",
+        )
+    return {name: None if amount == "none" else amount for name, amount in found.items()}

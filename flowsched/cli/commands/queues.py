@@ -53,14 +53,17 @@ def set_queue(
         str | None, typer.Option(metavar="best-effort|fifo", help="fifo: nobody passes the head.")
     ] = None,
     cap: Annotated[
-        list[str] | None, typer.Option(metavar="RESOURCE=AMOUNT", help="At most so much. Repeatable.")
+        list[str] | None, typer.Option(metavar="RESOURCE=AMOUNT", help="At most so much; none = no limit. Repeatable.")
     ] = None,
     guarantee: Annotated[
-        list[str] | None, typer.Option(metavar="RESOURCE=AMOUNT", help="Its own. Repeatable.")
+        list[str] | None, typer.Option(metavar="RESOURCE=AMOUNT", help="Its own; none = nothing. Repeatable.")
     ] = None,
     output: Output = Form.TABLE,
 ) -> None:
-    """Create or change a queue; what is not said stays."""
+    """Create or change a queue; what is not said stays.
+
+    --cap and --guarantee change the resources that they name, and keep the others.
+    """
     from flowsched.cli import listing
 
     given = {"weight": weight, "parent": parent, "priority": priority, "paused": paused}

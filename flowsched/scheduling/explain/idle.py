@@ -48,6 +48,7 @@ class Cause(IntEnum):
 _OF: Final[Mapping[ReasonCode, Cause]] = {
     ReasonCode.RESERVED: Cause.RESERVED,
     ReasonCode.QUEUE_LIMIT: Cause.QUOTA,
+    ReasonCode.LARGER_THAN_QUEUE: Cause.QUOTA,
     ReasonCode.PAUSED: Cause.QUOTA,
     ReasonCode.QUEUE_ORDER: Cause.QUOTA,
     ReasonCode.NOMINATED: Cause.STARTING,

@@ -21,7 +21,7 @@ import numpy as np
 from flowsched.executor.constraints import Rules
 from flowsched.executor.nodes import ALIGNED
 from flowsched.executor.selectors import Labels
-from flowsched.scheduling.explain.situation import Kind, Situation, Suggestion, alter, free_on, node_for
+from flowsched.scheduling.explain.situation import Kind, Situation, Suggestion, alter, free_on, holders_of, node_for
 from flowsched.scheduling.io_budget import demands_of
 from flowsched.scheduling.placement.capacity import Capacity
 from flowsched.scheduling.placement.cost_table import PlacementRequest, price
@@ -599,8 +599,8 @@ def _holders(change: Suggestion, situation: Situation, most: int = 3) -> Iterato
     snapshot = situation.snapshot
     node, axis = snapshot.index[change.object], snapshot.axes.index(change.what)
     held: dict[str, int] = {}
-    for claim in snapshot.claims.values():
-        if claim.node == node and claim.kind is not ClaimKind.STAGING:
+    for claim in holders_of(situation):
+        if claim.node == node:
             name = claim.group or claim.owner
             held[name] = held.get(name, 0) + int(snapshot.ledger.amount_of(claim.owner)[axis])
     largest = sorted((name for name in held if held[name]), key=lambda name: (-held[name], name))

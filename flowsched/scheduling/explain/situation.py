@@ -22,9 +22,10 @@ from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import Profile
-from flowsched.scheduling.queues.tree import QueueTree
+from flowsched.scheduling.queues.ordering import minimum_of
+from flowsched.scheduling.queues.tree import QueueTree, Shares
 from flowsched.scheduling.reservations import expected_ends
-from flowsched.scheduling.state.claims import ClaimKind
+from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.gpus import GPU, WHOLE, devices_for
 from flowsched.scheduling.state.snapshot import AXES, PODS, Snapshot
@@ -356,10 +357,10 @@ def node_for(group: PodGroup, snapshot: Snapshot) -> NodeInfo:
 
 
 def _free(s: Situation, change: Suggestion, statement: Statement) -> Situation:
-    """Free room on a node: the claims that came last give theirs first."""
+    """Free room on a node: the claims that came last give theirs first. Under a cap only room of the capped queue helps."""
     axis, node = axis_of(s.snapshot, change.what), s.snapshot.index[change.object]
     lack = change.to - free_on(s.snapshot, node, axis)
-    holders = [c for c in s.snapshot.claims.values() if c.node == node and c.kind is not ClaimKind.STAGING]
+    holders = [c for c in holders_of(s) if c.node == node]
     for claim in sorted(holders, key=lambda c: (-c.since_ms, c.owner)):
         held = int(s.snapshot.ledger.amount_of(claim.owner)[axis])
         less = min(held, lack)
@@ -368,6 +369,17 @@ def _free(s: Situation, change: Suggestion, statement: Statement) -> Situation:
             s.snapshot.claim(structs.replace(claim, amount=_with(amount, axis, held - less)), statement)
             lack -= less
     return s
+
+
+def holders_of(s: Situation) -> list[Claim]:
+    """The claims whose room the group could use: all, or where a cap keeps it from starting those below that cap."""
+    held = [claim for claim in s.snapshot.claims.values() if claim.kind is not ClaimKind.STAGING]
+    shares = Shares(s.queues, s.snapshot)
+    least = minimum_of(s.group, len(s.snapshot.axes))
+    capped = shares.capped_by(s.group.queue, least) if shares.limited(s.group.queue) else None
+    if capped is None:
+        return held
+    return [claim for claim in held if any(queue.name == capped[0] for queue in shares.path(claim.queue))]
 
 
 def free_on(snapshot: Snapshot, node: int, axis: int) -> int:

@@ -39,6 +39,7 @@ _FOR_EVER: Final = frozenset(
         ReasonCode.NO_MATCHING_NODE,
         ReasonCode.LARGER_THAN_NODE,
         ReasonCode.LARGER_THAN_CLUSTER,
+        ReasonCode.LARGER_THAN_QUEUE,
         ReasonCode.BACKLOG_WINDOW,
     )
 )
