@@ -103,13 +103,12 @@ def _beyond(tree: Mapping[str, QueueRow], parent: str, resource: str, row: Queue
     if row.name == parent:
         expected = f"at least what the queues below it are guaranteed: {said}{whole}"
         return Fault(f"$.guarantee.{resource}", quantity(resource, most), expected)
-    expected = f"all queues below {parent} together to be guaranteed at most {quantity(resource, most)}, which {parent} has: {said}{whole}"
+    bound = f"at most {quantity(resource, most)}, which {parent} has"
+    expected = f"all queues below {parent} together to be guaranteed {bound}: {said}{whole}"
     return Fault(f"$.guarantee.{resource}", quantity(resource, row.guarantee[resource]), expected)
 
 
-def _limits(
-    key: str, value: Mapping[str, Any], before: QueueRow, faults: list[Fault]
-) -> Mapping[str, int]:
+def _limits(key: str, value: Mapping[str, Any], before: QueueRow, faults: list[Fault]) -> Mapping[str, int]:
     """The limits as they shall be: resources that are not named keep theirs, and None takes one away."""
     limits = dict(before.cap if key == "cap" else before.guarantee)
     for resource, amount in value.items():

@@ -23,7 +23,9 @@ class ReasonCode(StrEnum):
     NO_MATCHING_NODE = "NoMatchingNode"  #: selector, taints or image policy exclude every node
     LARGER_THAN_NODE = "LargerThanNode"  #: one pod asks for more than any matching node has in all
     LARGER_THAN_CLUSTER = "LargerThanCluster"  #: the gang asks for more than all matching nodes have in all
-    LARGER_THAN_QUEUE = "LargerThanQueue"  #: its smallest start asks for more than the cap of its queue, or of one above it
+    LARGER_THAN_QUEUE = (
+        "LargerThanQueue"  #: its smallest start asks for more than the cap of its queue, or of one above it
+    )
     INSUFFICIENT = "Insufficient"  #: no room now; the numbers say of what and how much is missing
     GANG_INCOMPLETE = "GangIncomplete"  #: some members fit, not all
     RACK = "RackInsufficient"  #: it fits the cluster, but no single rack

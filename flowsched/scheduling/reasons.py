@@ -258,9 +258,13 @@ def over_cap(group: PodGroup, shares: Shares, queues: QueueTree, snapshot: Snaps
         for axis, cap in enumerate((above.cap or ())[: len(least)]):
             if 0 <= cap < least[axis]:
                 name = snapshot.axes[axis]
-                text = f"queue {above.name} may never have more than {quantity(name, cap)}, and this needs {quantity(name, least[axis])}"
+                may = f"queue {above.name} may never have more than {quantity(name, cap)}"
+                text = f"{may}, and this needs {quantity(name, least[axis])}"
                 return Reason(
-                    group.key, ReasonCode.LARGER_THAN_QUEUE, text, {f"cap_{name}": cap, f"need_{name}": least[axis]}
+                    group.key,
+                    ReasonCode.LARGER_THAN_QUEUE,
+                    text,
+                    {f"cap_{name}": cap, f"need_{name}": least[axis]},
                 )
     queue, axis = capped
     name, used = snapshot.axes[axis], shares.usage(queue)[axis]

@@ -88,7 +88,9 @@ def test_a_resource_that_is_not_named_keeps_its_amount() -> None:
 def test_a_resource_that_there_is_not_is_a_fault() -> None:
     """With the one that was probably meant; extended ones have a domain."""
     with pytest.raises(InvalidDocument) as raised:
-        queue_row("lab", {"cap": {"cpus": 3, "licence": 1, "pods": 9, "example.org/fpga": 1}}, QueueRow("lab"))
+        queue_row(
+            "lab", {"cap": {"cpus": 3, "licence": 1, "pods": 9, "example.org/fpga": 1}}, QueueRow("lab")
+        )
     assert [str(fault) for fault in raised.value.faults] == [
         '$.cap.cpus: found the resource "cpus"; did you mean cpu?',
         '$.cap.licence: found the resource "licence", expected cpu, memory, disk, gpu, io, or a name with a domain, '

@@ -160,7 +160,9 @@ def test_under_a_cap_only_room_of_its_queue_helps() -> None:
     claim(snapshot, "a", 0, 3, ClaimKind.RUNNING, queue="research", group="ann/fit", until_ms=900 * HOUR)
     claim(snapshot, "b", 0, 1, ClaimKind.RUNNING, queue="teaching", group="bob/sort", until_ms=900 * HOUR)
     queues = QueueTree([Queue("teaching", cap=(1000,))])
-    found = [each for each in said(asked(snapshot, bag(1, queue="teaching"), queues=queues), 9) if "free" in each]
+    found = [
+        each for each in said(asked(snapshot, bag(1, queue="teaching"), queues=queues), 9) if "free" in each
+    ]
     assert found == ["free 1 CPU on node n0 (held by bob/sort 1 CPU)"]
 
 

@@ -53,7 +53,8 @@ def set_queue(
         str | None, typer.Option(metavar="best-effort|fifo", help="fifo: nobody passes the head.")
     ] = None,
     cap: Annotated[
-        list[str] | None, typer.Option(metavar="RESOURCE=AMOUNT", help="At most so much; none = no limit. Repeatable.")
+        list[str] | None,
+        typer.Option(metavar="RESOURCE=AMOUNT", help="At most so much; none = no limit. Repeatable."),
     ] = None,
     guarantee: Annotated[
         list[str] | None, typer.Option(metavar="RESOURCE=AMOUNT", help="Its own; none = nothing. Repeatable.")

@@ -21,7 +21,15 @@ import numpy as np
 from flowsched.executor.constraints import Rules
 from flowsched.executor.nodes import ALIGNED
 from flowsched.executor.selectors import Labels
-from flowsched.scheduling.explain.situation import Kind, Situation, Suggestion, alter, free_on, holders_of, node_for
+from flowsched.scheduling.explain.situation import (
+    Kind,
+    Situation,
+    Suggestion,
+    alter,
+    free_on,
+    holders_of,
+    node_for,
+)
 from flowsched.scheduling.io_budget import demands_of
 from flowsched.scheduling.placement.capacity import Capacity
 from flowsched.scheduling.placement.cost_table import PlacementRequest, price
@@ -31,7 +39,6 @@ from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.reasons import quantity, vector_text
 from flowsched.scheduling.reservations import Calendar, runtime_of
-from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import AXES, PODS, Snapshot
 from flowsched.statement import Statement
