@@ -107,7 +107,7 @@ class Case:
         found = []
         for ident, (now, start) in self.told.items():
             stage = self.gangs[ident].stages[0]
-            began = int(stage.times[:, 3].max()) if stage.uniform is None else -1
+            began = int(stage.times[:, 4].max()) if stage.uniform is None else -1
             if began >= 0:
                 found.append((now, began, start))
         return found

@@ -101,10 +101,10 @@ def gang_starts(seed: int, error: float | None, profile: Profile) -> tuple[int |
         truth[f"j{number}"] = runtime
         drive.submit(f"j{number}", check_workflow(small(kind, said)), at=at)
     stage = run.stages[0]
-    while drive.now < CUT_MS and not (stage.uniform is None and (stage.times[:, 3] >= 0).all()):
+    while drive.now < CUT_MS and not (stage.uniform is None and (stage.times[:, 4] >= 0).all()):
         drive.tick()
-    begun = stage.uniform is None and bool((stage.times[:, 3] >= 0).all())
-    return (promised[0] if promised else None), (int(stage.times[:, 3].max()) if begun else None)
+    begun = stage.uniform is None and bool((stage.times[:, 4] >= 0).all())
+    return (promised[0] if promised else None), (int(stage.times[:, 4].max()) if begun else None)
 
 
 def main() -> int:

@@ -58,7 +58,7 @@ class Bench:
         version = self.versions[index] + 1
         return TaskWrite(
             WORKFLOW, 0, index, version % 8, 1, "node-17", 0, version, "", None,
-            1_700_000_000_000, 1_700_000_000_100, 1_700_000_000_200, 1_700_000_000_300, None,
+            1_700_000_000_000, 1_700_000_000_100, 1_700_000_000_150, 1_700_000_000_200, 1_700_000_000_300, None,
             1 << 30, 1 << 20,
         )  # fmt: skip
 

@@ -5,8 +5,8 @@
 
 Only their owner can read these files. A client sends a found token to a loopback address alone, and only while the process that
 listens there belongs to this user (or to root, as with a socket of systemd). Otherwise another account could take the port after a
-crash. Other programs start clients with this module thousands of times, so it loads next to nothing: `pathlib` or `typing` alone
-take half as long as Python takes to start.
+crash. A client that is told no URL goes to the service of the user's data folder. Other programs start clients with this module
+thousands of times, so it loads next to nothing: `pathlib` or `typing` alone take half as long as Python takes to start.
 """
 
 from __future__ import annotations
@@ -20,11 +20,35 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Final
 
+#: Where a service listens if nothing else is said.
+DEFAULT_URL: Final = "http://127.0.0.1:8470"
 #: Bytes of randomness: 32 hexadecimal digits.
 _RANDOM_BYTES: Final = 16
 #: State of a listening socket in /proc/net/tcp (TCP_LISTEN).
 _LISTENING: Final = "0A"
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+def data_folder() -> Path:
+    """Where a user's data lies: `$XDG_DATA_HOME/flowsched`, else `~/.local/share/flowsched`."""
+    from pathlib import Path
+
+    return Path(_data_folder())
+
+
+def _data_folder() -> str:
+    base = os.environ.get("XDG_DATA_HOME", "")
+    share = base if base.startswith("/") else os.path.join(os.path.expanduser("~"), ".local", "share")
+    return os.path.join(share, "flowsched")
+
+
+def default_url() -> str:
+    """The service that is meant where none is named: FLOWSCHED_SERVER, else the one that runs on this user's data folder (or
+    FLOWSCHED_ROOT), on whichever port, else `DEFAULT_URL`.
+    """
+    named = os.environ.get("FLOWSCHED_SERVER")
+    root = os.environ.get("FLOWSCHED_ROOT") or _data_folder()
+    return named or _url_of(os.path.join(os.getcwd(), root)) or DEFAULT_URL
 
 
 def token_of(root: Path) -> str:
@@ -75,17 +99,25 @@ def root_of(url: str) -> Path | None:
 
 def url_of(root: Path) -> str | None:
     """The URL of the service of this user that has announced a root, and listens; None if there is none."""
+    return _url_of(str(root.absolute()))
+
+
+def _url_of(root: str) -> str | None:
+    return next((url for url, there in running() if there == root), None)
+
+
+def running() -> Iterator[tuple[str, str]]:
+    """URL and root of each service of this user that listens on this machine, and has announced a root."""
     try:
-        announced = sorted(servers_folder().glob("*.json"))
+        names = sorted(os.listdir(_servers_folder()))
     except OSError:
-        return None
-    for path in announced:
-        if not path.stem.isdecimal():
-            continue
-        url = f"http://127.0.0.1:{path.stem}"
-        if root_of(url) == root.absolute():
-            return url
-    return None
+        return
+    for name in names:
+        port, _, kind = name.partition(".")
+        url = f"http://127.0.0.1:{port}"
+        root = _said(url, "root") if port.isdecimal() and kind == "json" else None
+        if root:
+            yield url, root
 
 
 def _said(url: str, what: str) -> str | None:

@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -44,21 +43,14 @@ def options(ctx: typer.Context) -> Options:
     return found if found is not None else Options()
 
 
-def data_folder() -> Path:
-    """Where a user's data lies: `$XDG_DATA_HOME/flowsched`, else `~/.local/share/flowsched`."""
-    base = os.environ.get("XDG_DATA_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".local" / "share") / "flowsched"
-
-
 def ask(ctx: typer.Context, work: Callable[[Client], Awaitable[int | None]]) -> None:
     """Run a command against the server, and end with its exit code."""
     given = options(ctx)
 
     async def asked() -> int | None:
         from flowsched.client import Client
-        from flowsched.client.calls import DEFAULT_URL
 
-        async with Client(given.server or DEFAULT_URL, given.token) as client:
+        async with Client(given.server, given.token) as client:
             return await work(client)
 
     run(given, asked())
@@ -70,13 +62,14 @@ def about(
     work: Callable[[Client, str], Awaitable[int | None]],
     *,
     to_change: bool = False,
+    own: bool = False,
 ) -> None:
-    """Run a command on one workflow, which the user gave by id, by the beginning of it, or by name."""
+    """Run a command on one workflow, which the user gave by id, by the beginning of it, or by name. `own`: as for `naming.find`."""
 
     async def asked(client: Client) -> int | None:
         from flowsched.cli.naming import find
 
-        return await work(client, await find(client, workflow, to_change=to_change))
+        return await work(client, await find(client, workflow, to_change=to_change, own=own))
 
     ask(ctx, asked)
 
@@ -152,13 +145,20 @@ def tell(error: Exception) -> None:
         ),
         (
             errors.Unavailable,
-            "start one with `flowsched serve`, or name another: --server URL"
+            f"start one with `flowsched serve`, or name another: {_servers()}"
             if str(error).startswith("no answer from")
             else "the service runs and waits for that: ask again in a moment; `flowsched doctor` and its log say more",
         ),
     ):
         if step and isinstance(error, kind):
             say(f"  next: {step}")
+
+
+def _servers() -> str:
+    """The services that this user runs on this machine, as the option to choose one of them."""
+    from flowsched import tokens
+
+    return ", ".join(f"--server {url} (root {root})" for url, root in tokens.running()) or "--server URL"
 
 
 def complain(text: str) -> None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, Final
 
-DEFAULT_URL: Final = "http://127.0.0.1:8470"
 DONE: Final = 0
 OVER: Final = 1
 WRONG: Final = 2
@@ -42,7 +41,7 @@ _HEXADECIMAL: Final = frozenset(b"0123456789abcdefABCDEF")
 _PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
 #: Options that take a text, by the name in `Given`: (default, metavar, help). A default in a list: the option is repeatable.
 _SERVER: Final[dict[str, tuple[Any, str | None, str]]] = {
-    "server": (None, "URL", f"[FLOWSCHED_SERVER, else {DEFAULT_URL}]"),
+    "server": (None, "URL", f"[FLOWSCHED_SERVER, else {tokens.DEFAULT_URL}]"),
     "token": (None, None, "[FLOWSCHED_TOKEN]"),
 }
 _SUBMIT: Final[dict[str, tuple[Any, str | None, str]]] = {
@@ -84,7 +83,7 @@ def main(argv: Sequence[str], server: str | None = None, token: str | None = Non
     try:
         if given.encoded:
             _decode(given)
-        server = given.server or server or os.environ.get("FLOWSCHED_SERVER") or DEFAULT_URL
+        server = given.server or server or tokens.default_url()
         wrong = wrong_url(server)
         if wrong is not None:
             raise jobs.Wrong(f"--server: {wrong}")

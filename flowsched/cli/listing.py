@@ -77,8 +77,11 @@ async def cache(client: Client, ident: str, form: Form) -> None:
     """`flowsched cache`."""
     found = await client.cache(ident)
     if not found and form is Form.TABLE:
+        source = (await client.get(ident)).source
         output.hint(
-            "nothing was looked up: no stage says `cache: true`, and it resumes no run (`flowsched run --resume`)"
+            f"{ident} is a run of {source}, which keeps a cache of its own: flowsched looks nothing up for it"
+            if source
+            else "nothing was looked up: no stage says `cache: true`, and it resumes no run (`flowsched run --resume`)"
         )
         return
     output.many(found, form, render.cache_table)

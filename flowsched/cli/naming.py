@@ -6,9 +6,10 @@ from flowsched.cli.printing import output
 from flowsched.client import Client, naming
 
 
-async def find(client: Client, given: str, *, to_change: bool = False) -> str:
+async def find(client: Client, given: str, *, to_change: bool = False, own: bool = False) -> str:
     """The id of the workflow that a user named; see `flowsched.client.naming.find`."""
-    found = await naming.find(client.list, given, to_change=to_change)
+    found = await naming.find(client.list, given, to_change=to_change, own=own)
     if found.namesakes > 1:
-        output.hint(f"{given}: {found.id}, the newest of {found.namesakes}")
+        engine = f", a run of {found.source}" if found.source else ""
+        output.hint(f"{given}: {found.id}, the newest of {found.namesakes}{engine}")
     return found.id

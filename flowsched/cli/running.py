@@ -17,7 +17,7 @@ import msgspec
 from flowsched import tokens
 from flowsched.app import attempt_folder
 from flowsched.cli import fetching, following, naming, used_images
-from flowsched.cli.context import DONE, INTERRUPTED, Options, data_folder, say
+from flowsched.cli.context import DONE, INTERRUPTED, Options, say
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client, Run
@@ -182,11 +182,9 @@ async def submit(
 
 async def resubmit(given: Options, workflow: str, path: str, form: Form) -> int:
     """`flowsched retry --changed`: a new run that takes the results of another."""
-    from flowsched.client.calls import DEFAULT_URL
-
     raw = document(path)
-    async with Client(given.server or DEFAULT_URL, given.token) as client:
-        base = await naming.find(client, workflow)
+    async with Client(given.server, given.token) as client:
+        base = await naming.find(client, workflow, own=True)
         with raw.faults_by_line():
             accepted = await client.submit(raw.raw, resume=base)
         output.one({"id": accepted.id, "resumes": base}, form, lambda: accepted.id)
@@ -219,10 +217,8 @@ async def run(
         say(f"{settings.root} belongs to the service at {there}: it runs there, on that service's nodes")
         settings = None
     if settings is None:
-        from flowsched.client.calls import DEFAULT_URL
-
         async with (
-            Client(there or given.server or DEFAULT_URL, given.token) as client,
+            Client(there or given.server, given.token) as client,
             handed_in(client, named, None) as found,
         ):
             accepted = await found.submit(client, resume=await _resumed(client, found.raw, resume))
@@ -262,20 +258,26 @@ async def _resumed(client: Client, raw: bytes, resume: str | None, *, own: bool 
     if resume is None:
         return None
     if resume:
-        return await _ended(client, await client.get(await naming.find(client, resume)), own=own)
+        return await _ended(client, await client.get(await naming.find(client, resume, own=True)), own=own)
     try:
         name = json.loads(raw)["name"]
     except (ValueError, KeyError, TypeError):
         return None  # the service says what is wrong with the document
     async with aclosing(client.list(name=name, page=20)) as views:
         async for view in views:
-            return await _ended(client, view, own=own)
+            if not view.source:  # the run of another engine has no results to take: its engine keeps them
+                return await _ended(client, view, own=own)
     say(f"there is no earlier run of {name!r} here: all of it runs")
     return None
 
 
 async def _ended(client: Client, view: WorkflowView, *, own: bool) -> str:
     """The id of a run, once it has ended."""
+    if view.source:
+        raise Conflict(
+            f"{view.id} ({view.name}) is a run of {view.source}, which keeps a cache of its own: name a run of "
+            "`flowsched run` or `submit`: --resume-from RUN"
+        )
     if view.ended_at is None and own:
         say(f"{view.id} was left behind: it is cancelled, and its results are kept")
         await client.cancel(view.id, reason="resumed by another run")
@@ -477,7 +479,7 @@ def _next_steps(
     saved: bool,
     log: str,
 ) -> None:
-    root = "" if own is None or own == data_folder() else f" --root {own}"
+    root = "" if own is None or own == tokens.data_folder() else f" --root {own}"
     first = "" if own is None else f"`flowsched serve{root}`, then "
     if view.state == "FAILED":
         shown = f"`flowsched logs {view.id} {log}{root}`; " if log else ""

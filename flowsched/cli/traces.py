@@ -21,7 +21,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 import flowsched
-from flowsched.cli.context import data_folder, say
+from flowsched import tokens
+from flowsched.cli.context import say
 from flowsched.cli.printing import render
 from flowsched.client import Client
 from flowsched.cluster.local.virtual_nodes import machine_cores
@@ -145,7 +146,7 @@ async def replaying(client: Client, found: Loaded, own: Path | None) -> AsyncIte
     if not nodes:
         raise Unavailable("the service has no node yet: its size decides what a synthetic task may ask for")
     largest = largest_of(nodes)
-    folder = await asyncio.to_thread(_folder, found, own or data_folder())
+    folder = await asyncio.to_thread(_folder, found, own or tokens.data_folder())
     # Tasks of this very machine run this very program, wherever it was loaded from.
     env = {} if own is None else {"PYTHONPATH": str(Path(flowsched.__file__).parents[1])}
     plan = synthetic(trace, wanted.scale, largest, Place(folder.as_uri(), wanted.image, env))

@@ -108,7 +108,8 @@ class SyncClient:
     iterator here; logs are a text, and outputs are bytes. Ctrl-C ends a call.
 
     Args:
-        url: Where the service listens; None = FLOWSCHED_SERVER, else http://127.0.0.1:8470.
+        url: Where the service listens; None = FLOWSCHED_SERVER, else the service on this user's data folder, else
+            http://127.0.0.1:8470.
         token: Its token; None = FLOWSCHED_TOKEN, else the one of a service that this user runs on this machine.
         timeout: Seconds for one request.
     """

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
@@ -27,6 +26,7 @@ from flowsched.client.positions import with_lines
 from flowsched.client.session import Session, decoded
 from flowsched.client.streams import ended, followed_log, whole_log, workflow_events
 from flowsched.errors import InvalidDocument, InvalidRequest, NotFound, RunFailed
+from flowsched.tokens import default_url
 from flowsched.workflow.run.states import RunState
 from flowsched.workflow.views import (
     AttemptPage,
@@ -135,8 +135,6 @@ async def _last_words(client: Client, workflow: str) -> str:
 #: What a task writes, the one for errors first.
 STREAMS: Final[tuple[Literal["stderr", "stdout"], ...]] = ("stderr", "stdout")
 
-#: Where a service listens if nothing else is said.
-DEFAULT_URL: Final = "http://127.0.0.1:8470"
 #: `wait` looks so often while events come, and while none can be had.
 LOOK_S: Final = 30.0
 POLL_S: Final = 1.0
@@ -162,13 +160,14 @@ class Client:
     """Talks to one service. An async context manager; all connections belong to it.
 
     Args:
-        url: Where the service listens; None = FLOWSCHED_SERVER, else `DEFAULT_URL`.
+        url: Where the service listens; None = FLOWSCHED_SERVER, else the service on this user's data folder, else
+            http://127.0.0.1:8470.
         token: Its token; None = FLOWSCHED_TOKEN, else the one of a service that this user runs on this machine.
         timeout: Seconds for one request; streams have no end.
     """
 
     def __init__(self, url: str | None = None, token: str | None = None, timeout: float = 30.0) -> None:
-        self._session = Session(url or os.environ.get("FLOWSCHED_SERVER") or DEFAULT_URL, token, timeout)
+        self._session = Session(url or default_url(), token, timeout)
 
     @property
     def url(self) -> str:

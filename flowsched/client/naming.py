@@ -24,9 +24,10 @@ class Named(NamedTuple):
 
     id: str
     namesakes: int
+    source: str = ""  #: the engine whose run it is
 
 
-async def find(listing: Listing, given: str, *, to_change: bool = False) -> Named:
+async def find(listing: Listing, given: str, *, to_change: bool = False, own: bool = False) -> Named:
     """The id of the workflow that a user named.
 
     The text is taken for an id, else for a name (the newest workflow of that name), else for the beginning of one id.
@@ -35,6 +36,7 @@ async def find(listing: Listing, given: str, *, to_change: bool = False) -> Name
         listing: Lists the workflows of the server.
         given: What the user wrote.
         to_change: The workflow shall be cancelled, paused or the like: of several that live, none is guessed.
+        own: A name means a run of flowsched, where there is one: what is asked says nothing of runs of other engines.
 
     Raises:
         NotFound: There is none.
@@ -58,8 +60,9 @@ async def find(listing: Listing, given: str, *, to_change: bool = False) -> Name
         live = [view for view in named if view.ended_at is None]
         if to_change and len(live) > 1:
             raise Conflict(f"{len(live)} workflows named {given!r} live: give an id, of {_listed(live)}")
-        chosen = live[0] if to_change and live else named[0]
-        return Named(chosen.id, len(named))
+        named = [view for view in named if not (own and view.source)] or named
+        chosen = next((view for view in named if to_change and view.ended_at is None), named[0])
+        return Named(chosen.id, len(named), chosen.source)
     if len(found) > 1:
         raise Conflict(f"the ids of {len(found)} workflows begin with {given!r}: {_listed(found)}")
     return Named(found[0].id, 1)

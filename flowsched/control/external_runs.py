@@ -272,8 +272,10 @@ class RunService(Service):
         except NotFound:
             row = await self._find(workflow)
         if kind == "retry":
+            engine = row.source or "another engine"
             raise Conflict(
-                f"{workflow} is a run of {row.source or 'another engine'}, which decides itself what is tried again"
+                f"{workflow} is a run of {engine}, which decides itself what is tried again: run it again with {engine}. "
+                "miniwdl and Cromwell take what succeeded from their call caches (docs/wdl.md, docs/cromwell.md)"
             )
         live = [each for each in await self._runs.calls(workflow) if not RunState(each.state).terminal]
         for start in range(0, len(live), _AT_ONCE):

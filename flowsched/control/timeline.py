@@ -30,6 +30,7 @@ SLICE: Final = 2_000
 _TIMES: Final = {
     "ready_ms": "ready_ms",
     "staging_in_ms": "staging_ms",
+    "staged_ms": "staged_ms",
     "bound_ms": "bound_ms",
     "started_ms": "started_ms",
     "ended_ms": "ended_ms",

@@ -112,6 +112,7 @@ def phases(row: TaskWrite, steps_ended_ms: int | None = None) -> list[Phase]:
     marks = [
         ("queued", row.ready_ms),
         ("staging-in", row.staging_ms),
+        ("queued", row.staged_ms),
         ("starting", row.bound_ms),
         ("running", row.started_ms),
         ("staging-out", out),

@@ -235,7 +235,7 @@ def task_state(name: str | None) -> TaskState | None:
 def untouched_row(workflow: str, stage: int, index: int, state: TaskState) -> TaskWrite:
     """What stands for a task that has no row."""
     return TaskWrite(
-        workflow, stage, index, int(state), 0, None, 0, 0, "", None, None, None, None, None, None, 0, 0
+        workflow, stage, index, int(state), 0, None, 0, 0, "", None, None, None, None, None, None, None, 0, 0
     )
 
 

@@ -28,6 +28,7 @@ class TaskWrite(NamedTuple):
     exit_code: int | None
     ready_ms: int | None
     staging_ms: int | None
+    staged_ms: int | None
     bound_ms: int | None
     started_ms: int | None
     ended_ms: int | None

@@ -30,7 +30,7 @@ from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.returned import in_totals
 from flowsched.workflow.run.run import TOTALS, Output, StageRun, WorkflowRun
 from flowsched.workflow.run.states import HOLDING, RunState, TaskState
-from flowsched.workflow.run.transitions import STARTED
+from flowsched.workflow.run.transitions import BOUND, STARTED
 from flowsched.workflow.spec import On, WorkflowSpec, gets_whole_cores, qos_class
 
 _S = TaskState
@@ -137,7 +137,7 @@ def _tasks(state: EngineState, stage: StageRun, rows: Sequence[TaskWrite]) -> No
     _load(stage, "local", at, [row.bytes_local for row in rows])
     _load(stage, "moved", at, [row.bytes_moved for row in rows])
     _load(stage, "exit_code", at, [-1 if row.exit_code is None else row.exit_code for row in rows])
-    moments = [(r.ready_ms, r.staging_ms, r.bound_ms, r.started_ms, r.ended_ms) for r in rows]
+    moments = [(r.ready_ms, r.staging_ms, r.staged_ms, r.bound_ms, r.started_ms, r.ended_ms) for r in rows]
     stage.times[at] = [[-1 if moment is None else moment for moment in row] for row in moments]
     stage.reasons = {row.index: row.reason for row in rows if row.reason}
     stage.counts[:] = np.bincount(stage.task_state, minlength=len(stage.counts))
@@ -215,7 +215,7 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
             resources = replace(role.resources, memory_bytes=pod.memory_bytes)
             aligned = gets_whole_cores(resources, role.limits)
             amounts[shape] = state.cluster.snapshot.pod_vector(resources, io.rate, aligned=aligned)
-        bound = int(stage.times[task, 2])
+        bound = int(stage.times[task, BOUND])
         claim = Claim(
             owner=pod.name,
             node=node_index(state, pod.node),

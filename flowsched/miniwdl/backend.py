@@ -26,13 +26,13 @@ from WDL.runtime import config
 from WDL.runtime.error import Interrupted, Terminated
 from WDL.runtime.task_container import TaskContainer
 
-from flowsched.client.calls import DEFAULT_URL
 from flowsched.errors import FlowschedError, Unavailable
 from flowsched.miniwdl.downloads import RUNTIME_KEY
 from flowsched.miniwdl.following import End, Following, Where, begin, largest_node
 from flowsched.miniwdl.order import Order, document
 from flowsched.miniwdl.places import Known, Place, place
 from flowsched.miniwdl.planning import tell
+from flowsched.tokens import default_url
 
 SECTION: Final = "flowsched"
 #: Every option with its default. Any of them may be given as MINIWDL__FLOWSCHED__<NAME> too: that is miniwdl's own rule.
@@ -75,7 +75,7 @@ def read(cfg: config.Loader) -> Settings:
         return cfg.get(SECTION, name, DEFAULTS[name]).strip()
 
     return Settings(
-        url=text("url") or os.environ.get("FLOWSCHED_SERVER", "") or DEFAULT_URL,
+        url=text("url") or default_url(),
         token=text("token") or os.environ.get("FLOWSCHED_TOKEN") or None,
         queue=text("queue"),
         priority=cfg.get_int(SECTION, "priority", int(DEFAULTS["priority"])),

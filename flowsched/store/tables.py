@@ -179,6 +179,7 @@ tasks: Final = Table(
     Column("exit_code", Integer, nullable=True),
     _moment("ready_ms"),
     _moment("staging_ms"),
+    _moment("staged_ms"),
     _moment("bound_ms"),
     _moment("started_ms"),
     _moment("ended_ms"),

@@ -412,7 +412,8 @@ class TimelineView(Page, kw_only=True):
     state: list[int] = []
     node: list[int | None] = []
     ready_ms: list[int | None] = []  #: its parents had ended, and it was queued
-    staging_in_ms: list[int | None] = []  #: a node was chosen, and its inputs were copied there
+    staging_in_ms: list[int | None] = []  #: a node was chosen, and its inputs were to be copied there
+    staged_ms: list[int | None] = []  #: they had been copied: from now on it waited for room
     bound_ms: list[int | None] = []  #: its room on the node was taken
     started_ms: list[int | None] = []
     staging_out_ms: list[

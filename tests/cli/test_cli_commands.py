@@ -36,6 +36,23 @@ def document(tmp_path: Path) -> Path:
     return file
 
 
+def test_a_run_of_another_engine_is_not_taken_for_one_of_flowsched(
+    flowsched: Run, far: Far, document: Path
+) -> None:
+    """Where runs of both have a name, `cache`, `retry` and `--resume` mean flowsched's, though miniwdl's is newer."""
+    far.service.add("germline", id="w1own", state="SUCCEEDED", ended_at=BEGIN)
+    far.service.add("germline", id="20260102_germline", state="FAILED", ended_at=BEGIN, source="miniwdl")
+    shown = flowsched("show", "germline")
+    assert "germline: 20260102_germline, the newest of 2, a run of miniwdl" in shown.stderr
+    assert "germline: " not in flowsched("cache", "germline").stderr
+    assert "w1own is SUCCEEDED" in flowsched("retry", "germline").stderr
+    far.service.finish_on_submit = "SUCCEEDED"
+    assert "resumes w1own (SUCCEEDED" in flowsched("run", str(document), "--resume").stderr
+    refused = flowsched("run", str(document), "--resume-from", "20260102")
+    assert refused.exit_code == 2
+    assert "is a run of miniwdl, which keeps a cache of its own" in refused.stderr
+
+
 def test_a_workflow_is_found_by_its_name_or_the_beginning_of_its_id(flowsched: Run, far: Far) -> None:
     """A name means the newest; what changes a workflow takes no guess; what is not there is said."""
     far.service.add("germline", id="w1abcdefghij-1", state="SUCCEEDED", ended_at=BEGIN)

@@ -53,7 +53,7 @@ def promised_and_started(
         if sum(count // cpu for count in cores) >= pods
     ]
     drive.run(until=HOUR)
-    return {run.id: (first.get(run.id), int(run.stages[0].times[:, 3].max())) for run in runs}
+    return {run.id: (first.get(run.id), int(run.stages[0].times[:, 4].max())) for run in runs}
 
 
 @settings(deadline=None, max_examples=30)
@@ -110,6 +110,6 @@ def test_small_jobs_that_overrun_put_no_gang_off_for_ever(backfill: str, rounds:
         drive.submit(f"small{at}", check_workflow(document(1, 1, 1, "small")), at=at * 400)
     gang = drive.submit("gang", check_workflow(document(8, 1, 5, "gang")), at=10_100)
     drive.run(until=100_000)
-    started = gang.stages[0].times[:, 3]
+    started = gang.stages[0].times[:, 4]
     assert started.min() == started.max()
     assert 10_100 < started.max() <= 10_100 + rounds * 8_000

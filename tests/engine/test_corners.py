@@ -91,9 +91,9 @@ def test_a_start_that_is_told_again_is_not_the_start() -> None:
     scene.submit("w", A)
     scene.tell(PodStarted("fs-w-a-0-0", 1_100), after=200)
     scene.tell(PodStarted("fs-w-a-0-0", 1_900), after=800)
-    assert scene.runs["w"].stages[0].times[0, 3] == 1_100
+    assert scene.runs["w"].stages[0].times[0, 4] == 1_100
     scene.gone("fs-w-a-0-0")
-    assert scene.runs["w"].stages[0].times[0].tolist() == [2_000, -1, 2_000, -1, -1]
+    assert scene.runs["w"].stages[0].times[0].tolist() == [2_000, -1, -1, 2_000, -1, -1]
 
 
 def test_a_retry_begins_with_all_its_attempts() -> None:

@@ -18,7 +18,7 @@ S = TaskState
 
 
 def row(index: int, state: TaskState, goal: TaskState = S.PENDING) -> TaskWrite:
-    return TaskWrite("w", 0, index, state, 0, "n0", goal, 1, "", None, 0, 0, 0, 0, None, 0, 0)
+    return TaskWrite("w", 0, index, state, 0, "n0", goal, 1, "", None, 0, 0, 0, 0, 0, None, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_a_restart_remembers_what_was_used() -> None:
     run = old.runs["a"]
     stage = run.stages[0]
     written = TaskWrite(
-        "a", 0, 0, int(stage.task_state[0]), int(stage.attempt[0]), "n0", 0, 2, "", None, 1000, None, 1000, 1000, None, 0, 0,
+        "a", 0, 0, int(stage.task_state[0]), int(stage.attempt[0]), "n0", 0, 2, "", None, 1000, None, None, 1000, 1000, None, 0, 0,
     )  # fmt: skip
     remembered = Remembered(
         "a", 1, "RUNNING", "", 0, False, False, [StageWrite("a", 0, "RUNNING", {}, 0, None, "", {})],

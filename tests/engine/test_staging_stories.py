@@ -52,6 +52,25 @@ def test_a_task_is_bound_once_its_bytes_are_there() -> None:
     scene.nothing_left()
 
 
+def test_a_task_whose_bytes_are_there_waits_for_room_not_for_data() -> None:
+    """The bytes come after 10 ms and the only core is free after 5 s: 10 ms of staging, the rest of the wait is queued."""
+    scene = Scene(node(cpu=1))
+    scene.submit("w", reader())
+    order = scene.last.transfers[0]
+    scene.submit("busy", {"name": "b", "command": ["x"]})
+    scene.now += 10
+    scene.arrive(order)
+    assert scene.states("w", "a") == "QUEUED"
+    scene.end("fs-busy-b-0-0", after=4_990)
+    scene.start("fs-w-a-0-0")
+    times = scene.runs["w"].stages[0].times[0]
+    assert (times[1:4] - times[0]).tolist() == [0, 10, 5_000]
+    scene.end("fs-w-a-0-0", after=500)
+    assert totals(scene, "w") == {
+        "queued_ms": 4_990, "staging_ms": 10, "running_ms": 500, "bytes_local": 0, "bytes_moved": 1000,
+    }  # fmt: skip
+
+
 def test_a_shared_input_is_copied_once_to_a_node() -> None:
     """Four tasks of one stage and one of another workflow read it; one task pays, for the others it was there."""
     scene = Scene(node(cpu=8))

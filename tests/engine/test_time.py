@@ -47,7 +47,9 @@ def test_rows_of_the_future_are_of_now_after_a_restart() -> None:
     state.cluster.snapshot.put_node(node(cpu=4))
     later = 10_000 + HOUR_MS
     queued, goal = TaskState.QUEUED, TaskState.PENDING
-    tasks = [TaskWrite("w", 0, 0, queued, 0, None, goal, 1, "", None, later, None, None, None, None, 0, 0)]
+    tasks = [
+        TaskWrite("w", 0, 0, queued, 0, None, goal, 1, "", None, later, None, None, None, None, None, 0, 0)
+    ]
     stages = [StageWrite("w", 0, "RUNNING", {}, later, None, "", {})]
     rows = Remembered("w", 1, "RUNNING", "", later, False, False, stages, tasks, [])
     run = rebuild_run(state, spec, StageGraph(spec), rows)

@@ -124,6 +124,31 @@ def test_a_token_is_not_sent_to_another_account_that_has_taken_the_port(
         assert tokens.found(f"http://127.0.0.1:{port}") is None
 
 
+def test_a_client_that_is_told_no_url_goes_to_the_service_of_the_data_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On whichever port it listens; FLOWSCHED_SERVER and FLOWSCHED_ROOT are followed, and no service is the usual port."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    for name in ("FLOWSCHED_SERVER", "FLOWSCHED_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    assert tokens.default_url() == "http://127.0.0.1:8470"
+    with socket.create_server(("127.0.0.1", 0)) as ours, socket.create_server(("127.0.0.1", 0)) as other:
+        urls = [f"http://127.0.0.1:{sock.getsockname()[1]}" for sock in (ours, other)]
+        tokens.announce(ours.getsockname()[1], "t0", tmp_path / "flowsched")
+        tokens.announce(other.getsockname()[1], "t0", tmp_path / "lab")
+        assert tokens.default_url() == urls[0]
+        assert dict(tokens.running()) == dict(
+            zip(urls, (str(tmp_path / "flowsched"), str(tmp_path / "lab")), strict=True)
+        )
+        monkeypatch.setenv("FLOWSCHED_ROOT", str(tmp_path / "lab"))
+        assert tokens.default_url() == urls[1]
+        monkeypatch.setenv("FLOWSCHED_SERVER", "http://head:1")
+        assert tokens.default_url() == "http://head:1"
+    monkeypatch.delenv("FLOWSCHED_SERVER")
+    assert tokens.default_url() == "http://127.0.0.1:8470"
+
+
 def test_a_service_says_which_root_it_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The URL of a root, and the root of a URL; of none that does not listen."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

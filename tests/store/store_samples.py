@@ -35,7 +35,7 @@ def submission(
 
 def task(workflow: str = "w", index: int = 0, version: int = 1, state: int = 1, **other: Any) -> TaskWrite:
     values = TaskWrite(
-        workflow, 0, index, state, 1, None, 0, version, "", None, 10, None, None, None, None, 0, 0
+        workflow, 0, index, state, 1, None, 0, version, "", None, 10, None, None, None, None, None, 0, 0
     )
     return values._replace(**other)
 

@@ -94,7 +94,12 @@ app.add_typer(upkeep.secret, name="secret")
 def main(
     ctx: typer.Context,
     server: Annotated[
-        str | None, typer.Option(envvar="FLOWSCHED_SERVER", metavar="URL", help="[http://127.0.0.1:8470]")
+        str | None,
+        typer.Option(
+            envvar="FLOWSCHED_SERVER",
+            metavar="URL",
+            help="[the service on this user's data folder, else http://127.0.0.1:8470]",
+        ),
     ] = None,
     token: Annotated[str | None, typer.Option(envvar="FLOWSCHED_TOKEN", help="The server's token.")] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and more logs.")] = False,
@@ -362,7 +367,7 @@ def cache(ctx: typer.Context, workflow: Id, output: Output = Form.TABLE) -> None
     """Say which runs results came from, and why tasks ran."""
     from flowsched.cli import listing
 
-    about(ctx, workflow, lambda client, ident: listing.cache(client, ident, output))
+    about(ctx, workflow, lambda client, ident: listing.cache(client, ident, output), own=True)
 
 
 @app.command()
@@ -508,11 +513,11 @@ def demo(
 def doctor(ctx: typer.Context, root: Root = None, db: Database = None, output: Output = Form.TABLE) -> None:
     """Check this machine, the database and the service."""
     from flowsched.cli import doctor as checks
-    from flowsched.client.calls import DEFAULT_URL
+    from flowsched.tokens import default_url
 
     given = options(ctx)
     settings = settings_for(ctx, root=root, database=db)
-    place = checks.Place(settings.root, settings.url, given.server or DEFAULT_URL, given.token)
+    place = checks.Place(settings.root, settings.url, given.server or default_url(), given.token)
     run(given, checks.doctor(place, output))
 
 
@@ -523,14 +528,16 @@ def token_command(ctx: typer.Context, root: Root = None) -> None:
     For clients that do not find it by themselves: `export FLOWSCHED_TOKEN=$(flowsched token)`.
     """
     from flowsched.cli import serving
-    from flowsched.client.calls import DEFAULT_URL
+    from flowsched.tokens import default_url
 
     given = options(ctx)
     folder = settings_for(ctx, root=root).root
     if root is not None:
         carry_out(given, lambda: print(serving.token(str(folder), "", None)))
     else:
-        carry_out(given, lambda: print(serving.token(str(folder), given.server or DEFAULT_URL, given.token)))
+        carry_out(
+            given, lambda: print(serving.token(str(folder), given.server or default_url(), given.token))
+        )
 
 
 @app.command()
@@ -553,6 +560,7 @@ def _command(ctx: typer.Context, workflow: str, kind: str, reason: str | None, o
         workflow,
         lambda client, ident: listing.command(client, ident, kind, reason, output),
         to_change=True,
+        own=kind == "retry",
     )
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from flowsched.cli.context import data_folder, options
+from flowsched import tokens
+from flowsched.cli.context import options
 from flowsched.cli.printing.form import Form
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ def settings_for(
         database = f"sqlite:///{Path(database).absolute()}"
     if "log_level" not in given:
         given["log_level"] = "debug" if options(ctx).debug else "error"
-    return Settings(root=root or data_folder(), database=database, **given)
+    return Settings(root=root or tokens.data_folder(), database=database, **given)
 
 
 def kubernetes_settings(

@@ -21,7 +21,8 @@ from flowsched.workflow.run.transitions import (
     BOUND,
     ENDED,
     READY,
-    STAGED_AT,
+    STAGED,
+    STAGING,
     STARTED,
     Ended,
     Held,
@@ -347,13 +348,15 @@ class Advance(Outcomes):
         """Nodes were chosen; the bytes are on their way."""
         self._move(stage, tasks, _E.TARGET)
         self.statement.set(stage.own("node"), tasks, nodes)
-        fresh = tasks[stage.times[tasks, STAGED_AT] < 0]
-        self._stamp(stage, fresh, STAGED_AT)
+        fresh = tasks[stage.times[tasks, STAGING] < 0]
+        self._stamp(stage, fresh, STAGING)
+        self.statement.set(stage.times, (tasks, STAGED), -1)
 
     def staged(self, stage: StageRun, tasks: Indices) -> None:
         """The bytes are there (or will not come): offer the tasks again."""
         tasks = tasks[stage.task_state[tasks] == _S.STAGING]
         self._move(stage, tasks, _E.STAGED)
+        self._stamp(stage, tasks, STAGED)
 
     def bind(self, stage: StageRun, tasks: Indices, nodes: Indices) -> None:
         """Room was taken and the intent will be committed with this step."""

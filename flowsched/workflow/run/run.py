@@ -77,7 +77,7 @@ class StageRun:
         charged: (T,) failed attempts that count against `retry.attempts`.
         lost: (T,) attempts lost to infrastructure, which cost the user nothing.
         memory_steps: (T,) how often its memory has grown.
-        times: (T, 5) ready, staging, bound, started, ended in ms; -1 where that has not happened.
+        times: (T, 6) ready, staging, staged, bound, started, ended in ms; -1 where that has not happened.
         not_before: (T,) ms before which it is not offered to the scheduler (back-off).
         moved: (T,) input bytes that were copied for it.
         local: (T,) input bytes that were there.
@@ -187,7 +187,7 @@ class StageRun:
         for name, value in _VALUES.items():
             setattr(self, name, np.ndarray((tasks,), value.dtype, value, 0, (0,)))
         self.goal = np.zeros(tasks, dtype=np.uint8)
-        self.times = np.full((tasks, 5), -1, dtype=np.int64)
+        self.times = np.full((tasks, 6), -1, dtype=np.int64)
         self.missing = (
             missing.copy() if missing.any() else np.ndarray((width,), np.int32, _NO_MISSING, 0, (0,))
         )

@@ -33,7 +33,7 @@ from flowsched.workflow.run.run import (
 from flowsched.workflow.run.states import RunState, TaskState
 from flowsched.workflow.spec import Action, Match, On, When
 
-READY, STAGED_AT, BOUND, STARTED, ENDED = range(5)  #: columns of `StageRun.times`
+READY, STAGING, STAGED, BOUND, STARTED, ENDED = range(6)  #: columns of `StageRun.times`
 Indices = NDArray[np.int64]
 _S = TaskState
 _E = TaskEvent
@@ -157,7 +157,7 @@ class Moves:
         self.statement.add(stage.own("attempt"), tasks, 1)
         self._put(stage, "node", tasks, -1)
         self.statement.set(stage.times, (tasks, READY), self.now)
-        self.statement.set(stage.times, (tasks, STAGED_AT), -1)
+        self.statement.set(stage.times, (tasks, slice(STAGING, BOUND)), -1)
         self._put(stage, "moved", tasks, 0)
         self._put(stage, "local", tasks, 0)
 
@@ -204,11 +204,12 @@ class Moves:
 
         However it ended: a pod that failed, was evicted or lost took that room from others too.
         """
-        ready, staging, bound, started, _ = stage.times[task].tolist()
+        ready, staging, staged, bound, started, _ = stage.times[task].tolist()
         sums = np.zeros(len(TOTALS), dtype=np.int64)
         if bound >= 0:
-            sums[QUEUED_MS] = max(0, (staging if staging >= 0 else bound) - ready) if ready >= 0 else 0
-            sums[STAGING_MS] = max(0, bound - staging) if staging >= 0 else 0
+            # Once its bytes are there, it waits for room again.
+            sums[STAGING_MS] = max(0, (staged if staged >= 0 else bound) - staging) if staging >= 0 else 0
+            sums[QUEUED_MS] = max(0, bound - ready - sums[STAGING_MS]) if ready >= 0 else 0
             sums[RUNNING_MS] = max(0, at_ms - started) if started >= 0 else 0
             held_ms = max(0, at_ms - bound)
             sums[CORE_MS] = held.cpu_millicores * held_ms // 1000

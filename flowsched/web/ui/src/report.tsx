@@ -296,11 +296,13 @@ function waits(stages: readonly ReportStage[], table: TaskTable): Waited[] {
     const ready = table.ready[row]!;
     if (!of || Number.isNaN(ready)) continue;
     const staging = table.stagingIn[row]!;
+    const staged = table.staged[row]!;
     const bound = table.bound[row]!;
     of.ready = Math.min(of.ready, ready);
     if (!Number.isNaN(bound)) {
-      of.room = Math.max(of.room, (Number.isNaN(staging) ? bound : staging) - ready);
-      of.data = Math.max(of.data, Number.isNaN(staging) ? 0 : bound - staging);
+      const data = Number.isNaN(staging) ? 0 : (Number.isNaN(staged) ? bound : staged) - staging;
+      of.room = Math.max(of.room, bound - ready - data);
+      of.data = Math.max(of.data, data);
     }
     if (!Number.isNaN(table.started[row]!)) of.begun = Math.min(of.begun, table.started[row]!);
     if (!Number.isNaN(table.ended[row]!)) of.end = Math.max(of.end, table.ended[row]!);

@@ -5,6 +5,8 @@ import type { FlowEvent, Stage, Timeline } from "./views";
 
 export const PHASES = ["queued", "staging-in", "starting", "running", "staging-out"] as const;
 export type Phase = (typeof PHASES)[number];
+/** What a task does after each of its moments: once its inputs are there, it waits for room again. */
+const AFTER: readonly Phase[] = ["queued", "staging-in", "queued", "starting", "running", "staging-out"];
 
 export interface Span {
   phase: Phase;
@@ -27,6 +29,7 @@ export class TaskTable {
   readonly node: Int32Array;
   readonly ready: Float64Array;
   readonly stagingIn: Float64Array;
+  readonly staged: Float64Array;
   readonly bound: Float64Array;
   readonly started: Float64Array;
   readonly stagingOut: Float64Array;
@@ -57,6 +60,7 @@ export class TaskTable {
     this.node = new Int32Array(size).fill(-1);
     this.ready = new Float64Array(size).fill(UNKNOWN);
     this.stagingIn = new Float64Array(size).fill(UNKNOWN);
+    this.staged = new Float64Array(size).fill(UNKNOWN);
     this.bound = new Float64Array(size).fill(UNKNOWN);
     this.started = new Float64Array(size).fill(UNKNOWN);
     this.stagingOut = new Float64Array(size).fill(UNKNOWN);
@@ -85,6 +89,7 @@ export class TaskTable {
     const times: [Float64Array, (number | null)[]][] = [
       [this.ready, page.ready_ms],
       [this.stagingIn, page.staging_in_ms],
+      [this.staged, page.staged_ms],
       [this.bound, page.bound_ms],
       [this.started, page.started_ms],
       [this.stagingOut, page.staging_out_ms],
@@ -127,14 +132,21 @@ export class TaskTable {
 
   /** What a task did when, up to `now` (ms since `begin`). Written into `spans`, which is reused; returns how many. */
   spans(row: number, now: number, spans: Span[]): number {
-    const moments = [this.ready[row]!, this.stagingIn[row]!, this.bound[row]!, this.started[row]!, this.stagingOut[row]!];
+    const moments = [
+      this.ready[row]!,
+      this.stagingIn[row]!,
+      this.staged[row]!,
+      this.bound[row]!,
+      this.started[row]!,
+      this.stagingOut[row]!,
+    ];
     const ended = this.ended[row]!;
     let end = Number.isNaN(ended) || this.open(row) ? now : ended;
     let found = 0;
     for (let phase = moments.length - 1; phase >= 0; phase--) {
       const from = moments[phase]!;
       if (Number.isNaN(from) || from > end) continue;
-      spans[found++] = { phase: PHASES[phase]!, from, to: end };
+      if (from < end || from !== this.staged[row]) spans[found++] = { phase: AFTER[phase]!, from, to: end };
       end = from;
     }
     return found;

@@ -69,6 +69,7 @@ export interface Timeline {
   node: (number | null)[];
   ready_ms: (number | null)[];
   staging_in_ms: (number | null)[];
+  staged_ms: (number | null)[];
   bound_ms: (number | null)[];
   started_ms: (number | null)[];
   staging_out_ms: (number | null)[];
