@@ -26,6 +26,7 @@ from flowsched.scheduling.placement.cost_table import PlacementRequest
 from flowsched.scheduling.placement.gang import Ints
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.queues.fair_share import Rank
 from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares, billionths, largest_share
 from flowsched.scheduling.reservations import Taken, longest_of
 from flowsched.scheduling.state.usage import Payer, UsageBook
@@ -40,7 +41,7 @@ _LAST: Final = 1 << _BITS
 
 
 class Columns(NamedTuple):
-    """The competitors of one level, each field of all of them (C,). Sorted by name.
+    """The competitors of one level, each field of all of them (C,). Sorted by rank (see `fair_share`).
 
     `used` and `past` are (C, R); `past` None = no competitor had anything. `slots`: the pods of each, as positions in the list of
     all that are asked for, or only the first where the others follow it. `opens`: whether it may ask for more. `axes`: a
@@ -246,6 +247,7 @@ class _Member(NamedTuple):
             follow it.
         number: How many there are.
         open: It may ask for more than these, or for something else.
+        served_ms: When it was last given something.
         axis: A department is measured on this one; -1 = by its dominant share.
     """
 
@@ -258,6 +260,7 @@ class _Member(NamedTuple):
     slots: Ints | int
     number: int
     open: bool
+    served_ms: int
     axis: int = -1
 
 
@@ -363,7 +366,7 @@ class _Level:
         if asker.tree.nested:
             members = self._queues(None)
         elif all(len(groups) == 1 for groups in asker.waiting.values()):
-            return self._alone(list(asker.waiting))
+            return self._alone(sorted(asker.waiting, key=self._rank))
         else:
             names = list(asker.waiting)
             members = self._given(names, [self._queue(name, asker.waiting[name]) for name in names])
@@ -383,7 +386,7 @@ class _Level:
             if below and not waiting.get(name) and self._are_alone(below):
                 found.append(name)
                 starts.append(len(leaves))
-                leaves += sorted(below)
+                leaves += sorted(below, key=self._rank)
         orders = self.merger.merged_each(self._alone(leaves), starts) if found else None
         return {} if orders is None else dict(zip(found, orders, strict=True))
 
@@ -412,7 +415,7 @@ class _Level:
     def _alone(self, names: Sequence[str]) -> Columns:
         """As `_queue` for many queues, of which none has queues below it and each has one group: there may be thousands.
 
-        `names`: sorted.
+        `names`: sorted by rank.
         """
         asker, asked, alike, before = self._asker, self.asked, self._alike, self.asked.size
         heads = [asker.waiting[name][0] for name in names]
@@ -452,7 +455,11 @@ class _Level:
         return np.array([each or nothing for each in rows], dtype=np.int64)
 
     def _columns(self, members: list[_Member]) -> Columns:
-        return _columns_of(sorted(members, key=lambda each: each.name), self._past)
+        return _columns_of(sorted(members, key=lambda each: (each.served_ms, each.name)), self._past)
+
+    def _rank(self, name: str) -> Rank:
+        """Of a queue."""
+        return self._asker.usage.served_queues.get(name, 0), name
 
     def _queue(self, name: str, groups: Sequence[PodGroup]) -> _Member | list[_Member]:
         """A queue that has none below it; or its users by name, if they take turns."""
@@ -478,7 +485,7 @@ class _Level:
         if group.ready_ms <= self._since:
             aged = self._steps(group.ready_ms, asker.usage.served_queues.get(name, 0))
         used, past = asker.shares.usage(name), asker.shares.past(name)
-        return _Member(name, priority, aged, weight, used, past, before, count, more)
+        return _Member(name, priority, aged, weight, used, past, before, count, more, self._rank(name)[0])
 
     def _department(self, name: str, order: Merged | None) -> _Member | list[_Member] | None:
         """A queue, with those below it. `order`: of their pods, if it is known."""
@@ -510,7 +517,8 @@ class _Level:
         for group in groups:
             by_user.setdefault(group.user, []).append(group)
         found = []
-        for user in sorted(by_user):
+        served = self._asker.usage.served_users
+        for user in sorted(by_user, key=lambda user: (served.get(Payer(name, user), 0), user)):
             head = by_user[user][0].priority
             mine = by_user[user]
             if priority is None:  # a user stands as its head does
@@ -528,7 +536,7 @@ class _Level:
         served = self._asker.usage.served_users.get(payer, 0)
         aged = self._steps(min([group.ready_ms for group in groups]), served)
         used, past = shares.of_user(payer), shares.past_of_user(payer)
-        return _Member(user, priority, aged, 1, used, past, *asks)
+        return _Member(user, priority, aged, 1, used, past, *asks, served)
 
     def _are_alone(self, names: Iterable[str]) -> bool:
         """Whether none of these queues has queues below it, and each has one group."""
@@ -566,7 +574,7 @@ class _Level:
         priority, weight = (0, 1) if queue is None else (queue.priority, queue.weight)
         aged = self._steps(oldest, asker.usage.served_queues.get(name, 0))
         used, past = asker.shares.usage(name), asker.shares.past(name)
-        return _Member(name, priority, aged, weight, used, past, slots, count, more)
+        return _Member(name, priority, aged, weight, used, past, slots, count, more, self._rank(name)[0])
 
     def _steps(self, oldest: int, served: int) -> int:
         """Steps of priority for having got nothing. `oldest`: since when it waits; `served`: when it got something last; ms."""
@@ -577,7 +585,7 @@ def _columns_of(
     members: Sequence[_Member], past: Callable[[Sequence[Sequence[int]]], Ints | None]
 ) -> Columns:
     """Each field of all of them. `past`: makes one array of what they had."""
-    names, priorities, aged, weights, used, pasts, slots, numbers, opens, axes = zip(*members, strict=True)
+    names, priorities, aged, weights, used, pasts, slots, numbers, opens, _, axes = zip(*members, strict=True)
     departments = np.array(axes) if max(axes) >= 0 else None
     return Columns(
         names, np.array(priorities), np.array(aged), np.array(weights), np.array(used, dtype=np.int64),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import namedtuple
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from functools import cache
 from typing import Any, Final, TypeVar, cast
 
@@ -46,6 +46,11 @@ class Cursor:
 
     async def __aenter__(self) -> Cursor:
         return self
+
+    def __await__(self) -> Generator[None, None, Cursor]:
+        """SQLAlchemy 2.0 waits for a cursor, 2.1 enters it."""
+        return self
+        yield
 
     async def execute(self, statement: str, parameters: Any = ()) -> Cursor:
         """Run a statement."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from flowsched.engine.delta import StageWrite, TaskWrite
 from flowsched.engine.events import Recovered, Tick
 from flowsched.engine.recovery import Remembered, rebuild_run
@@ -39,6 +41,26 @@ def test_two_users_of_a_queue_share_what_comes_free() -> None:
     scene.submit("b", tasks(20), user="bob")
     scene.end(*scene.launched or sorted(scene.pods))
     assert by_workflow(scene) == {"a": 2, "b": 2}
+
+
+@pytest.mark.parametrize("apart", [{"user": ("ann", "bob")}, {"queue": ("red", "blue")}])
+def test_two_that_cannot_have_the_same_take_turns_to_have_more(apart: dict[str, tuple[str, str]]) -> None:
+    """Three cores for two users, or two queues: as tasks end one by one, each gets half of all starts."""
+    ((key, (one, other)),) = apart.items()
+    scene = Scene(node(cpu=3))
+    scene.tell(
+        scene.accepted("a", tasks(40), **{key: one}),
+        scene.accepted("b", tasks(40), **{key: other}),
+    )
+    running = list(scene.launched)
+    started = {"a": 0, "b": 0}
+    for _ in range(30):
+        scene.tell(Tick(), after=1000)
+        scene.end(running.pop(0))
+        (name,) = scene.launched
+        running.append(name)
+        started[scene.state.work.pods[name].workflow] += 1
+    assert abs(started["a"] - started["b"]) <= 1, started
 
 
 def test_who_used_the_cluster_yesterday_yields_today() -> None:

@@ -89,6 +89,7 @@ async def test_counts_and_errors_are_those_of_sqlite(engine: AsyncEngine) -> Non
 async def test_a_cursor_alone(tmp_path: Path) -> None:
     connection = await connect(str(tmp_path / "one.db"))
     cursor = connection.cursor()
+    assert await cursor is cursor, "as SQLAlchemy 2.0 asks for one"
     await cursor.execute("CREATE TABLE t (n)")
     await cursor.executemany("INSERT INTO t VALUES (?)", [(1,), (2,)])
     assert cursor.rowcount == 2

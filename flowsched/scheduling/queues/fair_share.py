@@ -96,11 +96,13 @@ class Line(Generic[N]):
 # ---- the tournament ----
 
 
-#: At one level: (-priority, 0 below a guarantee else 1, weighted share in billionths, name).
-LevelKey = tuple[int, int, int, str]
+#: When a competitor was last given something, wall-clock ms, and its name: of equal ones the one that has waited longer is first.
+Rank = tuple[int, str]
+#: At one level: (-priority, 0 below a guarantee else 1, weighted share in billionths, rank).
+LevelKey = tuple[int, int, int, Rank]
 
 
-_ALONE: LevelKey = (0, 1, 0, "")
+_ALONE: LevelKey = (0, 1, 0, (0, ""))
 
 
 class _Node:
@@ -117,12 +119,16 @@ class _Node:
         "parent",
         "past",
         "priority",
+        "rank",
         "used",
         "weight",
     )
 
-    def __init__(self, name: str, parent: _Node | None, used: list[int], past: Sequence[int]) -> None:
+    def __init__(
+        self, name: str, parent: _Node | None, used: list[int], past: Sequence[int], served_ms: int = 0
+    ) -> None:
         self.name, self.parent, self.used, self.past = name, parent, used, past
+        self.rank: Rank = (served_ms, name)
         self.heap: list[tuple[LevelKey, int, _Node]] = []
         self.key: LevelKey | None = None  #: where it stands beside its siblings; None = it asks for nothing
         self.line: Seat | None = None
@@ -190,7 +196,10 @@ class FairShareOrder:
             by_user.setdefault(group.user, []).append(group)
         for user in sorted(by_user) or [""]:
             payer = Payer(name, user)
-            child = _Node(user, node, self._shares.of_user(payer), self._shares.past_of_user(payer))
+            served_ms = self._usage.served_users.get(payer, 0)
+            child = _Node(
+                user, node, self._shares.of_user(payer), self._shares.past_of_user(payer), served_ms
+            )
             child.priority = 0 if node.department else None
             self._stand(child, Line(name, by_user.get(user, groups), strict), payer)
 
@@ -220,7 +229,8 @@ class FairShareOrder:
         if node is None:
             queue = self._tree.get(name)
             parent = self._root if queue.parent is None else self._node(queue.parent)
-            node = _Node(name, parent, self._shares.usage(name), self._shares.past(name))
+            served_ms = self._usage.served_queues.get(name, 0)
+            node = _Node(name, parent, self._shares.usage(name), self._shares.past(name), served_ms)
             node.weight, node.priority = queue.weight, queue.priority
             node.guarantee = queue.guarantee or ()
             node.department = self._tree.nested and bool(self._tree.below(name))
@@ -277,16 +287,16 @@ class FairShareOrder:
         if not times:
             priority += node.aged
         if not self._picky:
-            return -priority, 1, self._dominant(node, more, times), node.name
+            return -priority, 1, self._dominant(node, more, times), node.rank
         asked = self._asked(line)
         sated = 0 if below or (node.guarantee and self._below(node, asked, more, times)) else 1
         if not node.department:
-            return -priority, sated, self._dominant(node, more, times), node.name
+            return -priority, sated, self._dominant(node, more, times), node.rank
         axis = self._largest(asked)
         have = node.used[axis] + (node.past[axis] if node.past else 0)
         have += times * (more[axis] if axis < len(more) else 0)
         total = self._total[axis] * node.weight
-        return -priority, sated, have * BILLION // total if total > 0 else 0, node.name
+        return -priority, sated, have * BILLION // total if total > 0 else 0, node.rank
 
     def _dominant(self, node: _Node, more: Sequence[int], times: int) -> int:
         """Its weighted dominant share in billionths."""
@@ -386,10 +396,10 @@ class FairShareOrder:
         if other is None or other.key is None:
             return most
         mine = -(line.head.priority if node.priority is None else node.priority)
-        priority, _, share, name = other.key
+        priority, _, share, rank = other.key
         if mine != priority:
             return most if mine < priority else 1
-        least = share if node.name > name else share + 1  # a competitor with this much stands behind
+        least = share if node.rank > rank else share + 1  # a competitor with this much stands behind
         count = most
         for axis, total in self._live:
             need = amount[axis] if axis < len(amount) else 0
