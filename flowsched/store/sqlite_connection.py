@@ -49,8 +49,8 @@ class Cursor:
 
     def __await__(self) -> Generator[None, None, Cursor]:
         """SQLAlchemy 2.0 waits for a cursor, 2.1 enters it."""
+        yield from ()
         return self
-        yield
 
     async def execute(self, statement: str, parameters: Any = ()) -> Cursor:
         """Run a statement."""
