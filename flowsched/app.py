@@ -586,6 +586,7 @@ async def serve(
         nonlocal stopped
         if not stopped and serving is not None:  # a second signal must not break off the end
             stopped = True
+            structlog.get_logger(__name__).info("stopping", tasks="they go on; the next start takes them up")
             serving.cancel()
 
     from flowsched.api.connections import QuietLoop, raise_file_limit
@@ -612,6 +613,7 @@ async def serve(
     except asyncio.CancelledError:
         if not stopped:
             raise FlowschedError("the service stopped by itself; its log says why") from None
+        structlog.get_logger(__name__).info("stopped")
 
 
 def spare_the_collector() -> None:

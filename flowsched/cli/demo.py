@@ -187,6 +187,9 @@ async def main(options: Options) -> int:
     console.print(f"\nAll in {time.monotonic() - begun:.0f} s. What to try next:")
     for line in _next_steps(root / "flowsched"):
         console.print(Text("  " + line, "cyan"), soft_wrap=True)
+    console.print(
+        f"\nThe folder of this demo may be deleted then: rm -r {root}", markup=False, soft_wrap=True
+    )
     if os.environ.get("FLOWSCHED_DEMO_KEEP") is None:
         _forget_bulk(root)
     return 0 if good else 1

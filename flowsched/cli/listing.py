@@ -57,10 +57,8 @@ async def workflow(
     output.show(Group(*parts))
     if view.state == "FAILED":
         log = await failed_log(client, ident)
-        output.hint(
-            "\nnext: "
-            + ", ".join(filter(None, [log, f"`flowsched explain {ident}`", f"`flowsched retry {ident}`"]))
-        )
+        more = [f"`flowsched explain {ident}`", f"`flowsched retry {ident}`"]
+        output.hint("\nnext: " + "\n      ".join(filter(None, [log, *more])))
 
 
 async def explain(client: Client, ident: str, stage: str | None, index: int | None, form: Form) -> None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
@@ -67,8 +68,9 @@ class Picture:
             for table in (self._nodes(), self._stages(), self._queues())
             if table is not None
         ]
-        room = max(6, self.rows - 1 - len(parts))
-        yield self._head()
+        head = list(self._head(width))
+        room = max(6, self.rows - len(head) - len(parts))
+        yield from head
         while sum(map(len, parts)) > room:
             longest = max(parts, key=len)
             if len(longest) <= 3:
@@ -80,7 +82,8 @@ class Picture:
             yield Text()
             yield from part
 
-    def _head(self) -> Text:
+    def _head(self, width: int) -> Iterator[Text]:
+        """The service, and what it does: in one line if there is room, else in two."""
         ready = sum(node.ready for node in self.nodes)
         counts: dict[str, int] = {}
         for view in self.live:
@@ -92,7 +95,12 @@ class Picture:
             no_wrap=True, overflow="ellipsis",
         )  # fmt: skip
         doing = render.moving(counts)
-        return made.append("  ").append_text(doing) if doing.plain else made
+        if doing.plain and cell_len(made.plain) + 2 + cell_len(doing.plain) <= width:
+            yield made.append("  ").append_text(doing)
+            return
+        yield made
+        if doing.plain:
+            yield Text("  ", no_wrap=True, overflow="ellipsis").append_text(doing)
 
     def _nodes(self) -> Columns:
         table = Columns(
@@ -174,8 +182,8 @@ class Picture:
                 Column("SHARE", right=True, whole=True),
                 Column("RUNNING", right=True, whole=True),
                 Column("WAITING", right=True, whole=True),
-                Column("USED", whole=True, cut=True),
-                Column("PENDING", rank=1, cut=True),
+                Column("USED", rank=1, whole=True),
+                Column("PENDING", rank=2),
             )
         )
         for view in busy:

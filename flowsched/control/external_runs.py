@@ -180,7 +180,7 @@ class RunService(Service):
     async def _find(self, run: str) -> RunRow:
         row = await self._runs.find(run)
         if row is None:
-            raise NotFound(f"there is no workflow {run}")
+            raise NotFound(f"there is no workflow with the id {run}")
         return row
 
     async def workflow(self, workflow: str) -> WorkflowView:

@@ -194,7 +194,7 @@ def _shortage(
             continue
         if axis == DEVICES:
             lack, words = _in_pieces(table, rows[offer.axes.index(GPU)], row, snapshot)
-            numbers["lack_gpu_device"] = lack
+            numbers["nodes_lacking_gpu_device"] = lack
             lacking.extend(
                 [f"{lack} ha{'s' if lack == 1 else 've'} GPUs free in pieces only"] if lack else ()
             )
@@ -204,7 +204,7 @@ def _shortage(
         lack = int((table.allowed & (row < need)).sum())
         wants = need if isinstance(need, int) else int(role.shape.requests[axis])
         numbers[f"need_{name}"] = wants
-        numbers[f"lack_{name}"] = lack
+        numbers[f"nodes_lacking_{name}"] = lack
         if name != ALIGNED:
             asked.append(quantity(name, wants))
         if lack:
@@ -221,7 +221,34 @@ def _shortage(
     parts = [f"{role.name} needs {' and '.join(asked)}" if asked else ""]
     parts.append(worst[1] if worst is not None else "")
     parts.append(f"of {offer.allowed[at].count} nodes {', '.join(lacking)}" if lacking else "")
+    if worst is None and role_at is None:
+        together, more = _together(offer, rows, snapshot)
+        parts.append(together)
+        numbers |= more
     return "; ".join(part for part in parts if part), numbers
+
+
+def _together(
+    offer: PlacementRequest, rows: Sequence[Ints], snapshot: Snapshot
+) -> tuple[str, Mapping[str, int]]:
+    """What all members need together where the nodes have less of it in all, though each node has room for one."""
+    allowed = np.logical_or.reduce([table.allowed for table in offer.tables])
+    members = sum(table.minimum for table in offer.tables)
+    said: list[str] = []
+    numbers: dict[str, int] = {}
+    for place, axis in enumerate(offer.axes):
+        if axis == DEVICES or snapshot.axes[axis] == ALIGNED:
+            continue
+        name = snapshot.axes[axis]
+        needs = sum(
+            table.minimum * int(offer.group.roles[offer.order[at]].shape.requests[axis])
+            for at, table in enumerate(offer.tables)
+        )
+        free = int(np.maximum(rows[place][allowed], 0).sum())
+        if needs > free:
+            said.append(f"{quantity(name, needs)}, the nodes have {quantity(name, free)}")
+            numbers |= {f"need_together_{name}": needs, f"free_together_{name}": free}
+    return (f"{members} members need together {'; '.join(said)}" if said else "", numbers)
 
 
 def _in_pieces(table: CostTable, sums: Ints, free: Ints, snapshot: Snapshot) -> tuple[int, str]:

@@ -296,7 +296,9 @@ class Requests:
             first = await take_numbers(connection, "command", len(good))
             numbers = iter(range(first, first + len(good)))
         outcomes: list[int | NotFound] = [
-            next(numbers) if c.workflow_id in there else NotFound(f"there is no workflow {c.workflow_id}")
+            next(numbers)
+            if c.workflow_id in there
+            else NotFound(f"there is no workflow with the id {c.workflow_id}")
             for c in commands
         ]
         rows = [

@@ -131,7 +131,7 @@ class Workflows:
         query = select(*WORKFLOW_COLUMNS).where(_w.id == workflow_id)
         rows = await self._rows(query if tenant is None else query.where(_w.tenant == tenant))
         if not rows:
-            raise NotFound(f"there is no workflow {workflow_id}")
+            raise NotFound(f"there is no workflow with the id {workflow_id}")
         return workflow_row(rows[0])
 
     async def existing(self, workflow_ids: Sequence[str]) -> set[str]:
@@ -150,7 +150,7 @@ class Workflows:
         """
         rows = await self._rows(select(_w.spec).where(_w.id == workflow_id))
         if not rows:
-            raise NotFound(f"there is no workflow {workflow_id}")
+            raise NotFound(f"there is no workflow with the id {workflow_id}")
         return zlib.decompress(rows[0].spec)
 
     async def stages(self, workflow_id: str) -> Sequence[StageRow]:

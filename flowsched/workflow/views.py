@@ -125,7 +125,7 @@ class StageView(View, kw_only=True):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     queued_seconds: float = 0.0  #: sums over its tasks
-    staging_seconds: float = 0.0
+    staging_seconds: float = 0.0  #: from the choice of a node to the arrival of the inputs there
     running_seconds: float = 0.0
     bytes_local: int = 0  #: input bytes that were where the task ran
     bytes_moved: int = 0  #: input bytes that had to be copied there
@@ -284,11 +284,11 @@ class EventView(View, kw_only=True):
 
     SHOWN: ClassVar = ("at", "kind", "body")
 
-    id: int
+    id: int  #: rises in the order in which they happened
     workflow: str
     at: datetime
-    kind: str
-    body: dict[str, Any] = {}
+    kind: str  #: what has happened, as "task.running": docs/reference/events.md lists all
+    body: dict[str, Any] = {}  #: what is to be said about it, by `kind`
 
 
 class QueueUserView(View, kw_only=True):

@@ -11,9 +11,10 @@ from fake_service import BEGIN, stage_view, task_view, workflow_view
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 from flowsched.cli.printing import output, render, terminal_text
-from flowsched.cli.printing.columns import PIPED_WIDTH, Column, Columns
+from flowsched.cli.printing.columns import PIPED_WIDTH, Column, Columns, wrapped
 from flowsched.workflow.views import (
     ExplanationView,
     NodeView,
@@ -256,7 +257,8 @@ def test_a_list_of_workflows_at_three_widths() -> None:
     assert drawn(render.workflow_table(LISTED, now), 80).splitlines() == [
         "NAME                        ID          STATE    DONE  FAILED   TIME  QUEUE",
         "germline-of-a-whole-cohort  w1m84mz5ky  QUEUED    0/4       0  7m00s  default",
-        "  align: no node has room; task needs 64 CPU and 128 GiB memory; the best node,…",
+        "  align: no node has room; task needs 64 CPU and 128 GiB memory; the best node,",
+        "  node-0, has 8 CPU free of 96 CPU",
         "germline                    w1m84mz4rw  RUNNING  0/46       0  8m00s  default",
         "qc                          w1m84mz42d  FAILED    3/4       1  8m00s  default",
         "  align: task 0 failed: exit code 3",
@@ -322,3 +324,35 @@ def test_a_table_is_never_wider_than_its_terminal(rows: list[tuple[str, str, str
     assert all(len(line.plain) <= width for line in table.lines(width))
     with pytest.raises(ValueError, match="expected 4"):
         table.add("a")
+
+
+def test_queues_at_80_columns_break_no_word() -> None:
+    """What has no room in one line stands below its queue; a wide terminal has one line a queue."""
+    queue = QueueView(
+        name="default", weight=1, dominant_share=0.75, waiting=26, running=3,
+        used={"cpu": 3000, "memory": 768 << 20}, deserved={"cpu": 4000, "memory": 4 << 30},
+        pending={"cpu": 26000, "memory": 6 << 30}, cap={"cpu": 8000, "memory": 8 << 30},
+    )  # fmt: skip
+    narrow = [line.plain for line in render.queue_table([queue]).lines(80)]
+    assert narrow == [
+        "QUEUE    WEIGHT  SHARE  WAITING  RUNNING",
+        "default       1    75%       26        3",
+        "  used       cpu 3, memory 768.0 MiB",
+        "  deserved   cpu 4, memory 4.0 GiB",
+        "  pending    cpu 26, memory 6.0 GiB",
+        "  cap        cpu 8, memory 8.0 GiB",
+    ]
+    wide = [line.plain for line in render.queue_table([queue]).lines(200)]
+    assert len(wide) == 2
+    assert "cpu 26, memory 6.0 GiB" in wide[1]
+
+
+def test_a_reason_is_broken_between_words() -> None:
+    """Its numbers stand near its end."""
+    message = "one pod is larger than any node; task needs 500 CPU and 4 TiB memory; the best node, node-0, has 2 CPU free of 2"
+    lines = [line.plain for line in wrapped(Text(message), 60)]
+    assert " ".join(line.strip() for line in lines) == message
+    assert all(line.startswith("  ") and len(line) <= 60 for line in lines)
+    cut = [line.plain for line in wrapped(Text(message), 30)]
+    assert len(cut) == 3
+    assert [line.plain for line in wrapped(Text("x" * 100), 20)] == ["  " + "x" * 17 + "…"]

@@ -117,6 +117,44 @@ OF_ATTEMPTS: Final = {
 }
 
 
+#: Kinds of events about tasks, gangs and data: kind -> keys of the body, and what has happened.
+OF_EVENTS: Final = {
+    "tasks.placed": (
+        "group, tasks, nodes",
+        "Tasks of a stage got nodes: how many, and the names of the nodes",
+    ),
+    "gang.placed": ("group, tasks, nodes", "All members of a gang got nodes, together"),
+    "task.running": ("", "The program of an attempt runs"),
+    "task.succeeded": ("", "A task has succeeded; its outputs are published"),
+    "task.cached": (
+        "source",
+        "A shard took the result of another one, named as `WORKFLOW/STAGE/SHARD`, and does not run",
+    ),
+    "task.attempt_failed": (
+        "reason, message, exit_code",
+        "An attempt failed. The task is tried again if `retry` allows it; else `task.failed` follows",
+    ),
+    "task.attempt_lost": (
+        "reason",
+        "An attempt was lost with its node, or was refused there; this uses up none of `retry`",
+    ),
+    "task.evicted": (
+        "reason, message",
+        "An attempt is taken away for other work, or because its node is drained",
+    ),
+    "task.released": (
+        "goal",
+        "A pod that was being taken away is gone; `goal` is the state that its task has now",
+    ),
+    "task.failed": ("reason, message", "A task has failed for good"),
+    "gang.released": (
+        "reason",
+        "A gang that ran below its minimum gave back its room, and waits again as a whole",
+    ),
+    "dataset.lost": ("", "No node has an output any more that a stage still reads: the task runs again"),
+}
+
+
 def remarks(kind: type) -> dict[str, str]:
     """Name -> the `#:` remark beside it, for the members of an enumeration or the fields of a struct."""
     lines = inspect.getsource(kind).splitlines()
@@ -539,6 +577,47 @@ def states() -> str:
     ])  # fmt: skip
 
 
+def events() -> str:
+    """What `flowsched events`, the event stream and `Client.events` tell."""
+    said = remarks(RunState)
+    words = {
+        RunState.SUCCEEDED: "it has ended well",
+        RunState.FAILED: "it has ended; a task failed, and no policy says otherwise",
+        RunState.CANCELLED: "it has ended, since a user or a policy asked for it",
+        RunState.SKIPPED: "it has ended without having run, by its condition or because a stage before it failed",
+    }
+    of_workflows = [("`workflow.submitted`", "`name`, `queue`", "The service has accepted it")]
+    of_stages = []
+    for each in RunState:
+        told = said[each.name] or words[each]
+        if each is not RunState.PENDING:
+            of_workflows.append((f"`workflow.{each.value.lower()}`", "`reason`", told))
+            if each not in (RunState.PAUSED, RunState.CANCELLING):
+                of_stages.append((f"`stage.{each.value.lower()}`", "`stage`, `reason`", told))
+    of_tasks = [
+        (f"`{kind}`", ", ".join(f"`{key}`" for key in keys.split(", ") if key), told)
+        for kind, (keys, told) in OF_EVENTS.items()
+    ]
+    heads = ("kind", "keys of `body`", "what has happened")
+    return "\n".join([
+        "# Events\n",
+        _WRITTEN,
+        "The history of a workflow, line by line: `flowsched events ID`, `flowsched watch ID -o jsonl`, `GET "
+        "/api/v1/workflows/ID/events`, `Client.events`. Each event is an [EventView](http.md#eventview); its `kind` says what "
+        "`body` holds. A client should ignore kinds and keys that it does not know: versions add some.\n",
+        "## Workflows\n",
+        "The last event of a workflow is one of `workflow.succeeded`, `workflow.failed`, `workflow.cancelled` and "
+        "`workflow.skipped`, until a user tries it again.\n",
+        table(heads, of_workflows),
+        "## Stages\n",
+        table(heads, of_stages),
+        "## Tasks, gangs and data\n",
+        "Besides the keys below, all but the two `.placed` have `stage`, `index` (which task) and `attempt` (from 0). "
+        "`group` is the stage with its shards. `reason` is one of [these](reasons.md#how-an-attempt-ended), or `exit code N`.\n",
+        table(heads, of_tasks),
+    ])  # fmt: skip
+
+
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "cli.md": cli,
     "http.md": http,
@@ -546,6 +625,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "settings.md": settings,
     "reasons.md": reasons,
     "states.md": states,
+    "events.md": events,
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowsched import client
-from tests.house.reference import CODE, FOLDER, OF_ATTEMPTS, PAGES, commands, text
+from tests.house.reference import CODE, FOLDER, OF_ATTEMPTS, OF_EVENTS, PAGES, commands, text
 
 ROOT = CODE.parent
 #: Names of variables whose end is a name of the user's: `FLOWSCHED_INPUT_READS`.
@@ -118,3 +118,21 @@ def test_the_sdk_page_has_every_class() -> None:
             for each in methods
             if callable(getattr(getattr(client, name), each)) and f"### {name}.{each}\n" not in page
         ] == []
+
+
+def test_every_kind_of_event_is_explained() -> None:
+    """With each key that the code puts into its body, and none that it does not."""
+    found: dict[str, set[str]] = {}
+    for path in [*CODE.glob("workflow/run/*.py"), *CODE.glob("engine/**/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "_event"
+            ):
+                kind = ast.literal_eval(node.args[0])
+                found.setdefault(kind, set()).update(str(each.arg) for each in node.keywords)
+            elif isinstance(node, ast.Constant) and node.value in ("gang.placed", "tasks.placed"):
+                found[node.value] = {"group", "tasks", "nodes"}
+    told = {kind: {key for key in keys.split(", ") if key} for kind, (keys, _) in OF_EVENTS.items()}
+    assert found == told, "bring OF_EVENTS in tests/house/reference.py up to date"

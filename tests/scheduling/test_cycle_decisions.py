@@ -535,7 +535,12 @@ def test_a_reason_says_how_much_is_missing_where() -> None:
         "of 3 nodes 2 lack CPU, 1 lacks memory"
     )
     numbers = plan.reasons[0].numbers
-    assert (numbers["fit"], numbers["wanted"], numbers["lack_cpu"], numbers["lack_memory"]) == (0, 3, 2, 1)
+    assert (
+        numbers["fit"],
+        numbers["wanted"],
+        numbers["nodes_lacking_cpu"],
+        numbers["nodes_lacking_memory"],
+    ) == (0, 3, 2, 1)
 
 
 def test_a_reason_speaks_of_the_role_that_does_not_fit() -> None:
@@ -550,11 +555,11 @@ def test_a_reason_speaks_of_the_role_that_does_not_fit() -> None:
         "1 of 2 members fit; ps needs 1 CPU and 1 GiB memory; the best node, ssd, has 0 CPU free of 1 CPU; "
         "of 1 nodes 1 lacks CPU"
     )
-    assert reason.numbers["lack_memory"] == 0
+    assert reason.numbers["nodes_lacking_memory"] == 0
     snapshot = cluster(4)
     run(snapshot, "r", 0, 2, NOW + SECOND)
     exact = decide(snapshot, gang(1, 2, shape(2, 16))).reasons[0]
-    assert (exact.numbers["lack_cpu"], exact.numbers["lack_memory"]) == (0, 0)
+    assert (exact.numbers["nodes_lacking_cpu"], exact.numbers["nodes_lacking_memory"]) == (0, 0)
 
 
 def test_a_gang_that_fits_in_part_is_incomplete() -> None:
@@ -614,3 +619,12 @@ def test_third_party_plugins_join_through_the_profile() -> None:
         cluster(4), gang(1, 5), profile=replace(profile, filters=(lambda s, w: (s.ready & False, "are odd"),))
     )
     assert plan.reasons[0].message == "no node allows worker: of 1 ready nodes 1 node are odd"
+
+
+def test_a_reason_says_what_all_members_need_together() -> None:
+    """Each node has room for one of them, and no resource of a single node is what lacks."""
+    reason = decide(cluster(2, 2), gang(1, 6, shape(1))).reasons[0]
+    assert reason.code is ReasonCode.LARGER_THAN_CLUSTER
+    assert "6 members need together 6 CPU, the nodes have 4 CPU" in reason.message
+    assert reason.numbers["nodes_lacking_cpu"] == 0
+    assert (reason.numbers["need_together_cpu"], reason.numbers["free_together_cpu"]) == (6000, 4000)

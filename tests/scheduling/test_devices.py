@@ -156,7 +156,7 @@ def test_a_pod_that_must_wait_is_told_what_is_free_by_device() -> None:
         "no node has room; task needs 1 CPU and 1 GiB memory and 700m GPU; n0 has 900m GPU free, by device 500m, 400m; "
         "of 1 nodes 1 has GPUs free in pieces only"
     )
-    assert reason.numbers["lack_gpu_device"] == 1
+    assert reason.numbers["nodes_lacking_gpu_device"] == 1
     assert reason.start_ms == 5000
     assert [(each.start_ms, each.devices[0].tolist()) for each in found.reservations] == [(5000, [[700, 0]])]
 

@@ -120,5 +120,5 @@ async def test_what_is_missing_is_named_not_the_workflow_that_is_there(tmp_path:
         for ask in (one.service.task(ident, "b", 0), one.service.tasks(ident, stage="b")):
             with pytest.raises(NotFound, match=f"^workflow {ident}: there is no stage 'b'; there is a$"):
                 await ask
-        with pytest.raises(NotFound, match=r"^there is no workflow nope$"):
+        with pytest.raises(NotFound, match=r"^there is no workflow with the id nope$"):
             await one.service.task("nope", "a", 0)

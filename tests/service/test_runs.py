@@ -146,7 +146,7 @@ async def test_what_a_run_has_not_is_said(served: Process) -> None:
         await served.service.logs(RUN, "W.a", 0)
     with pytest.raises(NotFound, match=r"no call 'W\.x' so far"):
         await served.service.task(RUN, "W.x", 0)
-    with pytest.raises(NotFound, match="there is no workflow nobody"):
+    with pytest.raises(NotFound, match="there is no workflow with the id nobody"):
         await served.service.stages("nobody")
 
 

@@ -70,7 +70,8 @@ from flowsched.version import VERSION
 _EPILOG: Final = (
     "Exit codes: 0 done; 1 a workflow failed; 2 what was asked is wrong (usage, document, id, token); "
     "3 the service cannot be reached; 130 interrupted. "
-    "--server, --token and --debug may stand anywhere."
+    "--server, --token and --debug may stand anywhere. "
+    "Times are in the zone of this terminal (TZ); with -o json in UTC."
 )
 
 app = typer.Typer(
@@ -248,7 +249,12 @@ def submit(
     key: Annotated[
         str | None, typer.Option("--idempotency-key", help="Submitting it twice makes one workflow.")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Show how it goes until it has ended.")] = False,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait", "-w", help="Show how it goes until it has ended, even if no node has room for it now."
+        ),
+    ] = False,
     synthetic: Synthetic = False,
     time_scale: TimeScale = 0.01,
     size_scale: SizeScale = 0.001,

@@ -18,8 +18,32 @@ PIPED_WIDTH: Final = 10_000
 _GAP: Final = 2
 #: Of a column that may be cut at least so many cells are shown.
 _LEAST: Final = 12
+#: A note takes at most so many lines of a terminal.
+_NOTE_LINES: Final = 3
 #: Cells that say nothing: a column of nothing else is left out.
 _EMPTY: Final = frozenset({"", "0", "0 B", "0.0s"})
+
+
+def wrapped(note: Text, width: int, indent: int = 2, most: int = _NOTE_LINES) -> Iterator[Text]:
+    """A note as at most `most` lines of at most `width` cells, indented, broken between words; the last may be cut."""
+    room = max(1, width - indent)
+    breaks, at, used = [0], 0, 0
+    for word in note.plain.split(" "):
+        wide = cell_len(word)
+        if used and used + 1 + wide > room:
+            breaks.append(at)
+            used = wide
+        else:
+            used += wide + bool(used)
+        at += len(word) + 1
+    breaks = breaks[:most]
+    for start, stop in zip(breaks, [*breaks[1:], len(note.plain)], strict=True):
+        line = note[start:stop]
+        line.rstrip()
+        line.truncate(room, overflow="ellipsis")
+        made = Text(" " * indent, no_wrap=True).append_text(line)
+        made.truncate(width, overflow="ellipsis")
+        yield made
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +95,14 @@ class Columns:
         for cells, note in self.rows:
             yield self._line([cells[at] for at in shown], shown, widths, note if piped else None)
             if note is not None and not piped:
-                below = Text("  ", no_wrap=True).append_text(note.copy())
-                below.truncate(width, overflow="ellipsis")
-                yield below
+                yield from wrapped(note, width)
+
+    @property
+    def full_width(self) -> int:
+        """The cells of a line in which nothing is cut or left out."""
+        return self._room(
+            [at for at, column in enumerate(self.columns) if column.whole or self._says(at)], least=False
+        )
 
     def _shown(self, width: int, piped: bool) -> list[int]:
         """The numbers of the columns that are shown."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import AsyncIterable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -39,7 +40,15 @@ def show(renderable: RenderableType, *, stderr: bool = False) -> None:
 
 def hint(text: str) -> None:
     """Say something beside the answer."""
-    print(text, file=sys.stderr)
+    if not sys.stderr.isatty():
+        print(text, file=sys.stderr)
+        return
+    width = console(stderr=True).width
+    for line in text.split("\n"):  # between words, so that a command can be copied
+        told = textwrap.wrap(
+            line, width, break_long_words=False, break_on_hyphens=False, subsequent_indent="  "
+        )
+        print("\n".join(told), file=sys.stderr)
 
 
 def to_json(view: Any, *, indent: int | None = None) -> str:

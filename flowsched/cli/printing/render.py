@@ -10,12 +10,13 @@ from datetime import datetime
 from typing import Final
 
 from rich.cells import cell_len
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from flowsched.cli.printing import terminal_text
-from flowsched.cli.printing.columns import PIPED_WIDTH, Column, Columns
+from flowsched.cli.printing.columns import PIPED_WIDTH, Column, Columns, wrapped
 from flowsched.workflow.views import (
     CacheView,
     ExplanationView,
@@ -392,52 +393,101 @@ def task_table(tasks: Iterable[TaskView]) -> Columns:
     return table
 
 
-#: Always shown of a queue; other columns only where one of the queues has something to say there.
-_QUEUE_COLUMNS: Final = ("QUEUE", ">WEIGHT", ">SHARE", ">WAITING", ">RUNNING", "USED")
+#: What a queue has or may have: columns where all of them find room, else lines below it.
+_AMOUNTS: Final = ("USED", "DESERVED", "PENDING", "RECENT", "GUARANTEE", "CAP")
 
 
-def queue_table(queues: Iterable[QueueView]) -> Group:
-    """A list of queues, with their users, and what of their settings cannot be kept."""
-    rows: list[dict[str, Text]] = []
-    users = plain_table("QUEUE", "USER", "USED", "RECENT")
-    said: list[Text] = []
-    for view in queues:
-        notes = {
-            "paused": view.paused, "fifo": view.order == "fifo", "keeps": not view.reclaimable,
-            f"priority {view.priority}": view.priority != 0,
-        }  # fmt: skip
-        rows.append(
-            {
-                "QUEUE": text(view.name),
-                "PARENT": text(view.parent or ""),
-                ">WEIGHT": text(view.weight),
-                ">SHARE": text(f"{view.dominant_share:.0%}"),
-                ">WAITING": text(view.waiting),
-                ">RUNNING": text(view.running),
-                "USED": amounts(view.used),
-                "DESERVED": amounts(view.deserved),
-                "PENDING": amounts(view.pending),
-                "RECENT": amounts(view.recent),
-                "GUARANTEE": amounts(view.guarantee),
-                "CAP": amounts(view.cap),
-                "NOTES": text(", ".join(note for note, holds in notes.items() if holds)),
-            }
+class QueueTable:
+    """A list of queues, with their users, and what of their settings cannot be kept.
+
+    Where a terminal is too narrow for one line a queue, the amounts of each stand below it, a line for each kind.
+    """
+
+    def __init__(self, queues: Sequence[QueueView]) -> None:
+        self._queues = queues
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The lines at the width of a console."""
+        yield from self.lines(options.max_width)
+
+    def lines(self, width: int) -> Iterator[Text]:
+        """The table as lines of at most `width` cells, but for amounts that no line has room for."""
+        whole = self._columns(_AMOUNTS)
+        if whole.full_width <= width:
+            yield from whole.lines(width)
+        else:
+            head, *rows = self._columns(()).lines(width)
+            yield head
+            for row, view in zip(rows, self._queues, strict=True):
+                yield row
+                for name, given in _amounts_of(view).items():
+                    if given:
+                        label = Text(f"  {name.lower():<11}", "dim", no_wrap=True)
+                        first, *more = wrapped(amounts(given), width, len(label.plain))
+                        yield label.append_text(first[len(label.plain) :])
+                        yield from more
+        users = Columns(
+            (
+                Column("QUEUE", cut=True, whole=True),
+                Column("USER", cut=True, whole=True),
+                Column("USED", whole=True),
+                Column("RECENT", whole=True),
+            )
         )
-        for user in view.users:
-            users.add_row(text(view.name), text(user.user or "-"), amounts(user.used), amounts(user.recent))
-        said += [text(f"queue {view.name}: {warning}") for warning in view.warnings]
-    heads = [
-        head
-        for head in (rows[0] if rows else _QUEUE_COLUMNS)
-        if head in _QUEUE_COLUMNS or any(row[head].plain for row in rows)
-    ]
-    table = plain_table(*heads)
-    for row in rows:
-        table.add_row(*(row[head] for head in heads))
-    parts: list[RenderableType] = [table]
-    if users.row_count:
-        parts += [Text(), users]
-    return Group(*parts, *said)
+        for view in self._queues:
+            for user in view.users:
+                users.add(text(view.name), text(user.user or "-"), amounts(user.used), amounts(user.recent))
+        if users.rows:
+            yield Text()
+            yield from users.lines(width)
+        for view in self._queues:
+            yield from (text(f"queue {view.name}: {warning}") for warning in view.warnings)
+
+    def _columns(self, shown: Sequence[str]) -> Columns:
+        table = Columns(
+            (
+                Column("QUEUE", cut=True, whole=True),
+                Column("PARENT", cut=True),
+                Column("WEIGHT", right=True, whole=True),
+                Column("SHARE", right=True, whole=True),
+                Column("WAITING", right=True, whole=True),
+                Column("RUNNING", right=True, whole=True),
+                *(Column(name, whole=name == "USED") for name in shown),
+                Column("NOTES"),
+            )
+        )
+        for view in self._queues:
+            notes = {
+                "paused": view.paused, "fifo": view.order == "fifo", "keeps": not view.reclaimable,
+                f"priority {view.priority}": view.priority != 0,
+            }  # fmt: skip
+            had = _amounts_of(view)
+            table.add(
+                text(view.name),
+                text(view.parent or ""),
+                text(view.weight),
+                text(f"{view.dominant_share:.0%}"),
+                text(view.waiting),
+                text(view.running),
+                *(amounts(had[name]) for name in shown),
+                text(", ".join(note for note, holds in notes.items() if holds)),
+            )
+        return table
+
+
+def _amounts_of(view: QueueView) -> dict[str, Mapping[str, int]]:
+    return dict(
+        zip(
+            _AMOUNTS,
+            (view.used, view.deserved, view.pending, view.recent, view.guarantee, view.cap),
+            strict=True,
+        )
+    )
+
+
+def queue_table(queues: Iterable[QueueView]) -> QueueTable:
+    """A list of queues, with their users, and what of their settings cannot be kept."""
+    return QueueTable(list(queues))
 
 
 def node_state(view: NodeView) -> Text:
@@ -484,8 +534,8 @@ def node_table(nodes: Iterable[NodeView]) -> Columns:
 
 
 def measure(name: str, number: int) -> str:
-    """A number of an explanation with its unit, which its name tells: `need_memory` is bytes, `lack_memory` counts nodes."""
-    counts = name.startswith("lack_")
+    """A number of an explanation with its unit, which its name tells: `need_memory` is bytes, `nodes_lacking_memory` a count."""
+    counts = name.startswith("nodes_lacking_")
     if name.endswith("_ms"):
         if number > _A_MOMENT_MS:
             return datetime.fromtimestamp(number / 1000).astimezone().strftime("%H:%M:%S")
@@ -506,27 +556,40 @@ def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None 
         tasks = f"{view.tasks} task{'s' * (view.tasks != 1)}"
         head = Text.assemble(text(view.stage, "bold"), f"  {tasks} ", state(view.state), "  ")
         parts.append(head.append_text(text(view.code, "yellow")))
-        parts.append(Text("  ").append_text(text(view.message)))
+        parts.append(_below(text(view.message)))
         if view.numbers:
             said = ", ".join(f"{name} {measure(name, number)}" for name, number in view.numbers.items())
-            parts.append(Text("  ").append_text(text(said, "dim")))
-        if view.shards and view.tasks > len(view.shards):
+            parts.append(_below(text(said, "dim")))
+        if len(view.shards) > 1 and view.tasks > len(view.shards):
             shards = ", ".join(str(shard) for shard in view.shards)
-            parts.append(Text(f"  shards {shards} and others", "dim"))
+            parts.append(_below(Text(f"shards {shards} and others", "dim")))
         if view.start_at is not None:
             wait = "" if now is None else f", in {seconds(max(0.0, (view.start_at - now).total_seconds()))}"
-            parts.append(Text(f"  expected to start {moment(view.start_at)}{wait}"))
+            guess = (
+                ", if tasks run as long as is taken for them"
+                if view.estimate.startswith("runtime unknown")
+                else ""
+            )
+            by = "by " if guess else ""
+            parts.append(_below(Text(f"expected to start {by}{moment(view.start_at)}{wait}{guess}")))
         if view.start_low_at is not None and view.start_high_at is not None:
             between = f"{moment(view.start_low_at)} and {moment(view.start_high_at)}"
-            parts.append(Text(f"  eight of ten such starts come between {between}", "dim"))
+            parts.append(_below(Text(f"eight of ten such starts come between {between}", "dim")))
         if view.estimate:
-            parts.append(Text(f"  {view.estimate}", "dim"))
+            parts.append(_below(Text(view.estimate, "dim")))
         if view.binds:
-            parts.append(Text("  binds: ").append_text(text(", ".join(view.binds))))
+            parts.append(_below(Text("binds: ").append_text(text(", ".join(view.binds)))))
         for at, suggestion in enumerate(view.suggestions):
-            said = "  to start it: " if at == 0 else "  or: "
-            parts.append(Text(said, "dim").append_text(text(suggestion.message, "green" if at == 0 else "")))
+            said = "to start it: " if at == 0 else "or: "
+            parts.append(
+                _below(Text(said, "dim").append_text(text(suggestion.message, "green" if at == 0 else "")))
+            )
     return Group(*parts)
+
+
+def _below(said: Text) -> Padding:
+    """A text that stands below a head, all its lines indented."""
+    return Padding(said, (0, 0, 0, 2), expand=False)
 
 
 def amounts(given: Mapping[str, int]) -> Text:

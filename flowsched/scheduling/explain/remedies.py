@@ -42,6 +42,7 @@ from flowsched.scheduling.reservations import Calendar, runtime_of
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import AXES, PODS, Snapshot
 from flowsched.statement import Statement
+from flowsched.workflow.resources import format_duration
 
 HOUR_MS: Final = 3_600_000
 _MIB: Final = 1 << 20
@@ -564,7 +565,7 @@ def told(change: Suggestion, situation: Situation) -> str:
             )
         case Kind.WAIT:
             seconds = -(-(change.to - change.was) // 1000)
-            return f"wait {seconds} s: by then enough of what runs is expected to have ended"
+            return f"wait {format_duration(seconds * 1000)}: by then enough of what runs is expected to have ended"
         case _:
             nodes = "one more node" if change.to == 1 else f"{change.to} more nodes"
             return f"{nodes} like {change.object}" if change.object else f"{nodes} with {_made(situation)}"
