@@ -250,7 +250,6 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 database,
                 writer,
                 executor,
-                history,
                 documents,
                 profile=profiles.profile,
                 settings=_term_settings(settings, clock),

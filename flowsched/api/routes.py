@@ -7,7 +7,7 @@ the tests all read the same facts. Nothing is decorated, nothing registers itsel
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -53,6 +53,50 @@ class Limits:
     log_bytes: int = 64 << 10  #: the most of a log that is in memory for one client
 
 
+class Shared:
+    """Answers that callers share who ask the same at the same time. An answer is always begun after the question.
+
+    While one answer is made, the callers who come wait for the next, which is made once for all of them: many users who list cost
+    no more than a few.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, asyncio.Task[bytes]] = {}
+        self._next: dict[Hashable, asyncio.Task[bytes]] = {}
+
+    async def ask(self, question: Hashable, answer: Callable[[], Awaitable[bytes]]) -> bytes:
+        """An answer to a question.
+
+        Args:
+            question: Callers with equal questions may share.
+            answer: Makes it.
+        """
+        task = self._next.get(question)
+        if task is None:
+            task = asyncio.create_task(self._answer(question, answer, self._made.get(question)))
+            task.add_done_callback(_look_at)
+            (self._next if question in self._made else self._made)[question] = task
+        return await asyncio.shield(task)  # a caller who leaves takes no other's answer along
+
+    async def _answer(
+        self, question: Hashable, answer: Callable[[], Awaitable[bytes]], before: asyncio.Task[bytes] | None
+    ) -> bytes:
+        if before is not None:
+            await asyncio.wait([before])
+            self._made[question] = self._next.pop(question)
+        try:
+            return await answer()
+        finally:
+            if question not in self._next:
+                del self._made[question]
+
+
+def _look_at(task: asyncio.Task[bytes]) -> None:
+    """See an error that no caller is left for: each caller who is there gets it."""
+    if not task.cancelled():
+        task.exception()
+
+
 @dataclass(slots=True)
 class Serving:
     """What handlers share: the service, the limits, and what is known about this server now."""
@@ -62,6 +106,7 @@ class Serving:
     token: str | None
     openapi: bytes = b""
     streams: int = 0  #: open now
+    lists: Shared = field(default_factory=Shared)
     draining: asyncio.Event = field(default_factory=asyncio.Event)
 
 

@@ -27,9 +27,9 @@ from flowsched.engine.recovery import untouched_state
 from flowsched.engine.transaction import task_row
 from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from flowsched.store.database import Database
-from flowsched.store.rows import Page, WorkflowRow
+from flowsched.store.rows import WorkflowRow
 from flowsched.store.runs import CallRow, RunRow, Runs, Tally
-from flowsched.store.workflows import Workflows, token_of, untoken
+from flowsched.store.workflows import Which, Workflows, token_of, untoken
 from flowsched.workflow.returned import added
 from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.run.states import ReportedState, RunState, TaskState, reported_state
@@ -113,21 +113,18 @@ class RunService(Service):
         Of runs the state is not looked at.
         """
         key, _, value = (label or "").partition("=")
-        page: Page[WorkflowRow] = await self._workflows.list(
-            states=[ReportedState(state).stored] if state else (),
+        which = Which(
+            states=(ReportedState(state).stored,) if state else (),
             name=name,
             queue=queue,
-            labels={key: value} if key else None,
+            labels=((key, value),) if key else (),
             run="",
             ref=ref,
-            limit=limit,
-            token=None if before is None else token_of((before,)),
+            before=before,
         )
-        runs = await self._runs.list(name=name, queue=queue, before=before, limit=limit, ref=ref)
-        both: list[WorkflowRow | RunRow] = [*page.items, *runs]
-        merged = sorted(both, key=lambda row: -row.seq)[:limit]
+        merged = await self._runs.page(which, limit)
         chosen = [row for row in merged if isinstance(row, RunRow) and _labelled(row, key, value)]
-        views = {view.id: view for view in await self._run_views(chosen)}
+        views = {view.id: view for view in await self._run_views(chosen)} if chosen else {}
         alone = await self.workflow_views([row for row in merged if isinstance(row, WorkflowRow)])
         views |= {view.id: view for view in alone}
         result = [(row.seq, views[row.id]) for row in merged if row.id in views]

@@ -1,12 +1,20 @@
-"""The event stream: history from SQL, then what happens, woken by commits. Readers never hold anything of the writer."""
+"""The event stream: what this process committed lately from memory, what is older from SQL, then what happens.
+
+The group writer tells of each commit with its events. A reader that follows one workflow is woken by the events of that workflow
+alone, and reads them from memory. Readers never hold anything of the writer.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
 from typing import Final
 
 from flowsched.control.views import event_view
+from flowsched.store.rows import StoredEvent
 from flowsched.store.workflows import Workflows
 from flowsched.workflow.run.states import RunState
 from flowsched.workflow.views import EventView
@@ -16,26 +24,73 @@ POLL_S: Final = 1.0
 #: The same where one process alone has the database, so that every commit wakes readers: only a net below.
 ALONE_POLL_S: Final = 15.0
 _BATCH: Final = 500
+#: Events in memory: some 2 MB.
+_KEPT: Final = 4_096
+#: Commands remembered as carried out: a caller asks within milliseconds.
+_DONE: Final = 10_000
 _LAST: Final = frozenset(f"workflow.{s.value.lower()}" for s in RunState if s.terminal)
 
 
+class Recent:
+    """The newest events, without gaps in their numbers."""
+
+    def __init__(self, most: int = _KEPT) -> None:
+        self._events: deque[StoredEvent] = deque(maxlen=most)
+
+    @property
+    def last(self) -> int:
+        """The number of the newest; 0 if there is none."""
+        return self._events[-1].id if self._events else 0
+
+    def add(self, events: Sequence[StoredEvent]) -> None:
+        """Add events that have just been committed. If another process has committed some before them, the older ones go."""
+        if events[0].id != self.last + 1:
+            self._events.clear()
+        self._events.extend(events)
+
+    def after(self, number: int) -> Iterator[StoredEvent] | None:
+        """All events after one that this process knows of; None if some of them are not here."""
+        if not self._events or number < self._events[0].id - 1:
+            return None
+        return islice(self._events, number - self._events[0].id + 1, None)
+
+
 class History:
-    """Wakes the readers that follow the event log."""
+    """The event log as its readers follow it, and the commands that were carried out."""
 
     def __init__(self, reads: Workflows, poll_s: float = POLL_S) -> None:
         self._reads = reads
         self._poll_s = poll_s
-        self._news = asyncio.Event()
+        self._recent = Recent()
+        self._followers: dict[str | None, set[asyncio.Event]] = {}  #: by workflow; None: they follow all
+        self._done: OrderedDict[int, None] = OrderedDict()
+        self._callers: dict[int, asyncio.Event] = {}  #: by the number of their command
+        self._newest = 0  #: the last event of all processes, as of `_looked_s`
+        self._looked_s = 0.0
 
-    def committed(self) -> None:
-        """Something was committed: let followers look."""
-        self._news.set()
-        self._news = asyncio.Event()
+    def committed(self, events: Sequence[StoredEvent], done: Collection[int]) -> None:
+        """Take in a commit of this process: its events, and the numbers of the commands that it carried out."""
+        if events:
+            self._recent.add(events)
+            for workflow in {None, *(each.workflow for each in events)}:
+                for news in self._followers.get(workflow, ()):
+                    news.set()
+        for number in done:
+            self._done[number] = None
+            if number in self._callers:
+                self._callers[number].set()
+        while len(self._done) > _DONE:
+            self._done.popitem(last=False)
 
-    @property
-    def news(self) -> asyncio.Event:
-        """Is set at the next commit. Take it before you look, or you will miss what comes in between."""
-        return self._news
+    async def carried_out(self, command: int, seconds: float) -> bool:
+        """Wait until the leader in this process has committed a command, at most so long."""
+        if command in self._done:
+            return True
+        news = self._callers.setdefault(command, asyncio.Event())
+        try:
+            return await happens(news, seconds)
+        finally:
+            self._callers.pop(command, None)
 
     async def follow(
         self,
@@ -58,22 +113,60 @@ class History:
         if after < 0:
             after = await self._reads.last_event()
         whose = {"workflow_id": workflow} if over is None else {"run": workflow}
-        while True:
-            news = self._news
-            rows = await self._reads.events(after, limit=_BATCH, **whose)
-            if rows:
-                after = rows[-1].id
-                yield [event_view(row) for row in rows]
-            if len(rows) == _BATCH:
-                continue
-            if not follow:
-                return
-            if workflow is not None and await (over() if over is not None else self._ended(workflow)):
-                rest = await self._reads.events(after, limit=_BATCH, **whose)
-                if not rest:
+        may_have_ended, elsewhere = True, False
+        with self._follower(None if over is not None else workflow) as news:
+            while True:
+                news.clear()
+                here = None if elsewhere or over is not None else self._recent.after(after)
+                if here is None:
+                    seen = self._recent.last
+                    rows: Sequence[StoredEvent] = await self._reads.events(after, limit=_BATCH, **whose)
+                    full = len(rows) == _BATCH
+                    after = rows[-1].id if full else max(after, seen, rows[-1].id if rows else 0)
+                else:
+                    rows, full = [each for each in here if workflow in (None, each.workflow)], False
+                    after = self._recent.last
+                for start in range(0, len(rows), _BATCH):
+                    yield [event_view(row) for row in rows[start : start + _BATCH]]
+                if full:
+                    continue
+                if not follow:
                     return
-                continue
-            await happens(news, self._poll_s)
+                may_have_ended = may_have_ended or any(row.kind in _LAST for row in rows)
+                if workflow is not None and (may_have_ended or over is not None):
+                    may_have_ended = False
+                    if await (over() if over is not None else self._ended(workflow)):
+                        rest = await self._reads.events(after, limit=_BATCH, **whose)
+                        if not rest:
+                            return
+                        after = rest[-1].id
+                        may_have_ended = True
+                        yield [event_view(row) for row in rest]
+                        continue
+                elsewhere = False
+                while not elsewhere and not await happens(news, self._poll_s):
+                    may_have_ended = elsewhere = await self._newest_event() > after
+
+    async def _newest_event(self) -> int:
+        """The last event of all processes. One look serves all followers that ask within half a period."""
+        now = asyncio.get_running_loop().time()
+        if now - self._looked_s >= self._poll_s / 2:
+            self._looked_s = now
+            self._newest = await self._reads.last_event()
+        return self._newest
+
+    @contextmanager
+    def _follower(self, workflow: str | None) -> Iterator[asyncio.Event]:
+        """An event that is set by each commit that the follower has to look at."""
+        news = asyncio.Event()
+        self._followers.setdefault(workflow, set()).add(news)
+        try:
+            yield news
+        finally:
+            alike = self._followers[workflow]
+            alike.discard(news)
+            if not alike:
+                del self._followers[workflow]
 
     async def _ended(self, workflow: str) -> bool:
         return RunState((await self._reads.get(workflow)).state).terminal

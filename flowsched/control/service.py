@@ -19,7 +19,7 @@ from flowsched.control.allowed_paths import Refusal
 from flowsched.control.aside import aside
 from flowsched.control.extender import Extender, scores
 from flowsched.control.facade import OutputData
-from flowsched.control.history import History, happens
+from flowsched.control.history import History
 from flowsched.control.intake import Documents, decode
 from flowsched.control.leading.draining import Draining
 from flowsched.control.leading.leader import Leader
@@ -172,6 +172,8 @@ STUCK_TERMS: Final = 5
 OUTAGE_S: Final = 1.0
 #: How long a command's answer waits for the leader; it is durable anyway.
 CARRIED_OUT_S: Final = 5.0
+#: So often it looks into the database meanwhile: another process may have begun to lead.
+LOOK_AGAIN_S: Final = 1.0
 
 
 class Service:
@@ -208,6 +210,7 @@ class Service:
         self._admission = Admission(writer, self._reads, limits)
         self._executor = executor
         self._history = history
+        writer.committed = history.committed
         self._documents = documents
         self._leader = leader
         self.plans = PlanBook(
@@ -331,9 +334,13 @@ class Service:
             if run is not None:
                 codes = added(as_totals(stage.returned) for stage in run.stages if stage.returned)
                 found[row.id] = dict(run.totals()), codes
-        ended = [row for row in rows if row.id not in found]
-        counts, totals = await self._reads.counts(ended), await self._reads.returned(ended)
-        return found | {row.id: (counts[row.id], added(totals.get(row.id, ()))) for row in ended}
+            elif row.sums is not None:
+                found[row.id] = dict(row.sums.counts), added(row.sums.totals)
+        rest = [row for row in rows if row.id not in found]
+        if not rest:
+            return found
+        counts, totals = await self._reads.counts(rest), await self._reads.returned(rest)
+        return found | {row.id: (counts[row.id], added(totals.get(row.id, ()))) for row in rest}
 
     async def document(self, workflow: str) -> bytes:
         """The document as it was submitted."""
@@ -408,10 +415,10 @@ class Service:
         with suppress(TimeoutError):
             async with asyncio.timeout(CARRIED_OUT_S):
                 while self._leader.intake is not None:
-                    news = self._history.news
+                    if await self._history.carried_out(number, LOOK_AGAIN_S):
+                        return
                     if number not in {command.id for command in await self._reads.commands()}:
                         return
-                    await happens(news, 0.25)
 
     # ------------------------------------------------------------------------------------------ tasks
 
@@ -756,8 +763,7 @@ class Service:
         return True, "ok"
 
     def _wake(self, *, urgent: bool = False) -> None:
-        """Something was accepted: wake the leader's intake and the readers of the history. `urgent`: see `Intake.wake`."""
-        self._history.committed()
+        """Something was accepted: wake the leader's intake. `urgent`: see `Intake.wake`."""
         if self._leader.intake is not None:
             self._leader.intake.wake(urgent=urgent)
         else:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flowsched.engine.backlog import collect, expected
 from flowsched.engine.data.cache_values import look_at
@@ -255,6 +254,8 @@ def explain(
 
 #: `first_reason` looks at so many stages of a workflow.
 _STAGES_ASKED: Final = 50
+_QUEUED: Final = int(TaskState.QUEUED)
+_RUNNING: Final = int(TaskState.RUNNING)
 
 
 def first_reason(state: EngineState, run: WorkflowRun, now: int) -> Explanation | None:
@@ -266,10 +267,15 @@ def first_reason(state: EngineState, run: WorkflowRun, now: int) -> Explanation 
         state, run: Not modified.
         now: Wall-clock ms.
     """
-    ready = np.flatnonzero(run.counts[:, TaskState.QUEUED : TaskState.RUNNING].sum(axis=1))[:_STAGES_ASKED]
-    found = [stage_reason(state, run, run.stages[number], now) for number in ready.tolist()]
+    if len(run.stages) <= _STAGES_ASKED:  # plain numbers: each call of NumPy costs as much as a few stages
+        rows = run.counts.tolist()
+        ready = [number for number, row in enumerate(rows) if any(row[_QUEUED:_RUNNING])]
+        running = any(row[_RUNNING] for row in rows)
+    else:
+        ready = np.flatnonzero(run.counts[:, _QUEUED:_RUNNING].any(axis=1))[:_STAGES_ASKED].tolist()
+        running = bool(run.counts[:, _RUNNING].any())
+    found = [stage_reason(state, run, run.stages[number], now) for number in ready]
     told = [each for each in found if each is not None]
-    running = run.counts[:, TaskState.RUNNING].any()
     return next((each for each in told if each.permanent), None if running or not told else told[0])
 
 
@@ -278,9 +284,7 @@ def stage_reason(state: EngineState, run: WorkflowRun, stage: StageRun, now: int
     if stage.state.terminal:
         return None
     if stage.counts[TaskState.QUEUED] and stage.uniform is None:
-        first = np.array([int(np.argmax(stage.task_state == TaskState.QUEUED))])
-        told = next(_queued(state, run, stage, now, forecast=False, tasks=first))
-        return replace(told, tasks=int(stage.counts[TaskState.QUEUED]))
+        return _first_queued(state, run, stage, now)
     if stage.counts[TaskState.STAGING]:
         return _staging(state, run, stage)
     for there in (TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING):
@@ -315,25 +319,55 @@ def _pending(run: WorkflowRun, stage: StageRun) -> Explanation:
     )
 
 
-def _queued(
-    state: EngineState,
-    run: WorkflowRun,
-    stage: StageRun,
-    now: int,
-    forecast: bool,
-    tasks: NDArray[np.int64] | None = None,
-) -> Iterator[Explanation]:
-    """Why queued tasks wait, one explanation a cause. `tasks`: only these of them."""
-    queued = np.flatnonzero(stage.task_state == TaskState.QUEUED) if tasks is None else tasks
+def _first_queued(state: EngineState, run: WorkflowRun, stage: StageRun, now: int) -> Explanation:
+    """Why the first queued task of a stage waits, as `_queued` has it. Lists show it of each workflow, so it makes no arrays."""
+    task = int((stage.task_state == _QUEUED).argmax())
+    wait = int(stage.not_before[task]) - now
+    reason = Reason(-1, *_TURN)
     if run.paused or state.policy.queues.paused(run.spec.queue):
-        what = "the workflow" if run.paused else f"queue {run.spec.queue!r}"
-        yield _of(stage, queued, ReasonCode.PAUSED, f"{what} is paused; resume it to go on")
+        reason = Reason(-1, ReasonCode.PAUSED, _paused(run))
+    elif wait > 0:
+        reason = Reason(-1, ReasonCode.BACKOFF, _held_back(wait), {"wait_ms": wait})
+    else:
+        reason = _reason(state, run, stage, task) or reason
+    return Explanation(
+        stage=stage.spec.name,
+        shards=(task // stage.members,),
+        tasks=int(stage.counts[TaskState.QUEUED]),
+        state=TaskState.QUEUED.name,
+        code=reason.code.value,
+        message=reason.message,
+        numbers=dict(reason.numbers),
+        start_ms=reason.start_ms,
+        group=reason.group if reason.group >= 0 else None,
+    )
+
+
+#: Of a task of which the last cycle said nothing.
+_TURN: Final = ReasonCode.BACKLOG_WINDOW, "ready; it is placed as soon as its turn comes"
+
+
+def _paused(run: WorkflowRun) -> str:
+    what = "the workflow" if run.paused else f"queue {run.spec.queue!r}"
+    return f"{what} is paused; resume it to go on"
+
+
+def _held_back(wait_ms: int) -> str:
+    return f"the next attempt begins in {format_duration(wait_ms)} (it failed before)"
+
+
+def _queued(
+    state: EngineState, run: WorkflowRun, stage: StageRun, now: int, forecast: bool
+) -> Iterator[Explanation]:
+    """Why queued tasks wait, one explanation a cause."""
+    queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
+    if run.paused or state.policy.queues.paused(run.spec.queue):
+        yield _of(stage, queued, ReasonCode.PAUSED, _paused(run))
         return
     held = queued[stage.not_before[queued] > now]
     if len(held):
         wait = int(stage.not_before[held].min()) - now
-        message = f"the next attempt begins in {format_duration(wait)} (it failed before)"
-        yield _of(stage, held, ReasonCode.BACKOFF, message, {"wait_ms": wait})
+        yield _of(stage, held, ReasonCode.BACKOFF, _held_back(wait), {"wait_ms": wait})
         queued = queued[stage.not_before[queued] <= now]
     by_reason: dict[tuple[str, str], list[int]] = {}
     reasons: dict[tuple[str, str], Reason] = {}
@@ -353,7 +387,7 @@ def _queued(
                 told = _with_interval(state, told, reason, now)
             yield told
         else:
-            yield _of(stage, at, ReasonCode.BACKLOG_WINDOW, "ready; it is placed as soon as its turn comes")
+            yield _of(stage, at, *_TURN)
 
 
 def _with_interval(state: EngineState, told: Explanation, reason: Reason, now: int) -> Explanation:
@@ -368,8 +402,10 @@ def _with_interval(state: EngineState, told: Explanation, reason: Reason, now: i
 
 def _reason(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) -> Reason | None:
     shard = task // stage.members
-    alike = stage.indices_of(shard) if stage.spec.gang else np.array([task])
-    steps = int(stage.memory_steps[alike].max())
+    if stage.spec.gang:
+        steps = int(stage.memory_steps[stage.indices_of(shard)].max())
+    else:
+        steps = int(stage.memory_steps[task])
     for candidate in (shard, -1):
         number = state.work.keys.get((run.id, stage.number, candidate, steps))  # type: ignore[call-overload]
         if number is not None and number in state.round.reasons:

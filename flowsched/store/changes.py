@@ -173,18 +173,18 @@ class Changes:
         ]
         await self._usage.run(connection, tidy(values, 1))
 
-    async def write_events(self, connection: Statements, events: Sequence[EventRow]) -> int:
-        """Number and write events, last in a transaction since their counter is locked from here on; the
-        first number.
-        """
+    async def write_events(
+        self, connection: Statements, events: Sequence[EventRow]
+    ) -> list[tuple[int, str, int, str, str]]:
+        """Number and write events, last in a transaction since their counter is locked from here on; the rows."""
         if not events:
-            return 0
+            return []
         first = await take_numbers(connection, "event", len(events))
         rows = [
             (first + place, e.workflow, e.at_ms, e.kind, encode(e.body)) for place, e in enumerate(events)
         ]
         await self._events.run(connection, rows)
-        return first
+        return rows
 
     async def _write_tasks(
         self, connection: Statements, writes: Mapping[tuple[str, int, int], tuple[int, TaskWrite]]

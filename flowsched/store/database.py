@@ -17,14 +17,15 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
-from sqlalchemy import URL, Connection, event, inspect, make_url, text
+from sqlalchemy import URL, Connection, Engine, Executable, Row, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -225,6 +226,8 @@ _CHECKPOINT_PAGES: Final = 512
 _PAGE_BYTES: Final = 4096
 #: The database, its log, the log's index and the lock.
 _FEW_INODES: Final = 4
+#: Threads that read a SQLite file for `Database.rows`.
+_READERS: Final = 4
 #: How long SQLite itself waits for a lock; the writer's own retries go on from there.
 _BUSY_MS: Final = 2_000
 #: How long an opening waits for the process that has the file. A service that was killed while it started a child leaves its lock
@@ -326,6 +329,18 @@ def _engine(url: URL) -> AsyncEngine:
     return engine
 
 
+def _plain_engine(url: URL) -> Engine:
+    """Connections to a SQLite file for threads that read it."""
+    engine = create_engine(
+        url.set(drivername="sqlite"),
+        pool_size=_READERS,
+        max_overflow=0,
+        connect_args={"isolation_level": None},
+    )
+    event.listen(engine, "connect", _prepare_sqlite)
+    return engine
+
+
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     """Set the pragmas."""
     cursor = connection.cursor()
@@ -411,10 +426,15 @@ class Database:
         self._refused = ""  #: why it cannot be used; the service ends then
         self._settler: asyncio.Task[Any] | None = None  #: what may use it before it is settled
         # One look is one snapshot: SQLite's WAL gives that to any transaction, PostgreSQL on demand.
+        self._threads: ThreadPoolExecutor | None = None
+        self._plain: Engine | None = None
         if self.kind == "sqlite":
             self._readers = engine.execution_options(flowsched_reading=True)
+            self._plain = _plain_engine(url)
+            self._threads = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         else:
             self._readers = engine.execution_options(isolation_level="REPEATABLE READ")
+            self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @classmethod
     async def open(
@@ -583,6 +603,9 @@ class Database:
     async def close(self) -> None:
         """Give back connections and the file lock."""
         held = self._log.held() if self._log is not None else []
+        if self._threads is not None and self._plain is not None:
+            await asyncio.to_thread(self._threads.shutdown)
+            self._plain.dispose()
         await self.engine.dispose()
         if self._log is not None and self._lock is not None:
             self._log.bring_back(held)
@@ -623,6 +646,36 @@ class Database:
         ):  # a SQLite file that can be read may still be full
             self.answered()
 
+    async def rows(self, query: Executable, values: Mapping[str, object] | None = None) -> Sequence[Row[Any]]:
+        """All rows of one query: one statement is one look by itself, and needs no transaction around it.
+
+        On SQLite one of a few threads runs the whole of it. With `reading` each of some ten steps (begin, execute, fetch, …) is an
+        order to a thread, and costs more than most queries.
+
+        Raises:
+            Unavailable: The database does not answer.
+        """
+        if self._threads is None:
+            async with self._translated(self._single) as connection:
+                found: Sequence[Row[Any]] = (await connection.execute(query, values or {})).all()
+            if self.outage is not None:
+                self.answered()
+            return found
+        await self.opened()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._read, query, values or {}
+            )
+        except Exception as error:
+            self._translate(error)
+            raise
+
+    def _read(self, query: Executable, values: Mapping[str, object]) -> Sequence[Row[Any]]:
+        """Run a query, in a thread."""
+        assert self._plain is not None
+        with self._plain.connect() as connection:
+            return connection.execute(query, values).all()
+
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
         """One small write transaction outside the group writer, committed at the end of the block.
@@ -637,21 +690,25 @@ class Database:
 
     @asynccontextmanager
     async def _translated(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-        """A connection that translates database errors: Unavailable where waiting helps, else as they are.
-
-        Drivers raise errors of their own too: what is sent to a new connection first is not wrapped by SQLAlchemy.
-        """
+        """A connection that translates database errors."""
         await self.opened()
         try:
             async with engine.connect() as connection:
                 yield connection
-        except FlowschedError:
-            raise
         except Exception as error:
-            if is_corrupt(error):
-                raise StorageCorrupt(f"{self.shown} is damaged: {_first_line(error)}") from error
-            if not is_transient(error):
-                raise
+            self._translate(error)
+            raise
+
+    def _translate(self, error: Exception) -> None:
+        """Raise a database's error as one of ours: Unavailable where waiting helps. Others are left to the caller.
+
+        Drivers raise errors of their own too: what is sent to a new connection first is not wrapped by SQLAlchemy.
+        """
+        if isinstance(error, FlowschedError):
+            return
+        if is_corrupt(error):
+            raise StorageCorrupt(f"{self.shown} is damaged: {_first_line(error)}") from error
+        if is_transient(error):
             outage = self.failed(error)
             busy = StorageBusy if self.kind == "sqlite" else Unavailable
             raise busy(outage.message) from error

@@ -12,6 +12,13 @@ from flowsched.scheduling.state.usage import UsageRow
 T = TypeVar("T")
 
 
+class Sums(NamedTuple):
+    """Over the stages of a workflow."""
+
+    counts: Mapping[str, int]  #: tasks by state
+    totals: Sequence[Mapping[str, int]]  #: of stages with a task that succeeded with another exit code than 0
+
+
 class WorkflowRow(NamedTuple):
     """A workflow, without its document. `seq` is the order of submission."""
 
@@ -33,6 +40,7 @@ class WorkflowRow(NamedTuple):
     stages: int
     tasks: int
     spec_bytes: int
+    sums: Sums | None = None  #: of one that has ended, where the query has them
 
 
 class StageRow(NamedTuple):

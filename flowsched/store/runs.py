@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Row, Select, and_, func, or_, select
+from sqlalchemy import Row, Select, Text, and_, bindparam, cast, func, null, or_, select, union_all
 
 from flowsched.store import tables
-from flowsched.store.database import Database, unbroken
-from flowsched.store.workflows import RETURNED, decode
+from flowsched.store.database import Database
+from flowsched.store.rows import WorkflowRow
+from flowsched.store.workflows import PAGE, RETURNED, Shape, Which, decode, listing, workflow_row
 
 _r, _w, _s = tables.runs.c, tables.workflows.c, tables.stages.c
 #: Which try of a task of a run is the last.
@@ -90,37 +92,23 @@ class Runs:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def list(
-        self,
-        *,
-        name: str | None,
-        queue: str | None,
-        before: int | None,
-        limit: int,
-        ref: str | None = None,
-    ) -> Sequence[RunRow]:
-        """Runs, newest first.
+    async def page(self, which: Which, limit: int) -> Sequence[WorkflowRow | RunRow]:
+        """Workflows that are no call of a run, and runs, together, newest first, by one query.
+
+        Of runs the states and labels are not looked at.
 
         Args:
-            name: Only of this name.
-            queue: Only of this queue.
-            before: Only those with a smaller `seq`.
+            which: Of its fields `run` is "" and `tenant` and `name_prefix` are None.
             limit: At most so many.
-            ref: The beginning of an id, or a name.
         """
-        conditions = [
-            *([_r.name == name] if name is not None else []),
-            *([_r.queue == queue] if queue is not None else []),
-            *([_r.seq < before] if before is not None else []),
-            *([or_(_r.name == ref, _r.id.startswith(ref, autoescape=True))] if ref else []),
-        ]
-        query = select(*(_r[field] for field in RunRow._fields)).where(and_(True, *conditions))
-        return [_run_row(row) for row in await self._rows(query.order_by(_r.seq.desc()).limit(limit))]
+        statement = _both(self._database.kind, which.shape)
+        rows = await self._database.rows(statement, which.values(limit))
+        return [_run_of(row) if row.source is not None else workflow_row(row[:-1]) for row in rows]
 
     async def find(self, run: str) -> RunRow | None:
         """One run."""
         query = select(*(_r[field] for field in RunRow._fields)).where(_r.id == run)
-        rows = await self._rows(query)
+        rows = await self._database.rows(query)
         return _run_row(rows[0]) if rows else None
 
     async def tallies(self, runs: Sequence[str]) -> Sequence[Tally]:
@@ -137,7 +125,7 @@ class Runs:
                 func.max(c.ended_ms),
             ).where(c.turn == 1).group_by(c.run, c.state)
         )  # fmt: skip
-        return [Tally._make(row) for row in await self._rows(query)]
+        return [Tally._make(row) for row in await self._database.rows(query)]
 
     async def returned(self, runs: Sequence[str]) -> Sequence[tuple[str, Mapping[str, int]]]:
         """(run, totals of its stage) of each last try of a task that succeeded with another exit code than 0."""
@@ -147,24 +135,51 @@ class Runs:
         joined = last.join(tables.stages, _s.workflow_id == last.c.id)
         query = select(last.c.run, _s.totals).select_from(joined)
         some = query.where(last.c.turn == 1, RETURNED)
-        return [(row.run, decode(row.totals)) for row in await self._rows(some)]
+        return [(row.run, decode(row.totals)) for row in await self._database.rows(some)]
 
     async def nodes(self, runs: Sequence[str]) -> dict[str, int]:
         """How many different calls runs have had so far."""
         query = select(_w.run, func.count(_w.node.distinct())).where(_w.run.in_(runs)).group_by(_w.run)
-        return dict(tuple(row) for row in await self._rows(query)) if runs else {}
+        return dict(tuple(row) for row in await self._database.rows(query)) if runs else {}
 
     async def calls(self, run: str) -> Sequence[CallRow]:
         """All calls of a run, all tries of them, in order of submission."""
         joined = tables.workflows.join(tables.stages, _s.workflow_id == _w.id)
         query = select(*_CALL_COLUMNS).select_from(joined).where(_w.run == run, _s.stage == 0)
-        return [_call_row(row) for row in await self._rows(query.order_by(_w.seq))]
+        return [_call_row(row) for row in await self._database.rows(query.order_by(_w.seq))]
 
-    @unbroken
-    async def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
-        async with self._database.reading() as connection:
-            rows: Sequence[Row[Any]] = (await connection.execute(query)).all()
-        return rows
+
+#: The columns of a workflow that a run has, too.
+_RUN_COLUMNS: Final = ("id", "seq", "name", "queue", "labels", "created_ms")
+
+
+@lru_cache(maxsize=256)
+def _both(kind: str, shape: Shape) -> Select[Any]:
+    """The statement of `Runs.page`: columns of `listing` and the source of a run, which is NULL in a workflow."""
+    alone = listing(kind, shape).add_columns(cast(null(), Text).label("source")).subquery()
+    of_runs = {
+        "name": _r.name == bindparam("name"),
+        "queue": _r.queue == bindparam("queue"),
+        "ref": or_(_r.name == bindparam("ref"), _r.id.like(bindparam("ref_begin"), escape="/")),
+        "before": _r.seq < bindparam("before"),
+    }
+    columns = [
+        *(
+            _r[column.name] if column.name in _RUN_COLUMNS else cast(null(), column.type).label(column.name)
+            for column in alone.c
+            if column.name != "source"
+        ),
+        _r.source,
+    ]
+    conditions = [condition for name, condition in of_runs.items() if name in shape.given]
+    runs = select(*columns).where(and_(True, *conditions)).order_by(_r.seq.desc()).limit(PAGE)
+    both = union_all(select(alone), select(runs.subquery())).subquery()
+    return select(*both.c).order_by(both.c.seq.desc()).limit(PAGE)
+
+
+def _run_of(row: Row[Any]) -> RunRow:
+    """A run among workflows."""
+    return RunRow(row.id, row.seq, row.name, row.source, row.queue, decode(row.labels), row.created_ms)
 
 
 def _call_row(row: Sequence[Any]) -> CallRow:

@@ -76,7 +76,7 @@ class TesTasks:
 
     async def get(self, ident: str, *, body: bool = True) -> TesRow | None:
         """One task; None if there is none."""
-        rows = await self._rows(_ONE[body], {"ident": ident})
+        rows = await self._database.rows(_ONE[body], {"ident": ident})
         return _row(rows[0], body=body) if rows else None
 
     async def page(
@@ -93,7 +93,7 @@ class TesTasks:
             conditions.append(living | (_w.state.is_(None) & _x.state.in_(which.kept_states or ())))
         conditions += [self._tagged(number, *tag) for number, tag in enumerate(which.tags)]
         query = _query(body=body).where(and_(True, *conditions)).order_by(_x.seq.desc()).limit(limit)
-        return [_row(row, body=body) for row in await self._rows(query)]
+        return [_row(row, body=body) for row in await self._database.rows(query)]
 
     def _tagged(self, number: int, key: str, value: str) -> ColumnElement[bool]:
         """Whether a task has a tag. Keys may be any text, hence no JSON path."""
@@ -111,7 +111,7 @@ class TesTasks:
         """All tries of tasks, first to last, by task."""
         found: dict[str, list[AttemptRow]] = {ident: [] for ident in idents}
         if len(idents) == 1:
-            one = await self._rows(_TRIES, {"ident": idents[0]})
+            one = await self._database.rows(_TRIES, {"ident": idents[0]})
             return {idents[0]: [attempt_row(row) for row in one]}
         for start in range(0, len(idents), 500):
             some = idents[start : start + 500]
@@ -120,7 +120,7 @@ class TesTasks:
                 .where(_a.workflow_id.in_(some), _a["index"] == 0)
                 .order_by(_a.workflow_id, _a.attempt)
             )
-            for row in await self._rows(query):
+            for row in await self._database.rows(query):
                 found[row.workflow_id].append(attempt_row(row))
         return found
 
@@ -131,7 +131,7 @@ class TesTasks:
             .join_from(tables.tes_tasks, tables.workflows, _x.id == _w.id)
             .where(_w.run == run, _w.run != "", _w.seq > after)
         )
-        rows = await self._rows(query.order_by(_w.seq).limit(limit))
+        rows = await self._database.rows(query.order_by(_w.seq).limit(limit))
         return [(row.seq, row.node, zlib.decompress(row.body)) for row in rows]
 
     async def expiring(self, before_ms: int, limit: int) -> list[TesRow]:
@@ -139,7 +139,7 @@ class TesTasks:
         query = (
             _query(body=False).where(_w.ended_ms < before_ms, _x.state == "").order_by(_x.seq).limit(limit)
         )
-        return [_row(row, body=False) for row in await self._rows(query)]
+        return [_row(row, body=False) for row in await self._database.rows(query)]
 
     @unbroken
     async def keep(self, finals: Sequence[tuple[str, str, str]]) -> None:
@@ -162,14 +162,6 @@ class TesTasks:
         )
         async with self._database.writing() as connection:
             return (await connection.execute(delete(tables.tes_tasks).where(_x.id.in_(gone)))).rowcount
-
-    @unbroken
-    async def _rows(
-        self, query: Select[Any], values: Mapping[str, object] | None = None
-    ) -> Sequence[Row[Any]]:
-        async with self._database.reading() as connection:
-            rows: Sequence[Row[Any]] = (await connection.execute(query, values or {})).all()
-        return rows
 
 
 def _query(*, body: bool) -> Select[Any]:

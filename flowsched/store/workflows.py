@@ -11,15 +11,17 @@ import binascii
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from sqlalchemy import (
     JSON,
     BigInteger,
     ColumnElement,
-    Row,
+    Integer,
     Select,
+    Text,
     and_,
     bindparam,
     cast,
@@ -35,7 +37,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from flowsched.engine.delta import OutputWrite, TaskWrite
 from flowsched.errors import InvalidRequest, NotFound
 from flowsched.store import tables
-from flowsched.store.database import Database, unbroken
+from flowsched.store.database import Database
 from flowsched.store.rows import (
     AttemptRow,
     AttemptUseRow,
@@ -43,6 +45,7 @@ from flowsched.store.rows import (
     Page,
     StageRow,
     StoredEvent,
+    Sums,
     WorkflowRow,
 )
 
@@ -55,7 +58,7 @@ _w, _s, _t, _a = tables.workflows.c, tables.stages.c, tables.tasks.c, tables.att
 #: Of a stage: a task of it has succeeded with another exit code than 0 (`workflow.returned`).
 RETURNED: Final = _s.totals.like('%"returned\\_%', escape="\\")
 _o, _e, _c = tables.outputs.c, tables.events.c, tables.commands.c
-WORKFLOW_COLUMNS: Final = tuple(_w[name] for name in WorkflowRow._fields)
+WORKFLOW_COLUMNS: Final = tuple(_w[name] for name in WorkflowRow._fields if name != "sums")
 STAGE_COLUMNS: Final = (_s.workflow_id, *(_s[name] for name in StageRow._fields[1:]))
 ATTEMPT_COLUMNS: Final = tuple(
     _a["workflow_id" if name == "workflow" else name] for name in AttemptRow._fields
@@ -97,30 +100,20 @@ class Workflows:
         Raises:
             InvalidRequest: The token is not one of ours.
         """
-        conditions = [
-            *([_w.state.in_(states)] if states else []),
-            *([_w.name == name] if name is not None else []),
-            *([_w.name.startswith(name_prefix, autoescape=True)] if name_prefix else []),
-            *([_w.queue == queue] if queue is not None else []),
-            *([_w.tenant == tenant] if tenant is not None else []),
-            *([_w.run == run] if run is not None else []),
-            *([or_(_w.name == ref, _w.id.startswith(ref, autoescape=True))] if ref else []),
-            *(self._has_label(key, value) for key, value in (labels or {}).items()),
-        ]
-        if token:
-            (seq,) = untoken(token, 1)
-            conditions.append(_w.seq < seq)
         limit = _bounded(limit)
-        query = select(*WORKFLOW_COLUMNS).where(and_(True, *conditions)).order_by(_w.seq.desc())
-        rows = [workflow_row(row) for row in await self._rows(query.limit(limit + 1))]
-        return _page(rows, limit, lambda row: (row.seq,))
+        which = Which(
+            tuple(states), name, name_prefix, queue, tenant, run, ref, tuple((labels or {}).items()),
+            untoken(token, 1)[0] if token else None,
+        )  # fmt: skip
+        rows = await self._database.rows(listing(self._database.kind, which.shape), which.values(limit + 1))
+        return _page([workflow_row(row) for row in rows], limit, lambda row: (row.seq,))
 
     async def accepted_after(self, seq: int) -> Sequence[tuple[str, int]]:
         """(id, number) of workflows submitted after number `seq`, oldest first: how the leader finds what was accepted.
 
         Numbers follow the order of commits, so none can appear behind one that has been seen.
         """
-        return [(row.id, row.seq) for row in await self._rows(_ACCEPTED, {"seq": seq})]
+        return [(row.id, row.seq) for row in await self._database.rows(_ACCEPTED, {"seq": seq})]
 
     async def get(self, workflow_id: str, tenant: str | None = None) -> WorkflowRow:
         """One workflow.
@@ -128,18 +121,17 @@ class Workflows:
         Raises:
             NotFound: There is none, or it is another tenant's (the error does not say which).
         """
-        query = select(*WORKFLOW_COLUMNS).where(_w.id == workflow_id)
-        rows = await self._rows(query if tenant is None else query.where(_w.tenant == tenant))
-        if not rows:
+        rows = await self._database.rows(_one(self._database.kind), {"id": workflow_id})
+        if not rows or tenant not in (None, (row := workflow_row(rows[0])).tenant):
             raise NotFound(f"there is no workflow with the id {workflow_id}")
-        return workflow_row(rows[0])
+        return row
 
     async def existing(self, workflow_ids: Sequence[str]) -> set[str]:
         """Those of them that exist."""
         found: set[str] = set()
         for start in range(0, len(workflow_ids), 500):
             query = select(_w.id).where(_w.id.in_(workflow_ids[start : start + 500]))
-            found.update(row.id for row in await self._rows(query))
+            found.update(row.id for row in await self._database.rows(query))
         return found
 
     async def spec(self, workflow_id: str) -> bytes:
@@ -148,7 +140,7 @@ class Workflows:
         Raises:
             NotFound: There is no such workflow.
         """
-        rows = await self._rows(select(_w.spec).where(_w.id == workflow_id))
+        rows = await self._database.rows(select(_w.spec).where(_w.id == workflow_id))
         if not rows:
             raise NotFound(f"there is no workflow with the id {workflow_id}")
         return zlib.decompress(rows[0].spec)
@@ -156,14 +148,14 @@ class Workflows:
     async def stages(self, workflow_id: str) -> Sequence[StageRow]:
         """Its stages, in the order of the document."""
         query = select(*STAGE_COLUMNS).where(_s.workflow_id == workflow_id).order_by(_s.stage)
-        return [stage_row(row) for row in await self._rows(query)]
+        return [stage_row(row) for row in await self._database.rows(query)]
 
     async def returned(self, workflows: Sequence[WorkflowRow]) -> dict[str, Sequence[Mapping[str, int]]]:
         """The totals of those of their stages that have succeeded with another exit code than 0, by id; most have none."""
         found: dict[str, Sequence[Mapping[str, int]]] = {}
         for ids in _batches(workflows):
             query = select(_s.workflow_id, _s.totals).where(_s.workflow_id.in_(ids), RETURNED)
-            for row in await self._rows(query):
+            for row in await self._database.rows(query):
                 found[row.workflow_id] = (*found.get(row.workflow_id, ()), decode(row.totals))
         return found
 
@@ -176,7 +168,7 @@ class Workflows:
         for ids in _batches(workflows):
             columns = _s.workflow_id, _s.counts
             query = select(*columns, func.count().label("stages")).where(_s.workflow_id.in_(ids))
-            for row in await self._rows(query.group_by(*columns)):
+            for row in await self._database.rows(query.group_by(*columns)):
                 total = found[row.workflow_id]
                 for state, number in decode(row.counts).items():
                     total[state] = total.get(state, 0) + number * row.stages
@@ -204,7 +196,7 @@ class Workflows:
         if token:
             query = query.where(tuple_(_t.stage, _t["index"]) > tuple_(*untoken(token, 2)))
         limit = _bounded(limit)
-        rows = await self._rows(query.order_by(_t.stage, _t["index"]).limit(limit + 1))
+        rows = await self._database.rows(query.order_by(_t.stage, _t["index"]).limit(limit + 1))
         return _page([TaskWrite._make(row) for row in rows], limit, lambda row: (row.stage, row.index))
 
     async def task(self, workflow_id: str, stage: int, index: int) -> TaskWrite | None:
@@ -212,7 +204,7 @@ class Workflows:
         query = select(*tables.tasks.c).where(
             _t.workflow_id == workflow_id, _t.stage == stage, _t["index"] == index
         )
-        rows = await self._rows(query)
+        rows = await self._database.rows(query)
         return TaskWrite._make(rows[0]) if rows else None
 
     async def attempts(self, workflow_id: str, stage: int, index: int) -> Sequence[AttemptRow]:
@@ -220,7 +212,7 @@ class Workflows:
         query = select(*ATTEMPT_COLUMNS).where(
             _a.workflow_id == workflow_id, _a.stage == stage, _a["index"] == index
         )
-        return [attempt_row(row) for row in await self._rows(query.order_by(_a.attempt))]
+        return [attempt_row(row) for row in await self._database.rows(query.order_by(_a.attempt))]
 
     async def attempts_of(
         self, workflow_id: str, *, limit: int = MOST_PER_PAGE, token: str | None = None
@@ -240,7 +232,7 @@ class Workflows:
         if token:
             query = query.where(tuple_(*order) > tuple_(*untoken(token, 4)))
         limit = _bounded(limit)
-        rows = await self._rows(query.order_by(*order).limit(limit + 1))
+        rows = await self._database.rows(query.order_by(*order).limit(limit + 1))
         page = _page(list(rows), limit, lambda row: (row[-1], row[2], row[3], row[4]))
         wide = len(_USE_COLUMNS)
         found = []
@@ -266,7 +258,7 @@ class Workflows:
             query = select(
                 _a.workflow_id, _a.stage, _a["index"].label("place"), _a.attempt, ended.label("at_ms")
             ).where(_a.workflow_id.in_(some), _a.report != "")
-            for row in await self._rows(query):
+            for row in await self._database.rows(query):
                 if row.at_ms is not None:
                     found[row.workflow_id, row.stage, row.place, row.attempt] = int(row.at_ms)
         return found
@@ -277,17 +269,17 @@ class Workflows:
         for start in range(0, len(workflow_ids), 500):
             some = workflow_ids[start : start + 500]
             query = select(*tables.tasks.c).where(_t.workflow_id.in_(some), _t.stage == 0, _t["index"] == 0)
-            found |= {row[0]: TaskWrite._make(row) for row in await self._rows(query)}
+            found |= {row[0]: TaskWrite._make(row) for row in await self._database.rows(query)}
         return found
 
     async def attempt(self, name: str) -> AttemptRow | None:
         """One try by the name of its pod."""
-        rows = await self._rows(select(*ATTEMPT_COLUMNS).where(_a.name == name))
+        rows = await self._database.rows(select(*ATTEMPT_COLUMNS).where(_a.name == name))
         return attempt_row(rows[0]) if rows else None
 
     async def pod(self, name: str) -> bytes | None:
         """The launch order of one try."""
-        rows = await self._rows(select(_a.pod).where(_a.name == name))
+        rows = await self._database.rows(select(_a.pod).where(_a.name == name))
         return bytes(rows[0].pod) if rows else None
 
     async def outputs(
@@ -299,7 +291,7 @@ class Workflows:
             query = query.where(_o.stage == stage)
         if index is not None:
             query = query.where(_o["index"] == index)
-        rows = await self._rows(query.order_by(_o.stage, _o["index"], _o.name))
+        rows = await self._database.rows(query.order_by(_o.stage, _o["index"], _o.name))
         return [OutputWrite._make(row) for row in rows]
 
     async def events(
@@ -316,49 +308,124 @@ class Workflows:
             query = query.where(_e.workflow_id == workflow_id)
         if run is not None:
             query = query.where(_e.workflow_id.in_(select(_w.id).where(_w.run == run, _w.run != "")))
-        rows = await self._rows(query.order_by(_e.id).limit(_bounded(limit)))
+        rows = await self._database.rows(query.order_by(_e.id).limit(_bounded(limit)))
         return [StoredEvent(row.id, row.workflow_id, row.at_ms, row.kind, decode(row.body)) for row in rows]
 
     async def last_event(self) -> int:
         """The id of the newest event; 0 if there is none."""
-        rows = await self._rows(select(func.coalesce(func.max(_e.id), 0)))
+        rows = await self._database.rows(select(func.coalesce(func.max(_e.id), 0)))
         return int(rows[0][0])
 
     async def commands(self, limit: int = MOST_PER_PAGE) -> Sequence[CommandRow]:
         """What users want and the leader has not done yet, oldest first."""
         query = select(_c.id, _c.workflow_id, _c.kind, _c.body, _c.at_ms).where(~_c.done)
-        rows = await self._rows(query.order_by(_c.id).limit(_bounded(limit)))
+        rows = await self._database.rows(query.order_by(_c.id).limit(_bounded(limit)))
         return [CommandRow(row.id, row.workflow_id, row.kind, decode(row.body), row.at_ms) for row in rows]
 
     async def live_load(self) -> tuple[int, int]:
         """Tasks of all workflows that live, and bytes of their documents."""
         total = select(func.sum(_w.tasks), func.sum(_w.spec_bytes)).where(text(f"workflows.{tables.LIVE}"))
-        load = [int(each or 0) for each in tuple((await self._rows(total))[0])]
+        load = [int(each or 0) for each in tuple((await self._database.rows(total))[0])]
         return load[0], load[1]
 
     async def count(self, tenant: str | None = None) -> dict[str, int]:
         """How many workflows are in which state."""
         query: Select[Any] = select(_w.state, func.count()).group_by(_w.state)
-        rows = await self._rows(query if tenant is None else query.where(_w.tenant == tenant))
+        rows = await self._database.rows(query if tenant is None else query.where(_w.tenant == tenant))
         return dict(tuple(row) for row in rows)
 
-    @unbroken
-    async def _rows(
-        self, query: Select[Any], values: Mapping[str, object] | None = None
-    ) -> Sequence[Row[Any]]:
-        """Run one query."""
-        async with self._database.reading() as connection:
-            rows: Sequence[Row[Any]] = (await connection.execute(query, values or {})).all()
-        return rows
 
-    def _has_label(self, key: str, value: str) -> ColumnElement[bool]:
-        """Whether a workflow carries a label."""
-        if self._database.kind == "sqlite":
-            label = type_coerce(_w.labels, JSON)[key].as_string()
-        else:
-            label = cast(_w.labels, JSONB)[key].as_string()
-        found: ColumnElement[bool] = label == value if value else label.is_not(None)
-        return found
+#: How many rows a list may have.
+PAGE: Final[ColumnElement[int]] = bindparam("limit", type_=Integer)
+#: Of a workflow that has ended with up to so many stages, its row comes with the sums over them: some 20 us.
+SUMMED_STAGES: Final = 50
+
+
+class Shape(NamedTuple):
+    """What a list asks for, without the values: lists of one shape have one statement."""
+
+    given: frozenset[str]  #: fields of `Which`
+    labels: tuple[tuple[str, str], ...]
+
+
+class Which(NamedTuple):
+    """Which workflows to list, newest first. None asks for nothing; see `Workflows.list`."""
+
+    states: tuple[str, ...] = ()
+    name: str | None = None
+    name_prefix: str | None = None
+    queue: str | None = None
+    tenant: str | None = None
+    run: str | None = None
+    ref: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    before: int | None = None
+
+    @property
+    def shape(self) -> Shape:
+        """Its shape."""
+        given = {name for name in self._fields if getattr(self, name) not in (None, ()) and name != "labels"}
+        return Shape(
+            frozenset(given - {name for name in ("name_prefix", "ref") if not getattr(self, name)}),
+            self.labels,
+        )
+
+    def values(self, limit: int) -> dict[str, object]:
+        """The values of its statement's parameters."""
+        values = {name: getattr(self, name) for name in self.shape.given} | {"limit": limit}
+        for name in ("name_prefix", "ref"):
+            if name in values:
+                values[f"{name}_begin"] = _beginning(str(values[name]))
+        values.pop("name_prefix", None)
+        return values
+
+
+def _beginning(text_: str) -> str:
+    """A pattern for texts that begin so."""
+    return text_.replace("/", "//").replace("%", "/%").replace("_", "/_") + "%"
+
+
+@lru_cache(maxsize=256)  # made once: making a statement costs more than running it
+def listing(kind: str, shape: Shape) -> Select[Any]:
+    """The statement of lists of one shape, of `WORKFLOW_COLUMNS` and the sums."""
+    given = {
+        "states": _w.state.in_(bindparam("states", expanding=True)),
+        "name": _w.name == bindparam("name"),
+        "name_prefix": _w.name.like(bindparam("name_prefix_begin"), escape="/"),
+        "queue": _w.queue == bindparam("queue"),
+        "tenant": _w.tenant == bindparam("tenant"),
+        "run": _w.run == bindparam("run"),
+        "ref": or_(_w.name == bindparam("ref"), _w.id.like(bindparam("ref_begin"), escape="/")),
+        "before": _w.seq < bindparam("before"),
+    }
+    conditions = [given[name] for name in sorted(shape.given)]
+    conditions += [_has_label(kind, key, value) for key, value in shape.labels]
+    query = select(*WORKFLOW_COLUMNS, *_sums(kind)).where(and_(True, *conditions))
+    return query.order_by(_w.seq.desc()).limit(PAGE)
+
+
+@lru_cache
+def _one(kind: str) -> Select[Any]:
+    return select(*WORKFLOW_COLUMNS, *_sums(kind)).where(_w.id == bindparam("id"))
+
+
+def _sums(kind: str) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
+    """The counts of a workflow's stages, and those totals that tell of exit codes, as lines; NULL where they are left out."""
+    lines = func.group_concat if kind == "sqlite" else func.string_agg
+    its = _w.id == _s.workflow_id, _w.stages <= SUMMED_STAGES, text(f"NOT workflows.{tables.LIVE}")
+    counts = select(lines(_s.counts, "\n", type_=Text)).where(*its).correlate(tables.workflows)
+    totals = select(lines(_s.totals, "\n", type_=Text)).where(*its, RETURNED).correlate(tables.workflows)
+    return counts.scalar_subquery().label("sum_counts"), totals.scalar_subquery().label("sum_totals")
+
+
+def _has_label(kind: str, key: str, value: str) -> ColumnElement[bool]:
+    """Whether a workflow carries a label."""
+    if kind == "sqlite":
+        label = type_coerce(_w.labels, JSON)[key].as_string()
+    else:
+        label = cast(_w.labels, JSONB)[key].as_string()
+    found: ColumnElement[bool] = label == value if value else label.is_not(None)
+    return found
 
 
 def _batches(rows: Sequence[WorkflowRow]) -> Iterator[list[str]]:
@@ -376,8 +443,20 @@ def _batches(rows: Sequence[WorkflowRow]) -> Iterator[list[str]]:
 
 
 def workflow_row(row: Sequence[Any]) -> WorkflowRow:
-    """Give a row of `WORKFLOW_COLUMNS` its names."""
-    return WorkflowRow._make((*row[:5], decode(row[5]), *row[6:]))
+    """Give a row of `WORKFLOW_COLUMNS` its names; the sums may follow."""
+    plain = row[: len(WORKFLOW_COLUMNS)]
+    sums = None if len(row) == len(plain) or row[-2] is None else _summed(row[-2], row[-1])
+    labels = {} if plain[5] == "{}" else decode(plain[5])
+    return WorkflowRow._make((*plain[:5], labels, *plain[6:], sums))
+
+
+def _summed(counts: str, totals: str | None) -> Sums:
+    """The sums, of lines."""
+    total: dict[str, int] = {}
+    for line in counts.split("\n"):
+        for state, number in decode(line).items():
+            total[state] = total.get(state, 0) + number
+    return Sums(total, [decode(line) for line in (totals or "").split("\n") if line])
 
 
 def stage_row(row: Sequence[Any]) -> StageRow:

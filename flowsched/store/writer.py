@@ -17,7 +17,7 @@ import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self, TypeVar, cast
@@ -32,7 +32,9 @@ from flowsched.store.bulk import Statements
 from flowsched.store.changes import Changes, Step
 from flowsched.store.database import Database, chance, is_corrupt, is_transient, pauses, unbroken
 from flowsched.store.requests import Command, Requests, Submission, Submitted, Submitting, compress
+from flowsched.store.rows import StoredEvent
 from flowsched.store.sqlite_connection import OneTrip
+from flowsched.store.workflows import decode
 
 #: How long an item may wait for a database that does not let it in.
 RETRY_S: Final = 30.0
@@ -86,6 +88,7 @@ class _Attempt:
 
     txn: int
     outcomes: list[Any] = field(default_factory=list)
+    events: list[StoredEvent] = field(default_factory=list)
     in_doubt: bool = False  #: a COMMIT was sent and not answered
 
 
@@ -141,6 +144,8 @@ class GroupWriter:
         self._task: asyncio.Task[None] | None = None
         #: Why no new work may be accepted, "" = it may: what is left of a full disk is for cancels and for ends of tasks.
         self.refusal: Callable[[], str] = str
+        #: Told of each commit: its events, and the numbers of commands that it carried out.
+        self.committed: Callable[[Sequence[StoredEvent], Collection[int]], None] = lambda _events, _done: None
         self.commits = 0  #: transactions committed
         self.retries = 0  #: tries that had to be repeated
 
@@ -271,7 +276,7 @@ class GroupWriter:
     async def _write(self, group: Sequence[_Item]) -> None:
         """Write a group; if an item spoils it, write its halves."""
         try:
-            outcomes = await self._insist(group)
+            attempt = await self._insist(group)
         except Exception as error:  # noqa: BLE001 - the top of this loop: the callers are told, and it goes on
             if len(group) == 1 or isinstance(error, StorageBusy):
                 self._fail(group, error)
@@ -282,8 +287,14 @@ class GroupWriter:
             await self._write(ordered[:half])
             await self._write(ordered[half:])
             return
-        for item, outcome in zip(group, outcomes, strict=True):
+        done: list[int] = []
+        for item, outcome in zip(group, attempt.outcomes, strict=True):
             item.settle(outcome)
+            if isinstance(item.work, Step) and not isinstance(outcome, BaseException):
+                done += item.work.delta.commands_done
+        self.committed(
+            attempt.events, done
+        )  # after the callers: memory is as the database before readers look at it
 
     def _fail(self, group: Sequence[_Item], error: Exception) -> None:
         """Tell the callers. If the database was busy, those with time left wait on."""
@@ -295,7 +306,7 @@ class GroupWriter:
                 item.settle(error)
         self._waiting.extendleft(reversed(patient))
 
-    async def _insist(self, group: Sequence[_Item]) -> list[Any]:
+    async def _insist(self, group: Sequence[_Item]) -> _Attempt:
         """One transaction, tried again while the database is in the way, and committed at most once.
 
         Raises:
@@ -309,9 +320,9 @@ class GroupWriter:
         for pause in pauses(self._jitter):
             try:
                 async with self._patience():
-                    outcomes = await self._try(attempt, group)
+                    await self._try(attempt, group)
                     self._database.answered()
-                    return outcomes
+                    return attempt
             except Exception as error:
                 if is_corrupt(error):
                     raise StorageCorrupt(f"{self._database.shown} is damaged: {error}") from error
@@ -333,26 +344,26 @@ class GroupWriter:
         """A limit for one try, where there is a network."""
         return asyncio.timeout(_TRY_S) if self._database.kind == "postgresql" else nullcontext()
 
-    async def _try(self, attempt: _Attempt, group: Sequence[_Item]) -> list[Any]:
+    async def _try(self, attempt: _Attempt, group: Sequence[_Item]) -> None:
         """One try of a transaction."""
         await self._database.opened()
         async with self._transaction() as transaction:
-            outcomes = await transaction.whole(
+            filled = await transaction.whole(
                 lambda statements: self._marked_and_filled(statements, attempt, group)
             )
-            if outcomes is None:
+            if filled is None:
                 await transaction.rollback()
-                return attempt.outcomes
+                return
+            outcomes, events = filled
             await self._failpoint("writer.before_commit")
-            attempt.outcomes, attempt.in_doubt = outcomes, True
+            attempt.outcomes, attempt.events, attempt.in_doubt = outcomes, events, True
             await transaction.commit()
             await self._failpoint("writer.after_commit")
         self.commits += 1
-        return outcomes
 
     async def _marked_and_filled(
         self, statements: Statements, attempt: _Attempt, group: Sequence[_Item]
-    ) -> list[Any] | None:
+    ) -> tuple[list[Any], list[StoredEvent]] | None:
         """All statements of a transaction; None if an earlier try was committed. SQLite does them in its thread."""
         if not await self._raise_mark(statements, attempt, max(map(_moment, group))):
             return None
@@ -408,8 +419,10 @@ class GroupWriter:
         except (FlowschedError, SQLAlchemyError, OSError):
             return
 
-    async def _fill(self, connection: Statements, group: Sequence[_Item]) -> list[Any]:
-        """Write a group into the open transaction: submissions, commands, then deltas. Their outcomes."""
+    async def _fill(
+        self, connection: Statements, group: Sequence[_Item]
+    ) -> tuple[list[Any], list[StoredEvent]]:
+        """Write a group into the open transaction: submissions, commands, then deltas. Their outcomes, and all events."""
         new = [(item, item.work) for item in group if isinstance(item.work, Submitting)]
         commands = [(item, item.work) for item in group if isinstance(item.work, Command)]
         steps = [(item, item.work) for item in group if isinstance(item.work, Step)]
@@ -426,10 +439,11 @@ class GroupWriter:
         for _, delta in good:
             offsets.append(len(events))
             events.extend(delta.events)
-        first = await self._changes.write_events(connection, events)
+        rows = await self._changes.write_events(connection, events)
         for (item, delta), offset in zip(good, offsets, strict=True):
-            outcomes[item] = first + offset if delta.events else 0
-        return [outcomes[item] for item in group]
+            outcomes[item] = rows[offset][0] if delta.events else 0
+        stored = [StoredEvent(*row[:4], decode(row[4])) for row in rows]
+        return [outcomes[item] for item in group], stored
 
 
 def _moment(item: _Item) -> int:

@@ -70,7 +70,7 @@ async def serving(
         history, documents = History(reads, ALONE_POLL_S), Documents(reads)
         async with GroupWriter(opened) as writer:
             leader = Leader(
-                opened, writer, cluster, history, documents, profile=PROFILES["flowsched"], holder=new_id(),
+                opened, writer, cluster, documents, profile=PROFILES["flowsched"], holder=new_id(),
                 secret=b"s" * 32, clock=now_ms, monotonic=time.monotonic, failpoint=failpoint,
                 settings=TermSettings(piece_bytes=piece_bytes),
             )  # fmt: skip

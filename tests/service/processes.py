@@ -64,7 +64,7 @@ async def process(
         history, documents = History(reads), Documents(reads)
         cluster = LocalCluster(folder, nodes, processes=world, clock=clock)
         leader = Leader(
-            database, writer, cluster, history, documents,
+            database, writer, cluster, documents,
             profile=PROFILES["flowsched"], holder=holder, secret=b"s" * 32,
             clock=clock, monotonic=monotonic, failpoint=failpoint,
         )  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
+from sqlalchemy import Engine, insert
 from sqlalchemy import event as sqlalchemy_event
-from sqlalchemy import insert
 from store_samples import end, event, finished, intent, rows, submission, task
 
 from flowsched.engine.delta import Delta, OutputWrite, ReplicaWrite, WorkflowWrite
@@ -56,13 +56,22 @@ async def test_tasks_of_many_workflows_are_counted_with_one_query(
         await writer.submit(submission(f"w{n}"))
     await writer.commit(finished("w7"), epoch)
     asked: list[str] = []
-    engine = database.engine.sync_engine
-    sqlalchemy_event.listen(engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
-    page = await reads.list(limit=1000)
-    counts = await reads.counts(page.items)
+
+    def note(*given: object) -> None:
+        asked.append(str(given[2]))
+
+    sqlalchemy_event.listen(Engine, "before_cursor_execute", note)
+    try:
+        page = await reads.list(limit=1000)
+        counts = await reads.counts(page.items)
+    finally:
+        sqlalchemy_event.remove(Engine, "before_cursor_execute", note)
     assert len([text for text in asked if text.startswith("SELECT")]) == 2
     assert sorted(counts) == sorted(f"w{n}" for n in range(40))
     assert counts["w7"] == {"SUCCEEDED": 5}
+    assert {row.id: row.sums and row.sums.counts for row in page.items if row.sums} == {
+        "w7": {"SUCCEEDED": 5}
+    }
 
 
 async def test_when_the_last_steps_ended_is_read_from_the_reports(

@@ -115,7 +115,12 @@ async def submit_workflow(call: Call[Query]) -> web.Response:
 
 async def list_workflows(call: Call[WorkflowsQuery]) -> web.Response:
     """One page, newest first."""
-    return answer(await call.facade.list_workflows(**msgspec.structs.asdict(call.query)))
+
+    async def listed() -> bytes:
+        return encode(await call.facade.list_workflows(**msgspec.structs.asdict(call.query)))
+
+    body = await call.serving.lists.ask(call.query, listed)
+    return web.Response(body=body, content_type="application/json")
 
 
 async def get_workflow(call: Call[Query]) -> web.Response:

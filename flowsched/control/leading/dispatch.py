@@ -170,7 +170,6 @@ class Dispatcher:
         *,
         clock: Callable[[], int],
         failpoint: Callable[[str], Awaitable[None]],
-        committed: Callable[[], None],
         shrink: Callable[[], object] = lambda: None,
         idle: IdleBook | None = None,
         observed: Callable[[Step, float], None] = lambda _step, _seconds: None,
@@ -189,7 +188,6 @@ class Dispatcher:
         self._executor = executor
         self._clock = clock
         self._failpoint = failpoint
-        self._committed = committed
         self._shrink = shrink  #: called when a large workflow has left memory
         self._observed = observed  #: told of each durable step, and how many seconds its decision took
         self._decided_s = 0.0
@@ -266,7 +264,6 @@ class Dispatcher:
         self.steps += 1
         self._observed(result, self._decided_s)
         if result.delta:
-            self._committed()
             self.ended.extend(e.name for e in result.delta.ends)
             self.ended_well.extend(e.name for e in result.delta.ends if e.exit_code == 0 and not e.reason)
         for pair in result.lookups:

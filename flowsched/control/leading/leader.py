@@ -10,7 +10,6 @@ from typing import Final, TypeVar
 
 import structlog
 
-from flowsched.control.history import History
 from flowsched.control.intake import Documents, Intake
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.leading.draining import remembered
@@ -170,7 +169,6 @@ class Leader:
         database: Database,
         writer: GroupWriter,
         executor: Executor,
-        history: History,
         documents: Documents,
         *,
         profile: Profile,
@@ -187,7 +185,6 @@ class Leader:
         self.traces = traces  #: spans of what its steps end; None = none are made
         self._writer = writer
         self._executor = executor
-        self._history = history
         self._documents = documents
         self.profile = profile  #: of this term and those that follow
         self.settings = settings or TermSettings()
@@ -314,7 +311,6 @@ class Leader:
             self._executor,
             clock=self._clock,
             failpoint=self._failpoint,
-            committed=self._history.committed,
             shrink=self.settings.shrink,
             idle=self.idle,
             observed=self._observe,

@@ -1,0 +1,109 @@
+"""The event stream: what this process committed lately from memory, the rest from SQL; only its own workflow wakes a reader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flowsched.control.history import History
+from flowsched.store.rows import StoredEvent
+
+
+class Rows:
+    """The database, as far as the history asks it; `asked` counts."""
+
+    def __init__(self) -> None:
+        self.stored: list[StoredEvent] = []
+        self.ended: set[str] = set()
+        self.asked = 0
+
+    async def events(
+        self, after: int = 0, *, workflow_id: str | None = None, run: str | None = None, limit: int = 500
+    ) -> Sequence[StoredEvent]:
+        self.asked += 1
+        found = [each for each in self.stored if each.id > after and workflow_id in (None, each.workflow)]
+        return found[:limit]
+
+    async def last_event(self) -> int:
+        self.asked += 1
+        return self.stored[-1].id if self.stored else 0
+
+    async def get(self, workflow: str) -> Any:
+        self.asked += 1
+        return SimpleNamespace(state="SUCCEEDED" if workflow in self.ended else "RUNNING")
+
+
+@pytest.fixture
+def rows() -> Rows:
+    return Rows()
+
+
+@pytest.fixture
+def history(rows: Rows) -> History:
+    return History(rows, poll_s=0.05)  # type: ignore[arg-type]
+
+
+def happen(rows: Rows, history: History | None, *events: tuple[str, str]) -> None:
+    """Events (workflow, kind) are committed, by this process if it has a history."""
+    number = len(rows.stored)
+    made = [StoredEvent(number + 1 + at, name, 0, kind, {}) for at, (name, kind) in enumerate(events)]
+    rows.stored += made
+    if history is not None:
+        history.committed(made, ())
+
+
+async def read(history: History, workflow: str | None, found: list[int]) -> None:
+    async for batch in history.follow(workflow, 0):
+        found += [event.id for event in batch]
+
+
+async def test_a_follower_reads_from_memory_and_is_not_woken_by_others(rows: Rows, history: History) -> None:
+    """A thousand commits of other workflows cost it no query, and its own are read without one."""
+    slow = History(rows, poll_s=60)  # type: ignore[arg-type]
+    found: list[int] = []
+    happen(rows, slow, ("a", "workflow.submitted"))
+    reader = asyncio.create_task(read(slow, "a", found))
+    await asyncio.sleep(0.01)
+    asked = rows.asked
+    for _ in range(1000):
+        happen(rows, slow, ("b", "task.running"))
+        await asyncio.sleep(0)
+    happen(rows, slow, ("a", "task.running"))
+    await asyncio.sleep(0.01)
+    assert (found, rows.asked) == ([1, 1002], asked)
+    rows.ended.add("a")
+    happen(rows, slow, ("a", "workflow.succeeded"))
+    await asyncio.wait_for(reader, 5)
+    assert found == [1, 1002, 1003]
+
+
+async def test_what_other_processes_commit_is_found(rows: Rows, history: History) -> None:
+    """Before and between events of this process, without a repeat and without a gap."""
+    found: list[int] = []
+    happen(rows, history, ("a", "workflow.submitted"))
+    reader = asyncio.create_task(read(history, None, found))
+    await asyncio.sleep(0.01)
+    happen(rows, None, ("b", "workflow.submitted"))
+    async with asyncio.timeout(5):
+        while found != [1, 2]:
+            await asyncio.sleep(0.01)
+        happen(rows, None, ("b", "task.running"))
+        happen(rows, history, ("a", "task.running"))
+        while found != [1, 2, 3, 4]:
+            await asyncio.sleep(0.01)
+    reader.cancel()
+
+
+async def test_a_caller_hears_when_its_command_is_carried_out(history: History) -> None:
+    """Before it asks, while it waits, or not in time."""
+    history.committed([], [7])
+    assert await history.carried_out(7, 0.01)
+    assert not await history.carried_out(8, 0.01)
+    waiting = asyncio.create_task(history.carried_out(9, 5))
+    await asyncio.sleep(0.01)
+    history.committed([], [9])
+    assert await asyncio.wait_for(waiting, 1)
