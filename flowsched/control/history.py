@@ -23,7 +23,10 @@ from flowsched.workflow.views import EventView
 POLL_S: Final = 1.0
 #: The same where one process alone has the database, so that every commit wakes readers: only a net below.
 ALONE_POLL_S: Final = 15.0
-_BATCH: Final = 500
+#: A batch takes some 2 ms of the event loop.
+_BATCH: Final = 200
+#: So many batches of old events are read at a time: 200 readers at once would hold up every other request.
+_REPLAYS: Final = 2
 #: Events in memory: some 2 MB.
 _KEPT: Final = 4_096
 #: Commands remembered as carried out: a caller asks within milliseconds.
@@ -65,6 +68,7 @@ class History:
         self._followers: dict[str | None, set[asyncio.Event]] = {}  #: by workflow; None: they follow all
         self._done: OrderedDict[int, None] = OrderedDict()
         self._callers: dict[int, asyncio.Event] = {}  #: by the number of their command
+        self._replays = asyncio.Semaphore(_REPLAYS)
         self._newest = 0  #: the last event of all processes, as of `_looked_s`
         self._looked_s = 0.0
 
@@ -120,14 +124,17 @@ class History:
                 here = None if elsewhere or over is not None else self._recent.after(after)
                 if here is None:
                     seen = self._recent.last
-                    rows: Sequence[StoredEvent] = await self._reads.events(after, limit=_BATCH, **whose)
+                    async with self._replays:
+                        rows: Sequence[StoredEvent] = await self._reads.events(after, limit=_BATCH, **whose)
+                        views = [event_view(row) for row in rows]
                     full = len(rows) == _BATCH
                     after = rows[-1].id if full else max(after, seen, rows[-1].id if rows else 0)
                 else:
                     rows, full = [each for each in here if workflow in (None, each.workflow)], False
                     after = self._recent.last
-                for start in range(0, len(rows), _BATCH):
-                    yield [event_view(row) for row in rows[start : start + _BATCH]]
+                    views = [event_view(row) for row in rows]
+                for start in range(0, len(views), _BATCH):
+                    yield views[start : start + _BATCH]
                 if full:
                     continue
                 if not follow:
