@@ -15,13 +15,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from rich.live import Live
 
 from flowsched import tokens
-from flowsched.app import Settings, attempt_folder, kept_attempt
 from flowsched.cli.context import DONE, FAILED, INTERRUPTED, complain, say
 from flowsched.cli.naming import find
 from flowsched.cli.printing import output, render, terminal_text
@@ -30,6 +29,9 @@ from flowsched.client import Client
 from flowsched.client.calls import STREAMS
 from flowsched.errors import Conflict, NotFound, Unavailable
 from flowsched.workflow.views import EventView, StageView, TaskView, WaitingView, WorkflowView
+
+if TYPE_CHECKING:
+    from flowsched.app import Settings
 
 #: How often progress is asked for.
 LOOK_S: Final = 0.4
@@ -327,6 +329,8 @@ async def _file(
     tries = [each for each in task.attempts if attempt in (None, each.attempt)]
     if root is None or not tries:
         return None
+    from flowsched.app import attempt_folder
+
     path = attempt_folder(root, tries[-1].node, tries[-1].pod) / stream
     return path if path.exists() else None
 
@@ -348,6 +352,8 @@ async def _kept_log(
     where: bool,
 ) -> int:
     """The log of an attempt of a service that does not run now."""
+    from flowsched.app import kept_attempt
+
     found = await kept_attempt(settings, *task)
     path, name = found.folder / stream, f"{found.stage}[{found.index}]"
     if where:

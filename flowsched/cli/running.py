@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from flowsched import tokens
-from flowsched.app import attempt_folder
 from flowsched.cli import fetching, following, naming, used_images
 from flowsched.cli.context import DONE, INTERRUPTED, Options, say
 from flowsched.cli.printing import output, render
@@ -461,6 +460,8 @@ def _failure(task: TaskView, root: Path | None, whole: str = "") -> list[str]:
             f"  the image {name} was ignored: its programs are looked for on this machine" for name in ignored
         ]
     if root is not None and last is not None:
+        from flowsched.app import attempt_folder
+
         folder = attempt_folder(root, last.node, last.pod)
         logs = [folder / name for name in ("stderr", "stdout")]
         written = [path for path in logs if path.exists() and path.stat().st_size]

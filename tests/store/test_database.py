@@ -7,10 +7,13 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import new_schema
 import pytest
 from sqlalchemy import inspect, text
 from store_samples import rows, submission
@@ -79,6 +82,35 @@ async def test_the_revisions_make_the_tables(database: Database) -> None:
         assert await connection.run_sync(schema.differences) == []
     assert schema.REVISION in schema.known_revisions()
     assert await database.current() == schema.REVISION
+
+
+async def test_a_new_file_is_what_all_migrations_make(tmp_path: Path) -> None:
+    """A new SQLite file is made by migrations/sqlite.sql: tables, indexes and first rows are those that the migrations leave."""
+    assert (ROOT / "migrations" / "sqlite.sql").read_text() == new_schema.statements(), (
+        "migrations/sqlite.sql is older than the migrations: run `python -m tests.store.new_schema`"
+    )
+    new_schema.migrated(tmp_path / "migrated.db")
+    async with await Database.open(url_for(tmp_path / "made.db")):
+        pass
+    made, migrated = (contents(tmp_path / name) for name in ("made.db", "migrated.db"))
+    assert made == migrated
+    assert "workflows" in made
+    assert made["alembic_version"][1] == [(schema.REVISION,)]
+
+
+def contents(file: Path) -> dict[str, tuple[str, list[Any]]]:
+    """Of everything in a file: its statement, and its rows."""
+    connection = sqlite3.connect(file)
+    made = connection.execute("SELECT name, type, sql FROM sqlite_master").fetchall()
+    found = {
+        name: (
+            " ".join((sql or "").split()),
+            connection.execute(f'SELECT * FROM "{name}"').fetchall() if kind == "table" else [],
+        )
+        for name, kind, sql in made
+    }
+    connection.close()
+    return found
 
 
 async def test_fault_12_down_and_up_again(database: Database) -> None:
