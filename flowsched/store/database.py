@@ -17,12 +17,8 @@ import os
 import socket
 import sqlite3
 import time
-<<<<<<< HEAD
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-=======
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
->>>>>>> 5222a1c (A new SQLite file is made from migrations/sqlite.sql; the CLI's collector spares what is loaded)
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
