@@ -62,6 +62,7 @@ def build() -> None:
     print("building the web page …", flush=True)
     _run([*node, str(UI / "build.mjs")], "the web page was not built, see above")
     (MODULES / ".built").write_text(wanted)
+    print("built: `flowsched serve` shows it at http://127.0.0.1:8470", flush=True)
 
 
 def check() -> None:

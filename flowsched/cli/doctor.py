@@ -121,6 +121,8 @@ def installed_executors(_: Place) -> list[Check]:
             made.append(Check("executor", "warn", found, "mend that package, or uninstall it"))
         else:
             named.append(name if name in BUILT_IN else f"{name} ({offer.origin})")
+    if importlib.util.find_spec("kubernetes_asyncio") is None:
+        named.remove("kubernetes")
     return [Check("executors", "ok", ", ".join(named)), *made]
 
 

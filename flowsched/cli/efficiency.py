@@ -10,7 +10,15 @@ from flowsched.cli.printing.columns import Column, Columns
 from flowsched.cli.printing.form import Form
 from flowsched.client.calls import Client
 from flowsched.errors import NotFound
-from flowsched.workflow.efficiency import EfficiencyView, efficiencies, running_ms, size, whole
+from flowsched.workflow.efficiency import (
+    LEAST_RUN_MS,
+    LEAST_SAVED_BYTES,
+    EfficiencyView,
+    efficiencies,
+    running_ms,
+    size,
+    whole,
+)
 from flowsched.workflow.views import AttemptUseView, WorkflowView
 
 _UNKNOWN = "-"
@@ -54,17 +62,21 @@ def efficiency_text(
         parts += [render.text("Ask for instead:", "bold")]
         parts += [render.text(f"  {stage}: {line}") for stage, line in advice]
     else:
-        parts.append(render.text("Nothing to change: what was measured is near what was asked for."))
+        least = f"less than a quarter, or of memory less than {size(LEAST_SAVED_BYTES)}"
+        parts.append(render.text("Nothing to change: what was measured is near what was asked for, or too"))
+        parts.append(render.text(f"little would be saved ({least})."))
+        if all(each.cores_used is None for each in stages):
+            parts.append(render.text(f"Of CPU nothing is said: no attempt ran for {LEAST_RUN_MS // 1000} s."))
     return Group(*parts)
 
 
 def _whole(view: WorkflowView, stages: list[EfficiencyView]) -> list[Text]:
-    told = whole(stages)
+    told, tries = whole(stages), sum(each.attempts for each in stages)
     used, core_seconds = told["cpu_seconds"], told["core_seconds"] or 0.0
     lines = [
         f"CPU utilized:    {_UNKNOWN if used is None else render.seconds(used)}",
         f"CPU efficiency:  {_percent(told['cpu_efficiency'])} of {render.seconds(core_seconds)} core-walltime",
-        f"Running time:    {render.seconds(told['running_seconds'] or 0.0)} over {sum(each.attempts for each in stages)} attempts",
+        f"Running time:    {render.seconds(told['running_seconds'] or 0.0)} over {tries} attempt{'s' * (tries != 1)}",
     ]
     if view.started_at is not None and view.ended_at is not None:
         lines.append(f"Wall-clock time: {render.seconds((view.ended_at - view.started_at).total_seconds())}")

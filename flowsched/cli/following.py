@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 LOOK_S: Final = 0.4
 #: How long `run` waits until a workflow that it has cancelled is gone.
 GIVE_UP_S: Final = 60.0
+#: So many changes are named after which such a workflow would start.
+_SUGGESTED: Final = 3
 
 
 class Interrupted(Exception):
@@ -152,9 +154,10 @@ async def watch(client: Client, ident: str, *, endless: bool = True) -> int:
 async def give_up(client: Client, ident: str, never: NeverStarts) -> int:
     """Cancel a workflow that no node can run, and say what would let it run."""
     told = [
-        each.suggestions[0].message
+        suggestion.message
         for each in await client.explain(ident, never.waiting.stage)
-        if each.suggestions and each.code == never.waiting.code
+        for suggestion in each.suggestions[:_SUGGESTED]
+        if each.code == never.waiting.code
     ]
     with contextlib.suppress(Conflict):
         await client.cancel(ident, f"{never.waiting.stage} can run on no node")
@@ -163,7 +166,9 @@ async def give_up(client: Client, ident: str, never: NeverStarts) -> int:
     complain(
         f"stage {never.waiting.stage} can run on no node, so {ident} was cancelled: {never.waiting.message}"
     )
-    say(f"  next: {told[0] if told else 'ask for less'}; or --wait-for-nodes, if such a node will come")
+    say(
+        f"  next: {'; or '.join(dict.fromkeys(told)) or 'ask for less'}; or --wait-for-nodes, if such a node will come"
+    )
     return FAILED
 
 

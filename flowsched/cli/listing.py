@@ -57,7 +57,10 @@ async def workflow(
     output.show(Group(*parts))
     if view.state == "FAILED":
         log = await failed_log(client, ident)
-        more = [f"`flowsched explain {ident}`", f"`flowsched retry {ident}`"]
+        again = f"`flowsched retry {ident}` (after an edit: with `--changed FILE`)"
+        if view.source:
+            again = f"run it again with {view.source}, which decides what is tried again"
+        more = [f"`flowsched explain {ident}`", again]
         output.hint("\nnext: " + "\n      ".join(filter(None, [log, *more])))
 
 
@@ -130,6 +133,10 @@ async def command(client: Client, ident: str, kind: str, reason: str | None, for
     """`flowsched cancel | pause | resume | retry`."""
     view = await getattr(client, kind)(ident, reason)
     output.one(view, form, lambda: render.workflow_head(view))
+    if kind == "retry" and form is Form.TABLE:
+        output.hint(
+            f"with the document as it was submitted; after an edit: `flowsched retry {ident} --changed FILE`"
+        )
 
 
 # ---- explain --cluster: why cores, memory and GPUs were idle ----

@@ -175,7 +175,7 @@ async def submit(
         say(f"submitted {run.id}")
         code = await following.watch(client, run.id)
         if code != INTERRUPTED:
-            await result(client, run.id, form, own=None, replay=given.replay)
+            await result(client, run.id, form, own=None, replay=given.replay, path=path)
         return code
 
 
@@ -227,7 +227,9 @@ async def run(
             except following.NeverStarts as never:
                 return await following.give_up(client, accepted.id, never)
             if code != INTERRUPTED:
-                await result(client, accepted.id, form, own=None, results=results, replay=found.replay)
+                await result(
+                    client, accepted.id, form, own=None, results=results, replay=found.replay, path=path
+                )
             return code
     async with _embedded(settings) as client, handed_in(client, named, settings.root) as found:
         accepted = await found.submit(client, resume=await _resumed(client, found.raw, resume, own=True))
@@ -236,7 +238,11 @@ async def run(
         except following.NeverStarts as never:
             return await following.give_up(client, accepted.id, never)
         if code != INTERRUPTED:
-            await result(client, accepted.id, form, own=settings.root, results=results, replay=found.replay)
+            await result(
+                client, accepted.id, form, own=settings.root, results=results, replay=found.replay, path=path
+            )
+        else:
+            say(f"go on: `flowsched run {path} --resume` takes what had succeeded")
         return code
 
 
@@ -324,6 +330,7 @@ async def result(
     own: Path | None,
     results: Results | None = None,
     replay: Replay | None = None,
+    path: str = "FILE",
 ) -> None:
     """What a workflow made, or why it failed, and what to type next.
 
@@ -334,6 +341,7 @@ async def result(
         own: The folder of the service in this process, if it ran there: later commands need a service on it.
         results: What to save.
         replay: The trace it was made of.
+        path: Its document, as the user named it.
     """
     view, stages = await client.get(ident), await client.stages(ident)
     made = await produced(client, ident, stages)
@@ -367,7 +375,9 @@ async def result(
     elif results is not None:
         print()
         await fetching.save_results(client, ident, results.out, results.fetch)
-    _next_steps(view, made, stages, own, saved=results is not None, log=log)
+    _next_steps(view, made, stages, own, saved=results is not None, log=log, path=path)
+    if results is not None and view.state != "SUCCEEDED":
+        say(f"{results.out} was not written: the run has not succeeded")
 
 
 async def _report(client: Client, view: WorkflowView, replay: Replay) -> Report:
@@ -430,7 +440,7 @@ async def _failures(client: Client, view: WorkflowView, root: Path | None) -> st
         stream, lines = await following.log_tail(client, view.id, task.stage, task.index, LINES_SHOWN)
         for line in lines:
             say(f"  | {line}")
-        if number == 1:
+        if number == 1 and lines:
             first = following.log_arguments(task, stream)
     if number == 0:
         for reason in await client.explain(view.id):
@@ -479,12 +489,16 @@ def _next_steps(
     *,
     saved: bool,
     log: str,
+    path: str,
 ) -> None:
     root = "" if own is None or own == tokens.data_folder() else f" --root {own}"
     first = "" if own is None else f"`flowsched serve{root}`, then "
     if view.state == "FAILED":
         shown = f"`flowsched logs {view.id} {log}{root}`; " if log else ""
-        say(f"\nnext: {shown}{first}`flowsched retry {view.id}`")
+        again = f"`flowsched run {path} --resume{root}` runs what has not succeeded"
+        if own is None:
+            again = f"`flowsched retry {view.id}`; after an edit `flowsched retry {view.id} --changed {path}`"
+        say(f"\nnext: {shown}{again}")
     elif view.state == "SUCCEEDED" and made and not saved:
         say(f"\nnext: {first}`flowsched get {view.id} {made[-1].stage}` saves its outputs here")
     elif view.state == "SUCCEEDED" and saved and len(stages) > 1:

@@ -48,6 +48,7 @@ CLOSED: Final = "this client is closed: make another one, or make the call insid
 _NOT_SENT: Final = (aiohttp.ClientConnectorError,)
 _LOST: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
 
+NO_FLOWSCHED: Final = "what answers at this address is no flowsched"
 _ERRORS: Final[Mapping[int, type[FlowschedError]]] = {
     400: InvalidRequest,
     401: Unauthorized,
@@ -240,7 +241,9 @@ def problem_error(status: int, content: bytes) -> FlowschedError:
     try:
         view = msgspec.json.decode(content, type=ProblemView)
     except (msgspec.DecodeError, ValueError):
-        text = content[:200].decode("utf-8", "replace")
+        text = content[:80].decode("utf-8", "replace")
+        if status in (404, 405, 501):  # others are a proxy's words on the service behind it
+            return InvalidRequest(f"{NO_FLOWSCHED} (status {status}, {text!r})")
         view = ProblemView(title=f"status {status}", status=status, detail=text)
     faults = [
         Fault(fault.get("path", ""), fault.get("found", ""), fault.get("expected", ""))
@@ -262,4 +265,4 @@ def decoded(content: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, ValueError) as error:
         shown = content[:80].decode("utf-8", "replace")
-        raise FlowschedError(f"the answer is not one of flowsched's ({error}): {shown!r}") from None
+        raise FlowschedError(f"{NO_FLOWSCHED} ({error}: {shown!r})") from None

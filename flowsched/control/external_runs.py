@@ -524,6 +524,7 @@ def _run_view(row: RunRow, tallies: Sequence[Tally], nodes: int, returned: dict[
         priority=0,
         labels=dict(row.labels),
         state=state,
+        reason=_ended_so(state, tallies),
         created_at=datetime.fromtimestamp(row.created_ms / 1000, UTC),
         started_at=answers.moment(min(starts, default=None)),
         ended_at=answers.moment(max(ends, default=None)) if RunState(state).terminal else None,
@@ -533,6 +534,12 @@ def _run_view(row: RunRow, tallies: Sequence[Tally], nodes: int, returned: dict[
         returned=returned,
         source=row.source,
     )
+
+
+def _ended_so(state: str, tallies: Sequence[Tally]) -> str:
+    """Why a run ended so, as far as its calls tell: `show` names them, with their own reasons."""
+    failed = sum(tally.tasks for tally in tallies if tally.state == state)
+    return f"{failed} task{'s' * (failed != 1)} failed" if state == "FAILED" else ""
 
 
 def _task_state(state: str) -> str:

@@ -225,7 +225,10 @@ def _input_difference(name: str, now: Any, before: Any) -> str:
     if made:
         return f"input {name} (made anew by {made[0].split('/')[1]})"
     if [uri for uri, _ in new] == [uri for uri, _ in old]:
-        return f"content of input {name}"
+        by_content = all(
+            "/" not in uri for uri, _ in new
+        )  # else a file that was only touched counts as changed
+        return f"{'content' if by_content else 'version (size and time, or ETag)'} of input {name}"
     return f"input {name}"
 
 

@@ -231,7 +231,7 @@ class Backend(TaskContainer):
             Terminated: A user cancelled it in flowsched; that is not tried again.
             WDL.Error.RuntimeError: It could not be run at all.
         """
-        said = f"{end.reason}: {end.message}" if end.message else end.reason or end.state
+        said = ": ".join(filter(None, (end.reason, end.message))) or end.state
         if end.state == "SUCCEEDED":
             return end.exit_code or 0
         self.failure_info = {"flowsched_workflow": end.workflow, "flowsched_reason": said}

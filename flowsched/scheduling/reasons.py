@@ -58,7 +58,7 @@ def why_not(offer: PlacementRequest, room: Capacity, snapshot: Snapshot, profile
             return _no_zone(company, rows, snapshot)
         return _kept_apart(zoned, rows, room, snapshot, profile)
     code = ReasonCode.INSUFFICIENT
-    fits = [min(_fits(rows, offer, at), table.minimum) for at, table in enumerate(offer.tables)]
+    fits = _fit_together(rows, offer)
     wanted = sum(table.minimum for table in offer.tables)
     if offer.group.gang and sum(fits) > 0 and wanted > 1:
         code = ReasonCode.GANG_INCOMPLETE
@@ -150,12 +150,10 @@ def _never(offer: PlacementRequest, room: Capacity, snapshot: Snapshot, profile:
             return Reason(key, ReasonCode.NO_MATCHING_NODE, message, {"nodes": nodes})
         if not _fits(whole, offer, at):
             text, numbers = _shortage(offer, whole, room, snapshot, [0] * len(offer.tables), at)
-            return Reason(
-                key, ReasonCode.LARGER_THAN_NODE, f"one pod is larger than any node; {text}", numbers
-            )
+            return Reason(key, ReasonCode.LARGER_THAN_NODE, f"larger than any node; {text}", numbers)
     if offer.place(whole, room, snapshot, profile) is not None:
         return None
-    fits = [min(_fits(whole, offer, at), table.minimum) for at, table in enumerate(offer.tables)]
+    fits = _fit_together(whole, offer)
     wanted = sum(table.minimum for table in offer.tables)
     if offer.rack == "required" and offer.without_rack().place(whole, room, snapshot, profile) is not None:
         message = f"no single rack is large enough for its {wanted} members, even when empty"
@@ -165,6 +163,28 @@ def _never(offer: PlacementRequest, room: Capacity, snapshot: Snapshot, profile:
     return Reason(
         key, ReasonCode.LARGER_THAN_CLUSTER, message, {"fit": sum(fits), "wanted": wanted, **numbers}
     )
+
+
+def _fit_together(rows: Sequence[Ints], offer: PlacementRequest) -> list[int]:
+    """How many pods of each role find room beside those of the others, up to its minimum; the role that fits most often first.
+
+    Args:
+        rows: For each axis, (N,) what is free. Not modified.
+        offer: The gang.
+    """
+    alone = [_fits(rows, offer, at) for at in range(len(offer.tables))]
+    if sum(table.minimum > 0 for table in offer.tables) <= 1:
+        return [min(fits, table.minimum) for fits, table in zip(alone, offer.tables, strict=True)]
+    left, fits = [row.copy() for row in rows], [0] * len(offer.tables)
+    for at in sorted(range(len(alone)), key=lambda at: -alone[at]):
+        table = offer.tables[at]
+        copies = copies_of(left, table, 1 if offer.one_per_node else max(table.minimum, 1))
+        taken = np.diff(np.minimum(np.cumsum(copies), table.minimum), prepend=0).astype(np.int64)
+        fits[at] = int(taken.sum())
+        for row, need in zip(left, table.needs, strict=True):
+            if row.ndim == 1:
+                row -= taken * need
+    return fits
 
 
 def _fits(rows: Sequence[Ints], offer: PlacementRequest, at: int) -> int:

@@ -18,7 +18,7 @@ LEAST_RUN_MS: Final = 1_000
 _MARGIN: Final = 1.2
 #: Less is advised only if it is at most this part of what was asked for.
 _WORTH_LESS: Final = 0.75
-_LEAST_SAVED_BYTES: Final = 128 * _MIB
+LEAST_SAVED_BYTES: Final = 128 * _MIB
 #: More memory is advised if an attempt used more than this part of what it asked for.
 _NEARLY_ALL: Final = 0.9
 #: More cores are advised if an attempt used more than this many times what it asked for.
@@ -117,7 +117,7 @@ def _memory_advice(view: EfficiencyView, attempts: Sequence[AttemptUseView]) -> 
         return [
             f"memory: asked for {size(asked)}, used up to {size(used)}, {used / asked:.0%} of it: ask for {quantity(wanted)}"
         ]
-    if wanted <= _WORTH_LESS * asked and asked - wanted >= _LEAST_SAVED_BYTES:
+    if wanted <= _WORTH_LESS * asked and asked - wanted >= LEAST_SAVED_BYTES:
         return [f"memory: asked for {size(asked)}, used at most {size(used)}: ask for {quantity(wanted)}"]
     return []
 

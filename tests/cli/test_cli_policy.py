@@ -150,7 +150,7 @@ def test_a_snapshot_says_what_would_let_a_group_start(tmp_path: Path) -> None:
     lines = result.stdout.splitlines()
     assert (result.exit_code, lines[0]) == (0, "etl/sort  Insufficient")
     assert "  binds: task: cpu" in lines
-    assert "  to start it: ask for 2 CPU instead of 3 CPU a pod (task)" in lines
+    assert "  to start it: ask for 2 CPU instead of 3 CPU for each task" in lines
     told = json.loads(local("replay", str(file), "--suggest", "etl/sort", "-o", "json").stdout)
     assert (told["suggestions"][0]["kind"], told["suggestions"][0]["to"]) == ("request", 2000)
     refused = local("replay", str(file), "--suggest", "train/fit")

@@ -128,8 +128,10 @@ async def test_something_else_at_the_address_is_said() -> None:
 
     application.router.add_get("/{any:.*}", page)
     async with TestServer(application) as server, Client(str(server.make_url("/"))) as client:
-        with pytest.raises(errors.FlowschedError, match="not one of flowsched's"):
+        with pytest.raises(errors.FlowschedError, match="what answers at this address is no flowsched"):
             await client.nodes()
+        with pytest.raises(errors.InvalidRequest, match=r"is no flowsched \(status 405"):
+            await client.cancel("w")
 
 
 async def test_lists_go_on_over_pages(client: Client, service: FakeService) -> None:

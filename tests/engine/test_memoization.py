@@ -27,7 +27,7 @@ def scene() -> Scene:
 
 
 def miss(shard: int = 0) -> ShardLookup:
-    return ShardLookup(shard, "k", "p", "{}", (), "it has not run before")
+    return ShardLookup(shard, "k", "p", "{}", (), "it has not succeeded before")
 
 
 def hit(stage_name: str, shard: int = 0, workflow: str = "old") -> ShardLookup:
@@ -49,7 +49,7 @@ def test_a_memoized_task_waits_for_its_look_up() -> None:
     s.tell(LookedUp("w", 0, (miss(),)))
     assert s.launched == ["fs-w-a-0-0"]
     assert s.last.delta.cache_keys == [
-        CacheKeyWrite("w", 0, 0, "k", "p", "{}", "", "it has not run before", 2_000)
+        CacheKeyWrite("w", 0, 0, "k", "p", "{}", "", "it has not succeeded before", 2_000)
     ]
 
 

@@ -53,6 +53,13 @@ def test_a_gang_that_does_not_fit_whole_does_not_start() -> None:
     assert plan.reasons[0].message.startswith("3 of 4 members fit an empty cluster")
 
 
+def test_members_that_fit_are_counted_beside_each_other() -> None:
+    """Two servers of one core and four workers of two, on two nodes of two cores: both servers on one, a worker on the other."""
+    roles = [role("ps", 2, 2, shape(1)), role("worker", 4, 4, shape(2))]
+    plan = decide(cluster(2, 2), group(1, roles))
+    assert plan.reasons[0].message.startswith("3 of 6 members fit an empty cluster; worker needs 2 CPU")
+
+
 def test_members_beyond_the_minimum_go_where_there_is_room() -> None:
     """Of six workers two are needed and three fit."""
     plan = decide(cluster(3), group(1, [role("worker", 6, 2)]))

@@ -106,14 +106,14 @@ def test_a_little_less_cpu_is_asked_for_to_the_milli_core() -> None:
     change = best(asked(snapshot, bag(1, what=shape(4))))
     assert (change.kind, change.object, change.what) == (Kind.REQUEST, "task", "cpu")
     assert (change.was, change.to) == (4000, 3500)
-    assert change.message == "ask for 3500m CPU instead of 4 CPU a pod (task)"
+    assert change.message == "ask for 3500m CPU instead of 4 CPU for each task"
 
 
 def test_a_smaller_gang_is_suggested_where_six_of_eight_fit() -> None:
     """Two nodes take six of eight members."""
     found = said(asked(cluster(6, 6), gang(1, 8, shape(2))))
     assert found[:2] == [
-        "ask for 1500m CPU instead of 2 CPU a pod (worker)",
+        "ask for 1500m CPU instead of 2 CPU for each worker",
         "start with 6 members instead of 8 (minimum of worker)",
     ]
 

@@ -108,9 +108,9 @@ async def test_a_run_that_was_cancelled_half_way_goes_on(lab: Lab) -> None:
     assert await lab.found(second) == [
         ("split", 1, f"from {first}/split"),
         ("work", 18, f"from {first}/work"),
-        ("work", 17, "it has not run before"),
+        ("work", 17, "it has not succeeded before"),
         ("check", 1, f"command differs from {first}/check"),
-        ("join", 1, "it has not run before"),
+        ("join", 1, "it has not succeeded before"),
     ]
     assert [view.cached for view in await lab.one.service.stages(second)] == [1, 18, 0, 0]
 
@@ -119,7 +119,7 @@ async def test_a_stage_says_cache_and_all_workflows_of_the_tenant_share(lab: Lab
     """Under another name, too; a second look-up finds the first owner, not a copy."""
     document = {"name": "a", "stages": [stage("one", cache=True), stage("two", "one")]}
     first = await lab.run(document)
-    assert await lab.found(first) == [("one", 1, "it has not run before")]
+    assert await lab.found(first) == [("one", 1, "it has not succeeded before")]
     second = await lab.run({**document, "name": "b"})
     third = await lab.run({**document, "name": "c"})
     assert await lab.found(second) == await lab.found(third) == [("one", 1, f"from {first}/one")]
@@ -167,7 +167,9 @@ async def test_an_input_that_changed_or_cannot_be_identified(lab: Lab) -> None:
     first = await lab.run({"name": "w", "stages": [one]})
     lab.world.versions["file:///data/x"] = Fingerprint("2", 0)
     second = await lab.run({"name": "w", "stages": [one]})
-    assert await lab.found(second) == [("one", 1, f"content of input data differs from {first}/one")]
+    assert await lab.found(second) == [
+        ("one", 1, f"version (size and time, or ETag) of input data differs from {first}/one")
+    ]
     lab.world.versions["file:///data/x"] = "403"
     third = await lab.run({"name": "w", "stages": [one]})
     assert await lab.found(third) == [("one", 1, "input data cannot be identified: 403")]
@@ -187,7 +189,7 @@ async def test_a_slow_input_holds_up_no_other_stage(lab: Lab) -> None:
     async with asyncio.timeout(20):
         while (await lab.one.service.workflow(waits)).ended_at is None:
             await asyncio.sleep(0.02)
-    assert await lab.found(waits) == [("slow", 1, "it has not run before")]
+    assert await lab.found(waits) == [("slow", 1, "it has not succeeded before")]
 
 
 async def test_an_input_that_changed_after_the_run_that_is_resumed(lab: Lab) -> None:
@@ -196,7 +198,9 @@ async def test_an_input_that_changed_after_the_run_that_is_resumed(lab: Lab) -> 
     first = await lab.run(document)
     lab.world.versions["file:///data/x"] = Fingerprint("1", 1 << 60)
     second = await lab.run(document, resume=first)
-    assert await lab.found(second) == [("one", 1, f"content of input data differs from {first}/one")]
+    assert await lab.found(second) == [
+        ("one", 1, f"version (size and time, or ETag) of input data differs from {first}/one")
+    ]
 
 
 async def test_an_image_that_its_name_means_no_longer(lab: Lab) -> None:
@@ -222,7 +226,7 @@ async def test_what_failed_is_no_result(lab: Lab) -> None:
     second = await lab.run(document, resume=first)
     assert await lab.found(second) == [
         ("one", 1, f"from {first}/one"),
-        ("two", 1, "it has not run before"),
+        ("two", 1, "it has not succeeded before"),
     ]
 
 

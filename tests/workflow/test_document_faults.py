@@ -212,6 +212,10 @@ def test_faults_of_a_stage(value: Any, faults: Faults) -> None:
             ],
         ),
         (one(command=[]), [("$.stages[0].command", "an array of 0", "at least one entry")]),
+        (
+            one(command=[True]),
+            [("$.stages[0].command[0]", "true", 'text (a truth value needs quotes: "true")')],
+        ),
         (one(command=["a", 4]), [("$.stages[0].command[1]", "4", 'text (a number needs quotes: "4")')]),
         (
             one(command=["a\0b"]),
@@ -359,7 +363,7 @@ def test_faults_of_a_pod_template(value: Any, faults: Faults) -> None:
                     '"data/x"',
                     (
                         "an absolute path or file:///…: the service has no working folder (the command "
-                        "line resolves relative paths against the document's folder)"
+                        "line resolves relative paths against the document's folder; in Python write Path(...))"
                     ),
                 )
             ],
@@ -466,7 +470,7 @@ def test_faults_of_a_pod_template(value: Any, faults: Faults) -> None:
                     'the item "b"',
                     (
                         "an absolute path or file:///…: the service has no working folder (the command "
-                        "line resolves relative paths against the document's folder)"
+                        "line resolves relative paths against the document's folder; in Python write Path(...))"
                     ),
                 )
             ],

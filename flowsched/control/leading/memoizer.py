@@ -174,7 +174,7 @@ class Memoizer:
             if not candidates:
                 old = before.get(each.place)
                 why = each.unknown or (
-                    "it has not run before" if old is None else _why(each, old.parts, _name(*old[:3]))
+                    "it has not succeeded before" if old is None else _why(each, old.parts, _name(*old[:3]))
                 )
             hits = () if moved else tuple(map(_hit, candidates))
             found.append(ShardLookup(each.shard, each.key, each.place, encode_parts(each.parts), hits, why))

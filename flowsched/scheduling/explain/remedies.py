@@ -536,6 +536,8 @@ def told(change: Suggestion, situation: Situation) -> str:
     """A suggestion for people."""
     simple = _SAID.get(change.kind)
     if simple is not None:
+        if change.kind is Kind.MIN_MEMBER and change.to == 1:
+            simple = simple.replace("members", "member")
         return simple.format(
             object=change.object,
             what=change.what,
@@ -547,9 +549,7 @@ def told(change: Suggestion, situation: Situation) -> str:
     amount = partial(quantity, change.what)
     match change.kind:
         case Kind.REQUEST:
-            return (
-                f"ask for {_exact(change, change.to)} instead of {amount(change.was)} a pod ({change.object})"
-            )
+            return f"ask for {_exact(change, change.to)} instead of {amount(change.was)} for each {change.object}"
         case Kind.MIN_RESOURCES:
             return f"ask for min_resources of {_exact(change, change.to)} instead of {amount(change.was)}"
         case Kind.CAP:

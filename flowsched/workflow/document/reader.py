@@ -18,6 +18,10 @@ from flowsched.workflow.document.limits import DEFAULT, Limits, exceeded
 from flowsched.workflow.json_pieces import Structure, parse
 from flowsched.workflow.spec import EMPTY
 
+#: What is expected of a text, where a number or a truth value is often written.
+NUMBER: Final = 'text (a number needs quotes: "4")'
+TRUTH: Final = 'text (a truth value needs quotes: "true")'
+
 T = TypeVar("T")
 
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -154,7 +158,9 @@ class Reader:
     def text(self, value: object, path: str, expected: str = "text", *, secret: bool = False) -> str | None:
         """A text that a process, a file name and a database can hold: no NUL, no half surrogate."""
         if not isinstance(value, str):
-            self.fault(path, shown(value), expected)
+            self.fault(
+                path, shown(value), TRUTH if isinstance(value, bool) and expected is NUMBER else expected
+            )
             return None
         if len(value) > self.limits.string_bytes // 4:
             self.check_length(value, path)

@@ -10,7 +10,7 @@ from typing import Final
 
 from flowsched.workflow.document import reader
 from flowsched.workflow.document import reader as names
-from flowsched.workflow.document.reader import Section, child, shown
+from flowsched.workflow.document.reader import NUMBER, Section, child, shown
 from flowsched.workflow.resources import parse_bytes, parse_count, parse_cpu, parse_gpu
 from flowsched.workflow.spec import (
     EMPTY,
@@ -202,7 +202,7 @@ def read_template(section: Section) -> Template:
     asked = _amounts(section, "resources")
     most = _amounts(section, "limits")
     resources, limits = _resolve(section, asked, most)
-    env = section.texts("env", "environment", wrong_variable, expected=_TEXT, secret=True)
+    env = section.texts("env", "environment", wrong_variable, expected=NUMBER, secret=True)
     secrets = section.texts(
         "secrets", "environment", wrong_variable, pattern=_REFERENCE, expected=_SECRET_TEXT, secret=True
     )
@@ -215,7 +215,6 @@ def read_template(section: Section) -> Template:
 
 
 _COMMAND_TEXT: Final = 'what to run, as a list of arguments: ["./align.sh", "--fast"]'
-_TEXT: Final = 'text (a number needs quotes: "4")'
 _SECRET_TEXT: Final = (
     "the name of a secret (never the secret itself): letters, digits, '.', '_' and '-', the first no '.'; "
     "of one of its keys, as NAME/KEY"
@@ -341,7 +340,7 @@ def read_arguments(section: Section, *, required: bool = False) -> tuple[str, ..
     reader = section.reader
     reader.count("arguments", len(arguments), f"too many arguments at {section.path}")
     path = section.at("command")
-    texts = [reader.text(value, f"{path}[{i}]", _TEXT) for i, value in enumerate(arguments)]
+    texts = [reader.text(value, f"{path}[{i}]", NUMBER) for i, value in enumerate(arguments)]
     if texts[0] == "":
         reader.fault(f"{path}[0]", '""', "the name of a program")
     return tuple(text for text in texts if text is not None)

@@ -28,8 +28,9 @@ def find_output(work: str, output: Record) -> str | None:
     if not os.path.lexists(path):
         if output["optional"]:
             return None
-        there = sorted(os.listdir(work))[:20]
-        message = f"output {output['name']!r} was not written: looked for {path}; there: {', '.join(there)}"
+        there = sorted({*os.listdir(work)} - {"tmp"})[:20]
+        holds = f"holds {', '.join(there)}" if there else "is empty"
+        message = f"output {output['name']!r} was not written: looked for {path}; the working folder {holds}"
         raise Refused("OutputMissing", message)
     if not os.path.exists(real):
         raise Refused(

@@ -57,7 +57,7 @@ def link_inputs(work: str, inputs: list[Record]) -> list[str]:
     return lost
 
 
-#: So many characters of PATH an error repeats.
+#: An error repeats a PATH of at most so many characters; a part of it would say nothing.
 _PATH_SHOWN = 100
 
 
@@ -77,8 +77,10 @@ def program_path(name: str, path: str, work: str) -> str:
         candidate = os.path.join(work, folder, name)
         if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
             return candidate
-    shown = path if len(path) <= _PATH_SHOWN else f"{path[:_PATH_SHOWN]}…"
-    raise StartError(name, errno.ENOENT, f" in PATH ({shown})")
+    where = (
+        f"PATH ({path})" if len(path) <= _PATH_SHOWN else f"the {path.count(os.pathsep) + 1} folders of PATH"
+    )
+    raise StartError(name, errno.ENOENT, f" in {where}")
 
 
 class Task:
