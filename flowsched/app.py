@@ -21,7 +21,7 @@ import structlog
 
 from flowsched import listening, supervisor
 from flowsched.clock import ServiceClock, elapsed_s
-from flowsched.errors import ConfigurationError, FlowschedError, NotFound, no_such
+from flowsched.errors import ConfigurationError, FlowschedError, InUse, NotFound, no_such
 from flowsched.log_lines import configure_logging
 from flowsched.private import make_root
 
@@ -657,30 +657,50 @@ class FreedMemory:
         asyncio.get_running_loop().run_in_executor(None, trim, 0)
 
 
-async def database_upgrade(url: str) -> str:
-    """Bring a database's schema to this version; returns the revision."""
+async def database_upgrade(url: str) -> tuple[str | None, str]:
+    """Bring a database's schema to this version; returns the revision before ("" = it was empty, None = the same) and now."""
     from flowsched.store.database import Database
 
     async with await Database.open(url) as database:
-        return str(await database.current())
+        return database.upgraded_from, str(await database.current())
 
 
 async def database_facts(url: str) -> dict[str, Any]:
     """What `doctor` tells of a database (looks from beside: a running service is not disturbed)."""
     from flowsched.store.database import Database
 
-    async with await Database.open(url, create=False, migrate=False, exclusive=False) as database:
+    async with await Database.open(
+        url, create=False, migrate=False, exclusive=False, any_schema=True
+    ) as database:
         return await database.doctor()
 
 
+def knows_schema(revision: str) -> bool:
+    """Whether a database's schema is of this version, or of one before it."""
+    from flowsched.store.database import known_revisions
+
+    return revision in known_revisions()
+
+
 async def database_expire(url: str, before_ms: int) -> int:
-    """Remove workflows that ended before a time; returns how many."""
+    """Remove workflows that ended before a time; returns how many.
+
+    Raises:
+        InUse: A service leads.
+    """
     from flowsched.control.tes import forget_ends, keep_ends
     from flowsched.store.database import Database
+    from flowsched.store.lease import Lease
     from flowsched.store.recovery import remove_finished
 
     total = 0
-    async with await Database.open(url) as database:
+    async with await Database.open(url, migrate=False) as database:
+        leader = await Lease(database).look()
+        if leader.live:
+            raise InUse(
+                f"{leader.holder} leads on {database.shown}: stop the service first (after a kill its lease lasts 15 s more), or "
+                "let it remove old workflows itself: flowsched serve --keep-days"
+            )
         await keep_ends(database, before_ms)
         while True:
             removed = await remove_finished(database, before_ms)

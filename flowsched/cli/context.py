@@ -48,12 +48,26 @@ def ask(ctx: typer.Context, work: Callable[[Client], Awaitable[int | None]]) -> 
     given = options(ctx)
 
     async def asked() -> int | None:
-        from flowsched.client import Client
-
-        async with Client(given.server, given.token) as client:
+        async with client_of(given.server, given.token) as client:
             return await work(client)
 
     run(given, asked())
+
+
+def client_of(url: str | None, token: str | None) -> Client:
+    """A client that tells a user at a terminal, once, that a request takes long."""
+    from flowsched.client import Client
+
+    told = False
+
+    def slow() -> None:
+        nonlocal told
+        if not told and sys.stderr.isatty():
+            told = True
+            say(f"{client.url} has not answered yet: waiting (`flowsched doctor` says what it waits for)")
+
+    client = Client(url, token, slow=slow)
+    return client
 
 
 def about(

@@ -250,8 +250,11 @@ async def database(place: Place) -> list[Check]:
         return [Check("database", "ok", f"{place.database} does not exist yet; the first start makes it")]
     try:
         facts = await app.database_facts(place.database)
+    except Unavailable as error:
+        step = "start the database, or name it: --db URL, or FLOWSCHED_DATABASE"
+        return [Check("database", "fail", str(error), step)]
     except FlowschedError as error:
-        return [Check("database", "fail", str(error), "flowsched db upgrade")]
+        return [Check("database", "fail", str(error))]  # it says what to do
     return [_database(facts)]
 
 
@@ -261,10 +264,20 @@ def _exists(url: str) -> bool:
 
 
 def _database(facts: Mapping[str, object]) -> Check:
-    said = f"{facts['database']} {facts.get('version', '')}, {facts.get('workflows', '?')} workflows, {facts['url']}"
-    if facts["revision"] != facts["expected_revision"]:
-        step = "flowsched db upgrade (with the service stopped)"
-        return Check("database", "fail", f"{said}: revision {facts['revision']}", step)
+    from flowsched.app import knows_schema
+
+    said = f"{facts['database']} {facts.get('version', '')}, {facts.get('workflows', 0)} workflows, {facts['url']}"
+    found, expected = facts["revision"], facts["expected_revision"]
+    if found is None:
+        return Check("database", "ok", f"{said}: empty; the first start makes the schema")
+    if found != expected and knows_schema(str(found)):
+        step = "back it up; the next start of the service upgrades it (or `flowsched db upgrade` while it is stopped)"
+        return Check("database", "warn", f"{said}: schema {found}, and this version needs {expected}", step)
+    if found != expected:
+        step = "start the newer version, or restore the backup made before its upgrade"
+        return Check(
+            "database", "fail", f"{said}: schema {found} is newer than this version knows ({expected})", step
+        )
     if facts.get("integrity_check", "ok") != "ok":
         return Check("database", "fail", f"{said}: {facts['integrity_check']}", "restore it from a backup")
     if facts.get("fsync", "on") != "on":
@@ -282,7 +295,11 @@ async def service(place: Place) -> list[Check]:
                 well, missing = await client.ready()
             if not well:
                 return [Check("service", "fail", f"{place.url}: {missing}", "look at its log")]
-            nodes = await client.nodes()
+            try:
+                nodes = await client.nodes()
+            except Unavailable as error:  # it answers, and does not lead
+                step = "ask the service that leads for nodes and reasons; this one answers reads and takes over by itself"
+                return [Check("service", "warn", f"{place.url} answers ({missing}): {error}", step)]
     except Unauthorized as error:
         step = (
             "--token TOKEN, or FLOWSCHED_TOKEN; the user who runs the service has it from `flowsched token`"

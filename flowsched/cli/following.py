@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: How often progress is asked for.
 LOOK_S: Final = 0.4
+#: How long a service whose database is away is left alone between two looks.
+AWAY_S: Final = 2.0
 #: How long `run` waits until a workflow that it has cancelled is gone.
 GIVE_UP_S: Final = 60.0
 #: So many changes are named after which such a workflow would start.
@@ -86,7 +88,22 @@ async def follow(client: Client, ident: str, *, endless: bool = True) -> Workflo
 
     Raises:
         NeverStarts: It does, and `endless` is not set.
+        Unavailable: No service answers. One that answers, and waits for its database, is waited for.
     """
+    told = False
+    while True:
+        try:
+            return await _follow(client, ident, endless=endless)
+        except Unavailable as error:
+            if str(error).startswith("no answer from"):
+                raise
+            if not told:
+                told = True
+                say(f"{error}\n{ident} goes on, and this command waits for the service; Ctrl-C leaves")
+            await asyncio.sleep(AWAY_S)
+
+
+async def _follow(client: Client, ident: str, *, endless: bool) -> WorkflowView:
     waiting = asyncio.create_task(client.wait(ident))
     patience = _Patience(endless=endless)
     try:

@@ -16,7 +16,7 @@ import msgspec
 
 from flowsched import tokens
 from flowsched.cli import fetching, following, naming, used_images
-from flowsched.cli.context import DONE, INTERRUPTED, Options, say
+from flowsched.cli.context import DONE, INTERRUPTED, Options, client_of, say
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client, Run
@@ -182,7 +182,7 @@ async def submit(
 async def resubmit(given: Options, workflow: str, path: str, form: Form) -> int:
     """`flowsched retry --changed`: a new run that takes the results of another."""
     raw = document(path)
-    async with Client(given.server, given.token) as client:
+    async with client_of(given.server, given.token) as client:
         base = await naming.find(client, workflow, own=True)
         with raw.faults_by_line():
             accepted = await client.submit(raw.raw, resume=base)
@@ -217,7 +217,7 @@ async def run(
         settings = None
     if settings is None:
         async with (
-            Client(there or given.server, given.token) as client,
+            client_of(there or given.server, given.token) as client,
             handed_in(client, named, None) as found,
         ):
             accepted = await found.submit(client, resume=await _resumed(client, found.raw, resume))

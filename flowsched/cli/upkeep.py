@@ -54,7 +54,10 @@ async def upgrade(url: str) -> int:
     """Bring the schema to this version."""
     from flowsched import app
 
-    print(await app.database_upgrade(url))
+    before, now = await app.database_upgrade(url)
+    if before is not None:
+        say(f"schema upgraded from {before} to {now}" if before else f"schema made: {now}")
+    print(now)
     return DONE
 
 
@@ -72,6 +75,7 @@ def _facts(found: dict[str, object]) -> Text:
     lines = []
     for name, value in found.items():
         shown = render.size(value) if name == "size_bytes" and isinstance(value, int) else value
+        shown = "empty" if name == "revision" and value is None else shown
         lines.append(render.text(f"{name:<20} {shown}"))
     return Text("\n").join(lines)
 
@@ -81,7 +85,7 @@ async def current(url: str) -> int:
     from flowsched import app
 
     found = await app.database_facts(url)
-    print(found["revision"])
+    print(found["revision"] or "empty")
     return DONE if found["revision"] == found["expected_revision"] else FAILED
 
 

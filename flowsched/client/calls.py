@@ -164,10 +164,17 @@ class Client:
             http://127.0.0.1:8470.
         token: Its token; None = FLOWSCHED_TOKEN, else the one of a service that this user runs on this machine.
         timeout: Seconds for one request; streams have no end.
+        slow: Called when a request has no answer after `SLOW_S`; None = nothing is.
     """
 
-    def __init__(self, url: str | None = None, token: str | None = None, timeout: float = 30.0) -> None:
-        self._session = Session(url or default_url(), token, timeout)
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        timeout: float = 30.0,
+        slow: Callable[[], object] | None = None,
+    ) -> None:
+        self._session = Session(url or default_url(), token, timeout, slow)
 
     @property
     def url(self) -> str:

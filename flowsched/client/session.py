@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
@@ -38,6 +38,8 @@ T = TypeVar("T")
 ATTEMPTS: Final = 5
 FIRST_WAIT_S: Final = 0.2
 LONGEST_WAIT_S: Final = 5.0
+#: A request that has no answer after so long is slow: a caller may want to say so.
+SLOW_S: Final = 2.0
 #: A stream on which nothing comes for so long is dead: the server sends a comment every 15 s.
 SILENCE_S: Final = 45.0
 
@@ -65,7 +67,9 @@ _ERRORS: Final[Mapping[int, type[FlowschedError]]] = {
 class Session:
     """Connections to one server."""
 
-    def __init__(self, url: str, token: str | None, timeout: float) -> None:
+    def __init__(
+        self, url: str, token: str | None, timeout: float, slow: Callable[[], object] | None = None
+    ) -> None:
         wrong = wrong_url(url)
         if wrong is not None:
             raise ConfigurationError(wrong)
@@ -77,6 +81,7 @@ class Session:
         self._found: str | None = None
         self._http: aiohttp.ClientSession | None = None
         self._closed = False
+        self._slow = slow
 
     @property
     def http(self) -> aiohttp.ClientSession:
@@ -144,6 +149,23 @@ class Session:
         """
         sent = {"Content-Type": "application/json"} if body is not None else {}
         sent |= dict(headers or {})
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(SLOW_S, self._slow) if self._slow is not None else None
+        try:
+            return await self._request(method, path, params, body, sent, again)
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        body: bytes | None,
+        sent: Mapping[str, str],
+        again: bool,
+    ) -> tuple[bytes, Mapping[str, str]]:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 async with self.http.request(
@@ -151,7 +173,7 @@ class Session:
                     self.url + path,
                     params=params,
                     data=body,
-                    headers=sent | self._authorization(),
+                    headers={**sent, **self._authorization()},
                     allow_redirects=False,
                 ) as response:
                     content = await response.read()

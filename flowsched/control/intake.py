@@ -144,7 +144,9 @@ class Intake:
             try:
                 await self._take_in()
             except FlowschedError as error:
-                log.warning("submissions cannot be read now, trying again", error=str(error))
+                log.debug(
+                    "submissions cannot be read now, trying again", error=str(error)
+                )  # `OutageLog` warns
 
     async def _take_in(self) -> None:
         events: list[EngineEvent] = []

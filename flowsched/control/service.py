@@ -621,6 +621,9 @@ class Service:
             await self._at_rest()
             run, state, now = self._run(workflow), self._state(), self._clock()
             if run is None or state is None:
+                living = not RunState((await self._reads.get(workflow)).state).terminal
+                if living and self._leader.leadership.standing_by:
+                    raise Unavailable(self._who_leads())
                 return [
                     Explanation(s.name, (), s.counts.get("FAILED", 0), s.state, s.state.title(), s.reason)
                     for s in await self._reads.stages(workflow)
@@ -750,7 +753,7 @@ class Service:
         if outage is not None and (away_s := time.monotonic() - outage.since) >= OUTAGE_S:
             return False, f"database: {outage.message} (for {away_s:.0f} s; the service waits and goes on)"
         if self._leader.leadership.standing_by:
-            return True, self._leader.leadership.standing_by
+            return not self._leader.leadership.leaderless, self._leader.leadership.standing_by
         if self._leader.dispatcher is not None and self._executor.trouble:
             return False, f"cluster: {self._executor.trouble}; nothing new is started"
         if self._leader.dispatcher is None and self._leader.leadership.waits_for:
@@ -783,11 +786,17 @@ class Service:
         await self._at_rest()
         state = self._state()
         if state is None:
-            _, missing = self.ready()
-            raise Unavailable(
-                f"this process does not lead (yet): {self._leader.leadership.standing_by or missing}; ask again in a moment"
-            )
+            raise Unavailable(self._who_leads())
         return state
+
+    def _who_leads(self) -> str:
+        """Why this process cannot answer what only the leader knows, and what to do."""
+        leadership = self._leader.leadership
+        if leadership.leaderless:
+            return f"this process does not lead: {leadership.standing_by}"
+        if leadership.standing_by:
+            return f"this process does not lead: {leadership.standing_by}; ask that service (--server URL)"
+        return f"this process does not lead yet: {self.ready()[1]}; ask again in a moment"
 
     async def _at_rest(self) -> None:
         """Wait until no long step changes memory."""

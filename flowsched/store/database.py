@@ -17,9 +17,10 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -145,7 +146,7 @@ def check(revision: str | None, where: str) -> None:
     if revision is None or revision in known_revisions():
         raise ConfigurationError(
             f"the schema of {where} is older ({revision or 'empty'}) than this version needs ({REVISION}): "
-            "back it up, then run `flowsched db upgrade`"
+            "back it up, then start the service, or run `flowsched db upgrade` while it is stopped"
         )
     raise ConfigurationError(
         f"the schema of {where} ({revision}) is newer than this version ({VERSION}, "
@@ -258,6 +259,8 @@ _BUSY_MS: Final = 2_000
 #: to the child until the child's own program begins: 40 ms on a busy machine.
 LOCK_WAIT_S: Final = 2.0
 _LOCK_PAUSE_S: Final = 0.05
+#: The opening (`Database.instance`) that this task, or the task that began it, settles: it may use it before it is settled.
+_SETTLING: Final = ContextVar("settling", default="")
 #: How long a request waits for a database that is being opened: some 0.3 s on a quiet machine, more where a schema is brought up.
 OPENING_S: Final = 10.0
 _PRAGMAS: Final = (
@@ -347,7 +350,7 @@ def _engine(url: URL) -> AsyncEngine:
         )
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            "PostgreSQL needs one more package: pip install flowsched[postgresql]"
+            "PostgreSQL needs one more package: pip install 'flowsched[postgresql]'"
         ) from error
     event.listen(engine.sync_engine, "connect", _prepare_postgresql)
     return engine
@@ -444,11 +447,14 @@ class Database:
         self.kind = url.get_backend_name()  #: "sqlite" or "postgresql"
         self.instance = os.urandom(8).hex()  #: this opening of it, unlike any other
         self.outage: Outage | None = None  #: while it does not answer, or cannot be written
+        self.told: Callable[[Outage | None], object] = lambda _: (
+            None
+        )  #: of each failure, and with None when it is back
+        self.upgraded_from: str | None = None  #: the revision that `settle` has brought up; "" = it was empty
         self._lock = lock
         self._log = KeptLog(Path(str(url.database))) if lock is not None else None
         self._settled = False
         self._refused = ""  #: why it cannot be used; the service ends then
-        self._settler: asyncio.Task[Any] | None = None  #: what may use it before it is settled
         # One look is one snapshot: SQLite's WAL gives that to any transaction, PostgreSQL on demand.
         self._threads: ThreadPoolExecutor | None = None
         self._plain: Engine | None = None
@@ -462,7 +468,13 @@ class Database:
 
     @classmethod
     async def open(
-        cls, url: str, *, create: bool = True, migrate: bool = True, exclusive: bool = True
+        cls,
+        url: str,
+        *,
+        create: bool = True,
+        migrate: bool = True,
+        exclusive: bool = True,
+        any_schema: bool = False,
     ) -> Self:
         """Open it, make or migrate its schema if allowed, and make sure that this version can use it.
 
@@ -472,6 +484,7 @@ class Database:
             migrate: Bring an older schema up. Off: an older schema is refused.
             exclusive: Be the one process that uses this SQLite file. Off is for a look from beside (doctor,
                 backup): reads only, migrates nothing.
+            any_schema: With `migrate` off: take it with whatever schema it has, to say which.
 
         Raises:
             ConfigurationError: It cannot be used like this; the message says what to change.
@@ -479,7 +492,7 @@ class Database:
         """
         database = cls.attach(url, create=create, exclusive=exclusive)
         try:
-            await database.settle(migrate=migrate and exclusive)
+            await database.settle(migrate=migrate and exclusive, any_schema=any_schema)
         except BaseException:
             await database.close()
             raise
@@ -501,19 +514,30 @@ class Database:
         engine = _engine(parsed)
         return cls(parsed, engine, lock)
 
-    async def settle(self, *, migrate: bool = True) -> None:
+    async def settle(
+        self,
+        *,
+        migrate: bool = True,
+        any_schema: bool = False,
+        admit: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
         """Lock a SQLite file, check the schema, bring it up if allowed; from then on it can be used. May be tried again.
+
+        Args:
+            migrate: Bring an older schema up.
+            any_schema: Leave whatever schema it has unchecked.
+            admit: Called before a schema that is there is brought up; raises where this process may not.
 
         Raises:
             ConfigurationError: It cannot be used like this; the message says what to change.
             Unavailable: It does not answer, or there is no room to make it.
         """
-        self._settler = asyncio.current_task()
+        settling = _SETTLING.set(self.instance)
         try:
             if self._lock is not None:
                 self._make_private()
                 await self._take_lock(self._lock)
-            await self._settle(migrate=migrate)
+            await self._settle(migrate, any_schema, admit)
         except (DBAPIError, StorageCorrupt) as error:
             message = _first_line(error.__cause__ or error if isinstance(error, StorageCorrupt) else error)
             if message == "file is not a database":
@@ -526,7 +550,7 @@ class Database:
         else:
             await self.keep_headroom()
         finally:
-            self._settler = None
+            _SETTLING.reset(settling)
         self._settled = True
 
     async def _take_lock(self, lock: FileLock) -> None:
@@ -592,7 +616,7 @@ class Database:
             Unavailable: The database is away or cannot be used, or `settle` takes longer than `OPENING_S`.
         """
         end = time.monotonic() + OPENING_S
-        while not self._settled and asyncio.current_task() is not self._settler:
+        while not self._settled and _SETTLING.get() != self.instance:
             reason = self.outage.message if self.outage is not None else self._refused
             if reason or time.monotonic() > end:
                 why = f": {reason}" if reason else ""
@@ -603,7 +627,10 @@ class Database:
         """Note that it did not answer, or could not be written."""
         verb = "is busy or cannot be written" if self.kind == "sqlite" else "does not answer"
         since = time.monotonic() if self.outage is None else self.outage.since
-        self.outage = Outage(since, f"{self.shown} {verb}: {_first_line(error)}{self._fullness()}")
+        self.outage = Outage(
+            since, f"{self.shown} {verb}: {_first_line(error)}{self._fullness()}{_remedy(error)}"
+        )
+        self.told(self.outage)
         return self.outage
 
     def _fullness(self) -> str:
@@ -622,7 +649,9 @@ class Database:
 
     def answered(self) -> None:
         """Note that it answered."""
-        self.outage = None
+        if self.outage is not None:
+            self.outage = None
+            self.told(None)
 
     async def close(self) -> None:
         """Give back connections and the file lock."""
@@ -641,10 +670,18 @@ class Database:
     async def __aexit__(self, *_exc: object) -> None:
         await self.close()
 
-    async def _settle(self, *, migrate: bool) -> None:
+    async def _settle(
+        self, migrate: bool, any_schema: bool, admit: Callable[[], Awaitable[object]] | None
+    ) -> None:
         """Check the schema, bring it up if allowed, and forget what dead processes held."""
-        if await self.current() != REVISION and migrate:
+        before = await self.current()
+        if before != REVISION and migrate:
+            if before is not None and admit is not None:
+                await admit()
             await self.upgrade()
+            self.upgraded_from = before or ""
+        if any_schema:
+            return
         check(await self.current(), self.shown)
         if self._lock is not None:  # no other process can be alive: no lease to wait for, no commit in doubt
             async with self.writing() as connection:
@@ -778,6 +815,8 @@ class Database:
         queries = _SQLITE_FACTS if self.kind == "sqlite" else _POSTGRESQL_FACTS
         async with self.reading() as connection:
             for name, query in queries.items():
+                if name == "workflows" and facts["revision"] is None:
+                    continue  # it is empty
                 facts[name] = (await connection.execute(text(query))).scalar()
         return facts
 
@@ -816,6 +855,24 @@ def _check_file(path: Path, create: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(f"cannot make the folder {path.parent}: {error.strerror}") from error
+
+
+#: What PostgreSQL says of a URL that no waiting mends -> what is wrong with it. It sends no SQLSTATE before a connection is there.
+_REFUSALS: Final = {
+    "password authentication failed": "the user or the password in the URL is wrong",
+    "no password supplied": "the URL has no password",
+    "root certificate file": "write the authority's certificate there, or name another file in sslrootcert of the URL",
+    "does not exist": "create the role or the database that the URL names",
+    "no pg_hba.conf entry": "the server's pg_hba.conf does not let this user in from here",
+    "certificate verify failed": "sslrootcert of the URL does not name the authority of the server's certificate",
+}
+
+
+def _remedy(error: BaseException) -> str:
+    """What to change where waiting will probably not help; "" = wait."""
+    said = str(getattr(error, "orig", None) or error)
+    found = next((remedy for sign, remedy in _REFUSALS.items() if sign in said), "")
+    return f" ({found})" if found else ""
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -19,9 +21,11 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from flowsched import errors
-from flowsched.cli import running
+from flowsched.cli import following, running
 from flowsched.cli.commands.app import app
 from flowsched.cli.commands.options import hoisted
+from flowsched.client import session
+from flowsched.client.session import ATTEMPTS
 from flowsched.cluster.local.runner.cgroups import Base
 from flowsched.workflow.views import AttemptView, ImageView, OutputView, StageView
 
@@ -184,6 +188,28 @@ def test_a_failure_shows_the_end_of_its_log(flowsched: Run, far: Far, document: 
     assert "`flowsched logs wf1 align 2 -e`" in result.stderr
 
 
+def test_watching_waits_for_a_service_that_waits_for_its_database(
+    flowsched: Run, far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so once, and ends with the workflow."""
+    workflow = far.service.add(state="SUCCEEDED")
+    asked, stages = 0, far.service.stages
+
+    async def away(ident: str) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked <= 2 * ATTEMPTS:
+            raise errors.Unavailable("postgresql://db does not answer")
+        return await stages(ident)
+
+    monkeypatch.setattr(far.service, "stages", away)
+    monkeypatch.setattr(following, "AWAY_S", 0.0)
+    monkeypatch.setattr(session, "LONGEST_WAIT_S", 0.01)
+    result = flowsched("watch", workflow)
+    assert result.exit_code == 0
+    assert result.stderr.count(f"{workflow} goes on, and this command waits for the service") == 1
+
+
 def test_watching_tells_each_change(flowsched: Run, far: Far) -> None:
     """Without a terminal: a line whenever a stage's state changes; 1 if it failed."""
     workflow = far.service.add()
@@ -344,6 +370,33 @@ def test_the_doctor_looks_at_everything(flowsched: Run, tmp_path: Path) -> None:
     assert result.exit_code == 0
     alone = CliRunner().invoke(app, ["doctor", "--root", str(tmp_path), "--server", "http://127.0.0.1:9"])
     assert "next: " in alone.stdout  # nobody serves there, or nobody may
+
+
+@pytest.mark.parametrize(
+    ("revision", "mark", "found", "step"),
+    [
+        (None, "ok", "empty; the first start makes the schema", ""),
+        ("0001", "warn", "schema 0001, and this version needs", "the next start of the service upgrades it"),
+        ("9999", "fail", "is newer than this version knows", "restore the backup"),
+    ],
+)
+def test_the_doctor_says_what_becomes_of_a_schema(
+    tmp_path: Path, revision: str | None, mark: str, found: str, step: str
+) -> None:
+    """A new, an older and a newer one: the service makes and upgrades it itself, and cannot use a newer one."""
+    path = tmp_path / "flowsched.db"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        if revision is not None:
+            database.execute("CREATE TABLE alembic_version (version_num TEXT)")
+            database.execute("CREATE TABLE workflows (id TEXT)")
+            database.execute("INSERT INTO alembic_version VALUES (?)", (revision,))
+            database.commit()
+    given = ["--root", str(tmp_path), "--server", "http://127.0.0.1:9"]
+    result = CliRunner().invoke(app, ["doctor", *given, "-o", "json"])
+    check = next(each for each in json.loads(result.stdout) if each["name"] == "database")
+    assert (check["mark"], found in check["found"], step in check["next"]) == (mark, True, True), check
+    current = CliRunner().invoke(app, ["db", "current", "--root", str(tmp_path)])
+    assert (current.stdout.strip(), current.exit_code) == (revision or "empty", 1)
 
 
 def test_the_doctor_says_that_a_service_asks_for_a_token(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import structlog.testing
 
 from flowsched.app import Settings, assembled, running
 from flowsched.control.leading import leadership
@@ -17,6 +18,7 @@ from flowsched.control.leading.leader import first_address
 from flowsched.engine.events import NodeDrained
 from flowsched.errors import Unavailable
 from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.store.database import Database, Outage
 
 DOCUMENT = json.dumps(
     {
@@ -107,10 +109,36 @@ async def test_a_database_of_another_root_is_refused_until_somebody_says_that_it
         async with running(there):
             pass
     assert "--take-over" in str(refused.value)
+    async with await Database.open(database) as older:
+        await older.downgrade("-1")
+        before = await older.current()
+    with pytest.raises(BaseException, match="belongs to the cluster"):
+        async with running(there):
+            pass
+    async with await Database.open(database, migrate=False, any_schema=True) as older:
+        assert await older.current() == before  # a refused start has not brought the schema up
     async with running(here) as up:
         assert up.facade.ready() == (True, "ok")
     async with running(replace(there, take_over=True)) as up:
         assert up.facade.ready() == (True, "ok")
+
+
+def test_an_outage_is_a_line_a_minute_and_one_when_it_is_over() -> None:
+    """However often the database is asked meanwhile; a second outage within the minute is silent."""
+    moments = iter((0.0, 0.5, 30.0, 59.0, 61.0, 62.0, 63.0, 64.0, 65.0, 66.0))
+    said = leadership.OutageLog(lambda: next(moments))
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(6):
+            said(Outage(0.0, "refused"))
+        for _ in range(2):
+            said(None)
+        said(Outage(64.0, "refused"))
+        said(None)
+    assert [(line["log_level"], line.get("away_s")) for line in lines] == [
+        ("warning", None),
+        ("warning", None),
+        ("info", 63.0),
+    ]
 
 
 async def locked(other: sqlite3.Connection) -> None:

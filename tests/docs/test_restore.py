@@ -49,11 +49,11 @@ async def test_a_restored_backup_can_be_upgraded_again(postgres_server: Server, 
         async with database.writing() as connection:
             await connection.execute(text("CREATE TABLE mark (kept int)"))
     type_block_with("pg_dump")
-    assert await app.database_upgrade(url) == REVISION
+    assert await app.database_upgrade(url) == (before, REVISION)
 
     type_block_with("pg_restore")
     assert postgres_server.execute("SELECT version_num FROM alembic_version", "restored") == [(before,)]
-    assert await app.database_upgrade(url) == REVISION
+    assert await app.database_upgrade(url) == (before, REVISION)
     assert postgres_server.execute("SELECT count(*) FROM mark", "restored") == [(0,)]
     postgres_server.drop(url)
     postgres_server.execute("DROP ROLE operator")

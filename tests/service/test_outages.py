@@ -57,6 +57,12 @@ async def submitted(url: str, document: dict[str, object]) -> str:
         return (await client.submit(document)).id
 
 
+async def cancelled(url: str, workflow: str) -> None:
+    async with Client(url) as client:
+        await client.cancel(workflow)
+        await client.wait(workflow, 90)
+
+
 async def ended(url: str, workflow: str) -> str:
     async with Client(url) as client:
         return (await client.wait(workflow, 90)).state
@@ -84,6 +90,10 @@ def test_a_database_away_for_longer_than_the_lease_costs_no_exit_and_no_task(
         assert asyncio.run(ended(service.url, workflow)) == "SUCCEEDED"
         assert marks.read_text() == "START 0\nEND 0\n"
         assert service.stop() == 0
+    log = (tmp_path / "log").read_text()
+    assert log.count("the database is away: nothing new starts") == 1
+    assert log.count("the database is back") == 1
+    assert log.count("[warning") <= 4, log  # one line says so for all that waits
 
 
 @pytest.mark.postgresql
@@ -279,6 +289,11 @@ def test_a_second_replica_on_another_root_says_for_whom_it_stands_by_and_answers
             workflow = asyncio.run(submitted(second.url, appending(marks, 0.0)))
             assert asyncio.run(ended(second.url, workflow)) == "SUCCEEDED"
             assert second.get(f"/api/v1/workflows/{workflow}")[0] == 200
+            living = asyncio.run(submitted(second.url, appending(marks, 600.0)))
+            second.until(lambda: marks.read_text().count("START") == 2, "started")
+            status, text = second.get(f"/api/v1/workflows/{living}/explain")
+            assert (status, f"{tmp_path / 'a'}; ask that service" in text) == (503, True)
+            asyncio.run(cancelled(second.url, living))
             logs = f"/api/v1/workflows/{workflow}/tasks/work/0/logs"
             assert first.get(logs) == (200, "")
             status, text = second.get(logs)
@@ -288,4 +303,7 @@ def test_a_second_replica_on_another_root_says_for_whom_it_stands_by_and_answers
                 lambda: "no process leads" in second.get("/readyz")[1], "told that the leader has gone"
             )
             assert second.alive()
+            assert second.get("/readyz")[0] == 503
             assert second.get(f"/api/v1/workflows/{workflow}")[0] == 200
+            status, text = second.get("/api/v1/nodes")
+            assert (status, "--take-over" in text, "in a moment" in text) == (503, True, False)

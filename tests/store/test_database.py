@@ -19,9 +19,11 @@ from sqlalchemy import inspect, text
 from store_samples import rows, submission
 
 import flowsched
-from flowsched.errors import ConfigurationError, Unavailable
+from flowsched import app
+from flowsched.errors import ConfigurationError, InUse, Unavailable
 from flowsched.store import database as schema
 from flowsched.store.database import Database, FileLock, url_for
+from flowsched.store.lease import Lease
 from flowsched.store.writer import GroupWriter
 
 ROOT = Path(flowsched.__file__).parents[1]
@@ -142,8 +144,25 @@ async def test_fault_12_an_older_schema_is_refused_without_migration(url: str) -
         Path(url.removeprefix("sqlite+aiosqlite:///")).touch()
     with pytest.raises(ConfigurationError, match="flowsched db upgrade"):
         await Database.open(url, migrate=False)
-    await (await Database.open(url)).close()
+    facts = await app.database_facts(url)
+    assert (facts["revision"], "workflows" in facts) == (None, False)  # a look says what is there
+    async with await Database.open(url) as database:
+        assert database.upgraded_from == ""
+        await database.downgrade("-1")
+        before = await database.current()
+    async with await Database.open(url) as database:
+        assert database.upgraded_from == before
     await (await Database.open(url, migrate=False)).close()
+
+
+async def test_old_workflows_are_not_removed_beside_a_leader(url: str) -> None:
+    """Its memory would still have them. A file that a service has is refused by its lock already."""
+    async with await Database.open(url) as database:
+        await Lease(database).acquire("leader-1", 60_000, 0)
+        with pytest.raises(InUse):
+            await app.database_expire(url, 1)
+        await Lease(database).release(1)
+    assert await app.database_expire(url, 1) == 0
 
 
 async def test_fault_18_a_second_process_is_refused(tmp_path: Path) -> None:
@@ -230,7 +249,7 @@ async def test_other_databases_are_refused(url: str, says: str) -> None:
 async def test_postgresql_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the extra to install."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ConfigurationError, match=r"pip install flowsched\[postgresql\]"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'flowsched\[postgresql\]'"):
         await Database.open("postgresql://localhost/flowsched")
 
 

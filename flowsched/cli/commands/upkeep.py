@@ -56,7 +56,10 @@ def remove_command(ctx: typer.Context, name: Name, root: Root = None) -> None:
 
 @db.command()
 def upgrade(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
-    """Bring the schema to this version (with the service stopped); prints the revision."""
+    """Bring the schema to this version; prints the revision.
+
+    Back the database up first. The service does the same at its start.
+    """
     from flowsched.cli import upkeep
 
     run(options(ctx), upkeep.upgrade(settings_for(ctx, root=root, database=db).url))
@@ -64,7 +67,7 @@ def upgrade(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
 
 @db.command()
 def current(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
-    """Print the schema's revision; exit code 1 if this version needs another."""
+    """Print the schema's revision, or `empty`; exit code 1 if this version needs another."""
     from flowsched.cli import upkeep
 
     run(options(ctx), upkeep.current(settings_for(ctx, root=root, database=db).url))
@@ -87,7 +90,7 @@ def expire(
     db: Database = None,
     root: Root = None,
 ) -> None:
-    """Remove workflows that ended long ago (with the service stopped)."""
+    """Remove workflows that ended long ago; refused while a service leads, which does so itself (serve --keep-days)."""
     from flowsched.cli import upkeep
 
     run(options(ctx), upkeep.expire(settings_for(ctx, root=root, database=db).url, days))

@@ -288,7 +288,7 @@ class Dispatcher:
                 raise  # perhaps written: only a look into the database tells
             except StorageBusy as busy:
                 await self._thread.do(result.drop)
-                log.warning("the database is busy, the step waits", error=str(busy))
+                log.debug("the database is busy, the step waits", error=str(busy))  # `OutageLog` warns
                 await asyncio.sleep(BUSY_PAUSE_S)
                 if self.busy_since is not None:
                     self.busy_since = self._clock()  # it waits, and is not stuck

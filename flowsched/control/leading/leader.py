@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TypeVar
 
 import structlog
@@ -45,7 +46,7 @@ from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Executor
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import Queue, QueueTree
-from flowsched.store.database import Database
+from flowsched.store.database import REVISION, Database
 from flowsched.store.rows import QueueRow
 from flowsched.store.settings import IdleHours, Queues
 from flowsched.store.writer import GroupWriter
@@ -232,11 +233,28 @@ class Leader:
             StorageCorrupt: The database's files are damaged.
             ConfigurationError: It cannot lead like this; the message says what to change.
         """
-        leadership = self.leadership
-        await leadership.insist("the database cannot be opened yet", self._database.settle)
-        # The cluster first: a process that it refuses must not take the lease from the one that uses it.
-        self.nodes = list(await leadership.insist("the cluster cannot be opened yet", self._executor.start))
+        leadership, started = self.leadership, False
+
+        async def start_executor() -> None:
+            nonlocal started
+            if not started:
+                self.nodes = list(
+                    await leadership.insist("the cluster cannot be opened yet", self._executor.start)
+                )
+                started = True
+
+        async def admit() -> None:  # an older schema: only the cluster that has the database may bring it up
+            await start_executor()  # which knows its identity from then on
+            await leadership.admit()
+
         try:
+            await leadership.insist(
+                "the database cannot be opened yet", partial(self._database.settle, admit=admit)
+            )
+            if (before := self._database.upgraded_from) is not None:
+                log.info("schema upgraded" if before else "schema made", before=before or None, now=REVISION)
+            # The cluster first: a process that it refuses must not take the lease from the one that uses it.
+            await start_executor()
             await leadership.take()
             log.info("leading", epoch=leadership.epoch, nodes=len(self.nodes))
             async with asyncio.TaskGroup() as group:
@@ -244,7 +262,8 @@ class Leader:
                 group.create_task(self._terms(), name="terms")
         finally:
             self.dispatcher = self.intake = None
-            await self._executor.stop()
+            if started:
+                await self._executor.stop()
             await leadership.give_back()
 
     async def _terms(self) -> None:

@@ -11,7 +11,7 @@ import structlog
 
 from flowsched.errors import ConfigurationError, FlowschedError, LeadershipLost, Unavailable
 from flowsched.executor.protocol import Executor
-from flowsched.store.database import Database, chance, pauses
+from flowsched.store.database import Database, Outage, chance, pauses
 from flowsched.store.lease import Lease, Renewal
 
 log = structlog.get_logger(__name__)
@@ -35,6 +35,33 @@ GIVE_BACK_S: Final = 2.0
 T = TypeVar("T")
 
 
+class OutageLog:
+    """What the log says of the database's outages: one warning at the start, one a minute, and a line when it is back.
+
+    Args:
+        monotonic: Seconds.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._said_at: float | None = None
+        self._since: float | None = None  #: of the outage that a warning told of
+
+    def __call__(self, outage: Outage | None) -> None:
+        """Take in a failure, or with None that the database is back."""
+        now = self._monotonic()
+        if outage is None:
+            if self._since is not None:
+                log.info("the database is back", away_s=round(now - self._since, 1))
+            self._since = None
+        elif self._said_at is None or now - self._said_at >= SAY_AGAIN_S:
+            self._since = outage.since
+            self._said_at = now
+            log.warning(
+                "the database is away: nothing new starts, and the service tries again", error=outage.message
+            )
+
+
 def _of_another_cluster(owner: str, ours: str) -> ConfigurationError:
     return ConfigurationError(
         f"this database belongs to the cluster {owner}, not to {ours}: its tasks may still run there. "
@@ -48,6 +75,7 @@ class Leadership:
     Attributes:
         epoch: Of the lease that it holds or held last; 0 = it has never led.
         standing_by: For which process it stands by, while another one leads.
+        leaderless: It stands by, and no process leads: the cluster that the database belongs to is another one.
         accepted: Cluster and database may be led by this process: it leads, or stands by.
         waits_for: What must come back before it can go on: the database, room on a disk.
     """
@@ -63,6 +91,7 @@ class Leadership:
         monotonic: Callable[[], float],
     ) -> None:
         self._database = database
+        database.told = OutageLog(monotonic)
         self._executor = executor
         self._holder = holder
         self._take_over = take_over
@@ -72,6 +101,7 @@ class Leadership:
         self._renewed = self._beat = monotonic()
         self.epoch = 0
         self.standing_by = ""
+        self.leaderless = False
         self.accepted = False
         self.waits_for = ""
 
@@ -88,7 +118,8 @@ class Leadership:
                 done = await act()
             except (Unavailable, OSError) as error:
                 self.waits_for = f"{waits}: {error}"
-                if self._monotonic() - said >= SAY_AGAIN_S:
+                told = self._database.outage is not None and isinstance(error, Unavailable)  # by `OutageLog`
+                if not told and self._monotonic() - said >= SAY_AGAIN_S:
                     said = self._monotonic()
                     log.warning(f"{waits}, trying again", error=str(error))
                 await asyncio.sleep(pause)
@@ -96,6 +127,16 @@ class Leadership:
                 self.waits_for = ""
                 return done
         raise AssertionError("pauses never end")
+
+    async def admit(self) -> None:
+        """See that this process may bring the database's schema up: it belongs to this cluster, or to none yet.
+
+        Raises:
+            ConfigurationError: It belongs to another cluster.
+        """
+        owner = (await Lease(self._database, CLUSTER).look()).holder
+        if owner not in ("", self._executor.identity) and not self._take_over:
+            raise _of_another_cluster(owner, self._executor.identity)
 
     async def take(self) -> None:
         """Wait until this process may lead, and see that the database goes with its cluster.
@@ -126,7 +167,7 @@ class Leadership:
         while True:
             epoch = await self.insist("the database does not answer", self._ask_to_lead)
             if epoch is not None:
-                self.standing_by = ""
+                self.standing_by, self.leaderless = "", False
                 return epoch
             await asyncio.sleep(RENEW_S / 2)
 
@@ -140,7 +181,7 @@ class Leadership:
                 raise _of_another_cluster(owner, self._executor.identity)
             if not holding.live:
                 text = f"no process leads {owner}: start flowsched there, or here with --take-over if it is gone for good"
-                self._stand_by(text)
+                self._stand_by(text, leaderless=True)
             else:
                 self._stand_by(f"{holding.holder} leads on {owner}")
             return None
@@ -152,9 +193,9 @@ class Leadership:
         self._stand_by(f"{holding.holder} leads" + (f" on {owner}" if owner else ""))
         return None
 
-    def _stand_by(self, text: str) -> None:
+    def _stand_by(self, text: str, *, leaderless: bool = False) -> None:
         """Note for which process this one stands by, and say so once."""
-        self.accepted, text = True, f"standing by: {text}"
+        self.accepted, self.leaderless, text = True, leaderless, f"standing by: {text}"
         if text != self.standing_by:
             self.standing_by = text
             log.info(text)
@@ -238,8 +279,9 @@ class Leadership:
         try:
             while not renewal.lost:
                 self._beat, self._renewed = self._monotonic(), renewal.renewed
-                if renewal.trouble != said and (said := renewal.trouble):
-                    log.warning("the lease is not renewed yet", error=said)
+                if renewal.trouble and not said and self._database.outage is None:
+                    log.warning("the lease is not renewed yet", error=renewal.trouble)
+                said = renewal.trouble
                 if renewal.trouble and self.left_s() < 0:
                     self._database.failed(OSError(renewal.trouble))
                 await asyncio.sleep(BEAT_S)

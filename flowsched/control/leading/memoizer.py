@@ -122,7 +122,9 @@ class Memoizer:
         try:
             await self._answer(workflow, number)
         except FlowschedError as error:
-            log.warning("the cache of results cannot be read now, trying again", error=str(error))
+            log.debug(
+                "the cache of results cannot be read now, trying again", error=str(error)
+            )  # `OutageLog` warns
             self._again.add(pair)
             await asyncio.sleep(_PAUSE_S)
         self._busy.discard(pair)
