@@ -509,7 +509,9 @@ def _carried_out(recorder: Recorder, plan: Plan, groups: Sequence[PodGroup] = ()
     statement.assign(state.round, "reasons", {reason.group: reason for reason in plan.reasons})
     pacing.keep_quiet(recorder, plan)
     statement.assign(state.round, "reservations", plan.reservations)
-    statement.assign(state.round, "promises", _promises(state.round.promises, plan))
+    promises = _promises(state.round.promises, plan)
+    state.work.outdate(group for group, _ in state.round.promises.items() ^ promises.items())
+    statement.assign(state.round, "promises", promises)
 
 
 def _sooner(one: int | None, other: int | None) -> int | None:

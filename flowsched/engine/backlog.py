@@ -11,7 +11,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.engine.data.cache_values import Look, shut_nodes
-from flowsched.engine.data.gather_nodes import consumer_shard, divided, home_of
+from flowsched.engine.data.gather_nodes import consumer_shard, divided, gather_of, home_of
 from flowsched.engine.data.inputs import MissingInput, dataset_ids, private
 from flowsched.engine.data.remote_reads import remote_ids, remote_specs
 from flowsched.engine.io_demand import demands_of, said_demand
@@ -108,6 +108,7 @@ def collect(state: EngineState, now: int, look: Look | None = None) -> Backlog:
             queued = queued[~held]
         if len(queued) == 0:
             continue
+        basis = _basis(state, run, stage)
         offer = _gangs if stage.spec.gang else _bags
         alike = _Alike(state, run, stage, look)
         added = [_add(backlog, alike, key, tasks, now) for key, tasks in offer(state, run, stage, queued)]
@@ -116,7 +117,8 @@ def collect(state: EngineState, now: int, look: Look | None = None) -> Backlog:
             told = _by_size(state, backlog, told)
         if all_of_it and not stage.spec.gang:
             own = not alike.shared or divided(state, run, stage) is not None
-            state.work.offers[workflow, number] = Offered(told, own)
+            shards = [int(each.tasks[0][0]) // stage.members for each in told]
+            state.work.offers[workflow, number] = Offered(told, own, shards, basis)
     return backlog
 
 
@@ -132,6 +134,20 @@ def _by_size(state: EngineState, backlog: Backlog, told: Sequence[Candidate]) ->
     return ordered
 
 
+def _basis(state: EngineState, run: WorkflowRun, stage: StageRun) -> tuple[object, ...]:
+    """What `_again` looks at, but for gather nodes, full caches, and what is said of single groups (`WorkState.outdate`)."""
+    catalogue, policy, kind = state.cluster.catalogue, state.policy, (run.spec.name, stage.spec.name)
+    return (
+        catalogue.dropped,
+        catalogue.resized,
+        state.cluster.snapshot.generation,
+        state.work.estimates.known_of(*kind),
+        state.work.corrections.get(kind),
+        policy.profile,
+        policy.mounted,
+    )
+
+
 def _again(
     state: EngineState,
     backlog: Backlog,
@@ -143,60 +159,74 @@ def _again(
     """Offer a bag as it was offered last, if nothing of its stage has changed since: of a thousand stages that wait, few
     change at a time.
     """
-    axes, offered = len(state.cluster.snapshot.axes), state.work.offers.get((run.id, stage.number))
+    offered = state.work.offers.get((run.id, stage.number))
     if offered is None or not offered.candidates:
         return False
-    candidates, own = offered.candidates, offered.own
-    if any(len(role.shape.requests) != axes for role in candidates[0].group.roles):
-        return False
-    shared = state.work.inputs.get((run.id, stage.number))
-    homed = state.policy.profile.locality and not own and not stage.spec.gang
-    changed = own
-    told = []
-    for candidate in candidates:
-        group = candidate.group
-        if not all(map(state.cluster.catalogue.held, group.remote)):
-            return False
-        if group.reads and (
-            (not own and shared is not group.inputs) or state.cluster.catalogue.lost_of(group.reads)
+    own, basis = offered.own, _basis(state, run, stage)
+    shared = None if own else state.work.inputs.get((run.id, stage.number))
+    if look is None and offered.basis == basis:
+        if not own and any(
+            shared is not each.group.inputs for each in offered.candidates if each.group.reads
         ):
             return False
-        if shut_nodes(look, run, stage, group.inputs, group.key, moment - group.ready_ms) != group.shut:
+    else:
+        told = _told(state, offered, shared, moment, look)
+        if told is None:
             return False
-        if demands_of(state, run, stage, group.reads) != candidate.demands:
-            return False
-        staged_on = state.work.staged_on.get(state.work.groups[group.key], ())  # type: ignore[arg-type]
-        now = (*expected(state, run, stage, group.reads), staged_on, state.round.promises.get(group.key))
-        changed |= now != (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms)
-        # other stages send data to the gather node: nothing of this stage has to change for it
-        changed |= homed and group.home != home_of(
-            state, run, stage, int(candidate.tasks[0][0]) // stage.members
-        )
-        told.append(now)
-    if changed and not stage.spec.gang:
-        fresh = [_told_anew(state, one, now) for one, now in zip(candidates, told, strict=True)]
-        candidates = offered.candidates = fresh
-    for candidate in candidates:
+        offered.candidates, offered.basis = told, basis
+    _find_homes(state, run, stage, offered)
+    for candidate in offered.candidates:
         backlog.candidates[candidate.group.key] = candidate
     return True
 
 
-def _told_anew(
-    state: EngineState,
-    candidate: Candidate,
-    now: tuple[int | None, int | None, tuple[int, ...], int | None],
-) -> Candidate:
-    """The same offer with what is known now: (runtime, its high quantile, nodes it was staged to, promised start), and its home."""
-    run, stage, group = candidate.run, candidate.stage, candidate.group
-    shard = int(candidate.tasks[0][0]) // stage.members
-    home = home_of(state, run, stage, shard) if state.policy.profile.locality else None
-    if (*now, home) == (group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms, group.home):
-        return candidate
-    runtime_ms, high_ms, staged_on, promised_ms = now
-    group = structs.replace(
-        group, runtime_ms=runtime_ms, high_ms=high_ms, staged_on=staged_on, promised_ms=promised_ms, home=home
-    )
-    return structs.replace(candidate, group=group)
+def _told(
+    state: EngineState, offered: Offered, shared: tuple[int, ...] | None, moment: int, look: Look | None
+) -> list[Candidate] | None:
+    """The same offers with what is known now of their tasks' runtime; None where they must be made anew.
+
+    `shared`: what all shards of the stage read, unless each reads something of its own.
+    """
+    axes, candidates = len(state.cluster.snapshot.axes), offered.candidates
+    if any(len(role.shape.requests) != axes for role in candidates[0].group.roles):
+        return None
+    told = []
+    for candidate in candidates:
+        run, stage, group = candidate.run, candidate.stage, candidate.group
+        if not all(map(state.cluster.catalogue.held, group.remote)):
+            return None
+        if group.reads and (
+            (not offered.own and shared is not group.inputs) or state.cluster.catalogue.lost_of(group.reads)
+        ):
+            return None
+        if shut_nodes(look, run, stage, group.inputs, group.key, moment - group.ready_ms) != group.shut:
+            return None
+        if demands_of(state, run, stage, group.reads) != candidate.demands:
+            return None
+        staged_on = state.work.staged_on.get(state.work.groups[group.key], ())  # type: ignore[arg-type]
+        promised_ms = state.round.promises.get(group.key)
+        runtime_ms, high_ms = expected(state, run, stage, group.reads)
+        if (runtime_ms, high_ms, staged_on, promised_ms) != (
+            group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms,
+        ):  # fmt: skip
+            group = structs.replace(
+                group, runtime_ms=runtime_ms, high_ms=high_ms, staged_on=staged_on, promised_ms=promised_ms
+            )
+            candidate = structs.replace(candidate, group=group)
+        told.append(candidate)
+    return told
+
+
+def _find_homes(state: EngineState, run: WorkflowRun, stage: StageRun, offered: Offered) -> None:
+    """Tell offers their gather nodes. Other stages send data there: nothing of this stage has to change for that."""
+    locality = state.policy.profile.locality
+    if locality and gather_of(state, run, stage) is None:
+        return  # a stage is known to be gathered before any of its groups has a gather node
+    for at, (candidate, shard) in enumerate(zip(offered.candidates, offered.shards, strict=True)):
+        home = home_of(state, run, stage, shard) if locality else None
+        if home != candidate.group.home:
+            group = structs.replace(candidate.group, home=home)
+            offered.candidates[at] = structs.replace(candidate, group=group)
 
 
 class _Alike:

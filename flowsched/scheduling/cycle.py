@@ -89,6 +89,7 @@ class _Cycle:
         # Once a group found no soft room, later ones get no new targets: it would be passed by for ever.
         self.closed = False
         self.any_ready = bool(state.snapshot.ready.any())
+        self.open_queues: dict[str, bool] = {}  #: whether nothing bars the groups of a queue but lost inputs
         self.taking = Preemption(
             state.snapshot, state.room, state.shares, state.queues, state.profile, state.now
         )
@@ -248,7 +249,7 @@ class _Cycle:
     def nowhere_local(self, group: PodGroup) -> bool:
         """Whether every node lacks some of its inputs."""
         asks = self.state.profile.of(group.queue).locality and bool(group.inputs)
-        return asks and bool(self.state.catalogue.missing_bytes(group.inputs, len(self.state.snapshot)).all())
+        return asks and not self.state.catalogue.nodes_with_all(group.inputs)
 
     def turn(self, group: PodGroup, left: int) -> int:
         """How many pods of a bag may go now: until its queue stands behind the next one, and never beyond a cap."""
@@ -274,6 +275,13 @@ class _Cycle:
 
     def barred(self, group: PodGroup) -> Reason | None:
         """What keeps a group from being tried at all."""
+        is_open = self.open_queues.get(group.queue)
+        if is_open is None:
+            shares = self.state.shares
+            is_open = self.any_ready and not (shares.paused(group.queue) or shares.limited(group.queue))
+            self.open_queues[group.queue] = is_open
+        if is_open:
+            return self.lost_inputs(group)
         if self.state.shares.paused(group.queue):
             return Reason(group.key, ReasonCode.PAUSED, f"queue {group.queue} is paused")
         if not self.any_ready:
@@ -283,13 +291,19 @@ class _Cycle:
                 none_ready(self.state.snapshot),
                 {"nodes": len(self.state.snapshot)},
             )
-        if self.state.profile.of(group.queue).locality and group.reads:
-            lost = self.state.catalogue.lost_of(group.reads)
-            if lost:
-                first = self.state.catalogue.uris[lost[0]]
-                text = f"{len(lost)} of {len(group.reads)} inputs are nowhere, first {first}"
-                return Reason(group.key, ReasonCode.WAITING_FOR_DATA, text, {"lost": len(lost)})
-        return over_cap(group, self.state.shares, self.state.queues, self.state.snapshot)
+        lost = self.lost_inputs(group)
+        return lost or over_cap(group, self.state.shares, self.state.queues, self.state.snapshot)
+
+    def lost_inputs(self, group: PodGroup) -> Reason | None:
+        """Why a group waits of which no node, and no origin, has some input."""
+        reads = group.reads
+        if not reads or not self.state.profile.of(group.queue).locality:
+            return None
+        lost = self.state.catalogue.lost_of(reads)
+        if not lost:
+            return None
+        text = f"{len(lost)} of {len(reads)} inputs are nowhere, first {self.state.catalogue.uris[lost[0]]}"
+        return Reason(group.key, ReasonCode.WAITING_FOR_DATA, text, {"lost": len(lost)})
 
     def within_cap(self, offer: PlacementRequest) -> PlacementRequest:
         """A gang's offer without its extras, where those would break a cap that the minimum keeps."""
@@ -313,7 +327,7 @@ class _Cycle:
         taken = self.taking.attempt(offer, left, self.state.promises)
         if taken is not None:
             return self.refuse(taken)
-        reason = self.refusals.why(offer, family)
+        reason = self.refusals.why(offer, family.traits)
         start = self.state.promises.reserve(offer) if reason.code in _NOT_NOW else None
         if (
             start is None and offer.company is None and not offer.group.shut

@@ -25,12 +25,25 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
-#: What groups have in common that are refused for the same lack of room.
-Family = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
+#: Profile, whether it is a gang, `min_resources`, and of each role its shape and its minimum.
+Traits = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
 _ALL: Final = 1 << 62
 #: (1,) bytes missing of one pod that lacks nothing.
 _NOTHING: Final = np.zeros(1, dtype=np.int64)
 _NOTHING.setflags(write=False)
+
+
+class Family:
+    """Groups that are refused for the same lack of room. A cycle has one object for them, which is compared by identity.
+
+    Attributes:
+        traits: What they have in common.
+    """
+
+    __slots__ = ("traits",)
+
+    def __init__(self, traits: Traits) -> None:
+        self.traits = traits
 
 
 class CycleState:
@@ -67,6 +80,8 @@ class CycleState:
         waiting = in_order(backlog, queues, profile, now, work, half)
         self.given: dict[int, GroupAllocation] = {}
         self.promises = reservations_for(snapshot, self.room, profile, now, backlog)
+        self._families: dict[Traits, Family] = {}
+        self._bags: dict[int, Family] = {}  #: by the id of the shape; the backlog keeps it alive
         self.full: dict[Family, Reason] = {}
         self.held: dict[Family, Reason] = {}
         self.horizon: AvailableTimes | None = None
@@ -75,9 +90,23 @@ class CycleState:
         self.budgets, self.waiting = budgeted(snapshot, queues, backlog, waiting, profile, now)
 
     def family(self, group: PodGroup) -> Family:
-        """What a group has in common with groups that are refused for the same lack of room."""
+        """The groups that are refused for the same lack of room as this one."""
+        roles = group.roles
+        if group.gang or len(roles) > 1 or group.min_resources is not None or self.profile.queues:
+            return self._family_with(group)
+        shape = roles[0].shape  # of a bag; many have it in common, and hashing what it asks for takes longer
+        known = self._bags.get(id(shape))
+        if known is None:
+            known = self._bags[id(shape)] = self._family_with(group)
+        return known
+
+    def _family_with(self, group: PodGroup) -> Family:
         roles = tuple([(role.shape, role.minimum if group.gang else 1) for role in group.roles])
-        return self.profile.of(group.queue).name, group.gang, group.min_resources, roles
+        traits = self.profile.of(group.queue).name, group.gang, group.min_resources, roles
+        known = self._families.get(traits)
+        if known is None:
+            known = self._families[traits] = Family(traits)
+        return known
 
     def known_refusal(self, group: PodGroup) -> Reason | None:
         """Why a group like this one was refused before."""

@@ -315,6 +315,10 @@ class Estimates:
         """How many of a kind are remembered."""
         return len(self._seen.get((workflow, stage), ())) // _WIDTH
 
+    def known_of(self, workflow: str, stage: str) -> Sequence[int] | None:
+        """All that was learned of a kind, as one value: while it is the same object, each answer about the kind is the same."""
+        return self._seen.get((workflow, stage))
+
     def typical_size(self, workflow: str, stage: str) -> int | None:
         """What the middle one of a kind read; None before the first has finished."""
         samples = self._seen.get((workflow, stage))

@@ -37,6 +37,8 @@ _FAR: Final = 3
 _THERE: Final = (
     TaskState.STAGING, TaskState.ALLOCATED, TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING, TaskState.SUCCEEDED,
 )  # fmt: skip
+#: By state, whether a member is on its way to having its outputs on its node. `np.isin` takes 40 times as long on few members.
+_UNDER_WAY: Final = np.isin(np.arange(max(TaskState) + 1), _THERE[:-1])
 
 
 @dataclass(slots=True)
@@ -255,9 +257,11 @@ def _coming(state: EngineState, run: WorkflowRun, consumer: StageRun, reader: in
         parent = run.stages[number]
         if parent.uniform is not None:
             continue
-        shards = np.array(_read_by(run, parent, consumer, reader), dtype=np.int64) * parent.members
-        running = np.isin(parent.task_state[shards], _THERE[:-1]) & (parent.node[shards] != home)
-        total += int(running.sum()) * _expected(state, run, parent)
+        read = _read_by(run, parent, consumer, reader)
+        tasks = slice(read.start * parent.members, read.stop * parent.members, parent.members)
+        running = _UNDER_WAY[parent.task_state[tasks]] & (parent.node[tasks] != home)
+        away = int(np.count_nonzero(running))
+        total += away * _expected(state, run, parent) if away else 0
     known[reader] = (home, total)
     return waiting + total
 

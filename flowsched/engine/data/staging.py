@@ -167,6 +167,7 @@ class Targets:
         assert isinstance(key, GroupKey)  # foreign groups are not staged
         seen = state.work.staged_on.get(key, ())
         statement.put(state.work.staged_on, key, (*seen, *sorted({*nodes.tolist()} - {*seen})))
+        state.work.outdate((group.key,))
 
     def move(self) -> None:
         """Move the tasks that have been given targets."""

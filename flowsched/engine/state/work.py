@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -73,10 +73,19 @@ class Candidate(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Offered:
-    """The bags of a stage that has not changed since. `own`: they differ in inputs or gather nodes."""
+    """The bags of a stage that has not changed since.
+
+    Attributes:
+        candidates: The bags.
+        own: They differ in inputs or gather nodes.
+        shards: Of each bag, the first shard.
+        basis: What all but their gather nodes was worked out from (`backlog.collect`); None = something has changed.
+    """
 
     candidates: list[Candidate]
     own: bool
+    shards: list[int]
+    basis: tuple[object, ...] | None
 
 
 @dataclass(slots=True)
@@ -134,6 +143,15 @@ class WorkState:
             if isinstance(group, GroupKey):
                 self.groups_of.setdefault(group.workflow, []).append(group)
         return number
+
+    def outdate(self, groups: Iterable[int]) -> None:
+        """What is known of some backlog items has changed: the offers of their stages are worked out again."""
+        for number in groups:
+            group = self.groups.get(number)
+            if isinstance(group, GroupKey):
+                offered = self.offers.get((group.workflow, group.stage))
+                if offered is not None:
+                    offered.basis = None
 
     def forget(self, workflow: str) -> list[int]:
         """Drop what is kept about a workflow that has ended. Returns the numbers of its backlog items."""

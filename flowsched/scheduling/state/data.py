@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from flowsched.scheduling.state.cache_space import Shelf, Shelves
 from flowsched.statement import Statement
 
-#: Masks of missing bytes are kept until a replica changes; beyond this many they are dropped (a bound on
-#: memory).
+#: Missing bytes of some inputs are kept until one of these changes; beyond this many all are dropped (a bound on memory).
 _KEPT = 4096
+#: Inputs, how many nodes, and whether copies that have been ordered count as there.
+_MissingKey = tuple[tuple[int, ...], int, bool]
 
 
 class Catalogue:
@@ -31,13 +32,14 @@ class Catalogue:
         undivided: Datasets that are found to move as a whole only: folders, and what an origin does not give in parts.
         editions: Dataset -> which version its pieces are of, as the nodes that copy them report, and how often that changed.
         dropped: Grows with every replica that is not there any more.
+        resized: Grows with every dataset whose size changes.
     """
 
     def __init__(self) -> None:
         self.uris: list[str] = []
         self.sizes: list[int] = []
         self.origins: list[bool] = []
-        self.version = self.dropped = 0
+        self.version = self.dropped = self.resized = 0
         self.shelves: Shelves | None = None
         self._ids: dict[str, int] = {}
         self._replicas: list[set[int]] = []
@@ -47,7 +49,8 @@ class Catalogue:
         self._landed: dict[int, dict[int, int]] = {}  #: dataset -> node -> its pieces there, as bits
         self._whole: set[tuple[int, ...]] = set()  #: inputs of which none is lost, until a replica is dropped
         self._arrays: dict[int, NDArray[np.int64]] = {}
-        self._missing: dict[tuple[tuple[int, ...], int, bool], NDArray[np.int64]] = {}
+        self._missing: dict[_MissingKey, NDArray[np.int64]] = {}
+        self._missing_of: dict[int, set[_MissingKey]] = {}  #: dataset -> the keys of `_missing` that name it
 
     def __len__(self) -> int:
         """How many datasets are known."""
@@ -74,6 +77,7 @@ class Catalogue:
             if self.shelves is not None:
                 self.shelves.resize(dataset, size_bytes - self.sizes[dataset])
             self.sizes[dataset] = size_bytes
+            self.resized += 1
             self._forget(dataset)
         if origin and not self.origins[dataset]:
             self.origins[dataset] = True
@@ -83,7 +87,7 @@ class Catalogue:
     def copy(self, datasets: Collection[int]) -> Catalogue:
         """A copy in which these datasets can be changed while this one stays; all others are shared, and only read."""
         other = copy(self)
-        other._arrays, other._missing, other._whole = {}, {}, set()
+        other._arrays, other._missing, other._missing_of, other._whole = {}, {}, {}, set()
         other.shelves = None
         for name in ("uris", "sizes", "origins", "_replicas", "_expected", "_landed"):
             setattr(other, name, copy(getattr(self, name)))
@@ -267,7 +271,10 @@ class Catalogue:
         missing.setflags(write=False)
         if len(self._missing) >= _KEPT:
             self._missing.clear()
+            self._missing_of.clear()
         self._missing[key] = missing
+        for dataset in unique:
+            self._missing_of.setdefault(dataset, set()).add(key)
         return missing
 
     def _nodes(self, dataset: int) -> NDArray[np.int64]:
@@ -323,4 +330,8 @@ class Catalogue:
             for node in nodes:
                 self.shelves.settle(dataset, node, self._counts(dataset, node))
         self._arrays.pop(dataset, None)
-        self._missing.clear()
+        for key in self._missing_of.pop(dataset, ()):
+            del self._missing[key]
+            for other in key[0]:
+                if other != dataset:
+                    self._missing_of[other].discard(key)

@@ -1,0 +1,77 @@
+"""What the backlog remembers of a stage is what it finds when it looks at each group again, in every round of random worlds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from flowsched.engine import admission
+from flowsched.engine.backlog import Backlog, collect
+from flowsched.engine.data.cache_values import Look
+from flowsched.engine.state import EngineState
+from flowsched.executor.nodes import NodeInfo
+from flowsched.workflow.document.decode import check_workflow
+from tests.engine.documents import clean, documents
+from tests.engine.world import Chances, World
+from tests.soak import worlds
+
+pytestmark = pytest.mark.soak
+
+#: Bytes/s of links, by whether tasks read over them what lies on other nodes: they do where links are faster than disks.
+LINKS = {False: 1 << 20, True: 10 << 30}
+BAD = Chances(
+    fail=0.1, oom=0.05, gone=0.1, crash=0.05, drop=0.1, cancel=0.02, transfer_fails=0.1, replica_lost=0.1
+)  # fmt: skip
+
+
+def described(backlog: Backlog) -> list[tuple[Any, ...]]:
+    """All that a cycle is told."""
+    return [
+        (key, each.group, tuple(part.tolist() for part in each.tasks), each.demands)
+        for key, each in sorted(backlog.candidates.items())
+    ]
+
+
+def collected(state: EngineState, now: int, look: Look | None = None) -> Backlog:
+    """As `collect`; each offer that it remembered is looked at again, group by group, compared, and remembered as it was."""
+    backlog = collect(state, now, look)
+    kept = {
+        pair: (offered, list(offered.candidates), offered.basis)
+        for pair, offered in state.work.offers.items()
+    }
+    for offered, _, _ in kept.values():
+        offered.basis = None
+    assert described(collect(state, now, look)) == described(backlog)
+    state.work.offers.clear()
+    for pair, (offered, candidates, basis) in kept.items():
+        offered.candidates, offered.basis = candidates, basis
+        state.work.offers[pair] = offered
+    return backlog
+
+
+@settings(
+    max_examples=worlds(few=15, many=300),
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(st.lists(documents(), min_size=2, max_size=3), st.integers(0, 2**32), st.booleans(), st.booleans())
+def test_what_is_remembered_of_an_offer_is_what_would_be_found_again(
+    docs: list[dict[str, Any]], seed: int, bad: bool, remote: bool
+) -> None:
+    """Replicas come and go, tasks are learned from, promises are made, groups are staged, steps are undone."""
+    link = LINKS[remote]
+    nodes = [
+        NodeInfo(f"n{i}", 4_000, 4 << 30, disk_rate=100 << 20, nic_in_rate=link, nic_out_rate=link)
+        for i in range(3)
+    ]
+    world = World(nodes, seed, BAD if bad else Chances(), "flowsched", remote_reads=remote)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(admission, "collect", collected)
+        for number, document in enumerate(docs):
+            world.submit(f"w{number}", check_workflow(clean(document)))
+        world.run()
+    world.finished()
