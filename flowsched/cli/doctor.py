@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from rich.table import Table
 from rich.text import Text
 
 from flowsched.cli.context import DONE, FAILED
-from flowsched.cli.printing import output, render, terminal_text
+from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
 from flowsched.cluster.local.containers import ENGINES, find_engine
 from flowsched.cluster.local.runner.cgroups import find_base
@@ -76,14 +77,17 @@ async def doctor(place: Place, form: Form) -> int:
     return FAILED if any(check.mark == "fail" for check in checks) else DONE
 
 
-def _table(checks: Iterable[Check]) -> Text:
-    made = Text()
+def _table(checks: Iterable[Check]) -> Table:
+    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    made.add_column(no_wrap=True)
+    made.add_column(no_wrap=True, min_width=12)
+    made.add_column(overflow="fold")
     for check in checks:
-        made.append(f"{check.mark:<4}  ", _STYLES[check.mark])
-        made.append(f"{check.name:<12}  ", "bold").append(terminal_text.line(check.found) + "\n")
+        made.add_row(
+            Text(check.mark, _STYLES[check.mark]), Text(check.name, "bold"), render.text(check.found)
+        )
         if check.next:
-            made.append(f"{'':<20}next: {terminal_text.line(check.next)}\n", "dim")
-    made.rstrip()
+            made.add_row("", "", render.text(f"next: {check.next}", "dim"))
     return made
 
 

@@ -12,10 +12,10 @@ from sqlalchemy import (
     ColumnElement,
     FromClause,
     Select,
+    case,
     cast,
     delete,
     func,
-    literal,
     or_,
     select,
     type_coerce,
@@ -112,7 +112,7 @@ class Accounting:
             func.coalesce(func.sum(_number(self._database.kind, column)), 0).label(column)
             for column in _SUMMED
         ]
-        columns: list[ColumnElement[Any]] = [name, literal(1).label("workflows"), *numbers]
+        columns: list[ColumnElement[Any]] = [name, _counted().label("workflows"), *numbers]
         query = select(*columns).join_from(tables.workflows, tables.stages)
         if since_ms is not None:
             query = query.where(or_(_w.ended_ms >= since_ms, _w.ended_ms.is_(None)))
@@ -155,6 +155,12 @@ def _number(kind: str, column: str) -> ColumnElement[int]:
     return cast(cast(_s.totals, JSONB)[column].as_string(), BigInteger)
 
 
+def _counted() -> ColumnElement[int]:
+    """1 for a workflow; of the calls of a run of another engine, which are workflows here, 1 for the first and 0 for the others."""
+    first = or_(_w.run == "", _w.seq.in_(select(tables.runs.c.seq)))
+    return case((first, 1), else_=0)
+
+
 async def keep_sums(connection: AsyncConnection, kind: str, workflows: Sequence[str]) -> None:
     """Add what workflows held to the sums of the days on which they ended: the workflows are about to be removed.
 
@@ -164,7 +170,7 @@ async def keep_sums(connection: AsyncConnection, kind: str, workflows: Sequence[
         workflows: Ids of some that have ended.
     """
     numbers = [func.coalesce(func.sum(_number(kind, column)), 0).label(column) for column in _SUMMED]
-    query = select(_w.ended_ms, _w.queue, _w.owner, _w.labels, *numbers)
+    query = select(_w.ended_ms, _w.queue, _w.owner, _w.labels, _counted().label("workflows"), *numbers)
     query = query.join_from(tables.workflows, tables.stages).where(_w.id.in_(workflows)).group_by(_w.id)
     rows: dict[tuple[int, str], dict[str, Any]] = {}
     for row in (await connection.execute(query)).mappings():
@@ -176,7 +182,7 @@ async def keep_sums(connection: AsyncConnection, kind: str, workflows: Sequence[
             {"day": day, "key": key, "workflows": 0, **dict.fromkeys(_SUMMED, 0)}
             | dict(zip(("queue", "owner", "labels"), named, strict=True)),
         )
-        found["workflows"] += 1
+        found["workflows"] += row["workflows"]
         for column in _SUMMED:
             found[column] += int(row[column])
     if not rows:

@@ -16,6 +16,7 @@ from flowsched.store.database import Database
 from flowsched.store.recovery import remove_finished
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
+from flowsched.workflow.spec import Call
 
 DAY = 86_400_000
 
@@ -81,6 +82,22 @@ async def test_queues_users_and_labels_are_summed(database: Database) -> None:
         ("ann", 7),
         (None, 0),
     ]
+
+
+async def test_a_run_of_another_engine_is_one_workflow(
+    database: Database, writer: GroupWriter, epoch: int
+) -> None:
+    """Three calls of it, beside a workflow of its own: two workflows, also once they have expired."""
+    for number, name in enumerate("abc"):
+        call = Call(run="r1", run_name="germline", source="miniwdl", node=f"call-{number}")
+        await writer.submit(submission(name, call=call))
+        await writer.commit(used(name, {"core_ms": 10}, {}, ended_ms=DAY), epoch)
+    await writer.submit(submission("d"))
+    await writer.commit(used("d", {"core_ms": 5}, {}, ended_ms=DAY), epoch)
+    assert await Accounting(database).sums("queue") == [sums("default", 2, core_ms=35)]
+    while (await remove_finished(database, 4 * DAY)).workflows:
+        pass
+    assert await Accounting(database).sums("queue") == [sums("default", 2, core_ms=35)]
 
 
 @pytest.mark.usefixtures("a_lab")

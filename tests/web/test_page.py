@@ -151,3 +151,11 @@ def test_the_page_takes_a_token_from_its_address(look: Look, site: Site) -> None
     page.goto(f"{site.served.url}/ui#token={site.token}")
     page.get_by_role("link", name="germline").wait_for()
     assert site.token not in page.url
+
+
+def test_a_link_with_a_token_leads_to_one_run(look: Look, site: Site) -> None:
+    """`/ui#token=…/runs/ID` opens that run, and counts the tasks that succeeded."""
+    page = look().page
+    page.goto(f"{site.served.url}/ui#token={site.token}/runs/{site.runs['germline']}")
+    page.get_by_role("heading", name="germline").wait_for()
+    assert page.url.endswith(f"/ui#/runs/{site.runs['germline']}")

@@ -56,12 +56,12 @@ function App() {
   );
 }
 
-/** A token in the address (`/ui#token=…`) is kept, and leaves the address, so that nobody copies it along. */
+/** A token in the address (`/ui#token=…`, or `/ui#token=…/runs/ID`) is kept, and leaves the address, so that nobody copies it along. */
 function takeToken(): void {
-  const given = /^#token=(.+)$/.exec(location.hash)?.[1];
+  const [, given, place] = /^#token=([^/]+)(\/.*)?$/.exec(location.hash) ?? [];
   if (given === undefined) return;
   keepToken(decodeURIComponent(given));
-  history.replaceState(null, "", location.pathname);
+  history.replaceState(null, "", location.pathname + (place === undefined ? "" : `#${place}`));
 }
 
 function View({ route }: { route: string[] }) {
@@ -89,7 +89,7 @@ function TokenForm({ why, onGiven }: { why: string; onGiven: () => void }) {
       }}
     >
       <h1>A token is needed</h1>
-      <p>{why}.</p>
+      <p>{why.startsWith("Send the header") ? "The service answers only those who have its token" : why}.</p>
       <label for="token">Token</label>
       <input id="token" ref={field} type="password" autocomplete="off" required />
       <p class="muted">

@@ -31,13 +31,13 @@ export function grouped(counts: Record<string, number>): [name: string, tasks: n
     .filter(([, tasks]) => tasks > 0);
 }
 
-/** How many tasks have ended, of how many. */
+/** How many tasks have succeeded, of how many, as `flowsched ls` counts. */
 export function progress(counts: Record<string, number>): { done: number; all: number } {
   let done = 0;
   let all = 0;
   for (const [state, tasks] of Object.entries(counts)) {
     all += tasks;
-    if (ended(state)) done += tasks;
+    if (state === "SUCCEEDED") done += tasks;
   }
   return { done, all };
 }
