@@ -265,7 +265,9 @@ def problem_error(status: int, content: bytes) -> FlowschedError:
     except (msgspec.DecodeError, ValueError):
         text = content[:80].decode("utf-8", "replace")
         if status in (404, 405, 501):  # others are a proxy's words on the service behind it
-            return InvalidRequest(f"{NO_FLOWSCHED} (status {status}, and no JSON): name another, --server URL")
+            return InvalidRequest(
+                f"{NO_FLOWSCHED} (status {status}, and no JSON): name another, --server URL"
+            )
         view = ProblemView(title=f"status {status}", status=status, detail=text)
     faults = [
         Fault(fault.get("path", ""), fault.get("found", ""), fault.get("expected", ""))
