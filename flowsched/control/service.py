@@ -625,7 +625,7 @@ class Service:
                 if living and self._leader.leadership.standing_by:
                     raise Unavailable(self._who_leads())
                 return [
-                    Explanation(s.name, (), s.counts.get("FAILED", 0), s.state, s.state.title(), s.reason)
+                    Explanation(s.name, (), s.counts.get(s.state, 0), s.state, s.state.title(), s.reason)
                     for s in await self._reads.stages(workflow)
                     if s.state in ("FAILED", "SKIPPED", "CANCELLED") and stage in (None, s.name)
                 ]

@@ -22,4 +22,7 @@ async def test_what_was_cancelled_while_nobody_led_is_never_launched(tmp_path: P
         await one.ready()
         while (await one.service.workflow(ident)).state != "CANCELLED":
             await asyncio.sleep(0.01)
+        assert [(told.stage, told.tasks, told.state) for told in await one.service.explain(ident)] == [
+            ("a", 3, "CANCELLED")
+        ]
     assert not world.launched

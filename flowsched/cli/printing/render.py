@@ -556,7 +556,8 @@ def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None 
         tasks = f"{view.tasks} task{'s' * (view.tasks != 1)}"
         head = Text.assemble(text(view.stage, "bold"), f"  {tasks} ", state(view.state), "  ")
         parts.append(head.append_text(text(view.code, "yellow")))
-        parts.append(_below(text(view.message)))
+        if view.message:
+            parts.append(_below(text(view.message)))
         if view.numbers:
             said = ", ".join(f"{name} {measure(name, number)}" for name, number in view.numbers.items())
             parts.append(_below(text(said, "dim")))
