@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TextIO, cast
+from typing import Final, TextIO, cast
 
 import structlog
+
+from flowsched.errors import ConfigurationError
+
+#: From the most to the least that is written.
+LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 
 
 def configure_logging(level: str, *, as_json: bool) -> None:
     """Let structlog write to standard error.
 
     Args:
-        level: The least that is written: `debug`, `info`, `warning` …; an unknown one is `info`.
+        level: The least that is written, one of `LEVELS`.
         as_json: One JSON object a line; else lines for people, in colours on a terminal.
+
+    Raises:
+        ConfigurationError: There is no such level.
     """
+    if level.lower() not in LEVELS:
+        raise ConfigurationError(f"--log-level is {', '.join(LEVELS[:-1])} or {LEVELS[-1]}, not {level!r}")
     renderer: structlog.typing.Processor
     if as_json:
         renderer = structlog.processors.JSONRenderer()
@@ -28,7 +38,7 @@ def configure_logging(level: str, *, as_json: bool) -> None:
             structlog.processors.format_exc_info,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper(), logging.INFO)),
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", _LogFile(sys.stderr))),
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)

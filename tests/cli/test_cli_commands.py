@@ -210,6 +210,19 @@ def test_watching_waits_for_a_service_that_waits_for_its_database(
     assert result.stderr.count(f"{workflow} goes on, and this command waits for the service") == 1
 
 
+def test_a_level_of_the_log_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    """It was taken for `info`."""
+    given = ["--root", str(tmp_path), "--port", "0", "--no-supervise", "--log-level", "loud"]
+    done = subprocess.run(
+        [sys.executable, "-m", "flowsched", "serve", *given],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, "not 'loud'" in done.stderr) == (2, True), done.stderr
+
+
 def test_watching_tells_each_change(flowsched: Run, far: Far) -> None:
     """Without a terminal: a line whenever a stage's state changes; 1 if it failed."""
     workflow = far.service.add()
