@@ -22,7 +22,7 @@ import structlog
 from flowsched import listening, supervisor
 from flowsched.clock import ServiceClock, elapsed_s
 from flowsched.errors import ConfigurationError, FlowschedError, InUse, NotFound, no_such
-from flowsched.log_lines import configure_logging
+from flowsched.log_lines import LEVELS, configure_logging
 from flowsched.private import make_root
 
 if TYPE_CHECKING:
@@ -185,6 +185,10 @@ def check(settings: Settings) -> None:
         raise ConfigurationError(
             f"--cluster-option is for executors of other packages; {settings.executor} has options of its own: "
             "flowsched serve --help"
+        )
+    if settings.log_level.lower() not in LEVELS:
+        raise ConfigurationError(
+            f"--log-level is {', '.join(LEVELS[:-1])} or {LEVELS[-1]}, not {settings.log_level!r}"
         )
     if settings.images not in IMAGES:
         raise ConfigurationError(f"--images is {' or '.join(IMAGES)}, not {settings.images!r}")

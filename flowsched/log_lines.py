@@ -8,8 +8,6 @@ from typing import Final, TextIO, cast
 
 import structlog
 
-from flowsched.errors import ConfigurationError
-
 #: From the most to the least that is written.
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 
@@ -18,14 +16,9 @@ def configure_logging(level: str, *, as_json: bool) -> None:
     """Let structlog write to standard error.
 
     Args:
-        level: The least that is written, one of `LEVELS`.
+        level: The least that is written: one of `LEVELS`; another is `info`.
         as_json: One JSON object a line; else lines for people, in colours on a terminal.
-
-    Raises:
-        ConfigurationError: There is no such level.
     """
-    if level.lower() not in LEVELS:
-        raise ConfigurationError(f"--log-level is {', '.join(LEVELS[:-1])} or {LEVELS[-1]}, not {level!r}")
     renderer: structlog.typing.Processor
     if as_json:
         renderer = structlog.processors.JSONRenderer()
@@ -38,7 +31,7 @@ def configure_logging(level: str, *, as_json: bool) -> None:
             structlog.processors.format_exc_info,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper(), logging.INFO)),
         logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", _LogFile(sys.stderr))),
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
