@@ -536,7 +536,12 @@ def lay_out(settings: Settings) -> None:
 
     Raises:
         OSError: It cannot be made; perhaps there is no room.
+        ConfigurationError: It is a file.
     """
+    if settings.root.exists() and not settings.root.is_dir():
+        raise ConfigurationError(
+            f"{settings.root} is a file, and the root is a folder: choose another one, --root DIR"
+        )
     make_root(settings.root)
     _secret(settings.root)
 

@@ -79,7 +79,7 @@ def token(root: str, url: str, given: str | None) -> str:
     known = given or tokens.found(url) or tokens.kept_token(Path(root))
     if not known:
         raise ConfigurationError(
-            f"no token is known: no service of this user listens at {url}, and {root} keeps none; "
+            f"no token is known: {f'no service of this user listens at {url}, and ' if url else ''}{root} keeps none; "
             "start one with `flowsched serve`, or name its folder: --root DIR"
         )
     return known

@@ -24,10 +24,11 @@ from flowsched import errors
 from flowsched.cli import following, running
 from flowsched.cli.commands.app import app
 from flowsched.cli.commands.options import hoisted
+from flowsched.cli.printing import render
 from flowsched.client import session
 from flowsched.client.session import ATTEMPTS
 from flowsched.cluster.local.runner.cgroups import Base
-from flowsched.workflow.views import AttemptView, ImageView, OutputView, StageView
+from flowsched.workflow.views import AttemptView, ImageView, NodeView, OutputView, StageView
 
 Run = Callable[..., Any]
 
@@ -208,6 +209,34 @@ def test_watching_waits_for_a_service_that_waits_for_its_database(
     result = flowsched("watch", workflow)
     assert result.exit_code == 0
     assert result.stderr.count(f"{workflow} goes on, and this command waits for the service") == 1
+
+
+def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    """With the option that chooses another; a token of nowhere names no address."""
+    file = tmp_path / "file"
+    file.touch()
+    given = ["--root", str(file), "--port", "0", "--no-supervise"]
+    done = subprocess.run(
+        [sys.executable, "-m", "flowsched", "serve", *given],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, f"{file} is a file" in done.stderr, "--root DIR" in done.stderr) == (
+        2,
+        True,
+        True,
+    )
+    said = CliRunner().invoke(app, ["token", "--root", str(tmp_path / "nowhere")]).stderr
+    assert f"no token is known: {tmp_path / 'nowhere'} keeps none" in said
+
+
+def test_a_node_is_draining_until_its_tasks_have_ended() -> None:
+    """Not drained while some run."""
+    view = NodeView(name="n", ready=True, drained_at=BEGIN, running=2)
+    assert render.node_state(view).plain == "draining"
+    assert render.node_state(NodeView(name="n", ready=True, drained_at=BEGIN)).plain == "drained"
 
 
 def test_a_level_of_the_log_that_there_is_not_is_refused(tmp_path: Path) -> None:

@@ -493,7 +493,7 @@ def queue_table(queues: Iterable[QueueView]) -> QueueTable:
 def node_state(view: NodeView) -> Text:
     """Whether tasks may start on a node."""
     if view.drained_at is not None:
-        return Text("drained", "yellow")
+        return Text("draining" if view.running else "drained", "yellow")
     return Text("yes", "green") if view.ready else Text("no", "bold red")
 
 
