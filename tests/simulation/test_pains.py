@@ -46,7 +46,7 @@ def test_a_gang_larger_than_the_cluster_is_told_so_and_harms_nobody() -> None:
     """All hundred run, and the reason names the cluster."""
     got = larger_than_cluster(FLOWSCHED)
     assert (len(got.ended), got.stuck_cores) == (100, 0.0)
-    assert got.reasons["big"].startswith("LargerThanCluster: 14 of 16 members fit an empty cluster")
+    assert got.reasons["big"].startswith("LargerThanCluster: 12 of 16 members fit an empty cluster")
 
 
 def test_without_a_promise_a_big_gang_starves_as_long_as_small_ones_come() -> None:
