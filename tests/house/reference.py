@@ -24,6 +24,7 @@ from flowsched.cluster.kubernetes.settings import VARIABLES, KubernetesSettings
 from flowsched.scheduling.explain.idle import Cause
 from flowsched.scheduling.explain.situation import Kind
 from flowsched.scheduling.plan import PERMANENT, ReasonCode
+from flowsched.variables import BESIDE_OPTIONS, BETWEEN_PROCESSES, OF_TASKS
 from flowsched.workflow.run.lifecycle import TRANSITIONS, TaskEvent
 from flowsched.workflow.run.states import HOLDING, TERMINAL, ReportedState, RunState, TaskState
 
@@ -31,51 +32,6 @@ CODE: Final = Path(flowsched.__file__).parent
 FOLDER: Final = CODE.parent / "docs" / "reference"
 _WRITTEN: Final = "`python -m tests.house.reference` writes this page from the code; do not edit it.\n"
 
-#: Variables that a task finds in its environment: name -> meaning.
-OF_TASKS: Final = {
-    "FLOWSCHED_FOLDER": "The folder of this attempt",
-    "FLOWSCHED_WORKFLOW": "The id of the workflow",
-    "FLOWSCHED_STAGE": "The name of the stage",
-    "FLOWSCHED_INDEX": "The number of the shard, from 0",
-    "FLOWSCHED_ATTEMPT": "The number of the attempt, from 0: the second try is attempt 1",
-    "FLOWSCHED_CPU": "Whole cores that the task asked for, at least 1; `OMP_NUM_THREADS` has the same value",
-    "FLOWSCHED_ITEM": "With `scatter.items`: the item of this shard",
-    "FLOWSCHED_INPUT_NAME": "For each input: its path, or with `match: all` and `chunk` the path of a manifest with "
-    "one path per line. "
-    "`NAME` is the input's name in upper case; other characters than letters and digits become `_`",
-    "FLOWSCHED_OUTPUT_NAME": "For each output: the path at which the task writes it",
-    "FLOWSCHED_CONTENT_NUMBER": "On Kubernetes, in stage-in: the text of an input with `content`",
-    "FLOWSCHED_HOSTS": "Gangs: the addresses of all members by rank, separated by commas",
-    "FLOWSCHED_HOSTS_ROLE": "Gangs: the addresses of one role; `ROLE` is its name in upper case",
-    "FLOWSCHED_ROLE": "Gangs: the role of this member",
-    "FLOWSCHED_ROLE_INDEX": "Gangs: the number of this member within its role, from 0",
-    "FLOWSCHED_ADDRESS": "Gangs: the address of this member. Listen on it, not on 0.0.0.0",
-    "FLOWSCHED_GANG_TOKEN": "Gangs: a secret that the members of this attempt share, and no other task has",
-    "FLOWSCHED_HOSTFILE": "Gangs: the path of an MPI hostfile; launchers are left out",
-}
-#: Variables that people set, which are neither an option of a command nor a setting for Kubernetes.
-BESIDE_OPTIONS: Final = {
-    "FLOWSCHED_DEMO_KEEP": "`flowsched demo` keeps caches and attempts in its folder if this is set",
-    "FLOWSCHED_FAILPOINTS": "For tests: `POINT=kill`, `POINT=sleep:SECONDS` or `POINT=raise:TEXT`, each with `@N` for "
-    "the Nth passage only, several with commas. The service then dies, waits or fails at a named point",
-}
-#: Variables that one process of flowsched sets for another. Users set none of them.
-BETWEEN_PROCESSES: Final = {
-    "FLOWSCHED_ACCEPTED_FD": "supervisor → service: the pipe on which the service reports that its configuration is accepted",
-    "FLOWSCHED_CREDENTIALS_FD": "supervisor → service: the file in memory that holds the secrets",
-    "FLOWSCHED_AGENT": "service → steps of a pod: the URL of the node's agent; empty where there is none",
-    "FLOWSCHED_ORDER": "service → steps of a pod: what to lay out and to publish",
-    "FLOWSCHED_SIGNATURE": "service → steps of a pod: the signature of the order",
-    "FLOWSCHED_CONTAINER": "service → steps of a pod: the files of a container task",
-    "FLOWSCHED_STEP": "service → a step of a container task: where the step notes how it ended",
-    "FLOWSCHED_INPUTS": "service → steps of a pod: where the inputs are mounted",
-    "FLOWSCHED_WORK": "service → steps of a pod: where the working folder is mounted",
-    "FLOWSCHED_SCHEMES": "steps of a pod without an agent: schemes of origins that they may read (`http,https,s3`)",
-    "FLOWSCHED_NETWORKS": "steps of a pod without an agent: private ranges that HTTP origins may lie in, separated by spaces",
-    "FLOWSCHED_MESSAGE_BYTES": "service → steps of a pod: how long a termination message may be",
-    "FLOWSCHED_PATIENCE_S": "steps of a pod: seconds for which they ask an agent that does not answer",
-    "FLOWSCHED_TERMINATION_LOG": "steps of a pod: the file of the termination message, if it is not the cluster's own",
-}
 #: Reasons with which an attempt ends or a task fails.
 OF_ATTEMPTS: Final = {
     "OOMKilled": "It used more memory than it may. With `memory_factor` in `retry` the next attempt gets more",
@@ -494,7 +450,8 @@ def settings() -> str:
         _WRITTEN,
         "Policies are in [profiles](../profiles.md), queues in [queues](../queues.md), miniwdl's settings in "
         "[wdl](../wdl.md#settings). "
-        "Variables that only tests read are in [CONTRIBUTING](../../CONTRIBUTING.md#variables-of-the-tests).\n",
+        "Variables that only tests read are in [CONTRIBUTING](../../CONTRIBUTING.md#variables-of-the-tests). "
+        "Commands warn on stderr of a variable `FLOWSCHED_…` that is in none of these lists.\n",
         "## Options of commands\n",
         "Each of these is the default of an option ([commands](cli.md)).\n",
         section(option_variables()),

@@ -62,6 +62,7 @@ from flowsched.cli.commands.options import (
     replay_of,
     settings_for,
     token_from,
+    warn_of_unknown_variables,
 )
 from flowsched.cli.context import Options, about, ask, carry_out, options, run
 from flowsched.cli.printing.form import Form
@@ -113,6 +114,7 @@ def main(
 ) -> None:
     """Workflows with dependency-aware, data-aware gang scheduling."""
     ctx.obj = Options(server, token, debug)
+    warn_of_unknown_variables(ctx)
 
 
 @app.command("run")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from flowsched import tokens
-from flowsched.cli.context import options
+from flowsched import tokens, variables
+from flowsched.cli.context import options, say
 from flowsched.cli.printing.form import Form
 
 if TYPE_CHECKING:
@@ -49,6 +49,36 @@ def hoisted(args: list[str]) -> list[str]:
             rest.append(arg)
         position += 1
     return first + rest
+
+
+def warn_of_unknown_variables(ctx: typer.Context) -> None:
+    """Say on stderr which FLOWSCHED_… of the environment no command reads: a misspelt one would be a default without a word."""
+    strange = variables.unclaimed(os.environ)
+    if not strange:
+        return
+    known, names = _read_by_options(ctx.find_root().command)
+    strange = [name for name in strange if name not in known]
+    if not strange:
+        return
+    from flowsched.cluster.kubernetes.settings import VARIABLES
+
+    known |= {f"{variables.PREFIX}{name}" for name in VARIABLES}
+    for name in strange:
+        if name not in known:
+            say(f"warning: {variables.warning(name, known, names)}")
+
+
+def _read_by_options(command: Any) -> tuple[set[str], set[str]]:
+    """The variables that options of a command and of those below it read, and the names of these options."""
+    read: set[str] = set()
+    names: set[str] = set()
+    for option in command.params:
+        read.update([option.envvar] if isinstance(option.envvar, str) else option.envvar or ())
+        names.update(option.opts)
+    for each in getattr(command, "commands", {}).values():
+        for found, more in zip((read, names), _read_by_options(each), strict=True):
+            found |= more
+    return read, names
 
 
 Id = Annotated[
