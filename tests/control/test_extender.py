@@ -517,7 +517,9 @@ async def test_the_leader_answers_from_its_memory(tmp_path: Path) -> None:
     """Of a real service: its nodes are known, nothing is held, and what is no pod is refused."""
     async with running(Settings(port=0, root=tmp_path, nodes=2, log_level="error")) as up:
         (first, second) = (view.name for view in await up.facade.nodes())
-        up.service._leader.dispatcher.tell([ReplicaSeen("s3://lab/reads", second, 12 * GB)])
+        up.service._leader.dispatcher.tell(
+            [ReplicaSeen("s3://lab/reads", second, GB)]
+        )  # fits a nearly full disk
         await up.service._leader.dispatcher.settled()
         asked = pod("1", {"flowsched.io/inputs": "s3://lab/reads"})
         assert await up.facade.refused_nodes(asked) == {}
