@@ -24,12 +24,12 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(STAMPS)/demo: pyproject.toml | $(VENV)/bin/python
-	@echo "installing flowsched into $(VENV) …"
+	@echo "installing flowsched into $(VENV), a minute or two …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[genomics]'
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/test: pyproject.toml | $(VENV)/bin/python
-	@echo "installing flowsched and its test tools into $(VENV) …"
+	@echo "installing flowsched and its test tools into $(VENV), a few minutes …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[genomics,kubernetes,mpi,notebook,objectstore,otel,postgresql,test,wdl]'
 	@mkdir -p $(STAMPS) && touch $@ $(STAMPS)/demo
 
@@ -143,5 +143,5 @@ schema: $(STAMPS)/test ## write the published JSON Schema anew
 	@mkdir -p build
 	$(BIN)/python -m flowsched.workflow.document.schema > build/schema.json && mv build/schema.json flowsched/workflow/workflow.schema.json
 
-clean: ## remove what tests and tools left behind
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+clean: ## remove what tests and tools left behind, and the web page that `make ui` built
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist flowsched/web/dist flowsched/web/ui/node_modules

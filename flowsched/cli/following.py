@@ -400,7 +400,8 @@ async def _wrote_nothing(client: Client, task: TaskView, ident: str, stream: str
         other = (
             "--stderr shows the other stream" if stream == "stdout" else "without --stderr: the other stream"
         )
-        say(f"{name} is {task.state} and has written nothing to {stream} ({other})")
+        why = f" ({task.reason})" if task.reason else ""
+        say(f"{name} is {task.state}{why} and has written nothing to {stream}; {other}")
         return DONE
     if task.reason.startswith("CACHED "):
         workflow, stage, shard = task.reason.removeprefix("CACHED ").split("/")

@@ -27,7 +27,12 @@ async def workflows(client: Client, filters: Mapping[str, str | None], limit: in
             found, form, lambda views: render.workflow_table(views, datetime.now(UTC)), limit
         )
     if number == 0 and form is Form.TABLE:
-        output.hint("no workflows; submit one with `flowsched submit DOCUMENT`")
+        given = [f"--{name}" for name, value in filters.items() if value]
+        output.hint(
+            f"no workflow fits {' and '.join(given)} (whole names and ids)"
+            if given
+            else "no workflows; submit one with `flowsched submit DOCUMENT`"
+        )
 
 
 async def workflow(

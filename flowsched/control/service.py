@@ -398,11 +398,17 @@ class Service:
         row = await self._reads.get(workflow)
         state = RunState(row.state)
         if kind == "retry" and state is not RunState.FAILED:
-            raise Conflict(f"{workflow} is {state.value}: only a FAILED workflow can be tried again")
+            raise Conflict(
+                f"{workflow} is {state.value}: only a FAILED workflow can be tried again. "
+                f"`flowsched run FILE --resume-from {workflow}` runs it anew, and takes over what has succeeded"
+            )
         if kind == "cancel" and state.terminal and state is not RunState.CANCELLED:
             raise Conflict(f"{workflow} has ended as {state.value}: there is nothing to cancel")
         if kind in ("pause", "resume") and (state.terminal or state is RunState.CANCELLING):
-            raise Conflict(f"{workflow} is {state.value}: it cannot be paused or resumed")
+            raise Conflict(
+                f"{workflow} is {state.value}: it cannot be paused or resumed. "
+                f"`flowsched run FILE --resume-from {workflow}` runs it anew, and takes over what has succeeded"
+            )
         if not (kind == "cancel" and state is RunState.CANCELLED):
             number = await self._writer.command(workflow, kind, body or {}, self._clock())
             self._wake(urgent=True)

@@ -608,7 +608,7 @@ def test_an_empty_log_says_why(flowsched: Run, far: Far) -> None:
     silent = flowsched("logs", workflow, "align")
     assert (silent.exit_code, silent.stdout) == (0, "")
     assert (
-        "align[0] is RUNNING and has written nothing to stdout (--stderr shows the other stream)"
+        "align[0] is RUNNING and has written nothing to stdout; --stderr shows the other stream"
         in silent.stderr
     )
     waits = flowsched("logs", workflow, "align", "1")

@@ -51,6 +51,7 @@ async def test_no_call_is_lost_and_none_runs_twice_while_the_service_dies(
 ) -> None:
     """The calls of a wide scatter, kill -9 again and again: every rc is there when COMPLETE is told, every command ran once."""
     scatter, witness = Scatter(tmp_path / "cromwell", WORKFLOW, "Wide.shard"), tmp_path / "witness"
+    polled = tmp_path / "polled"
     done: list[object] = []
     begun = time.monotonic()
     async with (
@@ -60,7 +61,9 @@ async def test_no_call_is_lost_and_none_runs_twice_while_the_service_dies(
 
         async def call(shard: int) -> tuple[str, int] | CallFailed:
             square = f"echo {shard} squared is $(({shard} * {shard})) > result.txt"
-            command = f"echo {shard} >> {witness}; sleep 0.2; {square}; echo done"
+            last = f"for _ in $(seq 600); do [ -e {polled} ] && break; sleep 0.1; done"
+            wait = last if shard == CALLS - 1 else "sleep 0.2"
+            command = f"echo {shard} >> {witness}; {wait}; {square}; echo done"
             body = scatter.write(shard, command)
             try:
                 return await backend.run(body, scatter.folder(shard))
@@ -69,9 +72,16 @@ async def test_no_call_is_lost_and_none_runs_twice_while_the_service_dies(
             finally:
                 done.append(shard)
 
+        async def tell_of_minimal() -> None:
+            while not backend.counts.requests["minimal"]:
+                await asyncio.sleep(0.1)
+            polled.touch()
+
+        telling = asyncio.create_task(tell_of_minimal())
         killing = asyncio.create_task(killed(service, KILLS, done, CALLS))
         ended = await asyncio.gather(*(call(shard) for shard in range(CALLS)))
         unanswered = await killing
+        telling.cancel()
         listed = await tasks_of(service)
     failed = [str(each) for each in ended if isinstance(each, CallFailed)]
     assert unanswered >= 2, "hardly any create was cut off before its answer"

@@ -28,13 +28,22 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(folder: Path, *bodies: str, allowed: int = 5, xdist: bool = False) -> tuple[int, str]:
-    """A pytest session of these test files in a folder of its own: its exit code, and what it printed."""
+    """A pytest session of these test files in a folder of its own: its exit code, and what it printed.
+
+    It has its own temporary folder, too: what other sessions left in the usual one would be warnings in its last line.
+    """
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "pytest.ini").write_text("[pytest]\n")
     for number, body in enumerate(bodies):
         (folder / f"test_{number}.py").write_text(body)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-    environment |= {"PYTHONPATH": str(ROOT), "FLOWSCHED_RERUN_FAILED": str(allowed)}
+    temporary = folder / "tmp"
+    temporary.mkdir(exist_ok=True)
+    environment |= {
+        "PYTHONPATH": str(ROOT),
+        "FLOWSCHED_RERUN_FAILED": str(allowed),
+        "PYTEST_DEBUG_TEMPROOT": str(temporary),
+    }
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = (
         "1"  # most of a session's start is plugins that these tests do not use
     )

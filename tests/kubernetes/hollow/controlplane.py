@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import secrets
 import shutil
 import signal
@@ -243,8 +244,10 @@ class ControlPlane:
             "current-context": user,
         }
         path = self.folder / f"kubeconfig-{user}"
-        path.touch(mode=0o600)
-        path.write_text(json.dumps(document))  # JSON is YAML
+        descriptor, written = tempfile.mkstemp(dir=self.folder, prefix=path.name)  # of mode 0600
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(document, file)  # JSON is YAML
+        Path(written).replace(path)  # another thread's kubectl or helm may just be reading it
         return path
 
     def _prepare(self) -> None:
