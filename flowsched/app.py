@@ -202,18 +202,44 @@ def check(settings: Settings) -> None:
         raise ConfigurationError(f"there is no policy {settings.policy!r}; there are {', '.join(PROFILES)}")
 
 
+#: A token of fewer characters is warned of; those that flowsched makes have 32.
+SHORT_TOKEN: Final = 16
+
+
 def check_address(settings: Settings) -> None:
     """Refuse to listen where other machines can ask, without a token.
 
     Raises:
         ConfigurationError: With what to change.
     """
-    loopback = settings.host in ("localhost", "::1") or settings.host.startswith("127.")
-    if not loopback and not settings.token:
+    if not _loopback(settings.host) and not settings.token:
         raise ConfigurationError(
             f"listening on {settings.host} needs a token: set FLOWSCHED_TOKEN or --token-file (or leave out --no-token), "
             "or listen on 127.0.0.1"
         )
+
+
+def cautions(settings: Settings, host: str) -> list[str]:
+    """What is accepted and may be unsafe: a short token, and an address of `host` that other machines reach.
+
+    On Kubernetes a Service and an Ingress are in front of the address.
+    """
+    found = []
+    if settings.token is not None and len(settings.token) < SHORT_TOKEN:
+        found.append(
+            f"the token has {len(settings.token)} characters, fewer than {SHORT_TOKEN}, and can be guessed: "
+            "make one with `openssl rand -hex 32`"
+        )
+    if settings.kubernetes is None and not _loopback(host):
+        found.append(
+            f"{host} is reached from other machines, and the token crosses the network unencrypted unless a proxy with TLS is in "
+            "front: docs/serving.md#tls-and-other-machines"
+        )
+    return found
+
+
+def _loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 @asynccontextmanager
@@ -335,9 +361,11 @@ def _refusal(bounds: Bounds) -> Callable[[str, bool], str]:
 def _live_limits(settings: Settings) -> LiveLimits:
     """How much may live at a time."""
     from flowsched.control.admission import LiveLimits
-    from flowsched.workflow.resources import parse_bytes
+    from flowsched.workflow.resources import parse_bytes, parse_option
 
-    return LiveLimits(settings.max_live_tasks, parse_bytes(settings.max_live_bytes))
+    return LiveLimits(
+        settings.max_live_tasks, parse_option("--max-live-bytes", parse_bytes, settings.max_live_bytes)
+    )
 
 
 def holder_of(settings: Settings) -> str:
@@ -610,6 +638,8 @@ async def serve(
     try:
         if prepare is not None:
             settings = await _prepared(settings, sockets, prepare)
+        for caution in cautions(settings, sockets[0].getsockname()[0] if sockets else settings.host):
+            structlog.get_logger(__name__).warning(caution)
         async with running(settings, sockets, supervisor.accepted) as service:
             spare_the_collector()
             supervisor.accepted()  # a replica of several is, before it leads

@@ -84,6 +84,15 @@ def announce(port: int, token: str, root: Path | None = None) -> Path:
     return path
 
 
+def withdraw(path: Path, inode: int) -> None:
+    """Remove what `announce` wrote, unless another service has written anew since: its file has another inode."""
+    try:
+        if path.stat().st_ino == inode:
+            path.unlink()
+    except OSError:
+        pass  # the file is gone, or stays: a client sends its token to no port where this user does not listen
+
+
 def found(url: str) -> str | None:
     """The token for a server that this user runs on this machine; None without a known token, or for another user's server."""
     return _said(url, "token")

@@ -26,6 +26,12 @@ INTERRUPTED: Final = 130
 
 #: More faults than this are counted, not shown.
 FAULTS_SHOWN: Final = 50
+#: What to do next when a service says that it cannot answer now.
+SERVICE_WAITS: Final = (
+    "the service runs and waits for that: ask again in a moment; `flowsched doctor` and its log say more"
+)
+#: The same of a command that opens the database itself.
+DATABASE_AWAY: Final = "start the database, or correct what it refuses: --db URL, or FLOWSCHED_DATABASE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +94,19 @@ def about(
     ask(ctx, asked)
 
 
-def run(given: Options, work: Coroutine[Any, Any, int | None]) -> None:
-    """Run a coroutine to its end, and end with its exit code; errors become sentences."""
-    carry_out(given, lambda: asyncio.run(work))
+def run(given: Options, work: Coroutine[Any, Any, int | None], unavailable: str = SERVICE_WAITS) -> None:
+    """Run a coroutine to its end, and end with its exit code; errors become sentences. `unavailable`: see `tell`."""
+    carry_out(given, lambda: asyncio.run(work), unavailable)
 
 
-def carry_out(given: Options, work: Callable[[], int | None]) -> None:
+def carry_out(given: Options, work: Callable[[], int | None], unavailable: str = SERVICE_WAITS) -> None:
     """Run a function to its end, and end with its exit code; errors become sentences."""
-    code = _guarded(given, work)
+    code = _guarded(given, work, unavailable)
     if code:
         raise typer.Exit(code)
 
 
-def _guarded(given: Options, work: Callable[[], int | None]) -> int:
+def _guarded(given: Options, work: Callable[[], int | None], unavailable: str) -> int:
     from flowsched import errors
 
     try:
@@ -114,7 +120,7 @@ def _guarded(given: Options, work: Callable[[], int | None]) -> int:
     except errors.FlowschedError as error:
         if given.debug:
             raise
-        tell(error)
+        tell(error, unavailable)
         return exit_code(error)
     except OSError as error:
         if given.debug:
@@ -134,8 +140,8 @@ def exit_code(error: Exception) -> int:
     return WRONG if isinstance(error, errors.FlowschedError) and error.status < 500 else FAILED
 
 
-def tell(error: Exception) -> None:
-    """Say on stderr what is wrong, and what to do next."""
+def tell(error: Exception, unavailable: str = SERVICE_WAITS) -> None:
+    """Say on stderr what is wrong, and what to do next. `unavailable`: what to do where what the command needs does not answer."""
     from flowsched import errors
 
     if isinstance(error, errors.InvalidDocument):
@@ -161,7 +167,7 @@ def tell(error: Exception) -> None:
             errors.Unavailable,
             f"start one with `flowsched serve`, or name another: {_servers()}"
             if str(error).startswith("no answer from")
-            else "the service runs and waits for that: ask again in a moment; `flowsched doctor` and its log say more",
+            else unavailable,
         ),
     ):
         if step and isinstance(error, kind):

@@ -18,6 +18,7 @@ from typing import Final, Literal
 from rich.table import Table
 from rich.text import Text
 
+from flowsched import tokens
 from flowsched.cli.context import DONE, FAILED
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
@@ -251,6 +252,10 @@ async def database(place: Place) -> list[Check]:
     from flowsched import app
 
     if not _exists(place.database):
+        if tokens.url_of(place.root) is not None:
+            step = "name the database as that service has it: --db URL, or FLOWSCHED_DATABASE"
+            said = f"{place.database} does not exist, and a service runs on {place.root}: it has another database"
+            return [Check("database", "warn", said, step)]
         return [Check("database", "ok", f"{place.database} does not exist yet; the first start makes it")]
     try:
         facts = await app.database_facts(place.database)

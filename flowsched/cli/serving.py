@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from flowsched import app, credentials, listening, supervisor, tokens
 from flowsched.cli.context import say
-from flowsched.errors import ConfigurationError, InUse
+from flowsched.errors import ConfigurationError, InUse, InvalidRequest
 
 
 def serve(settings: app.Settings, supervise: bool | None, no_token: bool) -> None:
@@ -35,6 +37,9 @@ def serve(settings: app.Settings, supervise: bool | None, no_token: bool) -> Non
     for host in [sock.getsockname()[0] for sock in sockets] or [settings.host]:
         app.check_address(replace(settings, host=host, token="to be made" if made else settings.token))
     held = bool(sockets)
+    port_stays = (
+        held and supervisor.ACCEPTED_FD not in os.environ
+    )  # systemd holds it, and starts the service again
     sockets = sockets or listening.bound(settings.host, settings.port)
     if not held and (settings.kubernetes is None if supervise is None else supervise):
         fd = credentials.keep(taken)
@@ -42,15 +47,27 @@ def serve(settings: app.Settings, supervise: bool | None, no_token: bool) -> Non
         os.close(fd)
     credentials.close_process()
     port = sockets[0].getsockname()[1]
+    announced: dict[Path, int] = {}
     try:
-        asyncio.run(app.serve(settings, sockets, lambda: _laid_out(settings, port, made)))
-    except InUse as error:
-        from flowsched.cli.running import in_use
+        asyncio.run(app.serve(settings, sockets, lambda: _laid_out(settings, port, made, announced)))
+    except (ConfigurationError, InvalidRequest) as error:
+        if not held:  # a later life of a supervisor is followed by another one
+            _withdraw(announced)
+        if isinstance(error, InUse):
+            from flowsched.cli.running import in_use
 
-        raise in_use(error, settings.root) from None
+            raise in_use(error, settings.root) from None
+        raise
+    if not port_stays:
+        _withdraw(announced)
 
 
-def _laid_out(settings: app.Settings, port: int, made: bool) -> app.Settings:
+def _withdraw(announced: Mapping[Path, int]) -> None:
+    for path, inode in announced.items():
+        tokens.withdraw(path, inode)
+
+
+def _laid_out(settings: app.Settings, port: int, made: bool, announced: dict[Path, int]) -> app.Settings:
     """Make the root and the service's entries in it; returns the settings with the token. A caller may try again.
 
     Raises:
@@ -59,7 +76,7 @@ def _laid_out(settings: app.Settings, port: int, made: bool) -> app.Settings:
     app.lay_out(settings)
     if made:
         settings = replace(settings, token=tokens.token_of(settings.root))
-        _announce(port, settings)
+        announced.update(_announce(port, settings))
     return settings
 
 
@@ -74,8 +91,6 @@ def token(root: str, url: str, given: str | None) -> str:
     Raises:
         ConfigurationError: No token is known.
     """
-    from pathlib import Path
-
     known = given or tokens.found(url) or tokens.kept_token(Path(root))
     if not known:
         raise ConfigurationError(
@@ -85,14 +100,17 @@ def token(root: str, url: str, given: str | None) -> str:
     return known
 
 
-def _announce(port: int, settings: app.Settings) -> None:
+def _announce(port: int, settings: app.Settings) -> dict[Path, int]:
+    """Returns the file that announces the service, with its inode; nothing if it cannot be written."""
     try:
-        tokens.announce(port, settings.token or "", settings.root)
+        path = tokens.announce(port, settings.token or "", settings.root)
+        return {path: path.stat().st_ino}
     except OSError as error:
         say(
             f"note: clients of this user do not find the token by themselves ({error.filename}: {error.strerror}); "
             f"give them FLOWSCHED_TOKEN=$(cat {settings.root / 'token'})"
         )
+        return {}
 
 
 def _again() -> list[str]:

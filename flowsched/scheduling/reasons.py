@@ -324,11 +324,17 @@ def over_cap(group: PodGroup, shares: Shares, queues: QueueTree, snapshot: Snaps
     return Reason(group.key, ReasonCode.QUEUE_LIMIT, text, numbers)
 
 
+#: From so many thousandths on, an amount that is not whole is written as 100.5 rather than 100500m.
+_LARGE_MILLIS: Final = 100_000
+
+
 def quantity(axis: str, amount: int) -> str:
     """An amount of a resource for people: 1500m CPU, 4 CPU, 2 GiB memory, 100 MB/s disk bandwidth."""
     word = _WORDS.get(axis, axis)
     if axis in ("cpu", "gpu"):
-        return f"{amount // 1000} {word}" if amount % 1000 == 0 else f"{amount}m {word}"
+        if amount % 1000 and amount < _LARGE_MILLIS:
+            return f"{amount}m {word}"
+        return f"{amount // 1000}{f'.{amount % 1000:03d}'.rstrip('0').rstrip('.')} {word}"
     if axis in ("memory", "disk"):
         for unit, bits in _BINARY:
             if amount >> bits:

@@ -7,7 +7,7 @@ figure depends on how binary fractions round. Knows nothing of stages.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from flowsched.errors import InvalidRequest
@@ -97,6 +97,18 @@ def parse_count(value: object) -> int:
     if thousandths % 1000:
         raise InvalidRequest(f"{_quoted(_as_text(value))} is not a whole count")
     return _bounded(thousandths // 1000, LARGEST_COUNT, "1,000,000,000")
+
+
+def parse_option(option: str, parse: Callable[[object], int], value: object) -> int:
+    """Read a value of the command line with one of the functions above.
+
+    Raises:
+        InvalidRequest: What `parse` raises, with the option's name in front.
+    """
+    try:
+        return parse(value)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{option}: {error}") from None
 
 
 def parse_duration(value: object) -> int:

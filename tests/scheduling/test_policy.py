@@ -221,6 +221,10 @@ def test_faults_between_profiles_are_told() -> None:
     assert faults({"profiles": {}}) == [
         "$.profiles: found an object with 0 keys, expected at least one profile"
     ]
+    (wrong_type,) = faults({"profiles": [1]})
+    assert wrong_type.startswith("$.profiles: found an array of 1")
+    (unknown_key,) = faults({"profiles": {"a": {}}, "defaults": "a"})
+    assert unknown_key.startswith("$.defaults: found the key")
     assert faults([]) == ["$: found an array of 0, expected an object"]
     assert faults({"profiles": {"a": {}, "b": {}}}) == [
         "$.default: found nothing, expected one of the profiles: a, b"

@@ -221,3 +221,22 @@ def test_a_database_beside_the_root_is_private_too(tmp_path: Path) -> None:
     found = dict(asyncio.run(opened()))
     assert {"flows.db", "flows.db-shm", "flows.db-wal", "flows.db.lock"} <= set(found)
     assert set(found.values()) == {0o600}
+
+
+def test_a_service_that_stops_announces_itself_no_more(tmp_path: Path) -> None:
+    """One that is killed is started again on its port, so its announcement stays; the port of a refused one is free again."""
+    with served(tmp_path / "root", token=True) as service:
+        file = tokens.servers_folder() / f"{service.port}.json"
+        pid = service.ready()
+        assert file.exists()
+        os.kill(pid, signal.SIGKILL)
+        assert gone(pid)
+        assert file.exists()
+        service.ready(other_than=pid)
+        with served(service.root, token=True) as second:
+            assert second.process.wait(60) == 2
+            assert not (tokens.servers_folder() / f"{second.port}.json").exists()
+        assert file.exists()
+        service.process.terminate()
+        assert service.process.wait(60) == 0
+        assert not file.exists()

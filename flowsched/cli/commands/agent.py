@@ -106,8 +106,11 @@ def agent(
     """
     from flowsched.cluster.kubernetes.agent import server
     from flowsched.cluster.kubernetes.agent.agent import Settings
-    from flowsched.log_lines import configure_logging
-    from flowsched.workflow.resources import parse_bytes
+    from flowsched.log_lines import LEVELS, configure_logging
+    from flowsched.workflow.resources import parse_bytes, parse_option
+
+    if log_level.lower() not in LEVELS:
+        raise typer.BadParameter(f"{', '.join(LEVELS)}, not {log_level!r}", param_hint="--log-level")
 
     beside = state or cache.parent / "state"
     schemes = frozenset(scheme or ("http", "https", "s3"))
@@ -115,8 +118,10 @@ def agent(
     async def served() -> None:
         settings: Settings = Settings(
             node=node, key=_key(key_file), cache=cache, pods=pods, logs=logs, state=beside,
-            kept_logs=kept_logs or beside / "logs", host=host, port=port, cache_bytes=parse_bytes(cache_size),
-            disk_rate=parse_bytes(disk_rate), nic_rate=parse_bytes(nic_rate), parallel=parallel,
+            kept_logs=kept_logs or beside / "logs", host=host, port=port,
+            cache_bytes=parse_option("--cache-size", parse_bytes, cache_size),
+            disk_rate=parse_option("--disk-rate", parse_bytes, disk_rate),
+            nic_rate=parse_option("--nic-rate", parse_bytes, nic_rate), parallel=parallel,
             roots=tuple(root or ()), networks=tuple(network or ()), kept_days=keep_days, schemes=schemes,
             copies=copies, host_root=host_root,
         )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flowsched.cli.commands.options import Database, Output, Root, settings_for
-from flowsched.cli.context import options, run
+from flowsched.cli.context import DATABASE_AWAY, options, run
 from flowsched.cli.printing.form import Form
 
 db = typer.Typer(help="Look after the database.", no_args_is_help=True, rich_markup_mode=None)
@@ -62,7 +62,7 @@ def upgrade(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
     """
     from flowsched.cli import upkeep
 
-    run(options(ctx), upkeep.upgrade(settings_for(ctx, root=root, database=db).url))
+    run(options(ctx), upkeep.upgrade(settings_for(ctx, root=root, database=db).url), DATABASE_AWAY)
 
 
 @db.command()
@@ -70,7 +70,7 @@ def current(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
     """Print the schema's revision, or `empty`; exit code 1 if this version needs another."""
     from flowsched.cli import upkeep
 
-    run(options(ctx), upkeep.current(settings_for(ctx, root=root, database=db).url))
+    run(options(ctx), upkeep.current(settings_for(ctx, root=root, database=db).url), DATABASE_AWAY)
 
 
 @db.command()
@@ -78,7 +78,7 @@ def check(ctx: typer.Context, db: Database = None, root: Root = None, output: Ou
     """Look whether the database is well; exit code 1 if not."""
     from flowsched.cli import upkeep
 
-    run(options(ctx), upkeep.facts(settings_for(ctx, root=root, database=db).url, output))
+    run(options(ctx), upkeep.facts(settings_for(ctx, root=root, database=db).url, output), DATABASE_AWAY)
 
 
 @db.command()
@@ -93,4 +93,4 @@ def expire(
     """Remove workflows that ended long ago; refused while a service leads, which does so itself (serve --keep-days)."""
     from flowsched.cli import upkeep
 
-    run(options(ctx), upkeep.expire(settings_for(ctx, root=root, database=db).url, days))
+    run(options(ctx), upkeep.expire(settings_for(ctx, root=root, database=db).url, days), DATABASE_AWAY)

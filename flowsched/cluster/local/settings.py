@@ -62,17 +62,17 @@ async def open_cluster(settings: LocalSettings, service: ServiceContext) -> Loca
     from flowsched.cluster.local.processes import RunnerProcesses
     from flowsched.cluster.local.virtual_nodes import cache_limit, labelled, virtual_nodes
     from flowsched.cluster.node.origins import Origins
-    from flowsched.workflow.resources import parse_bytes, parse_cpu
+    from flowsched.workflow.resources import parse_bytes, parse_cpu, parse_option
 
     cache_bytes, cache_percent = cache_limit(settings.cache)
     nodes = virtual_nodes(
         settings.nodes,
-        cpu_millicores=parse_cpu(settings.cpu) if settings.cpu else None,
-        memory_bytes=parse_bytes(settings.memory) if settings.memory else None,
+        cpu_millicores=parse_option("--cpu", parse_cpu, settings.cpu) if settings.cpu else None,
+        memory_bytes=parse_option("--memory", parse_bytes, settings.memory) if settings.memory else None,
         disk_bytes=_ANY_DISK,
         gpus=settings.gpus,
-        disk_rate=parse_bytes(settings.disk_rate),
-        nic_rate=parse_bytes(settings.nic_rate),
+        disk_rate=parse_option("--disk-rate", parse_bytes, settings.disk_rate),
+        nic_rate=parse_option("--nic-rate", parse_bytes, settings.nic_rate),
         racks=settings.racks,
         cache_bytes=cache_bytes,
     )

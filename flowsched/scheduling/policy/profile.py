@@ -264,10 +264,12 @@ class _Decoder:
             self._alone(found)
         else:
             section = self.reader.section(found, "$", dict.fromkeys(("default", "profiles", "queues"), ""))
-            self.raw = (section and self.reader.mapping(found["profiles"], "$.profiles")) or {}
-            if not self.raw:
-                self.reader.fault("$.profiles", "an object with 0 keys", "at least one profile")
+            named = self.reader.mapping(found["profiles"], "$.profiles")
+            if section is None or not named:
+                if named is not None and not named:
+                    self.reader.fault("$.profiles", "an object with 0 keys", "at least one profile")
                 return None
+            self.raw = named
             self.paths = {name: child("$.profiles", name) for name in self.raw}
             for name in self.raw:
                 if not _NAME.fullmatch(name):

@@ -1,0 +1,93 @@
+"""What a refused command says: the option that is wrong, and a next step that helps."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flowsched import tokens
+from flowsched.app import Settings, cautions
+from flowsched.cli.commands.app import app
+from flowsched.cluster.kubernetes.settings import KubernetesSettings
+from flowsched.scheduling.reasons import quantity
+
+
+@pytest.mark.parametrize("option", ["--cpu", "--memory", "--disk-rate", "--nic-rate", "--max-live-bytes"])
+def test_a_quantity_that_is_none_is_told_with_its_option(tmp_path: Path, option: str) -> None:
+    """And no announcement of the refused service stays."""
+    root = ["--root", str(tmp_path / "root"), "--port", "0", "--no-supervise"]
+    ended = CliRunner().invoke(app, ["serve", *root, option, "abc"])
+    assert ended.exit_code == 2
+    assert f"error: {option}: 'abc' is no quantity" in ended.stderr
+    assert [
+        each for each in tokens.servers_folder().glob("*.json") if str(tmp_path) in each.read_text()
+    ] == []
+
+
+def test_the_agent_refuses_a_log_level_that_there_is_not(tmp_path: Path) -> None:
+    ended = CliRunner().invoke(app, ["agent", "--node", "n", "--log-level", "loud"])
+    assert ended.exit_code == 2
+    assert "--log-level" in ended.stderr
+    assert "'loud'" in ended.stderr
+
+
+def test_db_speaks_of_the_database_and_of_no_service() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    pytest.importorskip("psycopg", reason="the extra postgresql is not installed")
+    ended = CliRunner().invoke(app, ["db", "check", "--db", f"postgresql://x@127.0.0.1:{port}/x"])
+    assert ended.exit_code == 3
+    assert "next: start the database, or correct what it refuses: --db URL" in ended.stderr
+    assert "the service runs" not in ended.stderr
+
+
+def test_doctor_names_a_service_that_has_another_database(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        path = tokens.announce(port.getsockname()[1], "t0", tmp_path)
+        ended = CliRunner().invoke(app, ["doctor", "--root", str(tmp_path), "-o", "jsonl"])
+        path.unlink()
+    line = next(line for line in ended.stdout.splitlines() if '"database"' in line)
+    assert "a service runs on" in line
+    assert "--db URL, or FLOWSCHED_DATABASE" in line
+
+
+def test_an_announcement_goes_with_its_service_alone(tmp_path: Path) -> None:
+    """One that another service has written since stays."""
+    path = tokens.announce(1, "t0", tmp_path)
+    first = path.stat().st_ino
+    holding = path.open()  # no other file gets this inode meanwhile
+    tokens.announce(1, "t1", tmp_path)
+    tokens.withdraw(path, first)
+    assert "t1" in path.read_text()
+    tokens.withdraw(path, path.stat().st_ino)
+    assert not path.exists()
+    tokens.withdraw(path, first)
+    holding.close()
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (500, "500m CPU"),
+        (4000, "4 CPU"),
+        (100_500, "100.5 CPU"),
+        (100_000_500, "100000.5 CPU"),
+        (200_025, "200.025 CPU"),
+    ],
+)
+def test_large_amounts_are_written_in_whole_units(amount: int, text: str) -> None:
+    assert quantity("cpu", amount) == text
+
+
+def test_a_short_token_and_an_open_address_are_warned_of(tmp_path: Path) -> None:
+    made = Settings(root=tmp_path, token="0" * 32)
+    assert cautions(made, "127.0.0.1") == cautions(made, "::1") == []
+    (open_address,) = cautions(made, "0.0.0.0")
+    assert open_address.endswith("docs/serving.md#tls-and-other-machines")
+    assert cautions(replace(made, kubernetes=KubernetesSettings()), "0.0.0.0") == []
+    (short,) = cautions(replace(made, token="abc"), "127.0.0.1")
+    assert short.startswith("the token has 3 characters")
