@@ -225,7 +225,7 @@ def _shortage(
         wants = need if isinstance(need, int) else int(role.shape.requests[axis])
         numbers[f"need_{name}"] = wants
         numbers[f"nodes_lacking_{name}"] = lack
-        if name != ALIGNED:
+        if name != ALIGNED and (lack or axis != IO):  # disk bandwidth is mostly learned: users asked for none
             asked.append(quantity(name, wants))
         if lack:
             lacking.append(f"{lack} lack{'s' * (lack == 1)} {_WORDS.get(name, name)}")

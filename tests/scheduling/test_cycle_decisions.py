@@ -635,3 +635,12 @@ def test_a_reason_says_what_all_members_need_together() -> None:
     assert "6 members need together 6 CPU, the nodes have 4 CPU" in reason.message
     assert reason.numbers["nodes_lacking_cpu"] == 0
     assert (reason.numbers["need_together_cpu"], reason.numbers["free_together_cpu"]) == (6000, 4000)
+
+
+def test_disk_bandwidth_is_named_where_it_is_what_lacks() -> None:
+    """Most tasks ask for none: what the service has learned of their kind counts."""
+    (full,) = decide(cluster(1), bag(1, 2, shape(io=2_000_000))).reasons
+    assert "task needs 1 CPU and 1 GiB memory; " in full.message
+    assert "bandwidth" not in full.message
+    (busy,) = decide(cluster(8), bag(1, 9, shape(0.5, io=200_000_000))).reasons
+    assert "200 MB/s disk bandwidth" in busy.message
