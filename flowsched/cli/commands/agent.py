@@ -54,6 +54,16 @@ def _step(name: str) -> None:
     raise typer.Exit(program.main([name]))
 
 
+_LogLevel = Annotated[
+    str,
+    typer.Option(callback=lambda given: _log_level(given), help="debug, info, warning or error."),
+]
+_Networks = Annotated[
+    list[str] | None,
+    typer.Option(help="A private range that HTTP origins may lie in, such as 10.0.0.0/8. Repeatable. [none]"),
+]
+
+
 def agent(
     ctx: typer.Context,
     node: Annotated[str, typer.Option(envvar=["FLOWSCHED_NODE", "NODE_NAME"], help="Its node's name.")],
@@ -87,17 +97,12 @@ def agent(
         list[Path] | None,
         typer.Option(help="Below which files of the node may be inputs (file:). Repeatable. [none]"),
     ] = None,
-    network: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A private range that HTTP origins may lie in, such as 10.0.0.0/8. Repeatable. [none]"
-        ),
-    ] = None,
+    network: _Networks = None,
     copies: Annotated[
         bool, typer.Option("--copies", help="Copy inputs, never link them: where SELinux is enforcing.")
     ] = False,
     host_root: _HostRoot = None,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: _LogLevel = "info",
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line of log.")] = False,
 ) -> None:
     """Run the node agent of a Kubernetes node.
@@ -106,11 +111,8 @@ def agent(
     """
     from flowsched.cluster.kubernetes.agent import server
     from flowsched.cluster.kubernetes.agent.agent import Settings
-    from flowsched.log_lines import LEVELS, configure_logging
+    from flowsched.log_lines import configure_logging
     from flowsched.workflow.resources import parse_bytes, parse_option
-
-    if log_level.lower() not in LEVELS:
-        raise typer.BadParameter(f"{', '.join(LEVELS)}, not {log_level!r}", param_hint="--log-level")
 
     beside = state or cache.parent / "state"
     schemes = frozenset(scheme or ("http", "https", "s3"))
@@ -129,6 +131,15 @@ def agent(
         await server.run(settings)
 
     run(options(ctx), served())
+
+
+def _log_level(given: str) -> str:
+    """A level that there is."""
+    from flowsched.log_lines import LEVELS
+
+    if given.lower() not in LEVELS:
+        raise typer.BadParameter(f"{', '.join(LEVELS)}, not {given!r}")
+    return given
 
 
 def _key(path: Path | None) -> bytes:
