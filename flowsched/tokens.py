@@ -46,9 +46,31 @@ def default_url() -> str:
     """The service that is meant where none is named: FLOWSCHED_SERVER, else the one that runs on this user's data folder (or
     FLOWSCHED_ROOT), on whichever port, else `DEFAULT_URL`.
     """
-    named = os.environ.get("FLOWSCHED_SERVER")
-    root = os.environ.get("FLOWSCHED_ROOT") or _data_folder()
-    return named or _url_of(os.path.join(os.getcwd(), root)) or DEFAULT_URL
+    return os.environ.get("FLOWSCHED_SERVER") or running_url() or DEFAULT_URL
+
+
+def running_url() -> str | None:
+    """The service that runs on this user's data folder (or FLOWSCHED_ROOT); None if none does."""
+    return _url_of(_default_root())
+
+
+def stopped() -> tuple[str, int] | None:
+    """The data folder of this user (or FLOWSCHED_ROOT), and the port that its service had last; None if none ever ran."""
+    root = _default_root()
+    try:
+        with os.scandir(_servers_folder()) as entries:
+            files = sorted(((entry.stat().st_mtime, entry.name) for entry in entries), reverse=True)
+    except OSError:
+        return None
+    for _, name in files:
+        port, _, kind = name.partition(".")
+        if kind == "json" and port.isdecimal() and _announced(int(port), "root") == root:
+            return root, int(port)
+    return None
+
+
+def _default_root() -> str:
+    return os.path.join(os.getcwd(), os.environ.get("FLOWSCHED_ROOT") or _data_folder())
 
 
 def token_of(root: Path) -> str:

@@ -72,7 +72,7 @@ def client_of(url: str | None, token: str | None) -> Client:
             told = True
             say(f"{client.url} has not answered yet: waiting (`flowsched doctor` says what it waits for)")
 
-    client = Client(url, token, slow=slow)
+    client = Client(url, token, slow=slow, start_timeout=0)  # the user sees at once that none runs
     return client
 
 

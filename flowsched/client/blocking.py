@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 
 from flowsched.client.building import Workflow
 from flowsched.client.calls import Client
-from flowsched.client.session import CLOSED
+from flowsched.client.session import CLOSED, START_S
 from flowsched.errors import FlowschedError
 from flowsched.workflow import html
 from flowsched.workflow.views import (
@@ -112,14 +112,22 @@ class SyncClient:
             http://127.0.0.1:8470.
         token: Its token; None = FLOWSCHED_TOKEN, else the one of a service that this user runs on this machine.
         timeout: Seconds for one request.
+        start_timeout: Seconds that a call waits while nothing listens: the service may be starting.
     """
 
-    def __init__(self, url: str | None = None, token: str | None = None, timeout: float = 30.0) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        timeout: float = 30.0,
+        *,
+        start_timeout: float = START_S,
+    ) -> None:
         self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="flowsched-client", daemon=True)
         self._thread.start()
-        self._client = self._do(_made(url, token, timeout))
+        self._client = self._do(_made(url, token, timeout, start_timeout))
         self._end = weakref.finalize(self, _shut, self._loop, self._thread, self._client)
 
     def __enter__(self) -> Self:
@@ -404,8 +412,8 @@ def _shut(loop: asyncio.AbstractEventLoop, thread: threading.Thread, client: Cli
     loop.close()
 
 
-async def _made(url: str | None, token: str | None, timeout: float) -> Client:
-    return Client(url, token, timeout)
+async def _made(url: str | None, token: str | None, timeout: float, start_timeout: float) -> Client:
+    return Client(url, token, timeout, start_timeout=start_timeout)
 
 
 async def _next(source: AsyncIterator[T]) -> tuple[T, ...]:

@@ -23,10 +23,9 @@ from flowsched.client.building import Workflow
 from flowsched.client.documents import not_json, read, resuming
 from flowsched.client.outputs import read_output, save_output
 from flowsched.client.positions import with_lines
-from flowsched.client.session import Session, decoded
+from flowsched.client.session import START_S, Session, decoded
 from flowsched.client.streams import ended, followed_log, whole_log, workflow_events
 from flowsched.errors import InvalidDocument, InvalidRequest, NotFound, RunFailed
-from flowsched.tokens import default_url
 from flowsched.workflow.run.states import RunState
 from flowsched.workflow.views import (
     AttemptPage,
@@ -165,6 +164,7 @@ class Client:
         token: Its token; None = FLOWSCHED_TOKEN, else the one of a service that this user runs on this machine.
         timeout: Seconds for one request; streams have no end.
         slow: Called when a request has no answer after `SLOW_S`; None = nothing is.
+        start_timeout: Seconds that a call waits while nothing listens: the service may be starting.
     """
 
     def __init__(
@@ -173,8 +173,9 @@ class Client:
         token: str | None = None,
         timeout: float = 30.0,
         slow: Callable[[], object] | None = None,
+        start_timeout: float = START_S,
     ) -> None:
-        self._session = Session(url or default_url(), token, timeout, slow)
+        self._session = Session(url, token, timeout, slow, start_timeout)
 
     @property
     def url(self) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
@@ -28,7 +30,7 @@ from flowsched.errors import (
     Unavailable,
     Unsupported,
 )
-from flowsched.tokens import found
+from flowsched.tokens import default_url, found, running_url, stopped
 from flowsched.version import VERSION
 from flowsched.workflow.views import ProblemView
 
@@ -38,6 +40,9 @@ T = TypeVar("T")
 ATTEMPTS: Final = 5
 FIRST_WAIT_S: Final = 0.2
 LONGEST_WAIT_S: Final = 5.0
+#: While nothing listens, a request is tried for so long, since a service may be starting: at most so many seconds between tries.
+START_S: Final = 10.0
+START_WAIT_S: Final = 0.5
 #: A request that has no answer after so long is slow: a caller may want to say so.
 SLOW_S: Final = 2.0
 #: A stream on which nothing comes for so long is dead: the server sends a comment every 15 s.
@@ -68,12 +73,20 @@ class Session:
     """Connections to one server."""
 
     def __init__(
-        self, url: str, token: str | None, timeout: float, slow: Callable[[], object] | None = None
+        self,
+        url: str | None,
+        token: str | None,
+        timeout: float,
+        slow: Callable[[], object] | None = None,
+        start_timeout: float = START_S,
     ) -> None:
+        self._named = bool(url or os.environ.get("FLOWSCHED_SERVER"))
+        url = url or default_url()
         wrong = wrong_url(url)
         if wrong is not None:
             raise ConfigurationError(wrong)
         self.url = url.rstrip("/")
+        self._start_timeout_s = start_timeout
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._stream_timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout, sock_read=SILENCE_S)
         self._headers = {"User-Agent": f"flowsched/{VERSION}"}
@@ -166,7 +179,8 @@ class Session:
         sent: Mapping[str, str],
         again: bool,
     ) -> tuple[bytes, Mapping[str, str]]:
-        for attempt in range(1, ATTEMPTS + 1):
+        began = time.monotonic()
+        for attempt in itertools.count(1):
             try:
                 async with self.http.request(
                     method,
@@ -183,17 +197,51 @@ class Session:
                     wait = _retry_after(response.headers)
                     if self._is_outdated(response.status) and attempt < ATTEMPTS:
                         continue
-                    if response.status != 503 or not again or attempt == ATTEMPTS:
+                    if response.status != 503 or not again or attempt >= ATTEMPTS:
                         raise error
             except aiohttp.InvalidURL:
                 example = "http://127.0.0.1:8470"
                 raise ConfigurationError(f"{self.url!r} is no URL such as {example}") from None
             except _LOST as lost:
-                if attempt == ATTEMPTS or not (again or isinstance(lost, _NOT_SENT)):
-                    raise unreachable(self.url, lost) from None
+                refused = _is_refused(lost)
+                starting = refused and time.monotonic() - began < self._start_timeout_s
+                last = attempt >= ATTEMPTS and not starting
+                if last or not (again or isinstance(lost, _NOT_SENT)):
+                    raise self._unreachable(lost) from None
+                if refused and self._moved():
+                    continue
                 wait = 0.0
+                if starting:
+                    await asyncio.sleep(min(START_WAIT_S, back_off(attempt)))
+                    continue
             await asyncio.sleep(max(wait, back_off(attempt)))
         raise AssertionError("the last attempt returns or raises")
+
+    def _moved(self) -> bool:
+        """Whether the service of the data folder is found elsewhere now; the next request goes there."""
+        url = None if self._named else running_url()
+        if url is None or url == self.url:
+            return False
+        self.url, self._found = url, None
+        return True
+
+    def _gone(self, error: BaseException) -> Unavailable:
+        """The error of a request that is not tried again here; the caller's next one looks where the service is now."""
+        unavailable = self._unreachable(error)
+        if _is_refused(error):
+            self._moved()
+        return unavailable
+
+    def _unreachable(self, error: BaseException) -> Unavailable:
+        """Say which server could not be reached. Where none was named and nothing listens, it is that of the data folder."""
+        last = stopped() if _is_refused(error) and not self._named else None
+        if last is None:
+            return unreachable(self.url, error)
+        root, port = last
+        return Unavailable(
+            f"no answer from the service of {root}: it listened on port {port} last, and does not run; start it with "
+            "`flowsched serve`"
+        )
 
     async def look(self, path: str) -> tuple[int, str]:
         """Ask once, for a status and a text, whatever they are.
@@ -205,7 +253,7 @@ class Session:
             async with self.http.get(self.url + path) as response:
                 return response.status, await response.text()
         except _LOST as lost:
-            raise unreachable(self.url, lost) from None
+            raise self._gone(lost) from None
 
     @asynccontextmanager
     async def stream(
@@ -228,7 +276,12 @@ class Session:
                     raise problem_error(response.status, await response.read())
                 yield response
         except _LOST as error:
-            raise unreachable(self.url, error) from None
+            raise self._gone(error) from None
+
+
+def _is_refused(error: BaseException) -> bool:
+    """Whether nothing listens at the address."""
+    return isinstance(getattr(error, "os_error", None), ConnectionRefusedError)
 
 
 def back_off(attempt: int) -> float:

@@ -114,7 +114,7 @@ async def test_a_retry_whose_answer_was_lost_is_not_sent_again(service: FakeServ
 
 async def test_nobody_there_says_what_to_do() -> None:
     """The message names the address and the command that would help."""
-    async with Client("http://127.0.0.1:9", timeout=10) as client:
+    async with Client("http://127.0.0.1:9", timeout=10, start_timeout=0) as client:
         with pytest.raises(errors.Unavailable, match="is `flowsched serve` running there"):
             await client.nodes()
 

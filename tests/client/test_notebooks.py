@@ -121,7 +121,7 @@ def test_a_run_shows_how_it_goes(far: Far) -> None:
 
 def test_an_error_is_one_line_in_a_notebook() -> None:
     """IPython asks the exception itself."""
-    with SyncClient("http://127.0.0.1:9") as client, pytest.raises(Unavailable) as raised:
+    with SyncClient("http://127.0.0.1:9", start_timeout=0) as client, pytest.raises(Unavailable) as raised:
         client.nodes()
     assert raised.value._render_traceback_() == [
         "Unavailable: no answer from http://127.0.0.1:9 (connection refused); is `flowsched serve` running there?"
@@ -132,7 +132,7 @@ def test_an_error_is_one_line_in_a_notebook() -> None:
 
 def test_a_script_ends_with_a_short_traceback_and_nothing_more() -> None:
     """The line of the script, the call, and the sentence; no complaint about connections that stayed open."""
-    program = "import flowsched\nflowsched.SyncClient('http://127.0.0.1:9').nodes()\n"
+    program = "import flowsched\nflowsched.SyncClient('http://127.0.0.1:9', start_timeout=0).nodes()\n"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
     )

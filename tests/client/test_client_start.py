@@ -1,0 +1,82 @@
+"""A client that was made before its service listens, or whose service does not run."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+from aiohttp.test_utils import TestServer
+from fake_service import FakeService
+
+from flowsched import Client, errors, tokens
+from flowsched.api.server import build_api
+from flowsched.client import session
+
+
+@pytest.fixture(autouse=True)
+def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The data folder of a user who names no server, and whose usual port is not taken."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    for name in ("FLOWSCHED_SERVER", "FLOWSCHED_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(tokens, "DEFAULT_URL", f"http://127.0.0.1:{free_port()}")
+    return tmp_path / "flowsched"
+
+
+async def test_a_client_waits_for_a_service_that_is_starting_and_finds_it(
+    monkeypatch: pytest.MonkeyPatch, root: Path
+) -> None:
+    """On the port that it announces, however many tries were refused before."""
+    monkeypatch.setattr(session, "ATTEMPTS", 1)
+    server = TestServer(build_api(FakeService()))
+    async with Client() as client:
+        before = client.url
+        call = asyncio.create_task(client.nodes())
+        await asyncio.sleep(0.2)
+        assert not call.done()
+        await server.start_server()
+        try:
+            tokens.announce(server.port or 0, "t0", root)
+            assert [node.name for node in await call] == ["node-0"]
+            assert client.url == f"http://127.0.0.1:{server.port}" != before
+        finally:
+            await server.close()
+
+
+async def test_a_client_follows_its_service_to_another_port(root: Path) -> None:
+    """A stream fails once, and its next try goes there."""
+    async with TestServer(build_api(FakeService())) as first:
+        tokens.announce(first.port or 0, "t0", root)
+        client = Client()
+        assert len(await client.nodes()) == 1
+    async with client, TestServer(build_api(FakeService())) as second:
+        tokens.announce(second.port or 0, "t0", root)
+        with pytest.raises(errors.Unavailable):
+            await client.ready()
+        assert (await client.ready())[0]
+
+
+async def test_a_service_that_does_not_run_is_named_by_its_folder(root: Path) -> None:
+    """With the port that it had, not with one that no service ever had."""
+    async with Client(start_timeout=0) as client:
+        with pytest.raises(errors.Unavailable, match=tokens.DEFAULT_URL):
+            await client.nodes()
+        tokens.announce(free_port(), "t0", root.parent / "lab")
+        port = free_port()
+        tokens.announce(port, "t0", root)
+        with pytest.raises(
+            errors.Unavailable, match=f"{root}: it listened on port {port} last, and does not run"
+        ):
+            await client.nodes()
+    async with Client(f"http://127.0.0.1:{port}", start_timeout=0) as client:
+        with pytest.raises(errors.Unavailable, match=f"http://127.0.0.1:{port}"):
+            await client.nodes()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+    return port
