@@ -12,13 +12,16 @@ checks documents, and says everything that is wrong at once.
 
 from __future__ import annotations
 
+import numbers
+import operator
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from flowsched.errors import InvalidRequest
+from flowsched.errors import InvalidRequest, no_such
 
 #: An amount of CPU, memory …: a number, or text such as "500m" or "8Gi".
 Quantity: TypeAlias = int | float | str
@@ -27,6 +30,20 @@ T = TypeVar("T")
 
 #: Words for resources that a stage or a role takes directly.
 _RESOURCES = ("cpu", "memory", "disk", "gpu")
+#: What stages, gangs and roles may have besides: the words of the document, whose modules need numpy. A test compares both.
+_TEMPLATE_WORDS: Final = ("command", "env", "limits", "secrets", "resources", "container")
+STAGE_WORDS: Final = (
+    *("name", "scatter", "inputs", "outputs", "needs", "retry", "timeout", "cache", "policies", "when", "estimate"),
+    *("selector", "tolerations", "affinity", "anti_affinity", "topology", "io", "min_resources", "steps", "files"),
+    *("gang", "roles", *_TEMPLATE_WORDS),
+)  # fmt: skip
+ROLE_WORDS: Final = ("replicas", "min", "completes", *_TEMPLATE_WORDS, "io")
+#: Words that there are elsewhere: the service says what to write instead.
+STAGE_MISPLACED: Final = (
+    *("depends_on", "dependsOn", "after", "replicas", "nodeSelector", "queue", "priority"),
+    *("image", "args", "script", "environment"),
+)  # fmt: skip
+ROLE_MISPLACED: Final = ("image", "args", "script", "environment")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +82,29 @@ class StageHandle:
         """One of its outputs.
 
         Raises:
-            KeyError: It declares no such output.
+            InvalidRequest: It declares no such output.
         """
         if name not in self.outputs:
             declared = ", ".join(self.outputs) or "none"
-            raise KeyError(f"stage {self.name!r} has no output {name!r}; it declares {declared}")
+            raise InvalidRequest(f"stage {self.name!r} has no output {name!r}; it declares {declared}")
         return Reference(self.name, name)
 
     __getitem__ = output
 
 
 class Workflow:
-    """A workflow document that grows stage by stage."""
+    """A workflow document that grows stage by stage.
+
+    Args:
+        name: What people call it.
+        queue: Where it waits; None = the service's own default.
+        user: Whose it is; None = the user of the token.
+        priority: Higher is first in its queue.
+        labels: Texts by name, to find it by.
+
+    Raises:
+        InvalidRequest: An argument is of a wrong type; the message says what to write.
+    """
 
     def __init__(
         self,
@@ -87,9 +115,14 @@ class Workflow:
         priority: int | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> None:
+        for word, text in (("name", name), ("queue", queue), ("user", user)):
+            if not isinstance(text, str) and (text is not None or word == "name"):
+                raise InvalidRequest(
+                    f"{word} of the workflow: found {text!r}, expected a text: {word}={str(text)!r}"
+                )
         self.name = name
         said = _mapping(labels, f"labels of workflow {name!r}", '{"sample": "NA18507"}')
-        self._head = _given(queue=queue, user=user, priority=priority, labels=said)
+        self._head = _plain(_given(queue=queue, user=user, priority=priority, labels=said))
         self._stages: dict[str, dict[str, Any]] = {}
 
     def stage(
@@ -129,13 +162,15 @@ class Workflow:
         Raises:
             InvalidRequest: An argument is of a wrong type; the message says what to write.
         """
-        body: dict[str, Any] = {"command": _command(command, f"stage {name!r}")}
+        where = f"stage {name!r}"
+        body: dict[str, Any] = {"command": _command(command, where)}
         if image is not None:
             body["container"] = {"image": image}
         body |= _given(
-            env=_mapping(env, f"env of stage {name!r}", '{"NAME": "value"}'),
+            env=_env(env, f"env of stage {name!r}"),
             resources=_given(cpu=cpu, memory=memory, disk=disk, gpu=gpu),
         )
+        _check_words(more, where, (*STAGE_WORDS, *_RESOURCES, "image"), STAGE_MISPLACED)
         return self._add(name, scatter, body | more, inputs, outputs, needs)
 
     def gang(
@@ -172,7 +207,9 @@ class Workflow:
             raise InvalidRequest(
                 f"{where} has {', '.join(of_roles)}, which its roles have: write roles={{{role!r}: {{{said}, …}}}}"
             )
-        body = {"gang": True, "roles": {role: _role(role, settings) for role, settings in roles.items()}}
+        body: dict[str, Any] = {"gang": True}
+        body["roles"] = {role: _role(role, settings, where) for role, settings in roles.items()}
+        _check_words(more, where, STAGE_WORDS, STAGE_MISPLACED)
         return self._add(name, scatter, body | more, inputs, outputs, needs)
 
     def _repr_html_(self) -> str:
@@ -201,7 +238,7 @@ class Workflow:
         needs: Iterable[StageHandle | str],
     ) -> StageHandle:
         if name in self._stages:
-            raise ValueError(f"the workflow has a stage {name!r} already")
+            raise InvalidRequest(f"the workflow has a stage {name!r} already")
         stage: dict[str, Any] = {"name": name}
         where = f"stage {name!r}"
         if scatter is not None:
@@ -214,7 +251,7 @@ class Workflow:
             inputs=[self._input(key, value, where) for key, value in read.items()],
             outputs=[_output(key, value, where) for key, value in written.items()],
         )
-        self._stages[name] = stage
+        self._stages[name] = _plain(stage)
         return StageHandle(name, tuple(written))
 
     def _input(self, name: str, given: Input, where: str) -> dict[str, Any]:
@@ -227,7 +264,9 @@ class Workflow:
                 )
             case Reference():
                 if given.stage not in self._stages:
-                    raise ValueError(f"input {name!r} refers to stage {given.stage!r} of another workflow")
+                    raise InvalidRequest(
+                        f"input {name!r} refers to stage {given.stage!r} of another workflow"
+                    )
                 return {"name": name, "from": f"{given.stage}.{given.output}"} | _given(match=given.match)
             case Path():
                 return {"name": name, "uri": f"file://{given.absolute().as_posix()}"}
@@ -298,8 +337,9 @@ def _mapping(given: Mapping[str, T] | None, what: str, example: str) -> dict[str
 
 def _scatter(given: object, where: str) -> dict[str, Any]:
     """A number of shards, or their items; a text is refused, since it would be taken for its letters."""
-    if isinstance(given, int) and not isinstance(given, bool):
-        return {"count": given}
+    count = _number(given)
+    if isinstance(count, int) and not isinstance(count, bool):
+        return {"count": count}
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise InvalidRequest(
             f"scatter of {where} is {given!r}, expected how many shards, or a list of items, such as {[str(given)]}"
@@ -342,11 +382,14 @@ def _command(command: object, where: str) -> list[str]:
     return list(command)
 
 
-def _role(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _role(name: str, given: Mapping[str, Any], where: str) -> dict[str, Any]:
     settings = _mapping(given, f"role {name!r}", '{"replicas": 4, "command": […], "cpu": 2}')
+    _check_words(settings, f"role {name!r} of {where}", (*_RESOURCES, "image", *ROLE_WORDS), ROLE_MISPLACED)
     role = {key: value for key, value in settings.items() if key not in (*_RESOURCES, "image")}
     if "command" in role:
         role["command"] = _command(role["command"], f"role {name!r}")
+    if "env" in role:
+        role["env"] = _env(role["env"], f"env of role {name!r}")
     short = {key: settings[key] for key in _RESOURCES if key in settings}
     if short:
         role["resources"] = {**role.get("resources", {}), **short}
@@ -357,4 +400,41 @@ def _role(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _given(**fields: Any) -> dict[str, Any]:
     """What was given: neither None nor empty."""
-    return {name: value for name, value in fields.items() if value is not None and value not in ([], {})}
+    return {
+        name: value
+        for name, value in fields.items()
+        if value is not None and not (isinstance(value, list | dict) and not value)
+    }
+
+
+def _check_words(given: Iterable[str], where: str, known: Sequence[str], misplaced: Sequence[str]) -> None:
+    for word in given:
+        if word not in known and word not in misplaced:
+            raise InvalidRequest(f"{where}: {no_such('setting', word, known)}")
+
+
+def _env(given: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
+    """Environment variables; a path is its text."""
+    variables = _mapping(given, what, '{"NAME": "value"}')
+    return {name: str(value) if isinstance(value, PurePath) else value for name, value in variables.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A value with Python's own numbers in place of NumPy's, and a duration's text in place of a `timedelta`."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, timedelta):
+        return f"{value // timedelta(milliseconds=1)}ms"
+    return _number(value)
+
+
+def _number(value: Any) -> Any:
+    """A number of another library as Python's own; anything else as it is."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        return float(value) if isinstance(value, numbers.Real) else value

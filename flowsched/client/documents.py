@@ -99,8 +99,7 @@ def not_json(value: Any, place: str = "$") -> Iterator[str]:
             yield from not_json(inner, f"{place}.{key}")
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
-            named = isinstance(inner, Mapping) and isinstance(inner.get("name"), str)
-            yield from not_json(inner, f"{place}[{inner['name'] if named else index}]")
+            yield from not_json(inner, f"{place}[{index}]")
     elif not (value is None or isinstance(value, str | int | float)):
         yield f"{place}: found {value!r}, expected a text, number, list or mapping"
 

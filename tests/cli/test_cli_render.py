@@ -168,9 +168,9 @@ def test_what_tasks_returned_stands_beside_the_state() -> None:
     ]
     heads = [render.workflow_head(view).plain for view in views]
     assert heads == [
-        "w a SUCCEEDED (1 returned 3)",
-        "w b SUCCEEDED (12 returned 1, 2 returned 137)",
-        "w c SUCCEEDED (4 returned no 0)",
+        "w a SUCCEEDED (1× exit 3)",
+        "w b SUCCEEDED (12× exit 1, 2× exit 137)",
+        "w c SUCCEEDED (4× exit not 0)",
         "w d SUCCEEDED",
     ]
 

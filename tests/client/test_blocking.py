@@ -162,6 +162,16 @@ def test_what_failed_says_what_it_wrote(far: Far) -> None:
         (lambda w, s: w.gang("b", roles={"w": {"command": ["b"]}}, cpu=2), "roles={'w': {\"cpu\": 2, …}}"),
         (lambda w, s: w.gang("b", roles=["w"]), "roles of gang 'b': found ['w']"),
         (lambda w, s: w.gang("b", roles={"w": 2}), "role 'w': found 2"),
+        (lambda w, s: w.gang("b", roles={"w": {"memroy": 1}}), "role 'w' of gang 'b': there is no setting 'memroy'; did"),
+        (lambda w, s: w.gang("b", roles={"w": {"zz": 1}}), "there are cpu, memory, disk, gpu, image, replicas"),
+        (lambda w, s: w.gang("b", roles={"w": {}}, retires=1), "there is no setting 'retires'; did you mean 'retry'?"),
+        (lambda w, s: w.stage("b", command=["b"], retires=1), "stage 'b': there is no setting 'retires'; did you mean 'retry'?"),
+        (lambda w, s: w.stage("b", command=["b"], gpus=1), "there is no setting 'gpus'; did you mean 'gpu'?"),
+        (lambda w, s: w.stage("a", command=["b"]), "the workflow has a stage 'a' already"),
+        (lambda w, s: s["bam"], "stage 'a' has no output 'bam'; it declares o"),
+        (lambda w, s: flowsched.Workflow("y").stage("b", command=["b"], inputs={"o": s["o"]}), "of another workflow"),
+        (lambda w, s: flowsched.Workflow(5), "name of the workflow: found 5, expected a text: name='5'"),
+        (lambda w, s: flowsched.Workflow("q", queue=5), "queue of the workflow: found 5"),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_says_what_to_write(build: Any, words: str) -> None:
@@ -180,7 +190,7 @@ def test_what_cannot_be_submitted_says_what_can(far: Far) -> None:
     with flowsched.SyncClient(far.url) as connected:
         with pytest.raises(errors.InvalidRequest, match=r"a file is Path\('hello.json'\)"):
             connected.submit("hello.json")
-        with pytest.raises(errors.InvalidRequest, match=r"\$\.stages\[a\]\.timeout: found PosixPath\('x'\)"):
+        with pytest.raises(errors.InvalidRequest, match=r"\$\.stages\[0\]\.timeout: found PosixPath\('x'\)"):
             connected.submit(workflow)
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path, PurePosixPath
 
+import numpy as np
 import pytest
 
 from flowsched import Workflow
+from flowsched.client import building
 from flowsched.client.documents import absolute_uri, resolve_uris, resolved_bytes
+from flowsched.workflow.document.decode import STAGE_KEYS
+from flowsched.workflow.document.stage import ROLE_KEYS
 
 FOLDER = PurePosixPath("/lab/run 1")
 
@@ -143,16 +148,49 @@ def test_references_make_edges() -> None:
     }
 
 
-def test_mistakes_that_only_python_can_see_are_errors() -> None:
-    """An output that was not declared, a stage of another workflow, a name twice."""
-    wf = Workflow("x")
-    stage = wf.stage("a", command=["true"], outputs={"o": "o"})
-    with pytest.raises(KeyError, match="declares o"):
-        stage["bam"]
-    with pytest.raises(ValueError, match="another workflow"):
-        Workflow("y").stage("b", command=["true"], inputs={"o": stage["o"]})
-    with pytest.raises(ValueError, match="already"):
-        wf.stage("a", command=["true"])
+def test_the_words_of_stages_and_roles_are_those_of_the_document() -> None:
+    """The SDK refuses all others at the call, and the service explains those that are elsewhere."""
+    for keys, words, misplaced in (
+        (STAGE_KEYS, building.STAGE_WORDS, building.STAGE_MISPLACED),
+        (ROLE_KEYS, building.ROLE_WORDS, building.ROLE_MISPLACED),
+    ):
+        assert {key for key, reason in keys.items() if not reason} == set(words)
+        assert {key for key, reason in keys.items() if reason} == set(misplaced)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """Wherever a number may stand; what comes out is JSON. Times and paths of Python are texts."""
+    wf = Workflow("x", priority=np.int64(3))  # type: ignore[arg-type]
+    wf.stage(
+        "a", command=["true"], cpu=np.int64(1), memory=np.int64(1 << 20), gpu=np.float32(0.5), disk=np.uint8(7),  # type: ignore[arg-type]
+        scatter=np.int64(3), retry={"attempts": np.int32(2)}, timeout=timedelta(seconds=1.5), env={"A": Path("/x")},  # type: ignore[arg-type, dict-item]
+    )  # fmt: skip
+    wf.gang(
+        "g",
+        roles={
+            "w": {"replicas": np.int64(2), "command": ["b"], "env": {"A": Path("/x")}, "cpu": np.float64(0.5)}
+        },
+    )
+    wf.stage("c", command=["true"], scatter=np.arange(2))  # type: ignore[arg-type]
+    document = json.loads(json.dumps(wf.to_document()))
+    assert document["priority"] == 3
+    assert document["stages"] == [
+        {
+            "name": "a",
+            "scatter": {"count": 3},
+            "command": ["true"],
+            "env": {"A": "/x"},
+            "resources": {"cpu": 1, "memory": 1 << 20, "disk": 7, "gpu": 0.5},
+            "retry": {"attempts": 2},
+            "timeout": "1500ms",
+        },
+        {
+            "name": "g",
+            "gang": True,
+            "roles": {"w": {"replicas": 2, "command": ["b"], "env": {"A": "/x"}, "resources": {"cpu": 0.5}}},
+        },
+        {"name": "c", "scatter": {"items": [0, 1]}, "command": ["true"]},
+    ]
 
 
 def test_building_a_document_loads_no_http_library() -> None:

@@ -175,6 +175,10 @@ def test_faults_of_the_workflow(value: Any, faults: Faults) -> None:
             ],
         ),
         (
+            one(retry=3),
+            [("$.stages[0].retry", "3", 'an object: {"attempts": 3}')],
+        ),
+        (
             one(retry={"attempts": 101, "memory_factor": 0.5}),
             [
                 ("$.stages[0].retry.attempts", "101", "a whole number from 1 to 100"),

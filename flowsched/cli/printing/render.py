@@ -111,12 +111,12 @@ def state(name: str) -> Text:
 
 
 def state_of(view: WorkflowView | StageView) -> Text:
-    """A state, and what tasks that succeeded returned beside 0: `SUCCEEDED (1 returned 3)`."""
+    """A state, and the exit codes beside 0 of tasks that succeeded: `SUCCEEDED (1× exit 3)`."""
     made = state(view.state)
     if view.returned:
-        said = [f"{number} returned {code}" for code, number in view.returned.items()]
+        said = [f"{number}× exit {code}" for code, number in view.returned.items()]
         if len(said) > MOST_CODES:
-            said = [f"{sum(view.returned.values())} returned no 0"]
+            said = [f"{sum(view.returned.values())}× exit not 0"]
         made = Text.assemble(made, " ", ("(" + ", ".join(map(terminal_text.line, said)) + ")", "yellow"))
     return made
 

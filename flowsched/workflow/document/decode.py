@@ -266,7 +266,7 @@ _WORKFLOW_KEYS: Final[Mapping[str, str]] = {
     "tags": "labels",
     "defaults": "the same keys in each stage: there are no defaults",
 }
-_STAGE_KEYS: Final[Mapping[str, str]] = {
+STAGE_KEYS: Final[Mapping[str, str]] = {
     "name": "",
     "scatter": "",
     "inputs": "",
@@ -386,7 +386,7 @@ def _wrong_workflow_label(name: str) -> str | None:
 
 
 def _stage(reader: Reader, entry: object, path: str) -> StageDraft | None:
-    section = reader.section(entry, path, _STAGE_KEYS)
+    section = reader.section(entry, path, STAGE_KEYS)
     if section is None:
         return None
     name = section.text("name", names.STAGE, names.STAGE_TEXT, required=True)

@@ -160,6 +160,10 @@ def _exit_codes(entry: Section) -> tuple[int, ...]:
 
 def read_retry(section: Section) -> Retry:
     """Read `retry`."""
+    count = section.values.get("retry")
+    if isinstance(count, int) and not isinstance(count, bool):
+        section.fault("retry", f'an object: {{"attempts": {shown(count)}}}')
+        return Retry()
     entry = section.section("retry", _RETRY_KEYS)
     if entry is None:
         return Retry()

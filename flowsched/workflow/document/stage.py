@@ -163,7 +163,7 @@ TEMPLATE_KEYS: Final[Mapping[str, str]] = {
     "script": 'command: ["/bin/sh", "-c", "…"]: nothing is pasted into a shell for you',
     "environment": "env",
 }
-_ROLE_KEYS: Final[Mapping[str, str]] = {**TEMPLATE_KEYS, "replicas": "", "min": "", "completes": "", "io": ""}
+ROLE_KEYS: Final[Mapping[str, str]] = {**TEMPLATE_KEYS, "replicas": "", "min": "", "completes": "", "io": ""}
 _CONTAINER_KEYS: Final[Mapping[str, str]] = {"image": ""}
 IMAGE: Final = re.compile(r"[!-~]{1,1024}")
 IMAGE_TEXT: Final = "an image reference without spaces"
@@ -251,7 +251,7 @@ def read_roles(section: Section, default: Template) -> tuple[RoleSpec, ...]:
         if names.STAGE.fullmatch(name) is None:
             reader.fault(section.at("roles"), f"the role {shown(name)}", names.STAGE_TEXT)
             continue
-        role = reader.section(value, child(section.at("roles"), name), _ROLE_KEYS)
+        role = reader.section(value, child(section.at("roles"), name), ROLE_KEYS)
         if role is not None:
             roles.append(_read_role(role, name, default))
     reader.count("gang_members", sum(r.replicas for r in roles), f"the gang at {section.path} is too large")
