@@ -82,8 +82,8 @@ class FlowschedError(Exception):
     title: ClassVar[str] = "Internal error"
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: one line, as IPython asks for it. The way through the client's calls says nothing more."""
-        return [f"{type(self).__name__}: {self}"]
+        """What a notebook shows: the error and its notes, as IPython asks for it. The client's calls say nothing more."""
+        return [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())]
 
 
 class InvalidRequest(FlowschedError):

@@ -220,7 +220,8 @@ def _next_steps(root: Path) -> tuple[str, ...]:
     program = _program()
     return (
         f"{program} run {_short(share('workflows', first))}",
-        f"{program} serve --root {root} --nodes {NODES} --cpu {CPU} --memory {MEMORY}   # then, beside it:",
+        f"{program} serve --nodes {NODES} --cpu {CPU} --memory {MEMORY} \\\n"
+        f"    --root {root}   # then, beside it:",
         f"{program} ls      {program} show NAME      {program} explain NAME      {program} top",
         f"{program} demo --kill 3   # the same while the service is killed three times",
     )
@@ -401,7 +402,7 @@ async def _report(console: Console, client: Any, views: Sequence[Any]) -> None:
                 full = await client.task(view.id, stage.name, task.index)
                 values += [(view.name, out.name, out.value) for out in full.outputs if out.value]
     for name, output, value in values:
-        console.print(f"  {name}: {output} = {' '.join(value.split())[:140]}", markup=False, soft_wrap=True)
+        console.print(f"  {name}: {output} = {' '.join(value.split())[:140]}", markup=False)
 
 
 def _outcomes(views: Sequence[Any]) -> RenderableType:
@@ -471,7 +472,7 @@ async def deadlock(console: Console, root: Path) -> bool:
         placed, still = await _until_still(client, idents)
         names = dict(zip(idents, (f"train-{number + 1}" for number in range(GANGS)), strict=True))
         order = [f"{names[ident]}/{role}" for _, ident, role in sorted(placed)]
-        console.print("Placed in this order: " + ", ".join(order), soft_wrap=True)
+        console.print("Placed in this order: " + ", ".join(order))
         views = [await client.get(ident) for ident in idents]
         for view in views:
             running = sum(view.counts.get(state, 0) for state in ("BINDING", "BOUND", "RUNNING"))

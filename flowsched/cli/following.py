@@ -311,12 +311,12 @@ async def logs(
     stream: Literal["stdout", "stderr"] = "stderr" if errors else "stdout"
     try:
         ident = await find(client, workflow)
-    except Unavailable as away:
+    except Unavailable:
         if not is_local(client.url) or not (
             settings.database or settings.root.joinpath("flowsched.db").exists()
         ):
             raise
-        return await _kept_log(settings, away, (workflow, stage, index, attempt), stream, where=where)
+        return await _kept_log(settings, (workflow, stage, index, attempt), stream, where=where)
     if where:
         return _print_path(await _file(client, ident, stage, index, attempt, stream), f"{stage}[{index}]")
     kept = terminal_text.LogText() if sys.stdout.isatty() else None
@@ -367,7 +367,6 @@ def _print_path(path: Path | None, task: str) -> int:
 
 async def _kept_log(
     settings: Settings,
-    away: Unavailable,
     task: tuple[str, str, int, int | None],
     stream: str,
     *,
@@ -380,7 +379,7 @@ async def _kept_log(
     path, name = found.folder / stream, f"{found.stage}[{found.index}]"
     if where:
         return _print_path(path if path.exists() else None, name)
-    say(f"{away}\nread from {path} (attempt {found.attempt} of {name} in {found.workflow})")
+    say(f"no service answers; read from {path} (attempt {found.attempt} of {name} in {found.workflow})")
     kept = terminal_text.LogText() if sys.stdout.isatty() else None
     try:
         with path.open("rb") as file:

@@ -65,7 +65,7 @@ async def workflow(
         again = f"`flowsched retry {ident}` (after an edit: with `--changed FILE`)"
         if view.source:
             again = f"run it again with {view.source}, which decides what is tried again"
-        more = [f"`flowsched explain {ident}`", again]
+        more = [again] if log else [f"`flowsched explain {ident}`", again]
         output.hint("\nnext: " + "\n      ".join(filter(None, [log, *more])))
 
 

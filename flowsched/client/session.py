@@ -55,6 +55,11 @@ CLOSED: Final = "this client is closed: make another one, or make the call insid
 _NOT_SENT: Final = (aiohttp.ClientConnectorError,)
 _LOST: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
 
+#: What a program says to be let in. The commands have words of their own.
+TOKEN: Final = (
+    "give the service's token: token=… of the client, or FLOWSCHED_TOKEN in the environment; `flowsched token` prints it to the "
+    "user who runs the service"
+)
 NO_FLOWSCHED: Final = "what answers at this address is no flowsched"
 _ERRORS: Final[Mapping[int, type[FlowschedError]]] = {
     400: InvalidRequest,
@@ -329,7 +334,10 @@ def problem_error(status: int, content: bytes) -> FlowschedError:
     if status == 422 and faults:
         return InvalidDocument(faults)
     kind = _ERRORS.get(status) or (InvalidRequest if status < 500 else FlowschedError)
-    return kind(view.detail or view.title)
+    error = kind(view.detail or view.title)
+    if isinstance(error, Unauthorized):
+        error.add_note(TOKEN)
+    return error
 
 
 def decoded(content: bytes, kind: type[T]) -> T:

@@ -201,6 +201,7 @@ def test_logs_are_read_without_a_service(tmp_path: Path) -> None:
 
     found = asked("fails", "a", "--stderr")
     assert (found.returncode, found.stdout) == (0, "err\n")
+    assert found.stderr.startswith("no service answers; read from")
     assert f"read from {logs[0]} (attempt 0 of a[0]" in found.stderr
     assert asked("fails", "a", "--path").stdout == f"{logs[1]}\n"
     wrong = asked("fails", "b")

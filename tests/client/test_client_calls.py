@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import traceback
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,18 @@ async def test_a_retry_whose_answer_was_lost_is_not_sent_again(service: FakeServ
         with pytest.raises(errors.Unavailable, match="no answer from"):
             await client.retry("wf1")
     assert service.submissions == 1
+
+
+async def test_a_program_that_is_not_let_in_learns_where_the_token_is() -> None:
+    """Below the error, in a traceback and in a notebook."""
+    async with (
+        TestServer(build_api(FakeService(), token="secret")) as server,
+        Client(str(server.make_url("/")), token="wrong") as client,
+    ):
+        with pytest.raises(errors.Unauthorized) as refused:
+            await client.nodes()
+    assert "FLOWSCHED_TOKEN" in "".join(traceback.format_exception(refused.value))
+    assert "`flowsched token`" in refused.value._render_traceback_()[-1]
 
 
 async def test_nobody_there_says_what_to_do() -> None:

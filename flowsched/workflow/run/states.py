@@ -63,7 +63,7 @@ class ReportedState(StrEnum):
     RUNNING = "RUNNING"  #: at least one task runs
     PAUSED = "PAUSED"
     CANCELLING = "CANCELLING"
-    SUCCEEDED = "SUCCEEDED"  #: it has ended well
+    SUCCEEDED = "SUCCEEDED"  #: it has ended well; `(2× exit 3)`: of two tasks with another exit code than 0
     FAILED = "FAILED"  #: it has ended: a task failed for good; `reason` says which
     CANCELLED = "CANCELLED"  #: it has ended: a user cancelled it
     SKIPPED = "SKIPPED"  #: it has ended: its stage's `when` said no, or what it needs was skipped
