@@ -299,7 +299,7 @@ async def service(place: Place) -> list[Check]:
     from flowsched.client import Client
 
     try:
-        async with Client(place.url, place.token, timeout=3) as client:
+        async with Client(place.url, place.token, timeout=3, start_timeout=0) as client:
             async with asyncio.timeout(3):
                 well, missing = await client.ready()
             if not well:

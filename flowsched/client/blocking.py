@@ -112,7 +112,7 @@ class SyncClient:
             http://127.0.0.1:8470.
         token: Its token; None = FLOWSCHED_TOKEN, else the one of a service that this user runs on this machine.
         timeout: Seconds for one request.
-        start_timeout: Seconds that a call waits while nothing listens: the service may be starting.
+        start_timeout: Seconds that a call waits while nothing listens or the service is not ready: it may be starting.
     """
 
     def __init__(

@@ -164,7 +164,7 @@ class Client:
         token: Its token; None = FLOWSCHED_TOKEN, else the one of a service that this user runs on this machine.
         timeout: Seconds for one request; streams have no end.
         slow: Called when a request has no answer after `SLOW_S`; None = nothing is.
-        start_timeout: Seconds that a call waits while nothing listens: the service may be starting.
+        start_timeout: Seconds that a call waits while nothing listens or the service is not ready: it may be starting.
     """
 
     def __init__(

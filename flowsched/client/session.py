@@ -40,7 +40,8 @@ T = TypeVar("T")
 ATTEMPTS: Final = 5
 FIRST_WAIT_S: Final = 0.2
 LONGEST_WAIT_S: Final = 5.0
-#: While nothing listens, a request is tried for so long, since a service may be starting: at most so many seconds between tries.
+#: While nothing listens, or the service is not ready (503), a request is tried for so long, since a service may be starting;
+#: while nothing listens, at most so many seconds are between tries.
 START_S: Final = 10.0
 START_WAIT_S: Final = 0.5
 #: A request that has no answer after so long is slow: a caller may want to say so.
@@ -202,7 +203,8 @@ class Session:
                     wait = _retry_after(response.headers)
                     if self._is_outdated(response.status) and attempt < ATTEMPTS:
                         continue
-                    if response.status != 503 or not again or attempt >= ATTEMPTS:
+                    starting = time.monotonic() - began < self._start_timeout_s
+                    if response.status != 503 or not again or (attempt >= ATTEMPTS and not starting):
                         raise error
             except aiohttp.InvalidURL:
                 example = "http://127.0.0.1:8470"

@@ -84,7 +84,7 @@ class Following:
             Unavailable: The service stayed away for too long.
             FlowschedError: It refused.
         """
-        async with Client(self.where.url, self.where.token) as client:
+        async with Client(self.where.url, self.where.token, start_timeout=0) as client:
             run = await self._asked(lambda: client.submit(self.document, idempotency_key=self.key))
             self.say(False, "submitted", {"workflow": run.id})
             why = asyncio.create_task(self._explained(run))
@@ -216,7 +216,7 @@ async def largest_node(where: Where, say: Say) -> tuple[int, int]:
         Unavailable: The service stayed away for too long.
         FlowschedError: It refused.
     """
-    async with Client(where.url, where.token) as client:
+    async with Client(where.url, where.token, start_timeout=0) as client:
         nodes = await asked(client.nodes, lambda: where.patience_s, say)
     cores = max((node.allocatable.get("cpu", 0) // 1000 for node in nodes if node.ready), default=0)
     memory = max((node.allocatable.get("memory", 0) for node in nodes if node.ready), default=0)

@@ -74,7 +74,7 @@ async def tell(where: Where, path: str, inputs: Mapping[str, Any], run: str) -> 
         OSError: A source cannot be read.
     """
     program = read_program(path)
-    async with Client(where.url, where.token) as client:
+    async with Client(where.url, where.token, start_timeout=0) as client:
         plan = await client.plan(
             program.source, imports=program.imports, inputs=inputs, sizes=sizes(inputs), run=run
         )

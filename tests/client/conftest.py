@@ -41,5 +41,5 @@ async def server(service: FakeService) -> AsyncIterator[TestServer]:
 
 @pytest.fixture
 async def client(server: TestServer) -> AsyncIterator[flowsched.Client]:
-    async with flowsched.Client(str(server.make_url("/")), timeout=60) as made:
+    async with flowsched.Client(str(server.make_url("/")), timeout=60, start_timeout=0) as made:
         yield made

@@ -7,7 +7,9 @@ import socket
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestServer
+from aiohttp.typedefs import Handler
 from fake_service import FakeService
 
 from flowsched import Client, errors, tokens
@@ -44,6 +46,31 @@ async def test_a_client_waits_for_a_service_that_is_starting_and_finds_it(
             assert client.url == f"http://127.0.0.1:{server.port}" != before
         finally:
             await server.close()
+
+
+async def test_a_client_waits_for_a_service_that_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It listens before it leads; a call that may not wait gets the service's words."""
+    monkeypatch.setattr(session, "ATTEMPTS", 1)
+    asked = 0
+
+    @web.middleware
+    async def not_yet(request: web.Request, handler: Handler) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        if asked < 4:
+            raise web.HTTPServiceUnavailable(text="not yet")
+        return await handler(request)
+
+    application = build_api(FakeService())
+    application.middlewares.insert(0, not_yet)
+    async with TestServer(application) as server:
+        url = str(server.make_url("/"))
+        async with Client(url, start_timeout=0) as client:
+            with pytest.raises(errors.Unavailable, match="not yet"):
+                await client.nodes()
+        async with Client(url) as client:
+            assert len(await client.nodes()) == 1
+    assert asked == 4
 
 
 async def test_a_client_follows_its_service_to_another_port(root: Path) -> None:
