@@ -1,6 +1,6 @@
-"""The spawner of runners that die or wait at a chosen place: `python -I -S faulty_runner.py CLUSTER_FOLDER WHERE WHAT`.
+"""A runner that dies or waits at a chosen place: `python -I -S faulty_runner.py CLUSTER_FOLDER WHERE WHAT ROOT NAME`.
 
-WHERE: before_lock, after_lock, before_started, after_started, before_exit. WHAT: `kill` (SIGKILL to
+WHERE: before_order, before_prepare, before_started, after_started, before_ended. WHAT: `kill` (SIGKILL to
 itself), or `wait` until the attempt's folder holds a file `go`; it leaves `waiting` there meanwhile.
 """
 
@@ -10,10 +10,12 @@ import sys
 import time
 
 sys.path.append(sys.argv[1])
-from runner import attempt, spawner, task
+from runner import journal, serve
+
+folder = ""
 
 
-def act(folder: str) -> None:
+def act():
     if sys.argv[3] == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     open(f"{folder}/waiting", "w").close()
@@ -21,46 +23,36 @@ def act(folder: str) -> None:
         time.sleep(0.005)
 
 
-real_lock, real_prepare = attempt.take_lock, attempt.prepare
-real_started, real_end = task.write_record, attempt.write_end
+real_take, real_prepare, real_flush = serve.Runner._take, serve.prepare, journal.Journal.flush
 
 
-def take_lock(folder):
-    act(folder)
-    return real_lock(folder)
+def take(self, order):
+    global folder
+    folder = order["folder"]
+    if sys.argv[2] == "before_order":
+        act()
+    real_take(self, order)
 
 
-def prepare(folder, order):
-    act(folder)
-    return real_prepare(folder, order)
+def prepare(order):
+    if sys.argv[2] == "before_prepare":
+        act()
+    return real_prepare(order)
 
 
-def write_started(folder, name, record):
-    real_started(folder, name, record)
-    act(folder)
+def flush(self):
+    kinds = [
+        kind
+        for kind in ("started", "ended")
+        if any(b'"kind": "%b"' % kind.encode() in line for line in self._lines)
+    ]
+    if sys.argv[2] in [f"before_{kind}" for kind in kinds]:
+        act()
+    real_flush(self)
+    if sys.argv[2] in [f"after_{kind}" for kind in kinds]:
+        act()
 
 
-def write_started_late(folder, name, record):
-    act(folder)
-    real_started(folder, name, record)
-
-
-def write_exit(folder, name, record):
-    if name == "exit.json":
-        act(folder)
-    real_end(folder, name, record)
-
-
-match sys.argv[2]:
-    case "before_lock":
-        attempt.take_lock = take_lock
-    case "after_lock":
-        attempt.prepare = prepare
-    case "before_started":
-        task.write_record = write_started_late
-    case "after_started":
-        task.write_record = write_started
-    case "before_exit":
-        attempt.write_end = write_exit
-spawner.serve()
+serve.Runner._take, serve.prepare, journal.Journal.flush = take, prepare, flush
+serve.main(*sys.argv[4:])
 os._exit(0)

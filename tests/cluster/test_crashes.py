@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -15,12 +14,12 @@ import pytest
 
 import flowsched.cluster
 from flowsched.cluster.conformance import Observer, pod, shell
-from flowsched.cluster.local import attempts
 from flowsched.cluster.local import attempts as kin
 from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import PodEnded, PodGone, PodStarted
+from tests.cluster import lives
 from tests.cluster.conftest import RealWorld
 
 
@@ -96,7 +95,7 @@ async def test_the_service_dies_after_it_spawned(real_world: RealWorld) -> None:
     pod = counting(real_world, then="sleep 0.3")
     with pytest.raises(Crash):
         await cluster.launch([pod])
-    await until(lambda: (real_world.attempt("a") / "started").exists())
+    await until(lambda: lives.has_started(real_world.attempt("a")))
     await real_world.drop()
     cluster, ear, _ = await real_world.open()
     await cluster.adopt([pod])
@@ -104,9 +103,9 @@ async def test_the_service_dies_after_it_spawned(real_world: RealWorld) -> None:
     assert starts(real_world) == 1
 
 
-async def test_a_late_runner_finds_its_attempt_void(real_world: RealWorld) -> None:
-    """Restart between spawn and lock: the attempt is voided, and the runner that comes too late starts nothing."""
-    cluster, _ = await open_with(real_world, faulty("before_lock", "wait"))
+async def test_a_runner_that_has_not_read_its_order_is_waited_for(real_world: RealWorld) -> None:
+    """Restart between order and start: nothing is told while the attempt may begin, and it runs once."""
+    cluster, _ = await open_with(real_world, faulty("before_order", "wait"))
     pod = counting(real_world)
     await cluster.launch([pod])
     folder = real_world.attempt("a")
@@ -114,44 +113,50 @@ async def test_a_late_runner_finds_its_attempt_void(real_world: RealWorld) -> No
     await real_world.drop()
     cluster, ear, _ = await real_world.open()
     await cluster.adopt([pod])
-    assert (await ear.gone("a")).started is False
+    await asyncio.sleep(1.2)  # longer than two scans
+    assert ear.heard == []
     (folder / "go").touch()
-    await asyncio.sleep(0.3)
+    assert (await ear.ended("a")).exit_code == 0
+    assert starts(real_world) == 1
+
+
+async def test_an_attempt_that_no_living_runner_has_is_gone(real_world: RealWorld) -> None:
+    """Beside a runner of an earlier service that goes on with another attempt."""
+    cluster, ear, _ = await real_world.open()
+    other = shell("b", "sleep 60")
+    await cluster.launch([other])
+    await ear.started("b")
+    await real_world.drop()
+    cluster, ear = await open_with(real_world, crash_at="launch.ordered")
+    pod = counting(real_world)
+    with pytest.raises(Crash):
+        await cluster.launch([pod])
+    await real_world.drop()
+    cluster, ear, _ = await real_world.open()
+    await cluster.adopt([pod, other])
+    gone = await ear.gone("a")
+    assert (gone.reason, gone.started) == ("NotStarted", False)
+    assert [type(event) for event in ear.of("b")] == [PodStarted]
     assert starts(real_world) == 0
-    assert not (folder / "started").exists()
-    await until(lambda: attempts.is_alive(folder) is False, "the late runner's end")
 
 
-async def test_a_runner_that_cannot_lock_starts_nothing(real_world: RealWorld) -> None:
-    """Somebody else is just then deciding about the attempt."""
-    cluster, _ = await open_with(real_world, faulty("before_lock", "wait"))
+async def test_a_release_before_the_order_is_read(real_world: RealWorld) -> None:
+    """The runner that reads it later never starts the task (P8)."""
+    cluster, ear = await open_with(real_world, faulty("before_order", "wait"))
     await cluster.launch([counting(real_world)])
     folder = real_world.attempt("a")
     await until((folder / "waiting").exists)
-    with attempts.locked(folder) as mine:
-        assert mine
-        (folder / "go").touch()
-        await asyncio.sleep(0.3)
-    await asyncio.sleep(0.2)
-    assert starts(real_world) == 0
-
-
-async def test_a_release_before_the_lock(real_world: RealWorld) -> None:
-    """The runner that has not locked yet never starts its task (P8)."""
-    cluster, ear = await open_with(real_world, faulty("before_lock", "wait"))
-    await cluster.launch([counting(real_world)])
-    folder = real_world.attempt("a")
-    await until((folder / "waiting").exists)
-    await cluster.release(["a"], 0)
-    assert await ear.gone("a") == PodGone("a", ear.of("a")[0].at_ms, "Released")
+    await cluster.release(["a"], 60_000)
+    assert ear.of("a") == []
     (folder / "go").touch()
-    await asyncio.sleep(0.3)
+    gone = await ear.gone("a")
+    assert (gone.reason, gone.started) == ("Released", False)
     assert starts(real_world) == 0
 
 
-async def test_a_release_between_lock_and_start(real_world: RealWorld) -> None:
+async def test_a_release_between_order_and_start(real_world: RealWorld) -> None:
     """The runner sees it before it starts the task."""
-    cluster, ear = await open_with(real_world, faulty("after_lock", "wait"))
+    cluster, ear = await open_with(real_world, faulty("before_prepare", "wait"))
     await cluster.launch([counting(real_world)])
     folder = real_world.attempt("a")
     await until((folder / "waiting").exists)
@@ -162,9 +167,9 @@ async def test_a_release_between_lock_and_start(real_world: RealWorld) -> None:
     assert starts(real_world) == 0
 
 
-async def test_a_restart_between_lock_and_start(real_world: RealWorld) -> None:
-    """The lock is held: the attempt is adopted and waited for."""
-    cluster, _ = await open_with(real_world, faulty("after_lock", "wait"))
+async def test_a_restart_between_order_and_start(real_world: RealWorld) -> None:
+    """Its runner has read the order: the attempt is adopted and waited for."""
+    cluster, _ = await open_with(real_world, faulty("before_prepare", "wait"))
     pod = counting(real_world)
     await cluster.launch([pod])
     folder = real_world.attempt("a")
@@ -182,7 +187,7 @@ async def test_a_restart_between_lock_and_start(real_world: RealWorld) -> None:
 
 @pytest.mark.parametrize(
     ("window", "started"),
-    [("before_lock", False), ("after_lock", False), ("after_started", True), ("before_exit", True)],
+    [("before_order", False), ("before_prepare", False), ("after_started", True), ("before_ended", True)],
 )
 async def test_a_runner_is_killed(real_world: RealWorld, window: str, started: bool) -> None:
     """The attempt is gone; whether its task may have run is told, and nothing of it lives."""
@@ -191,7 +196,7 @@ async def test_a_runner_is_killed(real_world: RealWorld, window: str, started: b
     gone = await ear.gone("a")
     reason = "RunnerLost" if started else "NotStarted"
     assert (gone.reason, gone.started) == (reason, started)
-    assert starts(real_world) == (1 if window == "before_exit" else 0)
+    assert starts(real_world) == (1 if window == "before_ended" else 0)
     assert living(real_world) == []
 
 
@@ -202,7 +207,7 @@ async def test_a_runner_is_killed_while_its_task_lives(real_world: RealWorld) ->
     await cluster.launch([shell("a", script)])
     await ear.started("a")
     await until(lambda: len(living(real_world)) == 5, "five processes")
-    os.kill(kin.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
+    os.kill(lives.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
     gone = await ear.gone("a")
     assert (gone.reason, gone.started) == ("RunnerLost", True)
     await until(lambda: living(real_world) == [], "nothing to live")
@@ -216,9 +221,9 @@ async def test_a_runner_is_killed_while_the_service_is_down(real_world: RealWorl
     await ear.started("a")
     await until(lambda: len(living(real_world)) >= 2, "what outlives the shell, which dies with its runner")
     await real_world.drop()
-    os.kill(kin.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
-    await until(lambda: kin.runner_of(real_world.attempt("a")) is None)
-    assert attempts.is_alive(real_world.attempt("a"))  # by what the task has left
+    os.kill(lives.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
+    await until(lambda: lives.runner_of(real_world.attempt("a")) is None)
+    assert lives.is_alive(real_world.attempt("a"))  # by what the task has left
     told = []
     for _ in range(2):
         cluster, ear, _ = await real_world.open()
@@ -235,9 +240,8 @@ async def test_a_task_is_killed(real_world: RealWorld) -> None:
     cluster, ear, _ = await real_world.open()
     await cluster.launch([pod("a", "sleep", "60")])
     await ear.started("a")
-    record = attempts.read_record(real_world.attempt("a"), "started")
-    assert record is not None
-    os.kill(record["pid"], signal.SIGKILL)
+    await until(lambda: lives.life_of(real_world.attempt("a")).pid)  # type: ignore[union-attr]
+    os.kill(lives.life_of(real_world.attempt("a")).pid, signal.SIGKILL)  # type: ignore[union-attr]
     end = await ear.ended("a")
     assert (end.exit_code, end.reason, end.message) == (137, "", "killed by signal 9")
 
@@ -247,7 +251,7 @@ async def test_the_service_dies_before_it_tells_an_end(real_world: RealWorld) ->
     cluster, ear = await open_with(real_world, crash_at="look.seen")
     pod = counting(real_world)
     await cluster.launch([pod])
-    await until((real_world.attempt("a") / "exit.json").exists)
+    await until(lambda: lives.has_ended(real_world.attempt("a")))
     assert ear.heard == []
     await real_world.drop()
     cluster, ear, _ = await real_world.open()
@@ -256,19 +260,26 @@ async def test_the_service_dies_before_it_tells_an_end(real_world: RealWorld) ->
     assert starts(real_world) == 1
 
 
-async def test_the_spawner_is_killed(real_world: RealWorld) -> None:
-    """Runners go on, and the next launch starts another spawner."""
+async def test_a_dead_runner_costs_its_own_attempts_only(real_world: RealWorld) -> None:
+    """Those are told as lost. An attempt of an earlier runner goes on, and the next launch starts another runner."""
     cluster, ear, _ = await real_world.open()
-    await cluster.launch([shell("a", "sleep 0.5")])
+    early = shell("early", "sleep 2.5")
+    await cluster.launch([early])
+    await ear.started("early")
+    await real_world.drop()
+    cluster, ear, _ = await real_world.open()
+    await cluster.adopt([early])
+    await cluster.launch([shell("a", "sleep 60"), shell("b", "sleep 60")])
     await ear.started("a")
-    assert isinstance(cluster.processes, RunnerProcesses)
-    os.kill(cluster.processes._spawner._pid, signal.SIGKILL)
-    await asyncio.sleep(0.05)
-    await cluster.launch([shell("b", "true")])  # its write fails, or its answer never comes
-    await cluster.launch([shell("c", "true")])
-    assert (await ear.ended("c")).exit_code == 0
-    assert (await ear.ended("a")).exit_code == 0
-    assert isinstance(await ear.final("b"), PodGone | PodEnded)
+    await ear.started("b")
+    os.kill(lives.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
+    await cluster.launch([shell("c", "true")])  # its order may still be given to the dead one
+    await cluster.launch([shell("d", "true")])
+    assert [(await ear.gone(name)).reason for name in ("a", "b")] == ["RunnerLost", "RunnerLost"]
+    assert isinstance(await ear.final("c"), PodGone | PodEnded)
+    await cluster.launch([shell("e", "true")])
+    assert (await ear.ended("e")).exit_code == 0
+    assert (await ear.ended("early")).exit_code == 0
 
 
 async def test_a_stopped_runner_cannot_outlive_a_release(real_world: RealWorld) -> None:
@@ -276,7 +287,7 @@ async def test_a_stopped_runner_cannot_outlive_a_release(real_world: RealWorld) 
     cluster, ear, _ = await real_world.open()
     await cluster.launch([pod("a", "sleep", "60")])
     await ear.started("a")
-    os.kill(kin.runner_of(real_world.attempt("a")) or 0, signal.SIGSTOP)
+    os.kill(lives.runner_of(real_world.attempt("a")) or 0, signal.SIGSTOP)
     await cluster.release(["a"], 100)
     gone = await ear.gone("a")
     assert (gone.reason, gone.started) == ("Released", True)
@@ -287,7 +298,7 @@ async def test_a_removed_folder(real_world: RealWorld) -> None:
     """Somebody removes a live attempt's folder: its processes are killed, and it is gone."""
     cluster, ear, _ = await real_world.open()
     await cluster.launch([pod("a", "sleep", "60")])
-    await ear.started("a")
+    await until(lambda: living(real_world), "its process")
     real_world.attempt("a").rename(real_world.root / "elsewhere")
     gone = await ear.gone("a")
     assert gone.reason == "FolderGone"
@@ -300,25 +311,3 @@ async def test_one_service_at_a_time(real_world: RealWorld, monkeypatch: pytest.
     monkeypatch.setattr("flowsched.cluster.local.executor.ROOT_WAIT_S", 0.1)
     with pytest.raises(ConfigurationError, match=f"process {os.getpid()} runs the local cluster"):
         await LocalCluster(real_world.root, real_world.nodes).start()
-
-
-def test_an_end_that_is_written_while_we_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runner's last act comes after the first glance: what it wrote counts, and is never voided."""
-    folder = tmp_path / "a"
-    folder.mkdir()
-    record = {
-        "started_ms": 1,
-        "at_ms": 2,
-        "exit_code": 0,
-        "reason": "",
-        "message": "",
-        "outputs": [],
-        "usage": {},
-    }
-
-    def written_meanwhile(*_: object) -> None:
-        (folder / "exit.json").write_text(json.dumps(record))
-
-    monkeypatch.setattr(kin, "kill_attempt", written_meanwhile)
-    assert attempts.look(folder).final == PodEnded("a", 2, 0)
-    assert not (folder / "void").exists()

@@ -17,8 +17,11 @@ from flowsched.cluster.local import attempts, processes
 from flowsched.cluster.local import attempts as kin
 from flowsched.cluster.local.runner import cgroups
 from flowsched.cluster.local.runner.cgroups import Base, find_base
+from flowsched.cluster.local.runner.kin import start_time
+from flowsched.cluster.local.runners import is_running
 from flowsched.executor.protocol import Pod
 from flowsched.workflow.spec import Delivered, Step
+from tests.cluster import lives as journaled
 from tests.cluster.conftest import RealWorld
 from tests.cluster.test_crashes import faulty, open_with, until
 
@@ -66,7 +69,7 @@ def detaching(name: str, pid_file: Path, form: str, program: str = SLEEPS) -> Po
 
 
 def lives(pid: int) -> bool:
-    return kin.start_time(pid) != 0 and kin.lives(pid, kin.start_time(pid))
+    return start_time(pid) != 0 and is_running(pid, start_time(pid))
 
 
 async def child_of(pid_file: Path) -> int:
@@ -92,7 +95,7 @@ async def test_a_detached_child_dies_when_its_runner_was_killed(
     await cluster.launch([detaching("a", tmp_path / "pid", form)])
     child = await child_of(tmp_path / "pid")
     with killed_at_the_end(child):
-        os.kill(kin.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
+        os.kill(journaled.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
         gone = await ear.gone("a")
         assert (gone.reason, gone.started, lives(child)) == ("RunnerLost", True, False)
 
@@ -101,7 +104,7 @@ async def test_a_detached_child_dies_when_its_runner_was_killed(
 async def test_a_detached_child_dies_when_its_runner_was_killed_while_the_service_was_down(
     real_world: RealWorld, tmp_path: Path, by: str, form: str
 ) -> None:
-    """Nothing holds the attempt's lock, and yet it is not free before the child is dead."""
+    """Its runner is dead, and yet it is not gone before the child is dead."""
     cluster, ear, _ = await real_world.open()
     what = detaching("a", tmp_path / "pid", form)
     await cluster.launch([what])
@@ -109,9 +112,9 @@ async def test_a_detached_child_dies_when_its_runner_was_killed_while_the_servic
     child = await child_of(tmp_path / "pid")
     with killed_at_the_end(child):
         await real_world.drop()
-        os.kill(kin.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
-        await until(lambda: kin.runner_of(real_world.attempt("a")) is None)
-        assert attempts.is_alive(real_world.attempt("a"))
+        os.kill(journaled.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
+        await until(lambda: journaled.runner_of(real_world.attempt("a")) is None)
+        assert journaled.is_alive(real_world.attempt("a"))
         cluster, ear, _ = await real_world.open()
         await cluster.adopt([what])
         assert (await ear.gone("a")).started
@@ -126,7 +129,7 @@ async def test_a_cancel_reaches_a_detached_child_of_a_dead_runner(
     await cluster.launch([detaching("a", tmp_path / "pid", "plain")])
     child = await child_of(tmp_path / "pid")
     with killed_at_the_end(child):
-        os.kill(kin.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
+        os.kill(journaled.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
         await cluster.release(["a"], 0)
         await ear.gone("a")
         assert not lives(child)
@@ -141,8 +144,8 @@ async def test_a_program_that_forks_all_the_time_is_killed(
     cluster, ear, _ = await real_world.open()
     await cluster.launch([detaching("a", tmp_path / "pid", "plain", RUNS_AWAY)])
     await child_of(tmp_path / "pid")
-    group = str((attempts.read_record(real_world.attempt("a"), "started") or {})["cgroup"])
-    os.kill(kin.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
+    group = journaled.life_of(real_world.attempt("a")).cgroup
+    os.kill(journaled.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
     assert (await ear.gone("a")).started
     assert cgroups.members(group) == []
 
@@ -159,7 +162,7 @@ async def test_the_control_group_of_an_attempt_goes_with_it(real_world: RealWorl
     for name in ("killed", "removed"):
         await ear.started(name)
     assert sorted(base.groups(root)) == ["killed", "removed"]
-    os.kill(kin.runner_of(real_world.attempt("killed")) or 0, signal.SIGKILL)
+    os.kill(journaled.runner_of(real_world.attempt("killed")) or 0, signal.SIGKILL)
     await ear.gone("killed")
     await real_world.drop()
     attempts.remove_tree(real_world.attempt("removed"))
@@ -184,7 +187,7 @@ async def test_a_runner_killed_before_its_task_is_known_leaves_no_control_group(
 async def test_a_stopped_runner_killed_before_its_task_is_known_leaves_no_control_group(
     real_world: RealWorld,
 ) -> None:
-    """The same by a release that finds the lock free."""
+    """The same by a release."""
     base = find_base()
     if not base.folder:
         pytest.skip(f"no control groups here: {base.why_not}")
@@ -192,8 +195,7 @@ async def test_a_stopped_runner_killed_before_its_task_is_known_leaves_no_contro
     await cluster.launch([pod("a", "sleep", "600")])
     folder = real_world.attempt("a")
     await until((folder / "waiting").exists, "the runner")
-    runner = kin.runner_of(folder)
-    assert runner is not None
+    (runner,) = journaled.living_runners(real_world.root)
     os.kill(runner, signal.SIGSTOP)
     await cluster.release(["a"], 0)
     assert (await ear.gone("a")).started is False
@@ -253,14 +255,12 @@ async def test_two_services_do_not_meet(real_world: RealWorld, tmp_path: Path) -
     await theirs.launch([pod("a", "sleep", "600")])
     await ear.started("a")
     await heard.started("a")
-    groups = {
-        (attempts.read_record(world.attempt("a"), "started") or {})["cgroup"] for world in (real_world, other)
-    }
+    groups = {journaled.life_of(world.attempt("a")).cgroup for world in (real_world, other)}
     assert len(groups) == 2 or groups == {""}
     await cluster.release(["a"], 0)
     await ear.final("a")
     await theirs.orphans()  # looks for what others have left
-    assert kin.runner_of(other.attempt("a")) is not None
+    assert journaled.runner_of(other.attempt("a")) is not None
     await other.end()
 
 

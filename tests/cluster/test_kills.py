@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.local import attempts
+from tests.cluster import lives
 
 TASKS = 100
 KILLS = 30
@@ -75,7 +75,7 @@ def kill_some_runner(root: Path, chance: random.Random) -> None:
     living = [
         pid
         for folder in root.glob("cluster/nodes/*/attempts/*")
-        if (pid := attempts.runner_of(folder)) is not None
+        if (pid := lives.runner_of(folder)) is not None
     ]
     if living:
         with contextlib.suppress(ProcessLookupError):

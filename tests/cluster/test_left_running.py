@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.conformance import contained, shell
+from flowsched.cluster.conformance import contained, pod, shell
 from flowsched.cluster.local.runner.finishing import Finishing, Process, draining
 from flowsched.executor.protocol import OutputFile, PodEnded
 from flowsched.workflow.spec import Delivered, Step
@@ -163,6 +164,50 @@ async def test_a_release_holds_while_a_reader_finishes(real_world: RealWorld) ->
         await asyncio.sleep(0.02)
     await cluster.release(["a"], 0)
     assert (await ear.ended("a")).reason == "Released"
+
+
+async def test_the_daemon_of_one_task_does_not_end_with_another(real_world: RealWorld) -> None:
+    """Both tasks have one runner, which has become the parent of both daemons. Each goes with its own task."""
+    cluster, ear, _ = await real_world.open()
+    daemon = 'setsid sh -c "exec sleep {}" > /dev/null 2>&1 < /dev/null & sleep 0.2'
+    lasting = shell(
+        "a", f"({daemon.format('601.5')}); until [ -e go ]; do sleep 0.05; done; pgrep -f '^sleep 601[.]5'"
+    )
+    await cluster.launch([lasting])
+    await ear.started("a")
+    await cluster.launch([shell("b", f"({daemon.format('602.5')}); echo ended", index=1)])
+    assert (await ear.ended("b")).exit_code == 0
+    (real_world.attempt("a") / "work/go").touch()
+    assert (await ear.ended("a")).exit_code == 0
+    assert len((real_world.attempt("a") / "stdout").read_text().split()) == 1
+    assert [name for name in commands() if name.startswith(("sleep 601.5", "sleep 602.5"))] == []
+
+
+async def test_what_one_task_uses_is_not_told_of_another(real_world: RealWorld) -> None:
+    """Beside each other under one runner: one is over its limit of memory, the other sleeps."""
+    cluster, ear, _ = await real_world.open()
+    works = "import time; x = bytearray(200 << 20); time.sleep(60)"
+    await cluster.launch(
+        [
+            pod("a", "python", "-c", works, memory_bytes=100 << 20),
+            shell("b", "(setsid sleep 2 &); sleep 2", memory_bytes=100 << 20, index=1),
+        ]
+    )
+    ends = [await ear.ended(name) for name in ("a", "b")]
+    assert [(end.exit_code, end.reason) for end in ends] == [(137, "OOMKilled"), (0, "")]
+    assert ends[0].usage.max_rss_bytes > 100 << 20
+    assert ends[1].usage.max_rss_bytes < 100 << 20
+
+
+def commands() -> list[str]:
+    """The command lines of all processes."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            found.append(
+                Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            )
+    return found
 
 
 PIPE, OTHER, STDOUT = (1, 1), (1, 2), (1, 3)

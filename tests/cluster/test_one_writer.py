@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from flowsched.cluster.conformance import contained
-from flowsched.cluster.local import attempts
 from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.writers import Writers, written_paths
 from flowsched.executor.protocol import Pod, PodHeld
 from flowsched.workflow.spec import Delivered, Mount, Step
+from tests.cluster import lives
 from tests.cluster.conftest import RealWorld
 from tests.cluster.test_crashes import until
 
@@ -58,7 +58,7 @@ async def test_a_second_writer_waits_for_what_the_first_has_left(
     cluster, ear, _ = await real_world.open()
     await cluster.launch([writer("a", tmp_path / "call"), writer("b", tmp_path / "call")])
     await ear.started("a")
-    os.kill(attempts.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
+    os.kill(lives.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
     assert (await ear.gone("a")).started
     await ear.started("b")
     await until(lambda: (tmp_path / "call/stdout").read_text() == "b\n")

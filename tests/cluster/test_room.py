@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,26 +14,27 @@ from flowsched.cluster.local.runner import outputs
 from flowsched.cluster.local.runner.room import with_room
 
 
-def runner(folder: Path) -> Any:
-    """What `with_room` asks of an attempt."""
-    return SimpleNamespace(folder=str(folder), order={"root": str(folder), "name": "a"})
+def task(folder: Path) -> Any:
+    """What `with_room` asks of an attempt: it keeps the reasons that were given."""
+    given: list[str] = []
+    return SimpleNamespace(folder=str(folder), given=given, waits=given.append)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_result_that_finds_no_room_is_written_when_there_is_some(tmp_path: Path, number: int) -> None:
-    """A full disk and a used-up quota are the same; the reason is there while it waits, and gone after."""
-    told: list[str] = []
+    """A full disk and a used-up quota are the same; the reason is told while it waits, and taken back after."""
+    full = task(tmp_path)
+    tries: list[list[str]] = []
 
     def act() -> None:
-        waits = tmp_path / "waits"
-        told.append(json.loads(waits.read_text())["why"] if waits.exists() else "")
-        if len(told) == 1:
+        tries.append(list(full.given))
+        if len(tries) == 1:
             raise OSError(number, os.strerror(number))
 
-    with_room(runner(tmp_path), "output f", f"{tmp_path}/not/yet/f", act)
-    assert told[0] == ""
-    assert told[1].startswith(f"output f finds no room: {os.strerror(number)}, at {tmp_path}/not/yet/f; ")
-    assert not (tmp_path / "waits").exists()
+    with_room(full, "output f", f"{tmp_path}/not/yet/f", act)
+    why = tries[1][0]
+    assert why.startswith(f"output f finds no room: {os.strerror(number)}, at {tmp_path}/not/yet/f; ")
+    assert (tries, full.given) == ([[], [why]], [why, ""])
 
 
 @pytest.mark.parametrize("released", [False, True])
@@ -47,14 +47,14 @@ def test_the_wait_ends(tmp_path: Path, released: bool) -> None:
         raise OSError(errno.ENOSPC, "full")
 
     with pytest.raises(OSError, match="output f finds no room: full, at /f") as caught:
-        with_room(runner(tmp_path), "output f", "/f", full, wait_s=3600 if released else 0)
+        with_room(task(tmp_path), "output f", "/f", full, wait_s=3600 if released else 0)
     assert caught.value.errno == errno.ENOSPC
 
     def broken() -> None:
         raise OSError(errno.EIO, "broken")
 
     with pytest.raises(OSError, match="broken"):
-        with_room(runner(tmp_path), "output f", "/f", broken)
+        with_room(task(tmp_path), "output f", "/f", broken)
 
 
 @pytest.mark.parametrize("fails", ["write_record", "settle"])

@@ -12,6 +12,7 @@ import pytest
 from flowsched.cluster.conformance import pod, shell
 from flowsched.cluster.local.orders import list_secrets, remove_secret, set_secret
 from flowsched.errors import InvalidRequest, NotFound
+from tests.cluster import lives
 from tests.cluster.conftest import RealWorld
 from tests.cluster.test_tasks import run
 
@@ -49,7 +50,7 @@ async def test_a_secret_that_is_missing_fails_the_attempt(real_world: RealWorld)
     assert (end.exit_code, end.reason) == (126, "SecretMissing")
     assert str(real_world.root / "secrets" / "key") in end.message
     assert "flowsched secret set key" in end.message
-    assert not (real_world.attempt("a") / "started").exists()
+    assert not lives.has_started(real_world.attempt("a"))
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "..", ".key", "a/b", "x" * 129, "vault://key"])

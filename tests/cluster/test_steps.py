@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,6 @@ from typing import Any
 import pytest
 
 from flowsched.cluster.conformance import contained, pod
-from flowsched.cluster.local import attempts
 from flowsched.cluster.local.runner.outputs import Refused
 from flowsched.cluster.local.runner.places import Places, plan
 from flowsched.cluster.local.runner.steps import Appended
@@ -30,6 +30,7 @@ from flowsched.executor.protocol import (
     Transfer,
 )
 from flowsched.workflow.spec import Delivered, Left, Mount, Placed, Step
+from tests.cluster import lives
 from tests.cluster.conftest import RealWorld
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' mount namespaces")
@@ -219,18 +220,18 @@ def test_a_child_that_refuses_before_it_is_told_to_go(tmp_path: Path) -> None:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
     (tmp_path / "work").mkdir()
-    lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
     order: dict[str, object] = {
+        "name": "a",
+        "timeout_ms": 0,
         "env": {"PATH": "/usr/bin:/bin"},
         "argv": ["true"],
         "cgroup": "",
         "mark": 1 << 60,
     }
-    task = Refusing(str(tmp_path), order, lock)
+    task = Refusing(str(tmp_path), order, lambda _: None)
     with pytest.raises(Refused, match="of the test"):
         task.start()
     os.waitpid(task.pid, 0)
-    os.close(lock)
 
 
 async def test_streams_are_files_and_logs(real_world: RealWorld, tmp_path: Path) -> None:
@@ -772,7 +773,7 @@ async def test_a_service_that_dies_and_a_runner_that_dies(real_world: RealWorld,
     await ear.started("b")
     await real_world.drop()
     cluster, ear, _ = await real_world.open()
-    attempts.kill_runner(real_world.attempt("b"))
+    os.kill(lives.runner_of(real_world.attempt("b")) or 0, signal.SIGKILL)
     await cluster.adopt(pods)
     gone = await ear.gone("b")
     end = await ear.ended("a")

@@ -19,6 +19,7 @@ from flowsched.cluster.local.runner import kin as running
 from flowsched.cluster.local.runner.records import json_text
 from flowsched.cluster.node.cache import Cache
 from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, PodEnded, Transfer
+from tests.cluster import lives
 from tests.cluster.conftest import RealWorld
 from tests.cluster.test_crashes import living, until
 
@@ -326,7 +327,7 @@ async def test_a_timeout_while_the_service_is_down(real_world: RealWorld) -> Non
     await cluster.launch([late])
     await ear.started("a")
     await real_world.drop()
-    await until((real_world.attempt("a") / "exit.json").exists)
+    await until(lambda: lives.has_ended(real_world.attempt("a")))
     cluster, ear, _ = await real_world.open()
     await cluster.adopt([late])
     assert (await ear.ended("a")).reason == "Timeout"

@@ -15,6 +15,7 @@ from flowsched.cluster.local import attempts
 from flowsched.cluster.local.images import ContainerSettings
 from flowsched.executor.protocol import InputFile, PodHeld, Transfer, UsedImage
 from flowsched.workflow.spec import Delivered, Mount, Placed, Step
+from tests.cluster import lives
 from tests.containers.conftest import ContainerWorld, EngineOfTests
 
 
@@ -140,7 +141,7 @@ async def test_a_runner_that_is_killed_takes_its_container_with_it(
     await cluster.launch([shell("a", "sleep 1000")])
     await ear.started("a")
     until(lambda: engine.names("status=running", label_of(container_world)))
-    runner = attempts.runner_of(container_world.attempt("a"))
+    runner = lives.runner_of(container_world.attempt("a"))
     assert runner is not None
     os.kill(runner, signal.SIGKILL)
     gone = await ear.gone("a")

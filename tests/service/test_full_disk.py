@@ -370,8 +370,8 @@ def test_a_database_on_a_full_disk_of_its_own_is_treated_like_the_root(tmp_path:
         assert service.stop() == 0
 
 
-def test_an_ended_attempt_keeps_two_inodes_and_its_log(tmp_path: Path) -> None:
-    """A folder, whose name stays taken, and one record; a log beside them where the task wrote one."""
+def test_an_ended_attempt_keeps_one_inode_and_its_log(tmp_path: Path) -> None:
+    """A folder, whose name stays taken; a log in it where the task wrote one."""
     with Service(tmp_path / "root", tmp_path / "log") as service:
         service.ready()
         document = {"name": "w", "stages": [{"name": "work", "scatter": {"count": 3}, "command": ["true"]},
@@ -384,8 +384,8 @@ def test_an_ended_attempt_keeps_two_inodes_and_its_log(tmp_path: Path) -> None:
             return {each.name: sorted(os.listdir(each)) for each in sorted(folders.iterdir())}
 
         expected = {
-            f"fs-{workflow}-says-0-0": ["ended.json", "stdout"],
-            **{f"fs-{workflow}-work-{number}-0": ["ended.json"] for number in range(3)},
+            f"fs-{workflow}-says-0-0": ["stdout"],
+            **{f"fs-{workflow}-work-{number}-0": [] for number in range(3)},
         }
         service.until(lambda: kept() == expected, f"packed: {kept()}")
         assert service.get(f"/api/v1/workflows/{workflow}/tasks/says/0/logs")[1] == "hello\n"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.local import attempts
+from tests.cluster import lives
 from tests.tes.conftest import BOTH
 from tests.tes.running import Running, need_container_paths, running
 
@@ -78,7 +78,7 @@ async def test_a_task_that_runs_again_in_the_same_folder_does_not_double_its_out
 
 def runner(root: Path) -> int:
     """The runner of the one attempt that lives."""
-    pids = [attempts.runner_of(folder) for folder in root.glob("nodes/*/attempts/*")]
+    pids = [lives.runner_of(folder) for folder in root.glob("nodes/*/attempts/*")]
     return next(pid for pid in pids if pid is not None)
 
 

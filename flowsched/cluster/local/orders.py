@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import marshal
 import os
 import re
 import secrets
@@ -31,30 +29,6 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 Origin = Callable[[str], tuple[int, int]]
 #: How object stores are written to: the options of each scheme, variables of the environment. It holds credentials.
 Upload = Callable[[], dict[str, Any]]
-
-
-def write_order(folder: Path, pod: Pod, order: dict[str, Any]) -> None:
-    """Write `order` (with the environment; its reader removes it) and `pod.json` (without, to stay).
-
-    Args:
-        folder: Of the attempt.
-        pod: What to run.
-        order: What `compose` made of it.
-    """
-    fd = os.open(folder / "order", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(fd, "wb") as file:
-        marshal.dump(order, file)
-    facts = {
-        "name": pod.name,
-        "workflow": pod.workflow,
-        "stage": pod.stage,
-        "index": pod.index,
-        "attempt": pod.attempt,
-        "epoch": pod.epoch,
-        "node": pod.node,
-        "command": pod.command,
-    }
-    (folder / "pod.json").write_text(json.dumps(facts))
 
 
 def compose(
@@ -92,6 +66,7 @@ def compose(
     sources = [origin(uri) for given in pod.inputs for uri in dict.fromkeys(given.uris)]
     return {
         "name": pod.name,
+        "folder": str(folder),
         "root": str(root),
         "argv": argv,
         "env": env,
@@ -99,17 +74,7 @@ def compose(
         "folders": sorted(
             {str(PurePosixPath(output.path).parent) for output in pod.outputs if inside(output.path)}
         ),
-        "outputs": [
-            {
-                "name": output.name,
-                "path": output.path,
-                "uri": output.uri,
-                "entry": str(caches[pod.node].home(output.uri)),
-                "optional": output.optional,
-                "value": output.value,
-            }
-            for output in pod.outputs
-        ],
+        "outputs": _outputs(pod, caches),
         "hostfile": hostfile(pod.gang, pod.cpu_millicores) if pod.gang else None,
         "cgroup": cgroup,
         "mark": mark_of(folder),
@@ -127,6 +92,21 @@ def compose(
         "bytes_local": sum(local for local, _ in sources),
         "bytes_moved": sum(moved for _, moved in sources),
     }
+
+
+def _outputs(pod: Pod, caches: Mapping[str, Cache]) -> list[dict[str, Any]]:
+    """The files that move into the cache of the pod's node."""
+    return [
+        {
+            "name": output.name,
+            "path": output.path,
+            "uri": output.uri,
+            "entry": str(caches[pod.node].home(output.uri)),
+            "optional": output.optional,
+            "value": output.value,
+        }
+        for output in pod.outputs
+    ]
 
 
 def _container(

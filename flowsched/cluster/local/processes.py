@@ -1,7 +1,7 @@
-"""Real processes: one runner process for each attempt, started and watched here; runners wake the service through a socket.
+"""Real processes: a runner starts them and sees them through; its journal is read here, and it wakes the service through a socket.
 
-The folders say everything (see `attempts`); what is kept here in memory is only which attempts are waited for. Blocking work on
-folders happens in a few threads, one attempt at a time; what they find is applied on the event loop.
+The journals and folders say everything (see `runners`, `attempts`); what is kept in memory is only which attempts are waited for.
+News of a living runner is applied on the event loop at once. What needs a folder or a kill happens in a few threads.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import select
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,12 +23,15 @@ import structlog
 
 from flowsched.cluster.local import attempts
 from flowsched.cluster.local.attempts import Attempts, Sight
+from flowsched.cluster.local.earlier import take_over
 from flowsched.cluster.local.images import ContainerSettings, Images
-from flowsched.cluster.local.orders import compose, staged_files, write_order
+from flowsched.cluster.local.journals import Life
+from flowsched.cluster.local.orders import compose, staged_files
 from flowsched.cluster.local.runner import cgroups
 from flowsched.cluster.local.runner.bounds import Bounds
 from flowsched.cluster.local.runner.cgroups import find_base
 from flowsched.cluster.local.runner.records import elapsed_ms, wall_ms
+from flowsched.cluster.local.runners import COMMAND, Runner, Runners
 from flowsched.cluster.local.transfers import Staging
 from flowsched.cluster.local.virtual_nodes import Site
 from flowsched.cluster.local.writers import Writers, writes_outside, written_paths
@@ -65,10 +66,10 @@ class Pokes:
 
     Args:
         root: Folder of the cluster.
-        on_poke: Called on the event loop with the name of an attempt.
+        on_poke: Called on the event loop when a journal has grown.
     """
 
-    def __init__(self, root: Path, on_poke: Callable[[str], None]) -> None:
+    def __init__(self, root: Path, on_poke: Callable[[], None]) -> None:
         self._on_poke = on_poke
         self._loop = asyncio.get_running_loop()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -89,8 +90,8 @@ class Pokes:
 
     def _read(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while True:
-                self._on_poke(os.fsdecode(self._socket.recv(4096)))
+            while self._socket.recv(4096):
+                self._on_poke()
 
 
 def _bind(listener: socket.socket, root: Path) -> None:
@@ -105,106 +106,6 @@ def _bind(listener: socket.socket, root: Path) -> None:
             os.close(fd)
 
 
-# ---- the spawner: the service's end of the process that runners are forked from (`runner.spawner`) ----
-#
-# Not `subprocess` per runner: an interpreter's start costs 25 ms of CPU, and this process's interpreter is held meanwhile, so
-# that launching a hundred pods stalled the event loop for 200 ms.
-
-
-COMMAND: Final = (sys.executable, "-I", "-S", "-X", "utf8", str(Path(__file__).with_name("run_attempt.py")))
-_ANSWER_S: Final = 10.0
-
-
-class Spawner:
-    """Starts runners. Blocks; may be called from several threads.
-
-    Args:
-        command: What to run, see `run_attempt.py`.
-        log: Where its standard error goes.
-    """
-
-    def __init__(self, command: Sequence[str], log: Path) -> None:
-        self._command = tuple(command)
-        self._log = log
-        self._lock = threading.Lock()
-        self._pid = 0
-        self._to = self._from = -1
-
-    def spawn(self, folder: Path) -> tuple[int, int]:
-        """Start the runner of a folder: its pid and start time.
-
-        Raises:
-            OSError: Nothing answered. A runner may have been started all the same: look at the folder.
-        """
-        with self._lock:
-            if not self._pid:
-                self._open()
-            try:
-                os.write(self._to, os.fsencode(folder) + b"\n")
-                pid, start = map(int, self._answer().split())
-            except (OSError, ValueError) as error:
-                self._close()
-                raise OSError(f"the spawner of runners failed: {error}") from error
-            return pid, start
-
-    def close(self) -> None:
-        """End it. The runners go on."""
-        with self._lock:
-            self._close()
-
-    def _answer(self) -> bytes:
-        line = b""
-        poll = select.poll()
-        poll.register(self._from, select.POLLIN)
-        while not line.endswith(b"\n"):
-            if not poll.poll(_ANSWER_S * 1000):
-                raise OSError(f"no answer in {_ANSWER_S:g} s")
-            block = os.read(self._from, 64)
-            if not block:
-                raise OSError("it has ended")
-            line += block
-        return line
-
-    def _open(self) -> None:
-        in_read, self._to = os.pipe()
-        self._from, out_write = os.pipe()
-        errors = (str(self._log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        streams = (
-            (os.POSIX_SPAWN_DUP2, in_read, 0),
-            (os.POSIX_SPAWN_DUP2, out_write, 1),
-            (os.POSIX_SPAWN_OPEN, 2, *errors),
-        )
-        environment = {"LANG": "C.UTF-8"}
-        try:
-            self._pid = os.posix_spawn(
-                self._command[0], self._command, environment, file_actions=streams, setsid=True
-            )
-        finally:
-            os.close(in_read)
-            os.close(out_write)
-
-    def _close(self) -> None:
-        for fd in (self._to, self._from):
-            with contextlib.suppress(OSError):
-                os.close(fd)
-        if self._pid:
-            with contextlib.suppress(OSError):
-                if not _reaped(self._pid):
-                    os.kill(self._pid, signal.SIGKILL)
-                    os.waitpid(self._pid, 0)
-        self._pid, self._to, self._from = 0, -1, -1
-
-
-def _reaped(pid: int, wait_s: float = 1.0) -> bool:
-    """Reap a child that is about to end; False if it does not."""
-    end = time.monotonic() + wait_s
-    while time.monotonic() < end:
-        if os.waitpid(pid, os.WNOHANG)[0]:
-            return True
-        time.sleep(0.002)
-    return False
-
-
 # ---- runner processes ----
 
 
@@ -215,7 +116,8 @@ SCAN_S: Final = 0.5
 SPACE_S: Final = 1.0
 #: While attempts cannot be read, that is logged again after this.
 UNSEEN_S: Final = 60.0
-#: If the runner has not ended a released attempt so long after the grace, the service ends it without the runner.
+#: If the runner has not ended a released attempt so long after the grace, the service kills the attempt's processes; after as long
+#: again the process of its own that sees it through, or else the runner.
 OVERDUE_S: Final = 3.0
 #: Why an attempt waits: another one writes its file; there is no room for its results.
 WRITER: Final = "OutputBusy"
@@ -230,14 +132,14 @@ class _Live:
 
     name: str
     folder: Path | None = None
-    runner: tuple[int, int] | None = None  #: pid and start time of the runner, while it lives
     inputs: frozenset[tuple[str, str]] = frozenset()  #: (uri, node) it reads there
     node: str = ""
     busy: bool = False  #: being launched: not to be looked at yet
     held: Pod | None = None  #: to be launched once no other attempt writes what it writes
     told_start: bool = False
     told_held: str = ""  #: what it waits for, as the engine knows it
-    overdue_at: float | None = None  #: on the loop's clock; set by a release
+    overdue_at: float | None = None  #: monotonic; set by a release
+    kills: int = 0  #: how often it was overdue
 
 
 class RunnerProcesses:
@@ -245,7 +147,7 @@ class RunnerProcesses:
 
     Args:
         origins: Where datasets may come from, and how fast.
-        command: What forks runners, see `spawner`.
+        command: What runs a runner, see `runners`.
         threads: For work on folders.
         containers: How pods that name an image run.
         cache_percent: What the caches may hold together, in percent of what is free on the disk of the root or in them, measured
@@ -284,7 +186,7 @@ class RunnerProcesses:
         self._live: dict[str, _Live] = {}
         self._writers = Writers()
         self._launches: set[asyncio.Task[None]] = set()  #: of attempts that had been held
-        self._poked: set[str] = set()
+        self._poked = False
         self._wake = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
 
@@ -305,7 +207,12 @@ class RunnerProcesses:
             for name in site.nodes
         }
         await self._in_thread(self._attempts.open)
+        ran = await self._in_thread(take_over, site.root, self._attempts.all())
+        if ran:
+            log.warning("attempts of an earlier version run again", attempts=ran)
         self._cgroups = await self._in_thread(find_base)
+        self._runners = Runners(site.root, self._command)
+        await self._in_thread(self._runners.open)
         await self._in_thread(self._sweep)
         for cache in self._caches.values():
             cache.folder.mkdir(parents=True, exist_ok=True)
@@ -313,7 +220,6 @@ class RunnerProcesses:
         self._staging = Staging(site, self._caches, self._origins)
         self._images = Images(self._containers, site.root, self._eyes, self._tell_image, self._is_over)
         self._swept = asyncio.create_task(self._images.sweep(), name="containers of earlier services")
-        self._spawner = Spawner(self._command, site.root / "spawner.log")
         for name, cache in self._caches.items():
             await self._in_thread(cache.scan)
             for entry in cache.entries.values():
@@ -343,14 +249,14 @@ class RunnerProcesses:
             await self._images.close()
             self._pokes.close()
             await self._staging.close()
-            await self._in_thread(self._spawner.close)
+            await self._in_thread(self._runners.close)
         self._pool.shutdown(wait=True)
         self._eyes.shutdown(wait=True)
 
     # --- what is asked ---------------------------------------------------------------------------------------
 
     async def launch(self, pods: Sequence[Pod]) -> None:
-        """Make folders and spawn runners. If a pod's folder is there, it was launched before, and its state is read instead.
+        """Make folders and give orders. If a pod's folder is there, it was launched before, and its state is read instead.
 
         A pod that writes a file which another attempt writes is launched when that one is gone.
         """
@@ -376,17 +282,18 @@ class RunnerProcesses:
         there = [pod for pod in pods if pod.name in self._live]  # the ends of the others were told meanwhile
         for pod in there:
             self._writers.enter(pod, paths[pod.name])
+        await self._in_thread(self._runners.refresh)
         await self._each([self._live[pod.name] for pod in there], self._look_again)
         self._wake.set()
 
     async def release(self, names: Sequence[str], grace_ms: int) -> None:
         """Ask runners to end their tasks, and make sure that what has not begun never does."""
-        overdue_at = asyncio.get_running_loop().time() + grace_ms / 1000 + OVERDUE_S
+        overdue_at = time.monotonic() + grace_ms / 1000 + OVERDUE_S
         for name in names:
             live = self._live.setdefault(name, _Live(name))
             live.overdue_at = min(live.overdue_at or overdue_at, overdue_at)
         todo = [self._live[name] for name in names]
-        await self._each(todo, lambda live: self._release_one(live, grace_ms))
+        await self._in_parts(todo, lambda part: self._release_some(part, grace_ms))
         self._wake.set()
 
     async def transfer(self, orders: Sequence[Transfer]) -> None:
@@ -439,12 +346,12 @@ class RunnerProcesses:
         return await self._images.digests(names)
 
     async def orphans(self) -> Sequence[str]:
-        """Folders with a held lock that belong to no attempt of this service."""
+        """Attempts that live and belong to none of this service."""
         return await self._in_thread(self._find_orphans, frozenset(self._live))
 
     async def settle(self, names: Sequence[str]) -> None:
-        """Pack what is kept of attempts after the service has stored their ends durably."""
-        await self._in_thread(self._pack, list(names))
+        """Leave of attempts whose ends are stored durably their folders and logs."""
+        await self._in_thread(self._settle, list(names))
 
     @property
     def trouble(self) -> str:
@@ -464,7 +371,7 @@ class RunnerProcesses:
         return {node: (t.in_bytes, t.out_bytes) for node, t in self.staging.traffic.items()}
 
     async def expire(self, known: Known) -> int:
-        """Remove finished attempts of workflows that are not known any more; pack those that an earlier version left."""
+        """Remove finished attempts of workflows that are not known any more."""
         workflows = await self._in_thread(self._kept_of)
         gone = frozenset(workflows) - frozenset(await known(workflows))
         return await self._in_thread(self._expire, gone)
@@ -476,19 +383,51 @@ class RunnerProcesses:
 
     # --- in threads ------------------------------------------------------------------------------------------
 
-    def _launch_one(self, pod: Pod) -> tuple[_Live, Sight | None]:
+    def _launch_some(self, pods: Sequence[Pod]) -> list[tuple[_Live, Sight | None]]:
+        """Make the folders of some pods, and give their orders in one piece."""
+        try:
+            return self._give_orders(pods)
+        finally:
+            for pod in pods:
+                self._runners.dismiss(pod.name)
+
+    def _give_orders(self, pods: Sequence[Pod]) -> list[tuple[_Live, Sight | None]]:
+        done: list[tuple[_Live, Sight | None]] = []
+        ordered: list[_Live] = []
+        orders: list[dict[str, Any]] = []
+        for pod in pods:
+            live, sight, order = self._order_of(pod)
+            if order is None:
+                done.append((live, sight))
+            else:
+                ordered.append(live)
+                orders.append(order)
+        if not orders:
+            return done
+        try:
+            self._runners.order(orders)
+        except OSError as error:
+            log.warning("runner not started", pods=[live.name for live in ordered], error=str(error))
+        for live in ordered:
+            self._site.failpoint("launch.spawned")
+            live.busy = False
+            done.append((live, self._seen(live.name)))  # it may have begun while its news was not heard
+        return done
+
+    def _order_of(self, pod: Pod) -> tuple[_Live, Sight | None, dict[str, Any] | None]:
+        """Make the folder of a pod: its order; or what is seen of it, if there is none to be given."""
         live = self._live[pod.name]
         with self._stripe(pod.name):
             if pod.name in self._denied:
-                return live, Sight(final=self._denied[pod.name])
+                return live, Sight(final=self._denied[pod.name]), None
             if pod.node not in self._caches and self._attempts.find(pod.name) is None:
-                return live, self._absent(pod.name, "NoSuchNode")
+                return live, self._absent(pod.name, "NoSuchNode"), None
+            self._runners.expect(pod.name)  # first: a release that finds the folder waits for the runner
             try:
                 folder = self._attempts.make(pod.name, pod.node)
             except OSError as error:
-                return live, self._no_room(pod.name, error, "DiskFull")
+                return live, self._no_room(pod.name, error, "DiskFull"), None
             if folder is not None:
-                spawning = False
                 self._site.failpoint("launch.made")
                 live.folder = folder
                 try:
@@ -504,19 +443,17 @@ class RunnerProcesses:
                         self._site.clock() - elapsed_ms(),
                         self._origins.bounds.record() if self._origins.bounds else {},
                     )
-                    write_order(folder, pod, order)
-                    self._site.failpoint("launch.ordered")
-                    spawning = True
-                    live.runner = self._spawner.spawn(folder)
-                    self._site.failpoint("launch.spawned")
                 except OSError as error:
-                    if is_full(error) and not spawning:
+                    if is_full(error):
                         attempts.remove_tree(folder)
-                        return live, self._no_room(pod.name, error, "DiskFull")
-                    log.warning("runner not started", pod=pod.name, error=str(error))
-                    live.runner = None
+                        return live, self._no_room(pod.name, error, "DiskFull"), None
+                    log.warning("attempt not ordered", pod=pod.name, error=str(error))
+                else:
+                    self._site.failpoint("launch.ordered")
+                    return live, None, order
+            self._runners.dismiss(pod.name)
             live.busy = False
-        return self._look_again(live) if live.runner is None else (live, None)
+        return (*self._look_again(live), None)
 
     def _image_order(self, pod: Pod, folder: Path) -> Mapping[str, Any]:
         """How a pod uses its images."""
@@ -532,24 +469,85 @@ class RunnerProcesses:
             return {"refused": (refused.reason, refused.message)}
         return self._images.order(pod, folder, read, staged)
 
+    def _seen(self, name: str) -> Sight | None:
+        """What the journal of a living runner says of an attempt; None: nothing, or what is left of it has to be looked for."""
+        found = self._runners.find(name)
+        if found is None:
+            return None
+        life, runner = found
+        if life.end is None and (runner.is_dead or life.is_lost):
+            return None
+        return Sight(life.started_ms, life.end, life.waits)
+
     def _look_one(self, live: _Live) -> tuple[_Live, Sight | None]:
         if live.busy:
             return live, None
         with self._stripe(live.name):
-            folder = live.folder = live.folder or self._attempts.find(live.name)
-            if folder is None:
-                return live, self._absent(live.name, "NotLaunched")
-            if not folder.is_dir():
-                removed = attempts.removed(self._group(live.name))
-                attempts.kill_attempt(folder, removed)
-                if attempts.is_left(folder, removed):
-                    return live, None
-                return live, self._absent(live.name, "FolderGone")
-            live.runner = _living(live.runner)
-            sight = attempts.look(folder, live.runner is not None, live.overdue_at is not None)
-            self._remove_group(live.name, sight)
-            self._site.failpoint("look.seen")
+            sight = self._look_for(live)
+            if sight is not None and isinstance(sight.final, PodGone):
+                self._remove_group(live.name)
             return live, sight
+
+    def _look_for(self, live: _Live) -> Sight | None:
+        """See how an attempt stands, and end what must not go on. None: that is not known yet."""
+        folder = live.folder = live.folder or self._attempts.find(live.name)
+        found = self._runners.find(live.name)
+        if found is None:
+            if self._runners.may_start(live.name):
+                self._end_overdue(live, None)
+                return None
+            found = self._runners.recall(live.name)
+        if found is None:
+            if folder is None:
+                return self._absent(live.name, "NotLaunched")
+            return Sight(final=attempts.gone(folder, "NotStarted"))
+        life, runner = found
+        if life.end is not None:
+            return Sight(life.started_ms, life.end)
+        there = folder is not None and folder.is_dir()
+        folder = folder or self._attempts.root / "nodes" / live.node / "attempts" / live.name
+        if runner.is_dead or life.is_lost:
+            if life.started_ms is not None and not attempts.end_attempt(folder, life):
+                return Sight(life.started_ms)
+            return Sight(life.started_ms, self._lost(folder, life, runner))
+        if there:
+            self._end_overdue(live, found)
+            return Sight(life.started_ms, waits=life.waits)
+        if not attempts.end_attempt(folder, life):
+            return None
+        return self._absent(live.name, "FolderGone")
+
+    def _lost(self, folder: Path, life: Life, runner: Runner) -> PodGone:
+        """The end of an attempt that ended with its runner."""
+        at_ms = runner.died_ms or wall_ms()
+        reason = "NotStarted" if life.started_ms is None else "RunnerLost"
+        reason = "Released" if attempts.is_released(folder) else reason
+        if reason == "RunnerLost":
+            log.warning("attempt lost with its runner", pod=life.name, runner=runner.name)
+        return PodGone(life.name, at_ms, reason, life.started_ms is not None)
+
+    def _end_overdue(self, live: _Live, found: tuple[Life, Runner] | None) -> None:
+        """Kill what should have ended long ago: the attempt's processes, and if that does not help, what should have told of it."""
+        if live.overdue_at is None or time.monotonic() < live.overdue_at:
+            return
+        live.overdue_at = time.monotonic() + OVERDUE_S
+        live.kills += 1
+        if found is not None and live.folder is not None and live.kills == 1:
+            attempts.kill_attempt(live.folder, found[0])
+            return
+        if found is not None and found[0].own and live.kills == 2:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(
+                    found[0].own, signal.SIGKILL
+                )  # the runner has not buried it: it is still this process
+            return
+        for runner in self._runners.those_with(live.name):
+            log.warning(
+                "a runner does not end an attempt: killed, with all its attempts",
+                pod=live.name,
+                runner=runner.name,
+            )
+            runner.signal(signal.SIGKILL)
 
     def _look_again(self, live: _Live) -> tuple[_Live, Sight | None]:
         """Look; an attempt that cannot be read now (a full disk, a damaged record) is left to the next scan."""
@@ -558,37 +556,60 @@ class RunnerProcesses:
         except (OSError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, OSError) and is_full(error):
                 self._space.note(error)
-            now = time.monotonic()
-            if self._unseen_said is None or now - self._unseen_said > UNSEEN_S:
-                self._unseen_said = now
-                log.exception("attempt not seen", pod=live.name)
+            self._say_unseen("attempt not seen", pod=live.name)
             return live, None
 
-    def _release_one(self, live: _Live, grace_ms: int) -> tuple[_Live, Sight | None]:
-        with self._stripe(live.name):
-            folder = live.folder = live.folder or self._attempts.find(live.name)
-            if folder is None or not folder.is_dir():
-                return live, self._absent(live.name, "Released")
+    def _say_unseen(self, what: str, **more: str) -> None:
+        """Log the exception that is handled, now and then."""
+        now = time.monotonic()
+        if self._unseen_said is None or now - self._unseen_said > UNSEEN_S:
+            self._unseen_said = now
+            log.exception(what, **more)
+
+    def _release_some(self, lives: Sequence[_Live], grace_ms: int) -> list[tuple[_Live, Sight | None]]:
+        """Ask for the ends of some attempts, and wake their runners."""
+        awake: dict[str, Runner] = {}
+        done = []
+        for live in lives:
+            with self._stripe(live.name):
+                done.append((live, self._release_one(live, grace_ms, awake)))
+        for runner in awake.values():
+            runner.signal(signal.SIGTERM)
+        return done
+
+    def _release_one(self, live: _Live, grace_ms: int, awake: dict[str, Runner]) -> Sight | None:
+        sight = self._seen(live.name)
+        if sight is not None and sight.final is not None:
+            return sight
+        folder = live.folder = live.folder or self._attempts.find(live.name)
+        if (folder is None or not folder.is_dir()) and not self._runners.those_with(live.name):
+            return self._absent(live.name, "Released")
+        if folder is not None:
             try:
-                sight = attempts.release(folder, grace_ms)
+                attempts.ask_for_end(folder, grace_ms)
             except OSError as error:
                 if not is_full(error):
                     raise
                 self._space.note(error)
-                attempts.kill_runner(
-                    folder
-                )  # there is no room to ask it; what it leaves is ended by the next look
-                return live, None
-            self._remove_group(live.name, sight)
+                if (found := self._runners.find(live.name)) is not None:
+                    attempts.kill_attempt(folder, found[0])  # there is no room to ask
+                return None
             self._site.failpoint("release.marked")
-            return live, sight
+        those = self._runners.those_with(live.name)
+        awake.update({runner.name: runner for runner in those})
+        if those or live.busy:
+            return None
+        sight = self._look_for(live)
+        if sight is not None and isinstance(sight.final, PodGone):
+            self._remove_group(live.name)
+        return sight
 
     def _group(self, name: str) -> str:
         return self._cgroups.group(attempts.mark_of(self._site.root), name)
 
-    def _remove_group(self, name: str, sight: Sight | None) -> None:
+    def _remove_group(self, name: str) -> None:
         """Remove the group of an attempt that is no more: its runner may have died between making it and writing that down."""
-        if sight is not None and isinstance(sight.final, PodGone) and (group := self._group(name)):
+        if group := self._group(name):
             cgroups.remove(group)
 
     def _absent(self, name: str, reason: str) -> Sight:
@@ -616,7 +637,7 @@ class RunnerProcesses:
         folder = self._attempts.find(name)
         if stream not in ("stdout", "stderr") or folder is None:
             return b"", False
-        finished = attempts.is_finished(folder)  # asked first: then nothing is written after the read
+        finished = self._is_over(name)  # asked first: then nothing is written after the read
         try:
             with open(folder / stream, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -632,56 +653,63 @@ class RunnerProcesses:
         """Remove the control groups of attempts that have ended, with what lives in them all the same."""
         self._cgroups.sweep()
         for name, group in self._cgroups.groups(attempts.mark_of(self._site.root)).items():
-            folder = self._attempts.find(name)
-            if folder is None or attempts.is_finished(folder):
+            if self._attempts.find(name) is None or self._is_over(name):
                 cgroups.kill(group)
                 cgroups.remove(group)
 
     def _find_orphans(self, wanted: frozenset[str]) -> list[str]:
         self._sweep()
-        return [
-            folder.name
-            for folder in self._attempts.all()
-            if folder.name not in wanted and not attempts.is_finished(folder) and attempts.is_alive(folder)
-        ]
+        self._runners.refresh()
+        found = []
+        for life, runner in self._runners.unended():
+            if life.name in wanted:
+                continue
+            folder = self._attempts.find(life.name)
+            is_run = not runner.is_dead and not life.is_lost
+            if is_run or (folder is not None and attempts.is_left(folder, life)):
+                found.append(life.name)
+        return found
 
     def _forget(self, names: list[str]) -> None:
         for name in names:
             with self._stripe(name):
                 folder = self._attempts.find(name)
-                if folder is not None and attempts.is_finished(folder):
-                    for made in ("work", "container"):
-                        attempts.remove_tree(folder / made)
-                    for file in ("order", "release"):
-                        with contextlib.suppress(FileNotFoundError):
-                            (folder / file).unlink()
+                if folder is not None and self._is_over(name):
+                    attempts.clear_work(folder)
 
-    def _pack(self, names: list[str]) -> None:
+    def _settle(self, names: list[str]) -> None:
         for name in names:
             self._denied.pop(name, None)
-            with (
-                self._stripe(name),
-                contextlib.suppress(OSError),
-            ):  # no room: what was removed is gone, the rest is kept
+            with self._stripe(name), contextlib.suppress(OSError):  # no room: what was removed is gone
                 folder = self._attempts.find(name)
                 if folder is not None:
-                    attempts.pack(folder)
+                    attempts.clear(folder)
+        with contextlib.suppress(OSError):  # a segment is put away later
+            self._runners.settle(names)
 
     def _kept_of(self) -> set[str]:
         """The workflows that attempts are kept of."""
-        return {attempts.workflow_of(folder) for folder in self._attempts.all()}
+        return {attempts.workflow_of(folder.name) for folder in self._attempts.all()}
 
     def _expire(self, gone: frozenset[str]) -> int:
         expired = 0
+        there = set()
         for folder in self._attempts.all():
-            if not attempts.is_finished(folder):
-                continue
-            if attempts.workflow_of(folder) in gone:
+            if attempts.workflow_of(folder.name) in gone and self._is_over(folder.name):
                 attempts.remove_tree(folder)
                 expired += 1
-            elif not (folder / attempts.PACKED).exists():
-                self._pack([folder.name])  # its end was not told of in this life of the service
+            else:
+                there.add(folder.name)
+        self._runners.expire(frozenset(self._live), there)
         return expired
+
+    def _is_over(self, name: str) -> bool:
+        """Whether an attempt has ended, or has left nothing."""
+        if name in self._live or self._runners.may_start(name):
+            found = self._runners.find(name)
+            return found is not None and found[0].end is not None
+        found = self._runners.find(name)
+        return found is None or found[0].end is not None or found[1].is_dead or found[0].is_lost
 
     # --- watching --------------------------------------------------------------------------------------------
 
@@ -695,13 +723,31 @@ class RunnerProcesses:
                 async with asyncio.timeout(pause):  # not wait_for: in 3.11 it may swallow a cancel
                     await self._wake.wait()
             self._wake.clear()
-            poked, self._poked = self._poked, set()
-            names = poked
-            if loop.time() >= scanned_at + SCAN_S:
-                scanned_at = loop.time()
-                names = set(self._live)
-            todo = [self._live[name] for name in names if name in self._live]
-            self._end_overdue(todo, loop.time())
+            try:
+                if self._poked:
+                    self._poked = False
+                    await self._hear(self._runners.read())
+                if loop.time() >= scanned_at + SCAN_S:
+                    scanned_at = loop.time()
+                    await self._hear(await loop.run_in_executor(self._eyes, self._runners.refresh))
+                    await self._each(list(self._live.values()), self._look_again, self._eyes)
+            except OSError:  # a journal that cannot be read now is read by the next scan
+                self._say_unseen("journals not read")
+
+    async def _hear(self, names: Sequence[str]) -> None:
+        """Apply the news of attempts."""
+        todo = []
+        for name in dict.fromkeys(names):
+            live = self._live.get(name)
+            if live is None or live.busy:
+                continue
+            sight = self._seen(name)
+            if sight is None:
+                todo.append(live)
+            else:
+                self._site.failpoint("look.seen")
+                self._apply(live, sight)
+        if todo:
             await self._each(todo, self._look_again, self._eyes)
 
     async def _mind_space(self) -> None:
@@ -766,22 +812,20 @@ class RunnerProcesses:
         last = loop.time()
         while True:
             await asyncio.sleep(INTERVAL_S)
-            running = [(live.name, live.node, live.runner[0]) for live in self._live.values() if live.runner]
+            running = [
+                (live.name, live.node, known[0].pid)
+                for live in self._live.values()
+                if (known := self._runners.find(live.name)) and known[0].pid and not known[1].is_dead
+            ]
             now = loop.time()
             found = await loop.run_in_executor(self._eyes, meter.measure, running, now - last)
             last = now
             if found is not None:
                 self._site.report(found)
 
-    def _end_overdue(self, todo: list[_Live], now: float) -> None:
-        for live in todo:
-            if live.overdue_at is not None and now > live.overdue_at and live.folder is not None:
-                attempts.kill_runner(live.folder)
-
-    def _on_poke(self, name: str) -> None:
-        if name in self._live:
-            self._poked.add(name)
-            self._wake.set()
+    def _on_poke(self) -> None:
+        self._poked = True
+        self._wake.set()
 
     async def _each(
         self,
@@ -790,13 +834,18 @@ class RunnerProcesses:
         pool: ThreadPoolExecutor | None = None,
     ) -> None:
         """Do something to many attempts in threads, and apply what it shows."""
+        await self._in_parts(items, lambda part: [act(item) for item in part], pool)
+
+    async def _in_parts(
+        self,
+        items: Sequence[T],
+        act: Callable[[Sequence[T]], list[tuple[_Live, Sight | None]]],
+        pool: ThreadPoolExecutor | None = None,
+    ) -> None:
+        """The same, with what does something to a few attempts at a time."""
         loop = asyncio.get_running_loop()
-
-        def some(part: Sequence[T]) -> list[tuple[_Live, Sight | None]]:
-            return [act(item) for item in part]
-
         parts = [items[at : at + _BATCH] for at in range(0, len(items), _BATCH)]
-        runs = [loop.run_in_executor(pool or self._pool, some, part) for part in parts]
+        runs = [loop.run_in_executor(pool or self._pool, act, part) for part in parts]
         for done in await asyncio.gather(*runs):
             for live, sight in done:
                 if sight is not None:
@@ -855,9 +904,8 @@ class RunnerProcesses:
                 task = asyncio.create_task(self._launch_with_image(pod), name=f"image of {pod.name}")
                 self._launches.add(task)
                 task.add_done_callback(self._launches.discard)
-        await self._each(
-            [pod for pod in pods if self._images.is_ready(pod) or pod.name in self._refused], self._launch_one
-        )
+        ready = [pod for pod in pods if self._images.is_ready(pod) or pod.name in self._refused]
+        await self._in_parts(ready, self._launch_some)
 
     async def _launch_with_image(self, pod: Pod) -> None:
         """Launch an attempt when its images are here, or when it is known that they never will be."""
@@ -873,11 +921,6 @@ class RunnerProcesses:
         """Tell that an image is here: all nodes are this machine."""
         for node in self._site.nodes:
             self._site.report(ReplicaSeen(f"{IMAGE}{name}", node, size_bytes))
-
-    def _is_over(self, name: str) -> bool:
-        """Whether an attempt has ended, or has left nothing."""
-        folder = self._attempts.find(name)
-        return folder is None or attempts.is_finished(folder)
 
     def _tell_held(self, live: _Live, reason: str, why: str) -> None:
         """Tell what an attempt waits for, once; "" = for nothing any more."""
@@ -906,11 +949,6 @@ class RunnerProcesses:
 
 def _reads(pod: Pod) -> frozenset[tuple[str, str]]:
     return frozenset((uri, pod.remote.get(uri, pod.node)) for given in pod.inputs for uri in given.uris)
-
-
-def _living(runner: tuple[int, int] | None) -> tuple[int, int] | None:
-    """The runner, if it still lives."""
-    return runner if runner is not None and attempts.lives(*runner) else None
 
 
 def _is_file(uri: str) -> bool:

@@ -1,81 +1,84 @@
-"""One attempt, from its lock to its exit record.
+"""One attempt, from its order to its end: the working folder, refusals, results, usage.
 
-It outlives the service that started it. What it knows lies in its folder (`cluster.attempts` is the other side):
+Plain tasks are seen through by the runner itself (`plain`). Steps, containers and images need a process of their own (`apart`),
+which does here what the runner does there.
 
-    lock       taken first and held to the end; the task inherits it: it stays held while anything of it lives
-    order      what to do (marshal: read at once by the same interpreter, needs no import); removed once read
-    release    made by the service: end the task; its text is the grace in ms
-    started    written, with fsync, before the task's first instruction
-    exit.json  how it ended; void: it never ran and never will. Exactly one of the two comes last
+    work/            where the task works; work/tmp is its TMPDIR
+    stdout, stderr   what it says
+    release          made by the service: end the task; its text is the grace in ms
+    runner.log       what the attempt's own process complains of
 """
 
 from __future__ import annotations
 
-import marshal
 import os
 import resource
 import sys
-import time
 
 from . import kin
 from .kin import signal
 from .outputs import Refused, collect
-from .records import Record, follow_clock, fullness, is_full, poke, wall_ms, write_end
+from .records import Record, follow_clock, fullness, is_full, wall_ms
 from .room import with_room
 from .secret_values import SecretError, read_secrets
-from .task import LAST_SIGNAL_CODE, StartError, Task, link_inputs, release_grace_s, supervise, take_lock
+from .task import LAST_SIGNAL_CODE, StartError, Task, link_inputs, release_grace_s, supervise
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .contained import Contained
 
 
-def main(folder: str) -> None:
-    """Run the attempt in a folder, unless another process has run it, runs it now, or has voided it."""
-    wake = listen()  # before other processes can learn whom to wake
-    lock = take_lock(folder)
-    if lock is None:
-        return
-    if any(os.path.exists(f"{folder}/{name}") for name in ("void", "started", "exit.json", "ended.json")):
-        return
-    with open(f"{folder}/order", "rb") as file:
-        order: Record = marshal.load(file)
-    if order.get("clock_base_ms") is not None:  # an older service wrote none
-        follow_clock(order["clock_base_ms"])  # type: ignore[arg-type]
-    os.unlink(f"{folder}/order")  # it holds the environment, and that may hold secrets
-    task = made(folder, order, lock)
-    container = None
+def is_apart(order: Record) -> bool:
+    """Whether an attempt needs a process of its own."""
+    return order.get("image") is not None or order.get("container") is not None
+
+
+def folder_of(order: Record) -> str:
+    """The folder of an attempt."""
+    return str(order["folder"])
+
+
+def see_through(order: Record, record: Callable[[Record], None]) -> None:
+    """Carry out an attempt in this process, which is its own.
+
+    Args:
+        order: See `orders.compose`.
+        record: See `Task`.
+    """
+    wake, _ = listen()
+    task = made(order, record)
     try:
-        ready = prepare(folder, order)
-        if ready:
+        void = prepare(order)
+        if void is None:
             admit(task)
-            container = contained(task)
+        container = contained(task) if void is None else None
     except Refused as refusal:
         reason, message = refusal.args
-        refuse(task, reason, message)
+        record(refusal_of(task, reason, message))
     except OSError as error:  # told as the task's failure, or a fault that stays would be tried for ever
-        if is_full(error):
-            give_up(folder)
-        else:
-            refuse(task, "StartFailed", f"cannot lay out the working folder: {error}")
+        record(unprepared(task, error))
     else:
-        if ready:
-            run(task, wake, container)
-    poke(str(order["root"]), str(order["name"]))
+        record(void or run(task, wake, container))
 
 
-def made(folder: str, order: Record, lock: int) -> Task:
+def made(order: Record, record: Callable[[Record], None]) -> Task:
     """The attempt's process: in an image, if its stage names one that is used."""
     if order.get("image") is None or order["container"] is not None:
-        return Task(folder, order, lock)
+        return Task(folder_of(order), order, record)
     from .engine import ImageTask
 
-    return ImageTask(folder, order, lock)
+    return ImageTask(folder_of(order), order, record)
 
 
-def prepare(folder: str, order: Record) -> bool:
-    """Lay out the working folder. False: it is void (inputs are not here, or it was released)."""
-    os.makedirs(f"{folder}/work/tmp", exist_ok=True)
+def prepare(order: Record) -> Record | None:
+    """Lay out the working folder. Returns the end of an attempt that is void: inputs are not here, or it was released."""
+    folder = folder_of(order)
+    if order.get("clock_base_ms") is not None:
+        follow_clock(order["clock_base_ms"])  # type: ignore[arg-type]
+    for made in (f"{folder}/work", f"{folder}/work/tmp"):
+        os.mkdir(made)
     for parent in order["folders"]:  # type: ignore[attr-defined]
         os.makedirs(f"{folder}/work/{parent}", exist_ok=True)
     lost = link_inputs(f"{folder}/work", order["inputs"])  # type: ignore[arg-type]
@@ -83,19 +86,29 @@ def prepare(folder: str, order: Record) -> bool:
         with open(f"{folder}/work/hostfile", "w") as file:
             file.write(str(order["hostfile"]))
     for stream in ("stdout", "stderr"):
-        open(f"{folder}/{stream}", "a").close()
-    if not lost and release_grace_s(folder) is None:
-        return True
-    reason = "InputLost" if lost else "Released"
-    record: Record = {"reason": reason, "started": False, "at_ms": wall_ms(), "lost_inputs": lost}
-    write_end(folder, "void", record)
-    return False
+        os.close(os.open(f"{folder}/{stream}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
+    if lost:
+        return void_of(order, "InputLost", lost)
+    return void_of(order, "Released") if release_grace_s(folder) is not None else None
 
 
-def give_up(folder: str) -> None:
-    """There is no room to begin: that is no fault of the task, which runs later, as another attempt."""
-    record: Record = {"reason": "DiskFull", "started": False, "at_ms": wall_ms(), "lost_inputs": []}
-    write_end(folder, "void", record)
+def void_of(order: Record, reason: str, lost: list[str] | None = None) -> Record:
+    """The record of an attempt that never ran, and never will."""
+    return {
+        "kind": "void",
+        "name": order["name"],
+        "reason": reason,
+        "started": False,
+        "at_ms": wall_ms(),
+        "lost_inputs": lost or [],
+    }
+
+
+def unprepared(task: Task, error: OSError) -> Record:
+    """The end of an attempt that could not be prepared. No room is no fault of the task, which runs later, as another attempt."""
+    if is_full(error):
+        return void_of(task.order, "DiskFull")
+    return refusal_of(task, "StartFailed", f"cannot lay out the working folder: {error}")
 
 
 def admit(task: Task) -> None:
@@ -118,63 +131,57 @@ def contained(task: Task) -> Contained | None:
     return Contained(task)
 
 
-def refuse(task: Task, reason: str, message: str) -> None:
-    """End an attempt that nothing ran in."""
+def refusal_of(task: Task, reason: str, message: str) -> Record:
+    """The end of an attempt that nothing ran in."""
     if task.order.get("container") is not None:
         from .bounds import Bounds
         from .deliver import leave
 
         leave(None, task.order["container"], Bounds(**task.order["bounds"], own=task.folder))  # type: ignore[arg-type]
-        end(task, 126, reason, message, container={"steps": [], "outputs": []})
-        return
-    end(task, 126, reason, message)
+        return end_of(task, 126, reason, message, container={"steps": [], "outputs": []})
+    return end_of(task, 126, reason, message)
 
 
-def run(task: Task, wake: int, container: Contained | None) -> None:
-    """Start the task, see it through, and write down how it ended."""
+def run(task: Task, wake: int, container: Contained | None) -> Record:
+    """Start the task, see it through, and say how it ended."""
     try:
-        carry_out(task, wake, container)
+        return carry_out(task, wake, container)
     except OSError as error:
-        if not is_full(error) or os.path.exists(f"{task.folder}/started"):
+        if not is_full(error) or task.started_ms:
             raise
-        if task.pid:
-            task.kill_everything()
-        give_up(task.folder)
+        return void_of(task.order, "DiskFull")
 
 
-def carry_out(task: Task, wake: int, container: Contained | None) -> None:
+def carry_out(task: Task, wake: int, container: Contained | None) -> Record:
     """Start the task, and see it through."""
-    kin.become_subreaper()
     before = kin.io_counts()
-
-    def begun() -> None:
-        poke(str(task.order["root"]), str(task.order["name"]))
-
     if container is not None:
-        code, reason, message = container.run(wake, begun)
-        end(task, code, reason, message, [], usage(task, before), container.report)
-        return
+        code, reason, message = container.run(wake)
+        return end_of(task, code, reason, message, [], usage(task, before), container.report)
     try:
         task.start()
-        begun()
         reason, message = supervise(task, wake)
         left = task.kill_everything()
         code, reason, message = task.judged(reason, message)
     except StartError as error:
         code, reason, message = error.exit_code, "StartFailed", str(error)
         left = task.kill_everything() if task.pid else []
+    return ended(task, code, reason, message, left, usage(task, before))
+
+
+def ended(task: Task, code: int, reason: str, message: str, left: list[int], used: Record) -> Record:
+    """The end of an attempt whose processes have ended, but for `left`. If it went well, its outputs are in the cache."""
     outputs: list[Record] = []
-    used = usage(task, before)
     if code == 0 and not reason:
         outputs, reason, message = published(task)
     elif 128 < code <= LAST_SIGNAL_CODE and not reason:
         message = f"killed by signal {code - 128}"
     if left:
         message += f"; these processes do not die: {left}"
-    end(task, code, reason, message, outputs, used)
+    return end_of(task, code, reason, message, outputs, used)
 
 
-def end(
+def end_of(
     task: Task,
     code: int,
     reason: str,
@@ -182,9 +189,13 @@ def end(
     outputs: list[Record] | None = None,
     used: Record | None = None,
     container: Record | None = None,
-) -> None:
-    """Write down how the attempt ended."""
-    record: Record = {
+) -> Record:
+    """The record of how an attempt ended."""
+    if code and not reason:
+        message = "; ".join(filter(None, (message, no_room(task))))
+    return {
+        "kind": "ended",
+        "name": task.name,
         "started_ms": task.started_ms,
         "at_ms": wall_ms(),
         "exit_code": code,
@@ -195,18 +206,6 @@ def end(
         "container": container,
         "images": task.order.get("images") or (),
     }
-    if code and not reason:
-        record["message"] = "; ".join(filter(None, (message, no_room(task))))
-    while True:
-        try:
-            write_end(task.folder, "exit.json", record)
-            return
-        except OSError as error:
-            if not is_full(
-                error
-            ):  # longer than what was reserved: the end waits for room, and the service with it
-                raise
-            time.sleep(1)
 
 
 def no_room(task: Task) -> str:
@@ -232,27 +231,50 @@ def published(task: Task) -> tuple[list[Record], str, str]:
 
 
 def usage(task: Task, before: dict[str, int]) -> Record:
-    """The usage of the attempt: of all its processes, since all have been reaped by now."""
+    """The usage of the attempt: of all processes that this one has reaped."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage_of(
+        task,
+        round((used.ru_utime + used.ru_stime) * 1000),
+        used.ru_maxrss,
+        (used.ru_inblock, used.ru_oublock),
+        kin.io_since(before, kin.io_counts()),
+    )
+
+
+def usage_of(
+    task: Task, cpu_ms: int, max_rss: int, blocks: tuple[int, int], moved: tuple[int, int, int]
+) -> Record:
+    """The usage of an attempt, as it is recorded.
+
+    Args:
+        task: It.
+        cpu_ms: Of its processes.
+        max_rss: The most of one of them, as the kernel counts.
+        blocks: Blocks of 512 bytes that they have read from and written to disks: where the kernel tells no bytes.
+        moved: Bytes read, written, and of both from and to disks.
+    """
     unit = 1 if sys.platform == "darwin" else 1024
-    read, written, disk = kin.io_since(before, kin.io_counts())
+    read, written, disk = moved
     return {
-        "cpu_ms": round((used.ru_utime + used.ru_stime) * 1000) + task.outside_cpu_ms,
-        "max_rss_bytes": task.most_bytes(used.ru_maxrss * unit),
-        "read_bytes": read or used.ru_inblock * 512,
-        "written_bytes": written or used.ru_oublock * 512,
+        "cpu_ms": cpu_ms + task.outside_cpu_ms,
+        "max_rss_bytes": task.most_bytes(max_rss * unit),
+        "read_bytes": read or blocks[0] * 512,
+        "written_bytes": written or blocks[1] * 512,
         "bytes_local": task.order["bytes_local"],
         "bytes_moved": task.order["bytes_moved"],
-        "disk_bytes": disk or (used.ru_inblock + used.ru_oublock) * 512,
+        "disk_bytes": disk or sum(blocks) * 512,
     }
 
 
-def listen() -> int:
-    """A descriptor that becomes readable when a signal comes. SIGTERM only wakes: `release` decides."""
+def listen() -> tuple[int, int]:
+    """A descriptor that becomes readable when a signal comes, and the one that is written to then. SIGTERM only wakes: `release`
+    decides.
+    """
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    return read
+    return read, write

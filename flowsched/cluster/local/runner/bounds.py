@@ -20,7 +20,7 @@ SPARED = ("/run/media",)
 #: A step's streams may be these.
 STREAMS = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 #: The service's entries in its root. All other entries are the user's: a root may be a home folder.
-KEPT = ("in-use", "nodes", "poke.sock", "secret", "secrets", "spawner.log", "token")
+KEPT = ("in-use", "nodes", "poke.sock", "runner.log", "runners", "secret", "secrets", "token")
 
 
 class Bounds:

@@ -183,8 +183,11 @@ def make(path: str) -> str:
 def join(path: str, pid: int = 0) -> str:
     """Move a process, by default this one, into a group; "" if that worked, or why not."""
     try:
-        with open(f"{path}/cgroup.procs", "w") as file:
-            file.write(str(pid))
+        fd = os.open(f"{path}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, b"%d" % pid)
+        finally:
+            os.close(fd)
     except OSError as error:
         return f"cannot join the control group {path}: {error.strerror}"
     return ""

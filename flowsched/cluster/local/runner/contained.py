@@ -18,8 +18,6 @@ from .task import LAST_SIGNAL_CODE, release_grace_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .finishing import Inode
     from .task import Task
 
@@ -81,9 +79,9 @@ class Contained:
         """A part of the order."""
         return self.order[key]  # type: ignore[return-value]
 
-    def run(self, wake: int, begun: Callable[[], None]) -> tuple[int, str, str]:
+    def run(self, wake: int) -> tuple[int, str, str]:
         """Run it to its end: (exit code, reason, message). Its outputs are in place when this returns."""
-        ending = run_steps(self.task, wake, self.step, begun)
+        ending = run_steps(self.task, wake, self.step)
         self.report["returned"] = self.returned(ending)
         self.deliver(ending)
         if ending.reason != "Released":

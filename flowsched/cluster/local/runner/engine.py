@@ -16,6 +16,10 @@ from . import kin
 from .records import Record
 from .task import StartError, Task, amount
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 #: The engine's own command has so long to clear up behind a container that has ended.
 CLEAR_UP_S = 30.0
 #: For an answer of an engine, and for the end of a container that it shall kill.
@@ -362,8 +366,8 @@ def last_line(path: str) -> str:
 class ImageTask(InImage):
     """The process of a task with one command, in the image that its stage names."""
 
-    def __init__(self, folder: str, order: Record, lock: int) -> None:
-        super().__init__(folder, order, lock)
+    def __init__(self, folder: str, order: Record, record: Callable[[Record], None]) -> None:
+        super().__init__(folder, order, record)
         self.engine = Engine(order["engine"])  # type: ignore[arg-type]
         self.container = self.engine.name
         self.image = str(order["image"])

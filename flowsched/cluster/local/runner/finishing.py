@@ -12,8 +12,6 @@ import os
 import stat
 import time
 
-from . import kin
-
 #: The grace of a process that may still write to the step's standard output or error. Seconds of waiting for a CPU do not count.
 GRACE_S = 2.0
 #: A reader that gets neither a CPU nor bytes for so long will not finish.
@@ -98,10 +96,10 @@ def draining(processes: list[Process]) -> list[Process]:
         found += more
 
 
-def left_of(streams: set[Inode]) -> list[Process]:
-    """The step's live processes once its own one has ended. Processes that end meanwhile are left out."""
+def left_of(streams: set[Inode], pids: list[int]) -> list[Process]:
+    """The live ones among the processes that a step has left. Processes that end meanwhile are left out."""
     found = []
-    for pid in kin.descendants():
+    for pid in pids:
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
@@ -155,9 +153,9 @@ def knows_processes() -> bool:
     return os.path.isdir("/proc/self/fd")
 
 
-def look(finishing: Finishing) -> bool:
+def look(finishing: Finishing, pids: list[int]) -> bool:
     """Whether the runner still waits for the processes that a step has left."""
-    return knows_processes() and finishing.goes_on(left_of(finishing.streams), time.monotonic())
+    return knows_processes() and finishing.goes_on(left_of(finishing.streams, pids), time.monotonic())
 
 
 def _ran_ns(pid: int) -> int:

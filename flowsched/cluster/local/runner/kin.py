@@ -75,12 +75,25 @@ def die_with_parent() -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def descendants() -> list[int]:
-    """Every process that stems from this one, also those that left its session (it is their subreaper)."""
+def children() -> list[int]:
+    """The processes whose parent is this one's first thread, which alone starts any: also those whose own parent has ended."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            return list(map(int, file.read().split()))
+    except OSError:
+        return _children_by_parent().get(os.getpid(), [])
+
+
+def descendants(of: list[int] | None = None) -> list[int]:
+    """Every process that stems from this one, also those that left its session (it is their subreaper).
+
+    Args:
+        of: Only these processes, and what stems from them.
+    """
     if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
-        return _descendants_by_parent()
+        return _descendants_by_parent(of)
     found: list[int] = []
-    unseen = [os.getpid()]
+    unseen = [os.getpid()] if of is None else list(of)
     while unseen:
         pid = unseen.pop()
         try:
@@ -94,19 +107,37 @@ def descendants() -> list[int]:
     return found
 
 
-def _descendants_by_parent() -> list[int]:
+def _descendants_by_parent(of: list[int] | None = None) -> list[int]:
     """The same where the kernel keeps no lists of children: each process names its parent."""
+    parents = _children_by_parent()
+    found = list(parents.get(os.getpid(), [])) if of is None else list(of)
+    for pid in found:  # grows meanwhile
+        found.extend(parents.get(pid, ()))
+    return found
+
+
+def _children_by_parent() -> dict[int, list[int]]:
     parents: dict[int, list[int]] = {}
     try:
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
-        return []
+        return {}
     for pid in pids:
         parents.setdefault(_stat_field(pid, 1), []).append(pid)
-    found = parents.get(os.getpid(), [])
-    for pid in found:  # grows meanwhile
-        found.extend(parents.get(pid, ()))
-    return found
+    return parents
+
+
+def mark_of_process(pid: int) -> int:
+    """The mark that a process bears, alive or not reaped yet; 0 for none."""
+    try:
+        with open(f"/proc/{pid}/limits", "rb") as file:
+            for line in file:
+                if line.startswith(b"Max realtime timeout"):
+                    soft = line.split()[3]
+                    return int(soft) if soft.isdigit() else 0
+    except OSError:
+        pass
+    return 0
 
 
 def resident_bytes(pids: list[int], limit: int) -> int:
@@ -138,13 +169,16 @@ def _pss_kb(pid: int) -> int:
     return 0
 
 
-def io_counts() -> dict[str, int]:
-    """Bytes that this process and all it has reaped have read and written, by the kernel's names: `rchar` and `wchar`
+def io_counts(pid: int | str = "self") -> dict[str, int]:
+    """Bytes that a process and all it has reaped have read and written, by the kernel's names: `rchar` and `wchar`
     from the page cache or not, `read_bytes` and `write_bytes` from and to disks. Zeros where the kernel does not tell.
+
+    Args:
+        pid: It; it may have ended, if it is not reaped yet.
     """
     counts = {"rchar": 0, "wchar": 0, "read_bytes": 0, "write_bytes": 0}
     try:
-        with open("/proc/self/io") as file:
+        with open(f"/proc/{pid}/io") as file:
             for line in file:
                 key, _, number = line.partition(":")
                 counts[key] = int(number)

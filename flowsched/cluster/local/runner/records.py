@@ -1,4 +1,4 @@
-"""Records of a runner for the service: small JSON files that are there wholly or not at all, and a poke.
+"""Records of a runner: small JSON files that are there wholly or not at all, the text of a record, and the time in it.
 
 Written without `json`: its import would cost a runner more than the runner's whole start.
 """
@@ -20,12 +20,22 @@ def json_text(value: object) -> str:
         case int():
             return str(value)
         case str():
-            return '"' + "".join(map(_escaped, value)) + '"'
+            return _quoted(value)
         case dict():
             return "{" + ", ".join(f"{json_text(str(k))}: {json_text(v)}" for k, v in value.items()) + "}"
         case list() | tuple():
             return "[" + ", ".join(map(json_text, value)) + "]"
     raise TypeError(f"not a value of a record: {value!r}")
+
+
+def _quoted_here(text: str) -> str:
+    return '"' + "".join(map(_escaped, text)) + '"'
+
+
+try:
+    from _json import encode_basestring_ascii as _quoted  # the part of `json` that is compiled
+except ImportError:  # pragma: no cover - another Python
+    _quoted = _quoted_here
 
 
 def _escaped(character: str) -> str:
@@ -49,43 +59,6 @@ def write_record(folder: str, name: str, record: Record) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.rename(temporary, path)
-    sync(folder)
-
-
-RESERVE = "reserve"
-RESERVE_BYTES = 16 << 10
-
-
-def reserve(folder: str) -> None:
-    """Take the room that the end of an attempt will need: without it an attempt that is over could not say so on a full disk."""
-    fd = os.open(f"{folder}/{RESERVE}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(fd, 0, RESERVE_BYTES)
-        else:
-            os.write(fd, bytes(RESERVE_BYTES))
-    finally:
-        os.close(fd)
-
-
-def write_end(folder: str, name: str, record: Record) -> None:
-    """As `write_record`, into the room that was reserved for it. The caller has the lock, or made the folder."""
-    held = f"{folder}/{RESERVE}"
-    try:
-        fd = os.open(held, os.O_WRONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        write_record(folder, name, record)
-        return
-    try:
-        text = json_text(record).encode()
-        rest = text
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-        os.ftruncate(fd, len(text))
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.rename(held, f"{folder}/{name}")
     sync(folder)
 
 
@@ -135,17 +108,3 @@ def wall_ms() -> int:
     if "base_ms" in _CLOCK:
         return _CLOCK["base_ms"] + elapsed_ms()
     return time.time_ns() // 1_000_000
-
-
-def poke(root: str, name: str) -> None:
-    """Tell the service to look at this attempt now. It looks anyway, so nothing depends on it."""
-    try:
-        import _socket  # without the selectors and enums of `socket`
-
-        os.chdir(root)  # a socket's path may have 107 bytes: say it relatively
-        sender = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
-        sender.settimeout(0.2)  # the service's queue may be full for a moment
-        sender.sendto(os.fsencode(name), "poke.sock")
-        sender.close()
-    except (OSError, ImportError):
-        pass

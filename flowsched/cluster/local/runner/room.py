@@ -1,6 +1,6 @@
 """Results without room at their target: the attempt waits for room and says so, because its results are worth more than the wait.
 
-The attempt writes the reason to its folder (`waits`). The service reads it there for `explain` and TES. Standard library alone.
+The reason goes into the runner's journal. The service reads it there for `explain` and TES. Standard library alone.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 
-from .records import Record, is_full, poke, write_record
+from .records import is_full
 from .task import release_grace_s
 
 TYPE_CHECKING = False
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from .task import Task
 
-#: The file with the reason, while the attempt waits.
-WAITS = "waits"
 #: The attempt waits so long, then fails, because other tasks need its cores. Twice as long would not help an operator more.
 WAIT_S = 3600.0
 _PAUSE_S = 1.0
@@ -50,13 +48,13 @@ def with_room(task: Task, what: str, target: str, act: Callable[[], None], wait_
                     raise OSError(error.errno, why) from None
                 if not said:
                     said = why
-                    _tell(task, why)
+                    task.waits(why)
             else:
                 return
             time.sleep(_PAUSE_S)
     finally:
         if said:
-            _forget(task)
+            task.waits("")
 
 
 def shortage(error: OSError, target: str) -> str:
@@ -73,17 +71,3 @@ def shortage(error: OSError, target: str) -> str:
     return (
         f"{said}, at {target}; the file system of {folder} has {free} bytes and {found.f_favail} inodes free"
     )
-
-
-def _tell(task: Task, why: str) -> None:
-    record: Record = {"why": why}
-    try:
-        write_record(task.folder, WAITS, record)
-    except OSError:
-        return  # the root is full too, and the service reports that by itself
-    poke(str(task.order["root"]), str(task.order["name"]))
-
-
-def _forget(task: Task) -> None:
-    if os.path.exists(f"{task.folder}/{WAITS}"):
-        os.unlink(f"{task.folder}/{WAITS}")

@@ -139,7 +139,7 @@ class Step(Task):
     def __init__(
         self, task: Task, step: Record, places: Places, mounts: list[Mount], opened: set[Inode]
     ) -> None:
-        super().__init__(task.folder, task.order, task.lock)
+        super().__init__(task.folder, task.order, task.record)
         self.opened = opened  #: files that this attempt has opened for a stream; takes those of this step
         self.argv = [str(word) for word in step["argv"]]  # type: ignore[attr-defined]
         self.step, self.places, self.mounts = step, places, mounts
@@ -272,14 +272,13 @@ class Ending:
         return self.code == 0 and not self.reason
 
 
-def run_steps(task: Task, wake: int, make: object, begun: object) -> Ending:
+def run_steps(task: Task, wake: int, make: object) -> Ending:
     """Run the steps in order, until one fails that may not.
 
     Args:
         task: The attempt; takes what is measured of its steps.
         wake: See `attempt.listen`.
         make: Called with a step's order, its number and the files that are open for streams: makes its `Step`.
-        begun: Called once the first step runs.
     """
     ending = Ending()
     opened: set[Inode] = set()
@@ -289,7 +288,7 @@ def run_steps(task: Task, wake: int, make: object, begun: object) -> Ending:
             ending.code, ending.reason = 143, "Released"
             break
         step = make(order, number, opened)  # type: ignore[operator]
-        run_step(step, task, wake, ending, begun if number == 0 else lambda: None)
+        run_step(step, task, wake, ending)
         if ending.reason and not (ending.reason == "StartFailed" and order["ignore_error"]):
             break
         if ending.code and not order["ignore_error"]:
@@ -300,7 +299,7 @@ def run_steps(task: Task, wake: int, make: object, begun: object) -> Ending:
     return ending
 
 
-def run_step(step: Step, task: Task, wake: int, ending: Ending, begun: object) -> None:
+def run_step(step: Step, task: Task, wake: int, ending: Ending) -> None:
     """Run one step, and note how it went."""
     before = {key: size_of(f"{task.folder}/{key}") for key in ("stdout", "stderr")}
     started_ms = wall_ms()
@@ -311,7 +310,6 @@ def run_step(step: Step, task: Task, wake: int, ending: Ending, begun: object) -
         step.open_streams()
         step.start()
         task.began, task.started_ms, task.pid = step.began, step.started_ms, step.pid
-        begun()  # type: ignore[operator]
         ending.reason, ending.message = supervise(step, wake)
         ended = True
     except StartError as error:

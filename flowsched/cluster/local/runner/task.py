@@ -1,9 +1,8 @@
-"""The task's process: from the locked folder to the program, and to its end."""
+"""The task's process: from its order to the program, and to its end."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import resource
 import select
@@ -13,30 +12,16 @@ from . import cgroups, kin
 from .finishing import Finishing, inode_of, look
 from .kin import signal
 from .outputs import Refused
-from .records import Record, wall_ms, write_record
+from .records import Record, wall_ms
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TIMEOUT_GRACE_S = 5.0
 #: Exit codes from 129 to here name the signal that killed a program: Linux has 64 signals. 255 is what `exit -1` gives.
 LAST_SIGNAL_CODE = 128 + 64
 FOREVER = float("inf")
-
-
-def take_lock(folder: str) -> int | None:
-    """The attempt's lock, or None if another process holds it (another runner, or a service that voids it)."""
-    try:
-        low = os.open(f"{folder}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return None  # the folder is gone
-    # A high number: shell scripts redirect the low ones, which would let the task lose its copy.
-    fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 200)
-    os.close(low)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()} {kin.start_time(os.getpid())} {kin.boot_id()}".encode(), 0)
-    return fd
 
 
 def link_inputs(work: str, inputs: list[Record]) -> list[str]:
@@ -75,7 +60,7 @@ def program_path(name: str, path: str, work: str) -> str:
         return os.path.join(work, name)
     for folder in path.split(os.pathsep):
         candidate = os.path.join(work, folder, name)
-        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+        if os.access(candidate, os.X_OK) and os.path.isfile(candidate):
             return candidate
     where = (
         f"PATH ({path})" if len(path) <= _PATH_SHOWN else f"the {path.count(os.pathsep) + 1} folders of PATH"
@@ -84,15 +69,22 @@ def program_path(name: str, path: str, work: str) -> str:
 
 
 class Task:
-    """The task's process, from the runner's side."""
+    """The task's process, from the side of the process that sees it through.
 
-    def __init__(self, folder: str, order: Record, lock: int) -> None:
+    Args:
+        folder: Of the attempt.
+        order: See `orders.compose`.
+        record: Puts a record into the runner's journal; what `started` says is durable when it returns.
+    """
+
+    def __init__(self, folder: str, order: Record, record: Callable[[Record], None]) -> None:
         self.folder = folder
         self.order = order
+        self.name = str(order["name"])
+        self.record = record
         self.env: dict[str, str] = order["env"]  # type: ignore[assignment]
         self.argv: list[str] = order["argv"]  # type: ignore[assignment]
         self.work = f"{folder}/work"
-        self.lock = lock
         self.group: str = order["cgroup"]  # type: ignore[assignment]
         self.pid = 0
         self.started_ms = 0
@@ -102,6 +94,7 @@ class Task:
             0  #: CPU time of processes that do not stem from the runner, as it was seen last
         )
         self.began = 0.0  #: monotonic; a timeout counts from here
+        self.timeout_s: float = order["timeout_ms"] / 1000 or FOREVER  # type: ignore[operator]
         self.finishing: Finishing | None = None  #: of what the process has left, once it has ended
 
     def program(self) -> str:
@@ -132,17 +125,7 @@ class Task:
         self.forked()
         self.started_ms = self.started_ms or wall_ms()
         self.began = self.began or time.monotonic()
-        start = kin.start_time(self.pid)
-        record: Record = {
-            "pid": self.pid,
-            "pgid": self.pid,
-            "start": start,
-            "boot": kin.boot_id(),
-            "at_ms": self.started_ms,
-            "cgroup": self.group,
-            **self.begun(),
-        }
-        write_record(self.folder, "started", record)
+        self.record({**started(self), "pid": self.pid, "runner": os.getpid(), **self.begun()})
         try:  # noqa: SIM105 - see kin
             os.write(go_write, b"!")
         except BrokenPipeError:
@@ -172,7 +155,6 @@ class Task:
             os.nice(5)
             self._offer_to_oom_killer()
             self.settle()
-            os.set_inheritable(self.lock, True)
             if os.read(go, 1):  # empty: the runner died before `started` was written
                 self.execute(program)
         except Refused as refusal:
@@ -270,7 +252,15 @@ class Task:
             return False
         if self.finishing is None:
             self.finishing = Finishing(self.streams())
-        return not look(self.finishing)
+        return not look(self.finishing, self.left())
+
+    def left(self) -> list[int]:
+        """The processes that its own one has left."""
+        return kin.descendants()
+
+    def waits(self, why: str) -> None:
+        """Tell what its results wait for; "" = for nothing any more."""
+        self.record({"kind": "waits", "name": self.name, "why": why})
 
     @property
     def exit_code(self) -> int:
@@ -293,54 +283,85 @@ def amount(number: int) -> str:
     return f"{number >> 20} MiB" if number >= 10 << 20 else f"{number} bytes"
 
 
-def supervise(task: Task, wake: int) -> tuple[str, str]:
-    """Wait for the task's end, or bring it about: (reason, message), both empty for an end of its own.
+def started(task: Task) -> Record:
+    """The record that is durable before the task's first instruction."""
+    return {"kind": "started", "name": task.name, "at_ms": task.started_ms, "cgroup": task.group}
 
-    The end includes what the task has left and what may finish. Time is monotonic and counted here, so a timeout and a
-    release hold while the service is down.
+
+class Supervision:
+    """What ends a task before it ends by itself. Time is monotonic and counted here, so a timeout and a release hold while the
+    service is down.
+
+    Args:
+        task: It has begun.
     """
-    timeout_s: float = task.order["timeout_ms"] / 1000 or FOREVER  # type: ignore[operator]
-    memory: int = task.order["memory_bytes"]  # type: ignore[assignment]
-    began = task.began
-    released, kill_at = FOREVER, FOREVER
-    reason = message = ""
-    pause_left = 0.002
-    while not task.has_finished():
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._timeout_s = task.timeout_s
+        self._memory: int = task.order["memory_bytes"]  # type: ignore[assignment]
+        self._released = self._kill_at = FOREVER
+        self._pause_left = 0.002
+        self.reason = self.message = ""  #: both empty for an end of its own
+
+    def look(self) -> float | None:
+        """End what must not go on. Returns after how many seconds to look again, None at the end.
+
+        The end includes what the task has left and what may finish.
+        """
+        task = self._task
+        if task.has_finished():
+            self._over()
+            return None
         now = time.monotonic()
-        used = task.resident_bytes(memory)
+        used = task.resident_bytes(self._memory)
         task.peak_bytes = max(task.peak_bytes, used)
         grace = release_grace_s(task.folder)
         if grace is not None:
-            if released == FOREVER:
-                released, reason = now, reason or "Released"
+            if self._released == FOREVER:
+                self._released, self.reason = now, self.reason or "Released"
                 kin.signal_group(task.pid, signal.SIGTERM)
-            kill_at = min(kill_at, released + grace)
-        if not reason and now - began >= timeout_s:
-            reason, message = "Timeout", f"it ran longer than its timeout of {timeout_s:g} s"
+            self._kill_at = min(self._kill_at, self._released + grace)
+        if not self.reason and now - task.began >= self._timeout_s:
+            self.reason = "Timeout"
+            self.message = f"it ran longer than its timeout of {self._timeout_s:g} s"
             kin.signal_group(task.pid, signal.SIGTERM)
-            kill_at = now + TIMEOUT_GRACE_S
-        if not reason and task.is_beyond(used, memory):
-            reason, message = (
-                "OOMKilled",
-                f"it used {amount(used)} of memory and may use {amount(memory)}",
-            )
-            kill_at = now
-        if reason and task.status is not None:
-            break  # nothing is left but what the caller ends
-        if now >= kill_at:
+            self._kill_at = now + TIMEOUT_GRACE_S
+        if not self.reason and task.is_beyond(used, self._memory):
+            self.reason = "OOMKilled"
+            self.message = f"it used {amount(used)} of memory and may use {amount(self._memory)}"
+            self._kill_at = now
+        if self.reason and task.status is not None:
+            self._over()  # nothing is left but what the caller ends
+            return None
+        if now >= self._kill_at:
             kin.signal_group(task.pid, signal.SIGKILL)
-        pause = 0.2 if now - began < 2 else 0.5
+        pause = 0.2 if now - task.began < 2 else 0.5
         if task.status is not None:
-            pause = pause_left = min(2 * pause_left, 0.1)
-        due = kill_at if reason else began + timeout_s
-        task.rest(wake, min(pause, max(0.01, due - now)))
-    if task.finishing is not None and task.finishing.cut_short:
-        say(
-            f"{task.folder}/stderr",
-            f"flowsched: ended the processes {task.finishing.cut_short}, which still read what the task had written: a task "
-            "that needs them longer has to wait for them\n",
-        )
-    return reason, message
+            pause = self._pause_left = min(2 * self._pause_left, 0.1)
+        due = self._kill_at if self.reason else task.began + self._timeout_s
+        return min(pause, max(0.01, due - now))
+
+    def _over(self) -> None:
+        finishing = self._task.finishing
+        if finishing is None or not finishing.cut_short:
+            return
+        try:
+            say(
+                f"{self._task.folder}/stderr",
+                f"flowsched: ended the processes {finishing.cut_short}, which still read what the task had written: a task "
+                "that needs them longer has to wait for them\n",
+            )
+        except OSError as error:
+            complain(f"{self._task.name}: no room for a line about {finishing.cut_short}: {error}")
+
+
+def supervise(task: Task, wake: int) -> tuple[str, str]:
+    """Wait for the task's end, or bring it about: (reason, message), both empty for an end of its own."""
+    supervision = Supervision(task)
+    while (pause := supervision.look()) is not None:
+        task.rest(wake, pause)
+    return supervision.reason, supervision.message
 
 
 def complain(text: str) -> None:

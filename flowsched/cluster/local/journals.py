@@ -1,0 +1,117 @@
+"""What the journal of a runner says about its attempts (`runner.journal` has its form). Pure: bytes in, facts out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from flowsched.cluster.local.runner.journal import texts_in
+from flowsched.executor.protocol import (
+    ContainerReport,
+    DeliveredFile,
+    PodEnded,
+    PodGone,
+    Published,
+    StepEnd,
+    Usage,
+    UsedImage,
+)
+
+
+@dataclass(slots=True)
+class Life:
+    """One attempt."""
+
+    name: str
+    started_ms: int | None = None
+    cgroup: str = ""
+    pid: int = 0  #: the task's first process
+    own: int = 0  #: the process of its own that sees it through, if it has one
+    removal: list[str] = field(default_factory=list)  #: the command that removes its container
+    engine_env: dict[str, str] = field(default_factory=dict)
+    waits: str = ""  #: why its results wait
+    is_lost: bool = False  #: the process of its own has died
+    end: PodEnded | PodGone | None = None
+
+
+class JournalReader:
+    """Reads the bytes of a journal as they come.
+
+    Attributes:
+        lives: The attempts by name.
+        is_closed: Whether the runner takes no more orders.
+        pending: What it had taken then, and may still start.
+    """
+
+    def __init__(self) -> None:
+        self.lives: dict[str, Life] = {}
+        self.is_closed = False
+        self.pending: frozenset[str] = frozenset()
+
+    def read(self, data: bytes) -> tuple[int, list[str]]:
+        """Read on, up to the last whole line. Returns how many bytes that were, and whom the lines are about.
+
+        Args:
+            data: From the end of what was read before.
+        """
+        end, names = 0, []
+        for text, at in texts_in(data):
+            end = at
+            record = msgspec.json.decode(text)
+            if record["kind"] == "closed":
+                self.is_closed, self.pending = True, frozenset(record["pending"])
+            else:
+                names.append(record["name"])
+                self._apply(record)
+        return end, names
+
+    def _apply(self, record: Mapping[str, Any]) -> None:
+        name = record["name"]
+        life = self.lives.get(name)
+        if life is None:
+            life = self.lives[name] = Life(name)
+        match record["kind"]:
+            case "started":
+                life.started_ms = record["at_ms"]
+                life.cgroup = record["cgroup"]
+                life.pid, life.own = record.get("pid", 0), record.get("runner", 0)
+                life.removal, life.engine_env = record.get("removal", []), record.get("engine_env", {})
+            case "running":
+                life.pid = record["pid"]
+            case "waits":
+                life.waits = record["why"]
+            case "lost":
+                life.is_lost = True
+            case "ended":
+                life.started_ms = record["started_ms"] or life.started_ms
+                life.end = _ended(name, record)
+            case "void":
+                life.end = PodGone(
+                    name, record["at_ms"], record["reason"], record["started"], tuple(record["lost_inputs"])
+                )
+
+
+def _ended(name: str, record: Mapping[str, Any]) -> PodEnded:
+    outputs = tuple(
+        Published(output["name"], output["uri"], output["size"], output["value"])
+        for output in record["outputs"]
+    )
+    at_ms, code, reason, message = (record[key] for key in ("at_ms", "exit_code", "reason", "message"))
+    usage = Usage(**record["usage"])
+    return PodEnded(name, at_ms, code, reason, message, outputs, usage, _report(record))
+
+
+def _report(record: Mapping[str, Any]) -> ContainerReport | None:
+    said, images = record.get("container"), record.get("images") or ()
+    if said is None and not images:
+        return None
+    said = said or {"steps": (), "outputs": ()}
+    return ContainerReport(
+        tuple(StepEnd(**step) for step in said["steps"]),
+        tuple(DeliveredFile(file["path"], file["uri"], file["size"]) for file in said["outputs"]),
+        said.get("returned"),
+        tuple(UsedImage(name, digest) for name, digest in images),
+    )

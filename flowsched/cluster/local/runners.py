@@ -1,0 +1,424 @@
+"""The runners of a root: the one that this service gives its orders to, and those that earlier services have left.
+
+Everything here blocks. Only a living runner decides about its attempts. Its journal says what it has done; a free lock says that it
+is dead. From both follows what became of an attempt, the same after each restart, without a file of the service's own:
+
+    an end in a journal                                       that end
+    begun, and its runner (or its own process) lives          it runs
+    begun, and that is dead                                   once its last process is gone: RunnerLost
+    not begun, and a living runner may have its order         to be waited for
+    not begun, and none has                                   NotStarted
+
+A runner of an earlier service may have an order until it has written `closed`, which it does as soon as that service is dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import marshal
+import os
+import re
+import select
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from flowsched.cluster.local.journals import JournalReader, Life
+from flowsched.cluster.local.runner.journal import DONE
+from flowsched.cluster.local.runner.kin import boot_id, start_time
+from flowsched.cluster.local.runner.records import wall_ms
+
+COMMAND: Final = (sys.executable, "-I", "-S", "-X", "utf8", str(Path(__file__).with_name("run_attempt.py")))
+#: A runner that takes no orders for so long gets no more; the next ones go to another.
+_TAKES_S: Final = 10.0
+#: One that has nothing to do is waited for at the end of the service.
+_ENDS_S: Final = 1.0
+_LENGTH_BYTES: Final = 4
+#: What is read of a journal at once: at first, since there is room behind the last line; and while there is more.
+_BLOCK: Final = 8 << 10
+_LARGEST_BLOCK: Final = 1 << 20
+_SEGMENT: Final = re.compile(r"(\d{6,})(\.done)?\Z")
+_NAME: Final = re.compile(rb'"kind": "(?:started|ended|void)", "name": "([^"]+)"')
+
+
+class Runner:
+    """One runner, dead or alive.
+
+    Args:
+        folder: Its own, in `runners` of the root.
+        is_ours: This service gives it orders.
+    """
+
+    def __init__(self, folder: Path, *, is_ours: bool = False) -> None:
+        self.folder = folder
+        self.name = folder.name
+        self.is_ours = is_ours
+        self.is_dead = False
+        self.died_ms = 0
+        self.ordered: set[str] = set()  #: of ours: what it has no record of yet
+        self.reader = JournalReader()
+        self.open: dict[int, set[str]] = {}  #: by segment: attempts whose end the service has not stored
+        self.segment = 0  #: that is read now
+        self._at = 0
+
+    def read(self) -> list[str]:
+        """Read on. Returns whom it was about."""
+        names: list[str] = []
+        while True:
+            following = next((n for n in self._segments() if n > self.segment), 0) if self._may_follow else 0
+            if self.segment:
+                names += self._read_on()
+            if not following:
+                return names
+            self.segment, self._at = following, 0
+            self.open.setdefault(following, set())
+
+    @property
+    def _may_follow(self) -> bool:
+        """Whether there may be a next segment: this spares a listing."""
+        path = f"{self.folder}/{self.segment + 1:06d}"
+        return not self.segment or os.path.exists(path) or os.path.exists(path + DONE)
+
+    def _read_on(self) -> list[str]:
+        found: list[str] = []
+        try:
+            fd = os.open(f"{self.folder}/{self.segment:06d}", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # somebody has removed it: what was read of it stays known
+            return found
+        size = _BLOCK
+        try:
+            while True:
+                data = os.pread(fd, size, self._at)
+                end, names = self.reader.read(data)
+                self._at += end
+                found += names
+                if len(data) < size or data.endswith(b"\0"):
+                    break
+                size = min(4 * size, _LARGEST_BLOCK) if end else 2 * size  # a line may be longer than a block
+        finally:
+            os.close(fd)
+        self.open[self.segment].update(found)
+        self.ordered.difference_update(found)
+        return found
+
+    def _segments(self) -> list[int]:
+        """The numbers of the segments that are to be read at a start."""
+        try:
+            found = [_SEGMENT.match(name) for name in os.listdir(self.folder)]
+        except FileNotFoundError:  # somebody has removed it
+            return []
+        return sorted(int(match[1]) for match in found if match and not match[2])
+
+    def may_start(self, name: str) -> bool:
+        """Whether it may have an order of which its journal says nothing yet."""
+        if self.is_dead or (self.is_ours and name not in self.ordered):
+            return False
+        return not self.reader.is_closed or name in self.reader.pending
+
+    def settle(self, names: Iterable[str]) -> None:
+        """Forget attempts whose ends the service has stored; segments of only such attempts are put away."""
+        for name in names:
+            self.reader.lives.pop(name, None)
+            for left in self.open.values():
+                left.discard(name)
+        for number, left in list(self.open.items()):
+            if not left and (number < self.segment or self.is_dead):
+                path = self.folder / f"{number:06d}"
+                path.rename(path.with_suffix(DONE))
+                del self.open[number]
+
+    def pid(self) -> int | None:
+        """Its process, if it lives."""
+        try:
+            pid, start, boot = (self.folder / "lock").read_text().split()
+        except (OSError, ValueError):
+            return None
+        return int(pid) if boot == boot_id() and is_running(int(pid), int(start)) else None
+
+    def signal(self, number: signal.Signals) -> None:
+        """SIGTERM lets it look for releases, SIGKILL ends it."""
+        pid = self.pid()
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def find_dead(self) -> bool:
+        """Whether it has died. What it has written before is read next."""
+        try:
+            fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:  # somebody has removed it, or an earlier version has left the journal
+            return True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+    def bury(self) -> None:
+        """Note that it is dead, and when that was found: its attempts have ended then, also for the next service."""
+        self.is_dead = True
+        with contextlib.suppress(OSError):  # give back the room that it had taken for ends
+            if self.segment:
+                os.truncate(self.folder / f"{self.segment:06d}", self._at)
+        with contextlib.suppress(OSError):  # no room: the next service notes it
+            fd = os.open(self.folder / "died", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with open(fd, "w") as file:
+                file.write(str(wall_ms()))
+        try:
+            self.died_ms = int((self.folder / "died").read_text())
+        except (OSError, ValueError):
+            self.died_ms = wall_ms()
+
+
+class Runners:
+    """The runners of a root. May be called from several threads.
+
+    Args:
+        root: Of the cluster.
+        command: What runs one, see `run_attempt.py`.
+    """
+
+    def __init__(self, root: Path, command: Sequence[str] = COMMAND) -> None:
+        self._root = root
+        self._folder = root / "runners"
+        self._command = tuple(command)
+        self._lock = threading.Lock()  #: of what is read
+        self._giving = threading.Lock()  #: of what is ordered
+        self._all: tuple[Runner, ...] = ()  #: replaced, never changed: it is read without the lock
+        self._expected: set[str] = set()
+        self._ours: Runner | None = None
+        self._orders = -1
+        self._children: list[int] = []
+
+    def open(self) -> None:
+        """Read what earlier runners have written."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        with self._lock:
+            self._all = tuple(
+                Runner(Path(item.path))
+                for item in sorted(os.scandir(self._folder), key=lambda item: item.name)
+            )
+        self.refresh()
+
+    def close(self) -> None:
+        """Give no more orders. The runners go on with what they have."""
+        with self._giving:
+            self._let_go()
+        end = time.monotonic() + _ENDS_S
+        while self._reap() and not self.unended() and time.monotonic() < end:
+            time.sleep(0.002)
+
+    # ---- what is known ----
+
+    def read(self) -> list[str]:
+        """Read what living runners have written since. Returns whom it was about."""
+        with self._lock:
+            return [name for runner in self._all if not runner.is_dead for name in runner.read()]
+
+    def refresh(self) -> list[str]:
+        """The same, and find out which runners have died."""
+        self._reap()
+        found: list[str] = []
+        with self._lock:
+            for runner in self._all:
+                if runner.is_dead:
+                    continue
+                dead = runner.find_dead()  # first: then nothing is written after the read
+                found += runner.read()
+                if dead:
+                    found += runner.reader.lives
+                    runner.bury()
+        return found
+
+    def find(self, name: str) -> tuple[Life, Runner] | None:
+        """What is known of an attempt, and its runner."""
+        for runner in self._all:
+            life = runner.reader.lives.get(name)
+            if life is not None:
+                return life, runner
+        return None
+
+    def may_start(self, name: str) -> bool:
+        """Whether a living runner may have its order and has not written of it, or will be given it."""
+        return name in self._expected or any(runner.may_start(name) for runner in self._all)
+
+    def those_with(self, name: str) -> list[Runner]:
+        """The living runners that run it, or may start it."""
+        found = self.find(name)
+        if found is not None:
+            return [] if found[1].is_dead else [found[1]]
+        return [runner for runner in self._all if runner.may_start(name)]
+
+    def unended(self) -> list[tuple[Life, Runner]]:
+        """The attempts without an end."""
+        with self._lock:
+            return [
+                (life, runner)
+                for runner in self._all
+                for life in runner.reader.lives.values()
+                if life.end is None
+            ]
+
+    def recall(self, name: str) -> tuple[Life, Runner] | None:
+        """Look for an attempt in all segments, also those that were put away."""
+        quoted = b'"%b"' % name.encode()
+        for runner in self._all:
+            reader = JournalReader()
+            for path in sorted(runner.folder.iterdir()):
+                if _SEGMENT.match(path.name) and quoted in (data := path.read_bytes()):
+                    reader.read(data)
+            if name in reader.lives:
+                return reader.lives[name], runner
+        return None
+
+    # ---- what is no longer needed ----
+
+    def settle(self, names: Collection[str]) -> None:
+        """The ends of these attempts are stored."""
+        by_runner: dict[Runner, list[str]] = {}
+        with self._lock:
+            for name in names:
+                found = self.find(name)
+                if found is not None:
+                    by_runner.setdefault(found[1], []).append(name)
+            for runner, own in by_runner.items():
+                runner.settle(own)
+
+    def expire(self, live: Collection[str], there: Collection[str]) -> None:
+        """Put away what no attempt needs, and remove it once no attempt of it has a folder.
+
+        Args:
+            live: Attempts that are waited for.
+            there: Attempts that have a folder.
+        """
+        with self._lock:
+            for runner in self._all:
+                over = [
+                    life.name
+                    for life in runner.reader.lives.values()
+                    if (life.end is not None or runner.is_dead) and life.name not in live
+                ]
+                runner.settle(over)
+                for path in list(runner.folder.glob("*" + DONE)):
+                    names = {match.decode() for match in _NAME.findall(path.read_bytes())}
+                    if names.isdisjoint(there):
+                        path.unlink()
+                if runner.is_dead and not any(_SEGMENT.match(path.name) for path in runner.folder.iterdir()):
+                    shutil.rmtree(runner.folder, ignore_errors=True)
+                    self._all = tuple(each for each in self._all if each is not runner)
+
+    # ---- what is ordered ----
+
+    def expect(self, name: str) -> None:
+        """An order follows, or `dismiss`: until then the attempt may start."""
+        self._expected.add(name)
+
+    def dismiss(self, name: str) -> None:
+        """No order follows."""
+        self._expected.discard(name)
+
+    def order(self, orders: Sequence[dict[str, Any]]) -> None:
+        """Give orders that were expected.
+
+        Raises:
+            OSError: The runner has died, or takes none. It may have taken some all the same: `may_start` says.
+        """
+        data = b""
+        for order in orders:
+            plain = marshal.dumps(order)
+            data += len(plain).to_bytes(_LENGTH_BYTES, "big") + plain
+        names = [str(order["name"]) for order in orders]
+        with self._giving:
+            try:
+                if self._ours is None or self._ours.is_dead:
+                    self._let_go()
+                    self._ours = self._opened()
+                self._ours.ordered.update(names)
+                self._write(data)
+            except OSError:
+                self._let_go()
+                raise
+            finally:
+                self._expected.difference_update(names)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        poll = select.poll()
+        poll.register(self._orders, select.POLLOUT)
+        while view:
+            if not poll.poll(_TAKES_S * 1000):
+                raise TimeoutError(f"the runner takes no orders for {_TAKES_S:g} s")
+            view = view[os.write(self._orders, view) :]
+
+    def _opened(self) -> Runner:
+        """Start a runner, whose lock is held from before its first instruction."""
+        name = f"{wall_ms()}-{os.getpid()}"
+        while (folder := self._folder / name).exists():
+            name += "-again"
+        folder.mkdir(mode=0o700)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        read, write = os.pipe()
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            errors = (str(self._root / "runner.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            streams = (
+                (os.POSIX_SPAWN_DUP2, read, 0),
+                (os.POSIX_SPAWN_DUP2, lock, 1),
+                (os.POSIX_SPAWN_OPEN, 2, *errors),
+            )
+            command = (*self._command, str(self._root), name)
+            pid = os.posix_spawn(
+                self._command[0], command, {"LANG": "C.UTF-8"}, file_actions=streams, setsid=True
+            )
+        except OSError:
+            os.close(write)
+            raise
+        finally:
+            os.close(read)
+            os.close(lock)
+        os.set_blocking(write, False)
+        self._orders = write
+        runner = Runner(folder, is_ours=True)
+        with self._lock:
+            self._children.append(pid)
+            self._all = (*self._all, runner)
+        return runner
+
+    def _let_go(self) -> None:
+        """Let our runner have no more orders."""
+        if self._orders >= 0:
+            os.close(self._orders)
+        self._orders, self._ours = -1, None
+
+    def _reap(self) -> bool:
+        """Bury the runners that have ended. Returns whether there are others."""
+        with self._lock:
+            for pid in list(self._children):
+                with contextlib.suppress(ChildProcessError):
+                    if not os.waitpid(pid, os.WNOHANG)[0]:
+                        continue
+                self._children.remove(pid)
+            return bool(self._children)
+
+
+def is_running(pid: int, start: int) -> bool:
+    """Whether the process lives that had this pid and start time."""
+    if not start:  # this system does not tell when a process started
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return False
+        return True
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in (b"Z", b"X") and start_time(pid) == start
