@@ -63,16 +63,23 @@ def ask(ctx: typer.Context, work: Callable[[Client], Awaitable[int | None]]) -> 
 def client_of(url: str | None, token: str | None) -> Client:
     """A client that tells a user at a terminal, once, that a request takes long."""
     from flowsched.client import Client
+    from flowsched.client.session import START_S
 
     told = False
 
-    def slow() -> None:
+    def slow(refused: bool) -> None:
         nonlocal told
         if not told and sys.stderr.isatty():
             told = True
-            say(f"{client.url} has not answered yet: waiting (`flowsched doctor` says what it waits for)")
+            if refused:
+                say(
+                    f"nothing listens at {client.url}: waiting {START_S:g} s for a service that may be starting "
+                    "(`flowsched serve` starts one)"
+                )
+            else:
+                say(f"{client.url} has not answered yet: waiting (`flowsched doctor` says what it waits for)")
 
-    client = Client(url, token, slow=slow, start_timeout=0)  # the user sees at once that none runs
+    client = Client(url, token, slow=slow, start_timeout=START_S)
     return client
 
 

@@ -163,7 +163,7 @@ class Client:
             http://127.0.0.1:8470.
         token: Its token; None = FLOWSCHED_TOKEN, else the one of a service that this user runs on this machine.
         timeout: Seconds for one request; streams have no end.
-        slow: Called when a request has no answer after `SLOW_S`; None = nothing is.
+        slow: Called with whether nothing listens there when a request has no answer after `SLOW_S`; None = nothing is.
         start_timeout: Seconds that a call waits while nothing listens or the service is not ready: it may be starting.
     """
 
@@ -172,7 +172,7 @@ class Client:
         url: str | None = None,
         token: str | None = None,
         timeout: float = 30.0,
-        slow: Callable[[], object] | None = None,
+        slow: Callable[[bool], object] | None = None,
         start_timeout: float = START_S,
     ) -> None:
         self._session = Session(url, token, timeout, slow, start_timeout)

@@ -83,7 +83,7 @@ class Session:
         url: str | None,
         token: str | None,
         timeout: float,
-        slow: Callable[[], object] | None = None,
+        slow: Callable[[bool], object] | None = None,
         start_timeout: float = START_S,
     ) -> None:
         self._named = bool(url or os.environ.get("FLOWSCHED_SERVER"))
@@ -101,6 +101,7 @@ class Session:
         self._http: aiohttp.ClientSession | None = None
         self._closed = False
         self._slow = slow
+        self._refused = False  #: the last try: nothing listens
 
     @property
     def http(self) -> aiohttp.ClientSession:
@@ -169,7 +170,8 @@ class Session:
         sent = {"Content-Type": "application/json"} if body is not None else {}
         sent |= dict(headers or {})
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(SLOW_S, self._slow) if self._slow is not None else None
+        slow = self._slow
+        timer = None if slow is None else loop.call_later(SLOW_S, lambda: slow(self._refused))
         try:
             return await self._request(method, path, params, body, sent, again)
         finally:
@@ -210,7 +212,7 @@ class Session:
                 example = "http://127.0.0.1:8470"
                 raise ConfigurationError(f"{self.url!r} is no URL such as {example}") from None
             except _LOST as lost:
-                refused = _is_refused(lost)
+                refused = self._refused = _is_refused(lost)
                 starting = refused and time.monotonic() - began < self._start_timeout_s
                 last = attempt >= ATTEMPTS and not starting
                 if last or not (again or isinstance(lost, _NOT_SENT)):

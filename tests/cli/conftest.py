@@ -26,6 +26,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(session, "FIRST_WAIT_S", 0.01)
     monkeypatch.setattr(session, "LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(session, "START_S", 0.0)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from far_server import Far
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from flowsched import errors
+from flowsched import errors, tokens
 from flowsched.cli import following, running
 from flowsched.cli.commands.app import app
 from flowsched.cli.commands.options import hoisted
@@ -353,6 +354,23 @@ def test_nobody_there_is_exit_code_3() -> None:
     result = CliRunner().invoke(app, ["ls", "--server", "http://127.0.0.1:9"])
     assert result.exit_code == 3
     assert "flowsched serve" in result.stderr
+
+
+def test_a_command_waits_for_a_service_that_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`flowsched serve --port N &`, and a command at once: no service is known yet, nothing listens, then one is there."""
+    monkeypatch.setattr(session, "START_S", 60.0)
+    monkeypatch.setattr(tokens, "DEFAULT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with Far() as far:
+        far.service.add()
+        began = threading.Timer(
+            0.5, lambda: tokens.announce(int(far.url.rpartition(":")[2]), "", tokens.data_folder())
+        )
+        began.start()
+        result = CliRunner().invoke(app, ["ls"])
+        began.join()
+    assert result.exit_code == 0, result.stderr
+    assert "RUNNING" in result.stdout
 
 
 def test_the_token_is_taken_from_option_or_environment() -> None:
