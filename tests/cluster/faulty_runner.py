@@ -2,6 +2,7 @@
 
 WHERE: before_order, before_prepare, before_started, after_started, before_ended. WHAT: `kill` (SIGKILL to
 itself), or `wait` until the attempt's folder holds a file `go`; it leaves `waiting` there meanwhile.
+Or one that does neither: WHERE is `without`, and WHAT names functions of `os` that a system has not, with commas between.
 """
 
 import os
@@ -9,6 +10,9 @@ import signal
 import sys
 import time
 
+if sys.argv[2] == "without":
+    for name in sys.argv[3].split(","):
+        delattr(os, name)
 sys.path.append(sys.argv[1])
 from runner import journal, serve
 

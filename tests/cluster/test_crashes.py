@@ -71,6 +71,14 @@ def starts(world: RealWorld, name: str = "a") -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
+async def test_a_runner_without_what_only_linux_has(real_world: RealWorld) -> None:
+    """Ends and exit codes are heard, and the journal is written, where there is no `waitid`, `fdatasync` or `posix_fallocate`."""
+    cluster, ear = await open_with(real_world, faulty("without", "waitid,fdatasync,posix_fallocate"))
+    await cluster.launch([counting(real_world, name, f"exit {code}") for code, name in enumerate("abc")])
+    assert [(await ear.ended(name)).exit_code for name in "abc"] == [0, 1, 2]
+    assert [starts(real_world, name) for name in "abc"] == [1, 1, 1]
+
+
 @pytest.mark.parametrize("window", ["launch.made", "launch.ordered"])
 async def test_the_service_dies_before_it_spawns(real_world: RealWorld, window: str) -> None:
     """The attempt is gone, unstarted, and a repeated launch starts nothing (row 1)."""

@@ -35,6 +35,7 @@ _PIECE_BYTES = 1 << 20
 END_BYTES = 16 << 10
 _SPARE_BYTES = 64 << 10
 _CRC_BYTES = 9
+_fdatasync = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
 DONE = ".done"
 
 
@@ -118,7 +119,7 @@ class Journal:
 
     def sync(self) -> None:
         """Make all that is written durable."""
-        os.fdatasync(self._fd)
+        _fdatasync(self._fd)
         self.is_durable = True
 
     def close(self) -> None:
@@ -143,7 +144,7 @@ class Journal:
             raise
         if last[0] >= 0:
             os.ftruncate(last[0], last[2])
-            os.fdatasync(last[0])
+            _fdatasync(last[0])
             os.close(last[0])
 
     def _allocate(self, size: int) -> None:

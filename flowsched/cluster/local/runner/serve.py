@@ -244,11 +244,14 @@ class Runner:
     def _reap(self) -> None:
         """Count and bury the processes that have ended, and go on with their attempts."""
         concerned: dict[str, Plain] = {}
-        while (pid := _next_ended()) != 0:
+        while True:
+            pid, done = _next_ended()
+            if pid == 0:
+                break
             plain = self._plain.pop(pid, None)
             owner = plain or (None if pid in self._apart else self._marked.get(kin.mark_of_process(pid)))
             io = kin.io_counts(pid) if owner is not None else {}
-            _, status, used = os.wait4(pid, 0)
+            status, used = done or os.wait4(pid, 0)[1:]
             if plain is not None:
                 plain.status = status
             if owner is not None:
@@ -382,13 +385,16 @@ def complain_of(order: Record, error: OSError) -> None:
     os.write(2, f"flowsched: {order['name']}: no process for it: {error}\n".encode())
 
 
-def _next_ended() -> int:
-    """A child that has ended and is not reaped; 0 if there is none."""
+def _next_ended() -> tuple[int, tuple[int, resource.struct_rusage] | None]:
+    """A child that has ended; 0 if there is none. It is not reaped yet, or (on macOS) here is what reaping told."""
     try:
+        if not hasattr(os, "waitid"):
+            pid, status, used = os.wait4(-1, os.WNOHANG)
+            return pid, (status, used)
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return 0
-    return 0 if found is None else int(found.si_pid)
+        return 0, None
+    return (0 if found is None else int(found.si_pid)), None
 
 
 def _own_limit() -> tuple[int, int]:
