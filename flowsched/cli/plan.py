@@ -13,6 +13,7 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 
 from flowsched.cli.printing import output, plan_drawing, render, terminal_text
+from flowsched.cli.printing.columns import Column, Columns
 from flowsched.errors import InvalidRequest, TooLarge, Unsupported
 from flowsched.workflow.formats.wdl.sources import Files
 from flowsched.workflow.plan import (
@@ -78,6 +79,11 @@ def planned(source: Path, inputs_file: Path | None) -> Plan:
     except ModuleNotFoundError as error:
         raise Unsupported(f"planning WDL needs miniwdl ({error}): pip install 'flowsched[wdl]'") from error
     source.stat()  # a file that is not there is told as such
+    if source.suffix in (".json", ".yaml", ".yml"):
+        raise InvalidRequest(
+            f"{source} is no WDL: plan works out what a WDL will run. A workflow document has its stages written down: "
+            f"`flowsched simulate {source}` says when they would run"
+        )
     inputs = None if inputs_file is None else _inputs(inputs_file)
 
     def read(uri: str, importer: str | None) -> tuple[str, str] | None:
@@ -132,18 +138,31 @@ def _texts(value: Any) -> Iterator[str]:
 
 def table(plan: Plan, known: dict[str, RankPlan]) -> RenderableType:
     """Nodes in the order of their levels, what each level asks for, and what is not known."""
-    nodes = render.plain_table(
-        "LEVEL", "CALL", "TASKS", "CPU", "MEMORY", "DISK", "GPU", "TO THE END", "AFTER"
+    nodes = Columns(
+        (
+            Column("LEVEL", rank=4, right=True, whole=True),
+            Column("CALL", cut=True, whole=True),
+            Column("TASKS", whole=True),
+            Column("CPU", rank=1, whole=True),
+            Column("MEMORY", rank=1, whole=True),
+            Column("DISK", rank=3, whole=True),
+            Column("GPU", rank=2),
+            Column("TO THE END", rank=5, right=True),
+            Column("AFTER", rank=6, cut=True),
+        )
     )
     parents: dict[str, list[str]] = {}
     for edge in plan.edges:
         parents.setdefault(edge.child, []).append(edge.parent)
     for node in sorted(plan.nodes, key=lambda each: each.level):
-        nodes.add_row(*_row(plan, node, known[node.path], parents.get(node.path, [])))
+        nodes.add(*_row(plan, node, known[node.path], parents.get(node.path, [])))
     forecast = render.plain_table("LEVEL", "TASKS", "CPU", "MEMORY", "DISK", "GPU", "")
     for stage in stages(plan):
         forecast.add_row(*_stage(stage))
-    head = f"{plan.name}: {len(plan.nodes)} calls, {plan.language}; a minute is taken for each task whose runtime is not known"
+    calls = f"{len(plan.nodes)} call{'s' * (len(plan.nodes) != 1)}"
+    head = (
+        f"{plan.name}: {calls}, {plan.language}; a minute is taken for each task whose runtime is not known"
+    )
     found: list[RenderableType] = [
         terminal_text.line(head),
         "",

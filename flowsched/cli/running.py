@@ -18,6 +18,7 @@ from flowsched import tokens
 from flowsched.cli import fetching, following, naming, used_images
 from flowsched.cli.context import DONE, INTERRUPTED, Options, client_of, say
 from flowsched.cli.printing import output, render
+from flowsched.cli.printing.columns import Column, Columns
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client, Run
 from flowsched.client.documents import resolved_bytes
@@ -412,16 +413,25 @@ async def produced(client: Client, ident: str, stages: Sequence[StageView]) -> l
 
 def output_table(made: Sequence[Produced]) -> Any:
     """Outputs with their values, or where they are."""
-    table = render.plain_table("OUTPUT", ">SIZE", "VALUE", "ON", "URI")
+    table = Columns(
+        (
+            Column("OUTPUT", cut=True, whole=True),
+            Column("SIZE", right=True, whole=True),
+            Column("VALUE", rank=1, cut=True),
+            Column("ON", rank=2, cut=True),
+        ),
+        note="URI",
+        copied=True,
+    )
     for each in made:
         name = f"{each.stage}[{each.index}].{each.output.name}"
         value = (each.output.value or "").strip()
-        table.add_row(
+        table.add(
             render.text(name, "bold"),
             render.size(each.output.size_bytes),
             render.text(value if len(value) <= 200 else value[:200] + "…"),
             render.text(", ".join(each.output.nodes)),
-            render.text(each.output.uri, "dim"),
+            note=render.text(each.output.uri, "dim"),
         )
     return table
 

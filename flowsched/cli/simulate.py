@@ -14,7 +14,8 @@ from typing import Any, Final
 import numpy as np
 from rich.console import RenderableType
 
-from flowsched.cli.printing import output, render, simulation_plots
+from flowsched.cli.printing import output, simulation_plots
+from flowsched.cli.printing.columns import Column, Columns
 from flowsched.client.documents import resolved_bytes
 from flowsched.client.positions import with_lines
 from flowsched.errors import InvalidDocument, InvalidRequest, TooLarge
@@ -264,14 +265,23 @@ def wrong(workload: Workload, percent: int, seed: int) -> Workload:
 
 
 def _table(found: Sequence[Simulated], bound: float) -> RenderableType:
-    heads = (
-        "=policy", ">makespan", ">÷ bound", ">mean completion", ">mean wait", ">moved", ">from storage", ">cores busy",
-        ">tasks", ">lost",
-    )  # fmt: skip
-    table = render.plain_table(*heads)
+    table = Columns(
+        (
+            Column("POLICY", cut=True, whole=True),
+            Column("MAKESPAN", right=True, whole=True),
+            Column("÷ BOUND", rank=1, right=True, whole=True),
+            Column("COMPLETION", rank=3, right=True, whole=True),
+            Column("WAIT", rank=5, right=True, whole=True),
+            Column("MOVED", rank=2, right=True, whole=True),
+            Column("STORAGE", rank=4, right=True, whole=True),
+            Column("BUSY", rank=6, right=True, whole=True),
+            Column("TASKS", rank=7, right=True),
+            Column("LOST", rank=8, right=True),
+        )
+    )
     for each in found:
         told = each.figures
-        table.add_row(
+        table.add(
             each.policy,
             f"{told.makespan_s:,.1f} s",
             f"{told.makespan_s / bound:.3f}" if bound else "-",

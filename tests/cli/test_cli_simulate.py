@@ -37,7 +37,7 @@ def test_policies_are_compared_in_a_table(trace: Path) -> None:
     told = run(trace, "--policy", "kube-like", "--policy", "heft", "--policy", "flowsched")
     assert told.exit_code == 0, told.output
     lines = told.stdout.splitlines()
-    assert lines[0].split()[:2] == ["policy", "makespan"]
+    assert lines[0].split()[:2] == ["POLICY", "MAKESPAN"]
     assert [line.split()[0] for line in lines[1:4]] == ["kube-like", "heft", "flowsched"]
 
 

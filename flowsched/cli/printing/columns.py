@@ -71,6 +71,9 @@ class Columns:
 
     columns: Sequence[Column]
     note: str = "REASON"  #: the title of notes in a pipe
+    copied: bool = (
+        False  #: people copy the notes: they are neither cut nor broken, the terminal continues them
+    )
     rows: list[tuple[list[Text], Text | None]] = field(default_factory=list)
 
     def add(self, *cells: Text | str, note: Text | None = None) -> None:
@@ -95,7 +98,10 @@ class Columns:
         for cells, note in self.rows:
             yield self._line([cells[at] for at in shown], shown, widths, note if piped else None)
             if note is not None and not piped:
-                yield from wrapped(note, width)
+                if self.copied:
+                    yield Text("  ", no_wrap=True, overflow="ignore").append_text(note)
+                else:
+                    yield from wrapped(note, width)
 
     @property
     def full_width(self) -> int:

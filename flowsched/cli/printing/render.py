@@ -343,13 +343,15 @@ def cache_table(found: Iterable[CacheView]) -> Columns:
             Column("STAGE", cut=True, whole=True),
             Column("TASKS", right=True, whole=True),
             Column("RESULT", whole=True),
-            Column("WHY", cut=True, whole=True),
-        )
+            Column("FROM", cut=True),
+        ),
+        note="WHY",
     )
     for view in found:
         state = ("CACHED", "green") if view.source else ("RAN", "")
-        why = f"from {view.source}" if view.source else view.why
-        table.add(text(view.stage, "bold"), str(view.shards), Text(*state), text(why))
+        table.add(
+            text(view.stage, "bold"), str(view.shards), Text(*state), text(view.source), note=text(view.why)
+        )
     return table
 
 
