@@ -18,6 +18,7 @@ from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.pods.controller import PodTimeouts
 from tests.kubernetes.exec_world import nothing
 from tests.kubernetes.faults.world import ENDLESS, World, attempts, bag, document, gang
+from tests.kubernetes.hollow.simulated import Fate
 from tests.kubernetes.hollow.templates import NodeTemplate, node_document
 from tests.kubernetes.service_world import Running
 
@@ -179,6 +180,10 @@ async def test_fault_09_a_result_waits_for_its_leader(world: World) -> None:
     lead removes nothing. Real API server.
     """
     quick = PodTimeouts(stray_s=0.2)
+    world.fates |= {
+        "bag": Fate(runtime_s=4.0),
+        "train": Fate(runtime_s=4.0),
+    }  # the leader goes before the first ends
     async with world.serving(timeouts=quick) as running:
         made = await running.service.submit(document(gang(2), bag(2)))
         await world.witness.until(lambda: len([life for life in world.witness.tasks() if life.runs]) == 4)
