@@ -23,21 +23,19 @@ def act_before_commit() -> None:
 
 
 def adopt_gives_up_what_runs() -> None:
-    """Call every adopted attempt without a record lost, without taking its lock: the next attempt runs beside it (P2)."""
+    """Call every adopted attempt without an end lost, although its runner lives: the next attempt runs beside it (P2)."""
     from flowsched.cluster.local.processes import RunnerProcesses
     from flowsched.executor.protocol import PodGone
 
     adopt = RunnerProcesses.adopt
 
     async def hasty(self: Any, pods: Any) -> None:
-        from flowsched.cluster.local.attempts import is_finished
-
+        self._runners.refresh()
+        running = {life.name for life, _ in self._runners.unended()}
         for pod in pods:
-            folder = self._attempts.find(pod.name)
-            if folder is not None and not is_finished(folder):
+            if pod.name in running:
                 self._site.report(PodGone(pod.name, self.clock(), "RunnerLost", started=True))
-        rest = [p for p in pods if (f := self._attempts.find(p.name)) is None or is_finished(f)]
-        await adopt(self, rest)
+        await adopt(self, [pod for pod in pods if pod.name not in running])
 
     RunnerProcesses.adopt = hasty  # type: ignore[method-assign]
 
