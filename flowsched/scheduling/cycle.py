@@ -146,9 +146,10 @@ class _Cycle:
             return
         found = [group for groups in state.waiting.values() for group in groups if group.key in nominations]
         for group in sorted(found, key=lambda group: group.key):
+            self.taking.give_back(group.key)  # or what is held for it would count against its queue's cap
             if self.barred(group) is not None:
+                self.taking.hold_again(group.key)
                 continue
-            self.taking.give_back(group.key)
             pods = min(nominations[group.key].pods, group.roles[0].count)
             offer = price(group, state.snapshot, state.catalogue, state.profile)
             offer = self.within_cap(offer) if group.gang else offer.wanting(pods)

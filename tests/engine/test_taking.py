@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowsched.engine.events import NodeDrained
+import pytest
+
+from flowsched.engine.events import NodeDrained, QueueChanged
 from flowsched.engine.explain import explain
 from flowsched.engine.step import step
 from flowsched.executor.protocol import NodeChanged, PodStarted
 from flowsched.scheduling.plan import Nomination
+from flowsched.scheduling.queues.tree import Queue
 from tests.engine.scene import Scene, node
 
 RING = {
@@ -227,6 +230,32 @@ def test_a_gang_keeps_its_room_while_its_inputs_are_copied_there() -> None:
         scene.arrive(scene.last.transfers[0])
     assert scene.launched == [f"fs-high-ring-{n}-0" for n in range(3)]
     assert nominations(scene) == []
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 5])
+def test_the_room_that_is_held_for_a_queue_is_its_own_under_its_cap(tasks: int) -> None:
+    """A queue of higher priority that may have two cores: what is freed for it counts once, and it starts."""
+    scene = filled()
+    scene.tell(QueueChanged(Queue("quick", priority=1, cap=(2000,))))
+    scene.submit("short", bag(tasks), queue="quick")
+    most = min(tasks, 2)
+    assert scene.released == [f"fs-low-many-{n}-0" for n in range(most)]
+    released(scene, *scene.released)
+    assert scene.launched == [f"fs-short-many-{n}-0" for n in range(most)]
+    assert nominations(scene) == []
+
+
+def test_a_capped_queue_keeps_its_room_while_its_inputs_are_copied_there() -> None:
+    """The room held, and the copies that go there, are the same two cores."""
+    scene = filled()
+    scene.tell(QueueChanged(Queue("quick", priority=1, cap=(2000,))))
+    reads = {"inputs": [{"name": "ref", "uri": "s3://lab/ref", "size": 50_000_000_000}]}
+    scene.submit("short", bag(2, **reads), queue="quick")
+    released(scene, *scene.released)
+    assert scene.launched == []
+    while scene.last.transfers:
+        scene.arrive(scene.last.transfers[0])
+    assert scene.launched == ["fs-short-many-0-0", "fs-short-many-1-0"]
 
 
 def test_a_policy_on_evictions_is_kept() -> None:
