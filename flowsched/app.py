@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -236,6 +236,40 @@ def cautions(settings: Settings, host: str) -> list[str]:
             "front: docs/serving.md#tls-and-other-machines"
         )
     return found
+
+
+def left_behind(settings: Settings) -> str:
+    """What is said of a root whose SQLite file has workflows, while another database was chosen; "" where there is nothing to say.
+
+    Raises:
+        ConfigurationError: A workflow in it has not ended: its tasks may run, and a service that does not know them ends them.
+    """
+    import sqlite3
+
+    file = settings.root.absolute() / "flowsched.db"
+    if settings.database is None or settings.kubernetes is not None or not file.exists():
+        return ""
+    from flowsched.store.database import sqlite_file
+
+    if sqlite_file(settings.url) == file:
+        return ""
+    try:
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection:
+            query = "SELECT count(*), coalesce(sum(ended_ms IS NULL), 0) FROM workflows"
+            number, live = connection.execute(query).fetchone()
+    except sqlite3.Error:
+        return ""  # it is no database of flowsched's
+    chosen = settings.url.split("@")[-1]
+    if live:
+        raise ConfigurationError(
+            f"{live} of the {number} workflows in {file} have not ended, and {chosen} does not know them: their tasks would be "
+            "ended. Start the service without --db (or FLOWSCHED_DATABASE) and let them end or cancel them; or move that file away"
+        )
+    return (
+        f"{file} has {number} workflows that {chosen} does not have: its history and queues stay there, and are not read"
+        if number
+        else ""
+    )
 
 
 def _loopback(host: str) -> bool:
@@ -636,6 +670,9 @@ async def serve(
     gc.set_threshold(*COLLECT)
     give_memory_back()
     try:
+        unread = await asyncio.to_thread(left_behind, settings)
+        if unread:
+            structlog.get_logger(__name__).warning(unread)
         if prepare is not None:
             settings = await _prepared(settings, sockets, prepare)
         for caution in cautions(settings, sockets[0].getsockname()[0] if sockets else settings.host):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from flowsched import tokens
-from flowsched.app import Settings, cautions
+from flowsched.app import Settings, cautions, left_behind
 from flowsched.cli.commands.app import app
 from flowsched.cluster.kubernetes.settings import KubernetesSettings
+from flowsched.errors import ConfigurationError
 from flowsched.scheduling.reasons import quantity
 
 
@@ -91,3 +94,21 @@ def test_a_short_token_and_an_open_address_are_warned_of(tmp_path: Path) -> None
     assert cautions(replace(made, kubernetes=KubernetesSettings()), "0.0.0.0") == []
     (short,) = cautions(replace(made, token="abc"), "127.0.0.1")
     assert short.startswith("the token has 3 characters")
+
+
+def test_another_database_than_the_roots_own_is_said(tmp_path: Path) -> None:
+    """With workflows that have not ended it is refused: nobody would know their tasks."""
+    elsewhere = Settings(root=tmp_path, database="postgresql://flowsched@db/flowsched")
+    assert left_behind(elsewhere) == ""
+    with contextlib.closing(sqlite3.connect(tmp_path / "flowsched.db")) as made:
+        made.execute("CREATE TABLE workflows (id TEXT, ended_ms INTEGER)")
+        assert left_behind(elsewhere) == ""
+        made.execute("INSERT INTO workflows VALUES ('w1', 5)")
+        made.commit()
+        assert "has 1 workflows that db/flowsched does not have" in left_behind(elsewhere)
+        made.execute("INSERT INTO workflows VALUES ('w2', NULL)")
+        made.commit()
+    with pytest.raises(ConfigurationError, match=r"1 of the 2 workflows in .* have not ended"):
+        left_behind(elsewhere)
+    assert left_behind(Settings(root=tmp_path)) == ""
+    assert left_behind(replace(elsewhere, database=f"sqlite:///{tmp_path / 'flowsched.db'}")) == ""
