@@ -72,8 +72,9 @@ def client_of(url: str | None, token: str | None) -> Client:
         if not told and sys.stderr.isatty():
             told = True
             if refused:
+                named = f" at {client.url}" if url or os.environ.get("FLOWSCHED_SERVER") else ""
                 say(
-                    f"nothing listens at {client.url}: waiting {START_S:g} s for a service that may be starting "
+                    f"no service answers{named}: waiting {START_S:g} s for one that may be starting "
                     "(`flowsched serve` starts one)"
                 )
             else:

@@ -34,6 +34,7 @@ from flowsched.workflow.run.run import StageRun
 from flowsched.workflow.run.states import RunState, TaskState, reported_state
 from flowsched.workflow.spec import Resources, RoleSpec, StageSpec, WorkflowSpec, qos_class
 from flowsched.workflow.views import (
+    CACHE_NAMED,
     AttemptUseView,
     AttemptView,
     CacheView,
@@ -176,10 +177,21 @@ def cache_views(rows: Sequence[Found], spec: WorkflowSpec) -> list[CacheView]:
         found.setdefault((row.stage, why if row.source else "", "" if row.source else why), []).append(
             row.shard
         )
-    return [
-        CacheView(stage=spec.stages[stage].name, shards=len(shards), first=shards[0], source=source, why=why)
-        for (stage, source, why), shards in found.items()
-    ]
+    views = []
+    for (stage, source, why), shards in found.items():
+        items = spec.stages[stage].items
+        which = [items[shard] if items else str(shard) for shard in shards[:CACHE_NAMED]]
+        views.append(
+            CacheView(
+                stage=spec.stages[stage].name,
+                shards=len(shards),
+                first=shards[0],
+                which=which,
+                source=source,
+                why=why,
+            )
+        )
+    return views
 
 
 def task_view(row: TaskWrite, stage: StageSpec) -> TaskView:

@@ -6,7 +6,7 @@ Fields are only ever added. Nothing here imports numpy, SQL or HTTP.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
@@ -249,12 +249,19 @@ class SuggestionView(View, kw_only=True):
     message: str = ""
 
 
+#: So many shards are named of those that found the same.
+CACHE_NAMED: Final = 8
+
+
 class CacheView(View, kw_only=True):
     """What the look-ups in the cache of results found, for shards of one stage that found the same."""
 
     stage: str
     shards: int  #: how many
     first: int  #: the first of them
+    which: list[
+        str
+    ] = []  #: the first of them by item, or by number where the stage has no items: at most `CACHE_NAMED`
     source: str = ""  #: the run and stage that they took results from, as "w1/align"; empty: they ran
     why: str = ""  #: why they ran
 

@@ -154,6 +154,18 @@ def test_who_holds_the_room_is_named() -> None:
     assert "free 1m CPU on node n0 (held by train/fit 3 CPU, etl/sort 1 CPU)" in found
 
 
+def test_room_that_is_kept_for_a_group_is_named_first() -> None:
+    """Who asks where the fourth core is sees it, also beside larger holders; those that are not named are counted."""
+    snapshot = cluster(8)
+    for at, name in enumerate(("ann/a", "bob/b", "eve/c")):
+        run(snapshot, f"p{at}", 0, 2, until_ms=900 * HOUR, group=name)
+    run(snapshot, "p3", 0, 1, until_ms=900 * HOUR, group="zoe/d")
+    claim(snapshot, "nominated/3/0", 0, 1, ClaimKind.NOMINATED, queue="quick", until_ms=900 * HOUR)
+    (found,) = [each for each in said(asked(snapshot, bag(1))) if "free" in each]
+    held = "kept for the next group of queue quick 1 CPU, ann/a 2 CPU, bob/b 2 CPU, 2 more"
+    assert found == f"free 1 CPU on node n0 (held by {held})"
+
+
 def test_under_a_cap_only_room_of_its_queue_helps() -> None:
     """A full node: room that another queue frees changes nothing, and no holder of another queue is named."""
     snapshot = cluster(4)

@@ -108,11 +108,13 @@ async def test_a_run_that_was_cancelled_half_way_goes_on(lab: Lab) -> None:
     assert await lab.found(second) == [
         ("split", 1, f"from {first}/split"),
         ("work", 18, f"from {first}/work"),
-        ("work", 17, "it has not succeeded before"),
+        ("work", 17, f"it has not succeeded in {first}"),
         ("check", 1, f"command differs from {first}/check"),
-        ("join", 1, "it has not succeeded before"),
+        ("join", 1, f"it has not succeeded in {first}"),
     ]
     assert [view.cached for view in await lab.one.service.stages(second)] == [1, 18, 0, 0]
+    taken, anew = [view.which for view in await lab.one.service.cache(second) if view.stage == "work"]
+    assert (taken, anew) == ([str(n) for n in range(8)], [str(n) for n in range(18, 26)])
 
 
 async def test_a_stage_says_cache_and_all_workflows_of_the_tenant_share(lab: Lab) -> None:
@@ -226,7 +228,7 @@ async def test_what_failed_is_no_result(lab: Lab) -> None:
     second = await lab.run(document, resume=first)
     assert await lab.found(second) == [
         ("one", 1, f"from {first}/one"),
-        ("two", 1, "it has not succeeded before"),
+        ("two", 1, f"it has not succeeded in {first}"),
     ]
 
 

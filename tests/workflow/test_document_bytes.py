@@ -27,6 +27,10 @@ def refusal(raw: bytes, limits: Limits = DEFAULT) -> tuple[type[Exception], str]
     ("raw", "message"),
     [
         (b"", "not JSON: Expecting value: line 1, column 1"),
+        (
+            b"name: x",
+            "not JSON: Expecting value: line 1, column 1 (commands such as `flowsched submit` read YAML, HTTP does not)",
+        ),
         (b"{", "not JSON: Expecting property name enclosed in double quotes: line 1, column 2"),
         (b'{"a": 1}\n{', "not JSON: Extra data: line 2, column 1"),
         (b"{'a': 1}", "not JSON: Expecting property name enclosed in double quotes: line 1, column 2"),

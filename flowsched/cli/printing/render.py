@@ -5,6 +5,7 @@ All text from elsewhere goes through `terminal_text.line` and into `Text`, which
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -342,15 +343,24 @@ def cache_table(found: Iterable[CacheView]) -> Columns:
         (
             Column("STAGE", cut=True, whole=True),
             Column("TASKS", right=True, whole=True),
+            Column("WHICH", rank=1, cut=True),
             Column("RESULT", whole=True),
             Column("FROM", cut=True),
         ),
         note="WHY",
     )
-    for view in found:
+    views = list(found)
+    parts = Counter(view.stage for view in views)
+    for view in views:
         state = ("CACHED", "green") if view.source else ("RAN", "")
+        more = ["…"] if view.shards > len(view.which) else []
         table.add(
-            text(view.stage, "bold"), str(view.shards), Text(*state), text(view.source), note=text(view.why)
+            text(view.stage, "bold"),
+            str(view.shards),
+            text(", ".join([*view.which, *more]) if parts[view.stage] > 1 else ""),
+            Text(*state),
+            text(view.source),
+            note=text(view.why),
         )
     return table
 

@@ -175,9 +175,12 @@ class Memoizer:
             why = moved
             if not candidates:
                 old = before.get(each.place)
-                why = each.unknown or (
-                    "it has not succeeded before" if old is None else _why(each, old.parts, _name(*old[:3]))
+                never = (
+                    f"it has not succeeded in {run.spec.resume}"
+                    if run.spec.resume and not stage.spec.cache
+                    else "it has not succeeded before"
                 )
+                why = each.unknown or (never if old is None else _why(each, old.parts, _name(*old[:3])))
             hits = () if moved else tuple(map(_hit, candidates))
             found.append(ShardLookup(each.shard, each.key, each.place, encode_parts(each.parts), hits, why))
         return found

@@ -39,6 +39,7 @@ from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.reasons import quantity, vector_text
 from flowsched.scheduling.reservations import Calendar, runtime_of
+from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import AXES, PODS, Snapshot
 from flowsched.statement import Statement
@@ -602,15 +603,26 @@ def _exact(change: Suggestion, amount: int) -> str:
     return quantity(change.what, amount)
 
 
+#: How room is told that victims have left, and that nobody else gets.
+_KEPT: Final = "kept for "
+
+
 def _holders(change: Suggestion, situation: Situation, most: int = 3) -> Iterator[str]:
-    """The groups that hold most of a resource of a node, the largest first, with their amounts."""
+    """The groups that hold most of a resource of a node, with their amounts: room kept for a group first, then the largest."""
     snapshot = situation.snapshot
     node, axis = snapshot.index[change.object], snapshot.axes.index(change.what)
     held: dict[str, int] = {}
     for claim in holders_of(situation):
         if claim.node == node:
             name = claim.group or claim.owner
+            if claim.kind is ClaimKind.NOMINATED:
+                name = f"{_KEPT}the next group of queue {claim.queue}"
             held[name] = held.get(name, 0) + int(snapshot.ledger.amount_of(claim.owner)[axis])
-    largest = sorted((name for name in held if held[name]), key=lambda name: (-held[name], name))
+    largest = sorted(
+        (name for name in held if held[name]),
+        key=lambda name: (not name.startswith(_KEPT), -held[name], name),
+    )
     for name in largest[:most]:
         yield f"{name} {quantity(change.what, held[name])}"
+    if len(largest) > most:
+        yield f"{len(largest) - most} more"

@@ -435,7 +435,9 @@ def _loads(piece: bytes, raw: bytes, begin: int) -> object:
         place = begin + len(piece.decode()[: error.pos].encode())
         line = raw.count(b"\n", 0, place) + 1
         column = len(raw[raw.rfind(b"\n", 0, place) + 1 : place].decode()) + 1
-        raise InvalidRequest(f"not JSON: {error.msg}: line {line}, column {column}") from None
+        begins = error.msg == "Expecting value" and raw.strip() and not raw[:place].strip()
+        hint = " (commands such as `flowsched submit` read YAML, HTTP does not)" if begins else ""
+        raise InvalidRequest(f"not JSON: {error.msg}: line {line}, column {column}{hint}") from None
     except ValueError:  # from int(): the interpreter refuses to convert more than 4,300 digits
         raise InvalidRequest("a whole number has more than 4,300 digits") from None
 
