@@ -539,6 +539,8 @@ async def running(
             if not settings.replicated:
                 await _until(lambda: leader.leadership.accepted, leading)
                 accepted()
+            structlog.get_logger(__name__).info("listening", url=url)
+            if not settings.replicated:
                 await _until(lambda: service.ready()[0], leading)
             caller = asyncio.current_task()
             leading.add_done_callback(lambda done: _fall(done, caller))
@@ -571,9 +573,7 @@ async def _listen(
 def _url_of(settings: Settings, servers: Sequence[asyncio.Server]) -> str:
     """The URL of the service."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    url = f"http://{host}:{servers[0].sockets[0].getsockname()[1]}"
-    structlog.get_logger(__name__).info("listening", url=url)
-    return url
+    return f"http://{host}:{servers[0].sockets[0].getsockname()[1]}"
 
 
 def _fall(done: asyncio.Task[None], caller: asyncio.Task[Any] | None) -> None:
@@ -749,6 +749,13 @@ async def database_facts(url: str) -> dict[str, Any]:
         url, create=False, migrate=False, exclusive=False, any_schema=True
     ) as database:
         return await database.doctor()
+
+
+def root_holder(root: Path) -> str:
+    """The pid of the process that runs a local cluster in a root; "" if none does, or if this user may not know."""
+    from flowsched.cluster.node.folder_lock import holder_of
+
+    return holder_of(root)
 
 
 def knows_schema(revision: str) -> bool:

@@ -31,6 +31,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, NoReturn
 
 FIRST_WAIT_S: Final = 0.1
@@ -212,10 +213,12 @@ def _end_as(code: int) -> NoReturn:
 def _say(order: dict[str, Any], pid: int, code: int, wait_s: float) -> None:
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     text = "the service died and is started again"
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")  # as in the service's log
     if order["log_json"]:
-        line = json.dumps({"event": text, "level": "warning", "pid": pid, "how": how, "wait_s": wait_s})
+        life = {"pid": pid, "how": how, "wait_s": wait_s}
+        line = json.dumps({"event": text, "level": "warning", "timestamp": now} | life)
     else:
-        line = f"flowsched: {text} in {wait_s:g} s: process {pid} {how}"
+        line = f"{now} flowsched: {text} in {wait_s:g} s: process {pid} {how}"
     print(line, file=sys.stderr, flush=True)
 
 

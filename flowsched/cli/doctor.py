@@ -39,6 +39,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "wdl": ("WDL",),
     "genomics": ("pysam",),
     "mpi": ("mpi4py",),
+    "otel": ("opentelemetry.sdk", "opentelemetry.exporter"),
 }
 REQUIRED: Final = ("aiohttp", "aiosqlite", "alembic", "fsspec", "msgspec", "networkx", "numpy", "rich",
                    "sqlalchemy", "structlog", "typer")  # fmt: skip
@@ -105,7 +106,7 @@ def extras(_: Place) -> list[Check]:
     """What is optional; nothing is wrong without it."""
     made = []
     for extra, modules in EXTRAS.items():
-        missing = [name for name in modules if importlib.util.find_spec(name) is None]
+        missing = [name for name in modules if not _is_there(name)]
         if missing:
             made.append(
                 Check(extra, "warn", "not installed", f"if you need it: pip install 'flowsched[{extra}]'")
@@ -113,6 +114,13 @@ def extras(_: Place) -> list[Check]:
         else:
             made.append(Check(extra, "ok", "installed"))
     return made
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package around it
+        return False
 
 
 def installed_executors(_: Place) -> list[Check]:
@@ -260,7 +268,7 @@ async def database(place: Place) -> list[Check]:
     try:
         facts = await app.database_facts(place.database)
     except Unavailable as error:
-        step = "start the database, or name it: --db URL, or FLOWSCHED_DATABASE"
+        step = "see that the database runs and that its URL is right: --db URL, or FLOWSCHED_DATABASE"
         return [Check("database", "fail", str(error), step)]
     except FlowschedError as error:
         return [Check("database", "fail", str(error))]  # it says what to do
@@ -329,7 +337,7 @@ async def service(place: Place) -> list[Check]:
             )
         ]
     except Unavailable:
-        return [_port(place.url)]
+        return [_port(place)]
     except FlowschedError as error:
         return [
             Check("service", "fail", f"{place.url}: {error}", "is it a flowsched? Name its URL: --server URL")
@@ -341,10 +349,12 @@ async def service(place: Place) -> list[Check]:
     return [*made, Check("nodes", "warn", f"{ready} of {len(nodes)} ready", "flowsched nodes")]
 
 
-def _port(url: str) -> Check:
+def _port(place: Place) -> Check:
     from urllib.parse import urlsplit
 
-    parts = urlsplit(url)
+    from flowsched.app import root_holder
+
+    parts = urlsplit(place.url)
     host, port = parts.hostname or "127.0.0.1", parts.port or 80
     try:
         with socket.socket() as probe:
@@ -358,6 +368,12 @@ def _port(url: str) -> Check:
             f"{host}:{port} is taken, and not by a service that answers ({error.strerror})",
             step,
         )
+    if pid := root_holder(place.root):
+        url = tokens.url_of(place.root)
+        found = f"no service runs at {host}:{port}: process {pid} serves {place.root} " + (
+            f"at {url}" if url else "at another address, which its log names"
+        )
+        return Check("port", "warn", found, f"name it: --server {url or 'URL'}, or FLOWSCHED_SERVER")
     return Check("port", "ok", f"{host}:{port} is free; no service runs there", "flowsched serve")
 
 

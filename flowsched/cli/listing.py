@@ -55,6 +55,8 @@ async def workflow(
         output.one(whole, form, lambda: "")
         return
     parts: list[Any] = [render.workflow_head(view, datetime.now(UTC)), "", render.stage_table(stages)]
+    if any(stage.width * stage.members > 1 for stage in stages):
+        parts.append(Text("QUEUED, STAGING and RAN are sums over the tasks of a stage", "dim"))
     if tasks:
         parts += ["", render.task_table(listed)]
     if images:

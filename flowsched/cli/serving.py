@@ -92,6 +92,11 @@ def token(root: str, url: str, given: str | None) -> str:
         ConfigurationError: No token is known.
     """
     known = given or tokens.found(url) or tokens.kept_token(Path(root))
+    if not known and (pid := app.root_holder(Path(root))):
+        raise ConfigurationError(
+            f"{root} keeps no token, and process {pid} serves it: that service was given its token (FLOWSCHED_TOKEN, --token or "
+            "--token-file), or needs none (--no-token); take it from where the service has it"
+        )
     if not known:
         raise ConfigurationError(
             f"no token is known: {f'no service of this user listens at {url}, and ' if url else ''}{root} keeps none; "

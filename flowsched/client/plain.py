@@ -186,4 +186,6 @@ def _connection(parts: SplitResult, timeout_s: float) -> http.client.HTTPConnect
 def _why(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if untrusted := getattr(error, "verify_message", None):  # of TLS
+        return f"its certificate is not trusted: {untrusted}; SSL_CERT_FILE=FILE names that of a private authority"
     return str(getattr(error, "strerror", None) or error) or type(error).__name__

@@ -6,6 +6,8 @@ import asyncio
 import itertools
 import os
 import random
+import re
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -215,7 +217,7 @@ class Session:
                 refused = self._refused = _is_refused(lost)
                 starting = refused and time.monotonic() - began < self._start_timeout_s
                 last = attempt >= ATTEMPTS and not starting
-                if last or not (again or isinstance(lost, _NOT_SENT)):
+                if last or _tls_error(lost) is not None or not (again or isinstance(lost, _NOT_SENT)):
                     raise self._unreachable(lost) from None
                 if refused and self._moved():
                     continue
@@ -234,14 +236,14 @@ class Session:
         self.url, self._found = url, None
         return True
 
-    def _gone(self, error: BaseException) -> Unavailable:
+    def _gone(self, error: BaseException) -> FlowschedError:
         """The error of a request that is not tried again here; the caller's next one looks where the service is now."""
         unavailable = self._unreachable(error)
         if _is_refused(error):
             self._moved()
         return unavailable
 
-    def _unreachable(self, error: BaseException) -> Unavailable:
+    def _unreachable(self, error: BaseException) -> FlowschedError:
         """Say which server could not be reached. Where none was named and nothing listens, it is that of the data folder."""
         last = stopped() if _is_refused(error) and not self._named else None
         if last is None:
@@ -304,12 +306,32 @@ def _retry_after(headers: Mapping[str, str]) -> float:
     return min(float(text), LONGEST_WAIT_S) if text.isascii() and text.isdigit() else 0.0
 
 
-def unreachable(url: str, error: BaseException) -> Unavailable:
-    """Say which server could not be reached, and what to do."""
+def unreachable(url: str, error: BaseException) -> FlowschedError:
+    """Say which server could not be reached, and what to do: `Unavailable`, or `ConfigurationError` where no waiting helps."""
     if isinstance(error, aiohttp.ClientPayloadError):
         return Unavailable(f"the connection to {url} was cut in the middle of an answer")
+    if (tls := _tls_error(error)) is not None:
+        return _no_tls(url, tls)
     why = "no answer in time" if isinstance(error, TimeoutError) else _said(error)
     return Unavailable(f"no answer from {url} ({why}); is `flowsched serve` running there?")
+
+
+def _tls_error(error: BaseException) -> ssl.SSLError | None:
+    """What TLS says of a connection that failed; None if it failed otherwise."""
+    below = getattr(error, "certificate_error", None) or getattr(error, "os_error", None)
+    return below if isinstance(below, ssl.SSLError) else None
+
+
+def _no_tls(url: str, error: ssl.SSLError) -> ConfigurationError:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ConfigurationError(
+            f"the certificate of {url} is not trusted ({error.verify_message}); of a private authority, "
+            "name the file with its certificate: SSL_CERT_FILE=FILE in the environment"
+        )
+    said = (error.reason or str(error)).replace("_", " ").lower()
+    return ConfigurationError(
+        f"no TLS at {url} ({said}); where no proxy with TLS is in front of the service, its URL begins with http://"
+    )
 
 
 def _said(error: BaseException) -> str:
@@ -325,7 +347,10 @@ def problem_error(status: int, content: bytes) -> FlowschedError:
     try:
         view = msgspec.json.decode(content, type=ProblemView)
     except (msgspec.DecodeError, ValueError):
-        text = content[:80].decode("utf-8", "replace")
+        title = re.search(
+            rb"<title>([^<]{1,200})</title>", content[:2000], re.IGNORECASE
+        )  # of a proxy's page
+        text = (content[:80] if title is None else title[1]).decode("utf-8", "replace")
         if status in (404, 405, 501):  # others are a proxy's words on the service behind it
             return InvalidRequest(
                 f"{NO_FLOWSCHED} (status {status}, and no JSON): name another, --server URL"

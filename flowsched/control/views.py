@@ -652,7 +652,8 @@ def warnings(tree: QueueTree, queue: Queue, axes: Sequence[str], total: Sequence
             together = sum(guaranteed(tree, root, len(axes))[axis] for root in sorted(roots))
             if together > whole:
                 found.append(
-                    f"queues are guaranteed {quantity(name, together)} together, and the cluster has {quantity(name, whole)}"
+                    f"its guarantee of {quantity(name, own[0])} may not be kept: all queues together are guaranteed "
+                    f"{quantity(name, together)}, and the cluster has {quantity(name, whole)}"
                 )
     return found
 

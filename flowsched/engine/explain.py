@@ -182,9 +182,16 @@ class Explanation:
 def situations_of(state: EngineState, groups: Collection[int], now: int) -> dict[int, Situation]:
     """All that decides over backlog items that were not placed, on one private copy that may leave this thread.
 
-    Groups with a reservation count first, then the more important ones. An item that is not known (any more) is left out.
+    Groups with a reservation count first, then the more important ones. An item that is not known (any more) is left out, and
+    one whose victims are leaving: its room is held for it already, and no change would start it earlier.
     """
-    waiting = {group: _situation(state, group, now) for group in groups if group in state.round.refused}
+    reasons = state.round.reasons
+    waiting = {
+        group: _situation(state, group, now)
+        for group in groups
+        if group in state.round.refused
+        and (group not in reasons or reasons[group].code is not ReasonCode.NOMINATED)
+    }
     if not waiting:
         return {}
     inputs = {d for each in waiting.values() for who in (each.group, *each.others) for d in who.reads}
@@ -391,13 +398,17 @@ def _queued(
 
 
 def _with_interval(state: EngineState, told: Explanation, reason: Reason, now: int) -> Explanation:
-    """Add to a group with a reservation the interval in which its start is expected, given the spread of runtimes."""
+    """Add to a group with a reservation the interval in which its start is expected, given the spread of runtimes.
+
+    The reservation is planned with other runtimes (what is expected, not what was seen): the interval always holds its start.
+    """
     if reason.start_ms is None or reason.group not in {each.group for each in state.round.reservations}:
         return told
     start = expected_starts(state, [reason.group], now).get(reason.group)
     if start is None:
         return told
-    return replace(told, start_low_ms=start.low_ms, start_high_ms=start.high_ms)
+    low, high = min(start.low_ms, reason.start_ms), max(start.high_ms, reason.start_ms)
+    return replace(told, start_low_ms=low, start_high_ms=high)
 
 
 def _reason(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) -> Reason | None:

@@ -304,7 +304,8 @@ class Preemption:
         """Why a nominated group waits."""
         nomination = self._snapshot.nominations[group.key]
         there = sum(owner in self._snapshot.claims for owner in nomination.victims)
-        return _waits(group, len(nomination.victims), there, len(nomination.room), self._now)
+        began = nomination.until_ms - NOMINATION_MS
+        return _waits(group, len(nomination.victims), there, len(nomination.room), began, self._now)
 
     # ---- new ones ----
 
@@ -546,7 +547,7 @@ class Preemption:
             (at, tuple(row)) for at, row in zip(nodes.tolist(), seats.tolist(), strict=True) if any(row)
         )
         self.nominations.append(Nomination(group.key, group.queue, pods, room, owners, until, devices))
-        return _waits(group, len(owners), len(owners), len(room), self._now)
+        return _waits(group, len(owners), len(owners), len(room), self._now, self._now)
 
 
 def _with(
@@ -615,7 +616,8 @@ def _message(group: PodGroup, unit: Claim, reason: str) -> str:
     return f"{group.name} of priority {group.priority} takes its room; its own is {unit.priority}"
 
 
-def _waits(group: PodGroup, victims: int, there: int, nodes: int, now: int) -> Reason:
+def _waits(group: PodGroup, victims: int, there: int, nodes: int, began: int, now: int) -> Reason:
+    """`began`: when its victims were told to leave. Its start is expected so long after that, once: the promise does not move."""
     where = f"{nodes} node{'s' if nodes != 1 else ''}"
     text = f"its room on {where} is being freed: " + (
         f"{there} of {victims} pods that make way for it have not left yet"
@@ -623,4 +625,5 @@ def _waits(group: PodGroup, victims: int, there: int, nodes: int, now: int) -> R
         else "pods that end there have not left yet"
     )
     numbers = {"victims": victims, "not_left": there, "nodes": nodes}
-    return Reason(group.key, ReasonCode.NOMINATED, text, numbers, now + RELEASING_MS)
+    start = began + RELEASING_MS
+    return Reason(group.key, ReasonCode.NOMINATED, text, numbers, start if start > now else None)

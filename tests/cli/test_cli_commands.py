@@ -128,6 +128,7 @@ def test_a_workflow_is_shown_with_what_its_stages_waited_for(flowsched: Run, far
     assert align.split()[:4] == ["align", "RUNNING", "1/3", "0"]
     assert align.endswith("1 running, 1 queued    4.0s     2.5s  1m01s  3.0 GiB  1.0 MiB")
     assert "node-0" in result.stdout
+    assert "QUEUED, STAGING and RAN are sums over the tasks of a stage" in result.stdout
 
 
 def test_a_submission_prints_the_id(flowsched: Run, far: Far, document: Path) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
+import os
 import socket
 import sqlite3
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +18,9 @@ from typer.testing import CliRunner
 from flowsched import tokens
 from flowsched.app import Settings, cautions, left_behind
 from flowsched.cli.commands.app import app
+from flowsched.cli.doctor import EXTRAS
 from flowsched.cluster.kubernetes.settings import KubernetesSettings
+from flowsched.cluster.node.folder_lock import lock_folder
 from flowsched.errors import ConfigurationError
 from flowsched.scheduling.reasons import quantity
 
@@ -112,3 +118,54 @@ def test_another_database_than_the_roots_own_is_said(tmp_path: Path) -> None:
         left_behind(elsewhere)
     assert left_behind(Settings(root=tmp_path)) == ""
     assert left_behind(replace(elsewhere, database=f"sqlite:///{tmp_path / 'flowsched.db'}")) == ""
+
+
+@pytest.mark.parametrize("option", ["--cpu", "--memory"])
+def test_nodes_of_nothing_are_refused(tmp_path: Path, option: str) -> None:
+    """No task could ever start on them."""
+    root = ["--root", str(tmp_path / "root"), "--port", "0", "--no-supervise"]
+    ended = CliRunner().invoke(app, ["serve", *root, option, "0"])
+    assert ended.exit_code == 2
+    assert f"error: {option} 0: a node needs more than that" in ended.stderr
+
+
+def test_who_serves_a_root_is_said_where_its_port_is_another(tmp_path: Path) -> None:
+    """Advice to start a service there would be refused; `token` says why none is kept."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+
+    def port() -> dict[str, str]:
+        ended = CliRunner().invoke(app, ["--server", url, "doctor", "--root", str(tmp_path), "-o", "json"])
+        return next(each for each in json.loads(ended.stdout) if each["name"] == "port")
+
+    lock = asyncio.run(lock_folder(tmp_path, 0, str))
+    try:
+        check = port()
+        assert check["mark"] == "warn"
+        assert f"process {os.getpid()} serves {tmp_path} at another address" in check["found"]
+        ended = CliRunner().invoke(app, ["token", "--root", str(tmp_path)])
+        assert ended.exit_code == 2
+        assert f"process {os.getpid()} serves it" in ended.stderr
+        with socket.create_server(("127.0.0.1", 0)) as served:
+            path = tokens.announce(served.getsockname()[1], "t0", tmp_path)
+            there = f"http://127.0.0.1:{served.getsockname()[1]}"
+            assert (there in port()["found"], port()["next"].startswith(f"name it: --server {there}")) == (
+                True,
+                True,
+            )
+            path.unlink()
+    finally:
+        os.close(lock)
+    assert (port()["mark"], port()["next"]) == ("ok", "flowsched serve")
+    ended = CliRunner().invoke(app, ["token", "--root", str(tmp_path)])
+    assert "keeps none" in ended.stderr
+
+
+def test_every_extra_for_users_is_in_the_readme_and_in_the_doctor() -> None:
+    """Of those that pyproject.toml declares; `dev` and its like are for those who work on flowsched."""
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    for extra in EXTRAS:
+        assert f"`{extra}`" in text, extra
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert set(EXTRAS) <= set(project["optional-dependencies"])
+    assert "otel" in EXTRAS

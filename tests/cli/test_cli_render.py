@@ -139,6 +139,8 @@ def test_tables_hold_what_the_views_say() -> None:
     assert "40 tasks QUEUED  no_room" in text
     assert "shards 1, 2 and others" in text
     assert "in 5m00s" in text
+    late = drawn(render.explain_panel([reason], now=datetime(2026, 3, 1, 12, 6, tzinfo=UTC)))
+    assert ": any moment" in late
     assert "Nothing waits" in drawn(render.explain_panel([]))
 
 

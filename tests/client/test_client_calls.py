@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import ssl
+import subprocess
 import traceback
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from fake_service import FakeService, workflow_view
 
 from flowsched import Client, Workflow, errors
 from flowsched.api.server import build_api
+from flowsched.client import plain
 from flowsched.workflow.run.states import TaskState
 
 DOCUMENT = {"name": "germline", "stages": [{"name": "a", "command": ["true"]}]}
@@ -145,6 +149,43 @@ async def test_something_else_at_the_address_is_said() -> None:
             await client.nodes()
         with pytest.raises(errors.InvalidRequest, match=r"is no flowsched \(status 405"):
             await client.cancel("w")
+
+
+async def test_a_certificate_that_is_not_trusted_is_said_with_what_to_do(tmp_path: Path) -> None:
+    """At once, in the words of TLS: no waiting helps. The plain client of `cromwell submit` says it, too."""
+    if (openssl := shutil.which("openssl")) is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    made = f"{openssl} req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=fake -keyout tls.key -out tls.crt".split()
+    await asyncio.to_thread(subprocess.run, made, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    server = TestServer(web.Application(), scheme="https")
+    await server.start_server(ssl=context)
+    url = f"https://127.0.0.1:{server.port}"
+    async with server, Client(url) as client:
+        with pytest.raises(errors.ConfigurationError, match=r"not trusted \(self.signed.*SSL_CERT_FILE=FILE"):
+            await client.nodes()
+        with pytest.raises(plain.Unreachable, match=r"not trusted: self.signed.*SSL_CERT_FILE=FILE"):
+            await asyncio.to_thread(plain.ask, "GET", url)
+
+
+async def test_tls_with_a_service_that_speaks_none_is_said() -> None:
+    """And a proxy's page says in its own words what is wrong the other way round."""
+    application = web.Application()
+
+    async def page(_: web.Request) -> web.Response:
+        said = "<html>\r\n<head><title>400 The plain HTTP request was sent to HTTPS port</title></head>\r\n<body>"
+        return web.Response(status=400, text=said, content_type="text/html")
+
+    application.router.add_get("/{any:.*}", page)
+    async with TestServer(application) as server:
+        async with Client(f"https://127.0.0.1:{server.port}") as client:
+            with pytest.raises(errors.ConfigurationError, match=r"no TLS at .* begins with http://"):
+                await client.nodes()
+        async with Client(str(server.make_url("/"))) as client:
+            with pytest.raises(errors.InvalidRequest) as refused:
+                await client.nodes()
+    assert str(refused.value) == "400 The plain HTTP request was sent to HTTPS port"
 
 
 async def test_lists_go_on_over_pages(client: Client, service: FakeService) -> None:

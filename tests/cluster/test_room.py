@@ -12,6 +12,7 @@ import pytest
 
 from flowsched.cluster.local.runner import outputs
 from flowsched.cluster.local.runner.room import with_room
+from flowsched.cluster.node.space import Space
 
 
 def task(folder: Path) -> Any:
@@ -79,3 +80,16 @@ def test_a_result_that_could_not_be_published_is_still_there(
     assert (entry / "f").read_text() == "result"
     assert not source.exists()
     assert os.listdir(tmp_path / "cache") == ["entry"]
+
+
+def test_a_full_file_system_says_what_the_second_figure_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice as much must be free to start again, and the words say so."""
+    blocks = SimpleNamespace(f_bavail=0, f_frsize=4096, f_blocks=1 << 18, f_favail=1 << 20, f_files=1 << 20)
+    monkeypatch.setattr("flowsched.cluster.node.space.os.statvfs", lambda _: blocks)
+    space = Space(tmp_path)
+    assert space.measure().endswith("10.2 MiB and 1024 are needed to start anything")
+    assert space.measure().endswith("20.5 MiB and 2048 are needed to start again (twice the least)")
+    blocks.f_bavail = 1 << 17
+    assert space.measure() == ""

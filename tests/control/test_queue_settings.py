@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from flowsched.control.queues import check_tree, queue_row
+from flowsched.control.views import warnings
 from flowsched.errors import Conflict, InvalidDocument
+from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.store.rows import QueueRow
 
 
@@ -104,3 +106,14 @@ def test_an_amount_that_is_none_says_what_is_one() -> None:
         queue_row("lab", {"cap": {"cpu": "much"}}, QueueRow("lab"))
     expected = 'a number, or one with a suffix as in Kubernetes: "500m", "8Gi", "2G"'
     assert str(raised.value.faults[0]) == f"$.cap.cpu: found 'much', expected {expected}"
+
+
+def test_guarantees_that_exceed_the_cluster_together_are_told_of_each_queue_by_its_own() -> None:
+    """The sum is no queue's; a queue that alone exceeds the cluster is told that."""
+    tree = QueueTree([Queue("a", guarantee=(1_000,)), Queue("b", guarantee=(100_000,))])
+    (told,) = warnings(tree, tree.get("a"), ("cpu",), (4_000,))
+    assert told == (
+        "its guarantee of 1 CPU may not be kept: all queues together are guaranteed 101 CPU, and the cluster has 4 CPU"
+    )
+    (told,) = warnings(tree, tree.get("b"), ("cpu",), (4_000,))
+    assert told == "it is guaranteed 100 CPU, and the cluster has 4 CPU"

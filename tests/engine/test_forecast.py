@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from bench.virtual.drive import Drive, Fate
 from flowsched.engine.explain import expected_starts, explain
 from flowsched.engine.state import EngineState
@@ -72,3 +74,16 @@ def test_asking_changes_nothing() -> None:
     other.run()
     ends = [drive.ended["gang"].stages[0].times.tolist() for drive in (asked, other)]
     assert ends[0] == ends[1]
+
+
+def test_the_interval_holds_the_start_that_stands_above_it() -> None:
+    """A reservation whose moment has come, beside scenarios that end later: what is said of it agrees."""
+    drive = waiting(list(range(10, 30)))
+    (reservation,) = drive.state.round.reservations
+    reasons = drive.state.round.reasons
+    for start_ms in (drive.now, drive.now + 3_600 * SECOND):
+        reasons[reservation.group] = structs.replace(reasons[reservation.group], start_ms=start_ms)
+        (told,) = explain(drive.state, drive.state.work.runs["gang"], drive.now)
+        assert told.start_low_ms is not None
+        assert told.start_high_ms is not None
+        assert told.start_low_ms <= start_ms <= told.start_high_ms

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowsched.engine.events import NodeDrained, QueueChanged
-from flowsched.engine.explain import explain
+from flowsched.engine.explain import explain, situations_of
 from flowsched.engine.step import step
 from flowsched.executor.protocol import NodeChanged, PodStarted
 from flowsched.scheduling.plan import Nomination
@@ -94,6 +94,25 @@ def test_who_waits_for_its_victims_says_so() -> None:
     assert told.message == (
         "its room on 1 node is being freed: 2 of 3 pods that make way for it have not left yet"
     )
+
+
+def test_the_start_of_who_waits_for_its_victims_does_not_move_with_the_clock() -> None:
+    """It is promised once, and no more when it has passed. Meanwhile no other remedy is named: its room is held for it."""
+    scene = filled()
+    scene.submit("high", RING, priority=10)
+    began, starts = scene.now, []
+    for _ in range(4):
+        (told,) = explain(scene.state, scene.runs["high"], scene.now)
+        assert told.group is not None
+        assert situations_of(scene.state, [told.group], scene.now) == {}
+        starts.append(told.start_ms)
+        scene.tell(NodeChanged(node("n1", cpu=1)), after=4_000)
+    assert starts == [began + 10_000] * 3 + [None]
+    (other,) = {
+        told.group for told in explain(scene.state, scene.runs["low"], scene.now) if told.state == "QUEUED"
+    }
+    assert other is not None
+    assert list(situations_of(scene.state, [other], scene.now)) == [other]
 
 
 def test_who_leaves_says_why() -> None:

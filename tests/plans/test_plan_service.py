@@ -10,10 +10,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+import structlog.testing
 from aiohttp import web
 
 import flowsched
 from flowsched import app, errors
+from flowsched.control.planning.plans import LateRanks
+from flowsched.errors import FlowschedError, NotFound, Unavailable
 
 from .fake_cromwell import FakeCromwell, cromwell
 from .test_hostile import packed
@@ -410,3 +413,29 @@ async def test_a_call_of_cromwell_over_tes_gets_the_rank_of_its_plan(
         made = (await answer.json())["id"]
     call = json.loads(await client.document(made))["call"]
     assert (call["node"], call["shard"], call["rank_ms"]) == ("WGS.Sub.Caller", 2, 180_000)
+
+
+async def test_an_outage_of_the_database_is_no_news_of_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`OutageLog` warns of it; what else goes wrong with ranks is a warning."""
+
+    class Away:
+        """First the database is away, then its answer is none."""
+
+        def __init__(self) -> None:
+            self.errors: list[FlowschedError] = [Unavailable("no database"), NotFound("no table")]
+
+        async def newest(self) -> str | None:
+            if self.errors:
+                raise self.errors.pop(0)
+            raise asyncio.CancelledError
+
+        async def rank_ms(self, call: object, labels: object) -> int | None:
+            raise AssertionError
+
+    monkeypatch.setattr("flowsched.control.planning.plans.LOOK_S", 0.0)
+    with structlog.testing.capture_logs() as told, pytest.raises(asyncio.CancelledError):
+        await LateRanks(Away(), lambda: None).run()
+    assert [(line["log_level"], line["error"]) for line in told] == [
+        ("debug", "no database"),
+        ("warning", "no table"),
+    ]

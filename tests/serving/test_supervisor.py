@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -274,6 +275,7 @@ def test_a_stop_is_heard_while_a_crashed_service_waits_for_its_next_life(tmp_pat
     assert process.stderr is not None
     told = json.loads(process.stderr.readline())
     assert (told["how"], told["wait_s"]) == ("ended with exit code 1", 1000.0)
+    assert abs(datetime.fromisoformat(told["timestamp"]).timestamp() - time.time()) < 600
     process.terminate()
     assert process.wait(60) == 0
     process.stderr.close()

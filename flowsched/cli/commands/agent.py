@@ -56,7 +56,7 @@ def _step(name: str) -> None:
 
 _LogLevel = Annotated[
     str,
-    typer.Option(callback=lambda given: _log_level(given), help="debug, info, warning or error."),
+    typer.Option(callback=lambda given: _log_level(given), help="debug, info, warning, error or critical."),
 ]
 _Networks = Annotated[
     list[str] | None,

@@ -205,7 +205,7 @@ def serve(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Use a database of another root, which is gone for good.")
     ] = False,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[str, typer.Option(help="debug, info, warning, error or critical.")] = "info",
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line of log.")] = False,
     cluster: Cluster = "local",
     cluster_option: ClusterOption = None,

@@ -577,7 +577,8 @@ def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None 
             shards = ", ".join(str(shard) for shard in view.shards)
             parts.append(_below(Text(f"shards {shards} and others", "dim")))
         if view.start_at is not None:
-            wait = "" if now is None else f", in {seconds(max(0.0, (view.start_at - now).total_seconds()))}"
+            left = 1.0 if now is None else (view.start_at - now).total_seconds()
+            wait = "" if now is None else f", in {seconds(left)}" if left > 0 else ": any moment"
             guess = (
                 ", if tasks run as long as is taken for them"
                 if view.estimate.startswith("runtime unknown")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from flowsched.cluster.local.images import ContainerSettings
 from flowsched.cluster.local.runner.bounds import Bounds
+from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import ServiceContext
 
 if TYPE_CHECKING:
@@ -67,8 +69,8 @@ async def open_cluster(settings: LocalSettings, service: ServiceContext) -> Loca
     cache_bytes, cache_percent = cache_limit(settings.cache)
     nodes = virtual_nodes(
         settings.nodes,
-        cpu_millicores=parse_option("--cpu", parse_cpu, settings.cpu) if settings.cpu else None,
-        memory_bytes=parse_option("--memory", parse_bytes, settings.memory) if settings.memory else None,
+        cpu_millicores=_some("--cpu", parse_cpu, settings.cpu),
+        memory_bytes=_some("--memory", parse_bytes, settings.memory),
         disk_bytes=_ANY_DISK,
         gpus=settings.gpus,
         disk_rate=parse_option("--disk-rate", parse_bytes, settings.disk_rate),
@@ -89,3 +91,15 @@ async def open_cluster(settings: LocalSettings, service: ServiceContext) -> Loca
         clock=service.clock,
         failpoint=service.failpoint_now,
     )
+
+
+def _some(option: str, parse: Callable[[object], int], said: str | None) -> int | None:
+    """What each node has of a resource; None if nothing is said."""
+    from flowsched.workflow.resources import parse_option
+
+    if not said:
+        return None
+    amount = parse_option(option, parse, said)
+    if amount <= 0:
+        raise ConfigurationError(f"{option} {said}: a node needs more than that to run a task")
+    return amount

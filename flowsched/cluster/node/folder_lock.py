@@ -39,3 +39,19 @@ async def lock_folder(folder: Path, wait_s: float, busy: Callable[[str], str]) -
             with contextlib.suppress(OSError):  # on a full disk the old text stays; the lock is what counts
                 os.pwrite(lock, f"{os.getpid():<32}".encode(), 0)
             return lock
+
+
+def holder_of(folder: Path) -> str:
+    """The pid of the process that has locked a folder; "" if none has, or if this user may not know."""
+    try:
+        lock = os.open(folder / "in-use", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return os.pread(lock, 32, 0).decode().strip()
+    else:
+        return ""
+    finally:
+        os.close(lock)

@@ -56,10 +56,11 @@ class Space:
         free = found.f_bavail * found.f_frsize
         need = times * _between(found.f_blocks * found.f_frsize // 100, _LEAST_BYTES)
         files, need_files = found.f_favail, times * _between(found.f_files // 100, _LEAST_FILES)
+        until = "to start again (twice the least)" if self.trouble else "to start anything"
         if free < need or (found.f_files > 0 and files < need_files):
             self.trouble = (
                 f"{self._name()} is full: {format_bytes(free)} and {files} inodes are free, "
-                f"{format_bytes(need)} and {need_files} are needed to start anything"
+                f"{format_bytes(need)} and {need_files} are needed {until}"
             )
         elif not self._refused or self._probe():
             self.trouble = self._refused = ""

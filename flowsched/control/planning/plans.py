@@ -561,6 +561,8 @@ class LateRanks:
                         now,
                         now != seen,
                     )  # a call that was being accepted meanwhile is found by the next look
+            except Unavailable as away:
+                log.debug("calls are ranked when the database is back", error=str(away))  # `OutageLog` warns
             except FlowschedError as error:
                 log.warning("calls cannot be ranked by their plans yet", error=str(error))
             await asyncio.sleep(LOOK_S)
