@@ -11,7 +11,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.engine.data.cache_values import Look, shut_nodes
-from flowsched.engine.data.gather_nodes import consumer_shard, divided, gather_of, home_of
+from flowsched.engine.data.gather_nodes import Homes, consumer_shard, divided, gather_of
 from flowsched.engine.data.inputs import MissingInput, dataset_ids, private
 from flowsched.engine.data.remote_reads import remote_ids, remote_specs
 from flowsched.engine.io_demand import demands_of, said_demand
@@ -82,6 +82,7 @@ def collect(state: EngineState, now: int, look: Look | None = None) -> Backlog:
         look: What caches with a limit may drop; None = no cache has a limit.
     """
     backlog = Backlog({}, [], [], None)
+    common, homes = _common_basis(state), Homes(state)
     paused: dict[str, bool] = {}
     for workflow, number in sorted(
         state.work.ready, key=lambda pair: (state.work.runs[pair[0]].seq, pair[1])
@@ -93,7 +94,7 @@ def collect(state: EngineState, now: int, look: Look | None = None) -> Backlog:
         if run.paused or run.cancel_requested or paused[queue]:
             continue
         stage = run.stages[number]
-        if _again(state, backlog, run, stage, now, look):
+        if _again(state, backlog, run, stage, now, look, common, homes):
             continue
         queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
         if stage.looked_up is not None:
@@ -108,9 +109,9 @@ def collect(state: EngineState, now: int, look: Look | None = None) -> Backlog:
             queued = queued[~held]
         if len(queued) == 0:
             continue
-        basis = _basis(state, run, stage)
+        basis = _basis(state, run, stage, common)
         offer = _gangs if stage.spec.gang else _bags
-        alike = _Alike(state, run, stage, look)
+        alike = _Alike(state, run, stage, look, homes)
         added = [_add(backlog, alike, key, tasks, now) for key, tasks in offer(state, run, stage, queued)]
         told = [each for each in added if each is not None]
         if not alike.shared and not stage.spec.gang:
@@ -134,18 +135,24 @@ def _by_size(state: EngineState, backlog: Backlog, told: Sequence[Candidate]) ->
     return ordered
 
 
-def _basis(state: EngineState, run: WorkflowRun, stage: StageRun) -> tuple[object, ...]:
-    """What `_again` looks at, but for gather nodes, full caches, and what is said of single groups (`WorkState.outdate`)."""
-    catalogue, policy, kind = state.cluster.catalogue, state.policy, (run.spec.name, stage.spec.name)
+def _common_basis(state: EngineState) -> tuple[object, ...]:
+    """What `_basis` says of all stages."""
+    catalogue, policy = state.cluster.catalogue, state.policy
     return (
         catalogue.dropped,
         catalogue.resized,
         state.cluster.snapshot.generation,
-        state.work.estimates.known_of(*kind),
-        state.work.corrections.get(kind),
         policy.profile,
         policy.mounted,
     )
+
+
+def _basis(
+    state: EngineState, run: WorkflowRun, stage: StageRun, common: tuple[object, ...]
+) -> tuple[object, ...]:
+    """What `_again` looks at, but for gather nodes, full caches, and what is said of single groups (`WorkState.outdate`)."""
+    workflow, name = run.spec.name, stage.spec.name
+    return common, state.work.estimates.known_of(workflow, name), state.work.corrections.get((workflow, name))
 
 
 def _again(
@@ -155,6 +162,8 @@ def _again(
     stage: StageRun,
     moment: int,
     look: Look | None,
+    common: tuple[object, ...],
+    homes: Homes,
 ) -> bool:
     """Offer a bag as it was offered last, if nothing of its stage has changed since: of a thousand stages that wait, few
     change at a time.
@@ -162,7 +171,7 @@ def _again(
     offered = state.work.offers.get((run.id, stage.number))
     if offered is None or not offered.candidates:
         return False
-    own, basis = offered.own, _basis(state, run, stage)
+    own, basis = offered.own, _basis(state, run, stage, common)
     shared = None if own else state.work.inputs.get((run.id, stage.number))
     if look is None and offered.basis == basis:
         if not own and any(
@@ -174,7 +183,7 @@ def _again(
         if told is None:
             return False
         offered.candidates, offered.basis = told, basis
-    _find_homes(state, run, stage, offered)
+    _find_homes(homes, run, stage, offered)
     for candidate in offered.candidates:
         backlog.candidates[candidate.group.key] = candidate
     return True
@@ -217,13 +226,13 @@ def _told(
     return told
 
 
-def _find_homes(state: EngineState, run: WorkflowRun, stage: StageRun, offered: Offered) -> None:
+def _find_homes(homes: Homes, run: WorkflowRun, stage: StageRun, offered: Offered) -> None:
     """Tell offers their gather nodes. Other stages send data there: nothing of this stage has to change for that."""
-    locality = state.policy.profile.locality
-    if locality and gather_of(state, run, stage) is None:
+    locality = homes.state.policy.profile.locality
+    if locality and gather_of(homes.state, run, stage) is None:
         return  # a stage is known to be gathered before any of its groups has a gather node
     for at, (candidate, shard) in enumerate(zip(offered.candidates, offered.shards, strict=True)):
-        home = home_of(state, run, stage, shard) if locality else None
+        home = homes.of(run, stage, shard) if locality else None
         if home != candidate.group.home:
             group = structs.replace(candidate.group, home=home)
             offered.candidates[at] = structs.replace(candidate, group=group)
@@ -232,8 +241,10 @@ def _find_homes(state: EngineState, run: WorkflowRun, stage: StageRun, offered: 
 class _Alike:
     """What the groups of one stage have in common, worked out once in a look. Of two that read as much the same is expected."""
 
-    def __init__(self, state: EngineState, run: WorkflowRun, stage: StageRun, look: Look | None) -> None:
-        self.state, self.run, self.stage, self.look = state, run, stage, look
+    def __init__(
+        self, state: EngineState, run: WorkflowRun, stage: StageRun, look: Look | None, homes: Homes
+    ) -> None:
+        self.state, self.run, self.stage, self.look, self.homes = state, run, stage, look, homes
         self.shared = not private(stage)
         self.remote = remote_specs(state, run, stage)
         call = run.spec.call
@@ -312,7 +323,7 @@ def _add(
         staged_on=state.work.staged_on.get(key, ()),
         promised_ms=state.round.promises.get(number),
         user=run.spec.user,
-        home=home_of(state, run, stage, shard) if alike.homed else None,
+        home=alike.homes.of(run, stage, shard) if alike.homed else None,
         shut=shut_nodes(alike.look, run, stage, inputs, number, now - ready_ms),
         remote=remote,
     )
@@ -500,7 +511,7 @@ def shape_of(
     )
     if key not in state.work.shapes:
         state.work.shapes_of.setdefault(run.id, []).append(key)
-    state.work.shapes[key] = shape
+    state.work.shapes[key] = shape = state.work.one_of_equal(shape)
     return shape
 
 

@@ -28,7 +28,7 @@ from flowsched.scheduling.plan import Plan, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.preemption import Preemption
-from flowsched.scheduling.queues.fair_share import FairShareOrder
+from flowsched.scheduling.queues.fair_share import FairShareOrder, Seat
 from flowsched.scheduling.queues.ordering import take_promised, weighted
 from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.reasons import Refusals, none_ready, over_cap
@@ -128,6 +128,12 @@ class _Cycle:
             if self.state.left <= 0 or (looked >= self.state.profile.window and not again):
                 self.turns.leave(line)  # done for this cycle; a bag that is being served elsewhere goes on
                 continue
+            alike = self.refused_alike(line, self.state.profile.window - looked)
+            if alike:
+                looked += len(alike)
+                self.reasons += alike
+                self.turns.moved(line, True, False, self.reasons, len(alike))
+                continue
             looked += not again
             left = self.state.left
             done = self.consider(group)
@@ -135,6 +141,29 @@ class _Cycle:
         self.serve_put_off()
         self.skip()
         return looked - before
+
+    def refused_alike(self, line: Seat, most: int) -> list[Reason]:
+        """Why the next groups of the first line are refused, as far as groups like them were: hundreds that wait for the same room.
+
+        `consider` would say the same of each. The line stays first meanwhile (`FairShareOrder.stays_first`).
+        """
+        state, taking = self.state, self.taking
+        if (
+            not (state.full or state.held)
+            or state.snapshot.nominations
+            or not self.open_queues.get(line.queue)
+        ):
+            return []
+        found: list[Reason] = []
+        head = line.head
+        for group in line.groups[line.at : line.at + max(most, 0)]:
+            if group.key in state.given or not self.turns.stays_first(line, head, group):
+                break
+            known = state.known_refusal(group)
+            if known is None or taking.may(group) or self.lost_inputs(group) is not None:
+                break
+            found.append(known.of(group.key))
+        return found
 
     def serve_nominated(self) -> None:
         """Place the groups for which victims have left (see `preemption`), the oldest first, before all other groups.
@@ -186,7 +215,8 @@ class _Cycle:
             return group.key in self.state.given or self.refuse(self.taking.waits(group))
         if (barred := self.barred(group)) is not None:
             return self.refuse(barred)
-        family, known = self.state.family(group), self.state.known_refusal(group)
+        family = self.state.family(group)
+        known = self.state.known_refusal(group, family)
         if known is not None and not self.taking.may(group):
             return self.refuse(known.of(group.key))
         if known is None and (beside := self.beside_inputs(group)) is not None:

@@ -44,6 +44,8 @@ def collected(state: EngineState, now: int, look: Look | None = None) -> Backlog
     }
     for offered, _, _ in kept.values():
         offered.basis = None
+    state.data.coming.clear()
+    state.data.coming_from.clear()
     assert described(collect(state, now, look)) == described(backlog)
     state.work.offers.clear()
     for pair, (offered, candidates, basis) in kept.items():

@@ -13,7 +13,7 @@ stages back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -86,27 +86,46 @@ def divided(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | N
     return gather if run.stages[gather.consumer].spec.width > 1 else None
 
 
-def home_of(
-    state: EngineState, run: WorkflowRun, stage: StageRun, shard: int, far: int = _FAR
-) -> Home | None:
-    """The gather node of this shard's output; None = it has none. `far`: how many stages on the search goes."""
-    gather = gather_of(state, run, stage)
-    if gather is None or len(state.cluster.snapshot) < 2:
-        return None
-    consumer = run.stages[gather.consumer]
-    reader = consumer_shard(gather, stage, consumer, shard)
-    if gather.through:
-        onward = home_of(state, run, consumer, reader, far - 1) if far > 0 else None
-        return onward and replace(onward, output_bytes=min(gather.output_bytes, onward.output_bytes))
-    key = (run.id, gather.consumer, reader)
-    node = state.data.homes.get(key)
-    if node is None or not state.cluster.snapshot.ready[node]:
-        onward = home_of(state, run, consumer, reader, far - 1) if far > 0 else None
-        node = _choose(state, run, consumer, reader, onward)
-        if node is None:
+class Homes:
+    """The gather nodes of outputs, as one look at the backlog finds them: hundreds of shards have one in common.
+
+    Made for one look, in which no task changes.
+    """
+
+    def __init__(self, state: EngineState) -> None:
+        self.state = state
+        #: By workflow, consumer, which of its shards, and bytes of each output.
+        self._found: dict[tuple[str, int, int, int], Home] = {}
+
+    def of(
+        self, run: WorkflowRun, stage: StageRun, shard: int, far: int = _FAR, most_bytes: int | None = None
+    ) -> Home | None:
+        """The gather node of this shard's output; None = it has none.
+
+        `far`: how many stages on the search goes. `most_bytes`: no more than so many are sent there.
+        """
+        state, gather = self.state, gather_of(self.state, run, stage)
+        if gather is None or len(state.cluster.snapshot) < 2:
             return None
-        state.data.homes[key] = node
-    return Home(node, gather.output_bytes, _coming(state, run, consumer, reader, node))
+        consumer, sent = run.stages[gather.consumer], gather.output_bytes
+        reader = consumer_shard(gather, stage, consumer, shard)
+        if most_bytes is not None:
+            sent = min(sent, most_bytes)
+        if gather.through:
+            return self.of(run, consumer, reader, far - 1, sent) if far > 0 else None
+        home = self._found.get((run.id, gather.consumer, reader, sent))
+        if home is not None:
+            return home
+        key = (run.id, gather.consumer, reader)
+        node = state.data.homes.get(key)
+        if node is None or not state.cluster.snapshot.ready[node]:
+            onward = self.of(run, consumer, reader, far - 1) if far > 0 else None
+            node = _choose(state, run, consumer, reader, onward)
+            if node is None:
+                return None
+            state.data.homes[key] = node
+        home = self._found[*key, sent] = Home(node, sent, _coming(state, run, consumer, reader, node))
+        return home
 
 
 def _find(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:
@@ -257,11 +276,18 @@ def _coming(state: EngineState, run: WorkflowRun, consumer: StageRun, reader: in
         parent = run.stages[number]
         if parent.uniform is not None:
             continue
-        read = _read_by(run, parent, consumer, reader)
-        tasks = slice(read.start * parent.members, read.stop * parent.members, parent.members)
-        running = _UNDER_WAY[parent.task_state[tasks]] & (parent.node[tasks] != home)
-        away = int(np.count_nonzero(running))
-        total += away * _expected(state, run, parent) if away else 0
+        parts = state.data.coming_from.setdefault((run.id, number), {})
+        part = parts.get((consumer.number, reader))
+        if part is None or part[0] != home:
+            read = _read_by(run, parent, consumer, reader)
+            tasks = slice(read.start * parent.members, read.stop * parent.members, parent.members)
+            running = _UNDER_WAY[parent.task_state[tasks]] & (parent.node[tasks] != home)
+            away = int(np.count_nonzero(running))
+            part = parts[consumer.number, reader] = (
+                home,
+                away * _expected(state, run, parent) if away else 0,
+            )
+        total += part[1]
     known[reader] = (home, total)
     return waiting + total
 

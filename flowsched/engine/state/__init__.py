@@ -43,6 +43,7 @@ class EngineState:
         """Tasks of a stage have changed: what was worked out from them before holds no more."""
         self.work.offers.pop((run.id, stage.number), None)
         self.data.unswept.add((run.id, stage.number))
+        self.data.coming_from.pop((run.id, stage.number), None)
         for edge in run.graph.edges_out[stage.number]:
             self.data.coming.pop((run.id, edge.child), None)
 
@@ -50,6 +51,7 @@ class EngineState:
         """A step was undone: so is what was worked out in it."""
         self.work.offers.clear()
         self.data.coming.clear()
+        self.data.coming_from.clear()
         self.data.swept = None
         self.cluster.snapshot.cache.clear()
 

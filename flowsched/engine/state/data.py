@@ -87,6 +87,7 @@ class DataState:
         gathers: (workflow, stage) -> how its outputs are gathered.
         gathered: (workflow, stage) -> stages it gathers, and of how many of their shards.
         coming: (workflow, stage) -> shard -> (its gather node, bytes on their way there); until a producer changes.
+        coming_from: (workflow, producer) -> (stage, shard) -> of those, what the producer's shards bring; until it changes.
         homes: (workflow, stage, shard) -> its gather node, where it shall find its inputs.
         home_work: (workflow, stage) -> milli-core ms of all that gather what it gathers, and go to the same node.
     """
@@ -108,6 +109,7 @@ class DataState:
     gathers: dict[tuple[str, int], Gather | None] = field(default_factory=dict)
     gathered: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
     coming: dict[tuple[str, int], dict[int, tuple[int, int]]] = field(default_factory=dict)
+    coming_from: dict[tuple[str, int], dict[tuple[int, int], tuple[int, int]]] = field(default_factory=dict)
     homes: dict[tuple[str, int, int], int] = field(default_factory=dict)
     home_work: dict[tuple[str, int], int] = field(default_factory=dict)
 
@@ -122,4 +124,5 @@ class DataState:
             self.gathered.pop(pair, None)
             self.home_work.pop(pair, None)
             self.coming.pop(pair, None)
+            self.coming_from.pop(pair, None)
             self.chosen.pop(pair, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -15,6 +15,9 @@ from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.workflow.estimates import Estimates
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.spec import EMPTY
+
+#: Beyond this many different shapes all are forgotten (a bound on memory): equal ones may be several objects then.
+_KEPT: Final = 4096
 
 
 class PodRef(NamedTuple):
@@ -106,6 +109,7 @@ class WorkState:
         gang_bases: (workflow, stage, shard) -> the number of its gang's first address.
         shapes: The canonical shapes of pods.
         shapes_of: The keys of `shapes`, by workflow.
+        equal_shapes: Shape -> the one object that stands for it, in all stages that ask for the same.
         inputs: (workflow, stage) -> dataset ids, where all shards read the same.
         offers: (workflow, stage) -> the bags of a stage that has not changed since.
         staged_on: Backlog item -> nodes to which its inputs were copied.
@@ -126,6 +130,7 @@ class WorkState:
     gang_bases: dict[tuple[str, int, int], int] = field(default_factory=dict)
     shapes: dict[ShapeKey, Shape] = field(default_factory=dict)
     shapes_of: dict[str, list[ShapeKey]] = field(default_factory=dict)
+    equal_shapes: dict[Shape, Shape] = field(default_factory=dict)
     inputs: dict[tuple[str, int], tuple[int, ...] | None] = field(default_factory=dict)
     offers: dict[tuple[str, int], Offered] = field(default_factory=dict)
     staged_on: dict[GroupKey, tuple[int, ...]] = field(default_factory=dict)
@@ -143,6 +148,12 @@ class WorkState:
             if isinstance(group, GroupKey):
                 self.groups_of.setdefault(group.workflow, []).append(group)
         return number
+
+    def one_of_equal(self, shape: Shape) -> Shape:
+        """The object that stands for all equal shapes. A cycle tells kinds of pods apart by it, without hashing requests."""
+        if len(self.equal_shapes) >= _KEPT:
+            self.equal_shapes.clear()
+        return self.equal_shapes.setdefault(shape, shape)
 
     def outdate(self, groups: Iterable[int]) -> None:
         """What is known of some backlog items has changed: the offers of their stages are worked out again."""

@@ -437,7 +437,13 @@ class FairShareOrder:
             node = node.parent or self._root
         return False
 
-    def moved(self, line: Seat, done: bool, served: bool, reasons: Sequence[Reason]) -> None:
+    def stays_first(self, line: Seat, head: PodGroup, later: PodGroup) -> bool:
+        """Whether the first line is still first when this later group is its head, and those before it got nothing."""
+        return head is later or (not self._picky and not line.strict and head.priority == later.priority)
+
+    def moved(
+        self, line: Seat, done: bool, served: bool, reasons: Sequence[Reason], considered: int = 1
+    ) -> None:
         """The head of the line was considered.
 
         Args:
@@ -445,13 +451,14 @@ class FairShareOrder:
             done: The head is done with for this cycle.
             served: The head got something. The line and the queues above it lose the priority that they gained by waiting.
             reasons: Why groups were refused, the head last.
+            considered: So many groups were, the last of them as said here. The others were refused, and the line stayed first.
         """
         node: _Node | None = line.node
         while served and node is not None:
             node.aged = 0
             node = node.parent
         if done:
-            line.at += 1
+            line.at += considered
             if line.strict:
                 line.hold_up(reasons)
         if line.at < len(line.groups) and line.behind is None:
