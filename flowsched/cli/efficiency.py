@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from flowsched.cli.following import taken_from
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.columns import Column, Columns
 from flowsched.cli.printing.form import Form
@@ -33,15 +34,26 @@ async def seff(client: Client, ident: str, stage: str | None, index: int | None,
             raise NotFound(f"workflow {ident} has no stage {stage!r}; it has {', '.join(stages[:20])}")
         attempts = [each for each in attempts if each.stage == stage and index in (None, each.index)]
         if not attempts:
-            raise NotFound(
-                f"{stage}{'' if index is None else f'[{index}]'} of {ident} has not been tried yet"
-            )
+            raise NotFound(await _untried(client, ident, stage, index))
     found = efficiencies(attempts)
     if form is not Form.TABLE:
         output.many(found, form, lambda _: Text())
         return
     view = await client.get(ident)
     output.show(efficiency_text(view, found, attempts if stage is not None else []))
+
+
+async def _untried(client: Client, ident: str, stage: str, index: int | None) -> str:
+    """Why a task, or each of a stage, has no attempt: the cache had its result, or it has not started."""
+    name = f"{stage}{'' if index is None else f'[{index}]'} of {ident}"
+    task = await client.task(ident, stage, index or 0)
+    origin = taken_from(task)
+    if origin is None:
+        return f"{name} has not been tried: it is {task.state}"
+    workflow, its_stage, _ = origin
+    return (
+        f"{name} has not run: it took the result of {workflow}; next: `flowsched seff {workflow} {its_stage}`"
+    )
 
 
 def efficiency_text(

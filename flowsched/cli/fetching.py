@@ -6,13 +6,21 @@ import json
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from flowsched.cli.context import DONE, say
 from flowsched.cli.printing import render
 from flowsched.client import Client
 from flowsched.errors import Conflict, NotFound, no_such
 from flowsched.workflow.views import StageView, TaskView
+
+#: Where engines leave the outputs of their runs, for people who look for them here.
+_KEPT: Final = {
+    "miniwdl": "in the folder of the run (`miniwdl run` names it; below --dir), `out` has the workflow's and `call-…/out` a call's",
+    "cromwell": "below its root, in the folders of the calls; its own log and its `outputs` endpoint name the files",
+    "snakemake": "at the paths of the Snakefile, in the storage that --default-storage-prefix names",
+}
+_ELSEWHERE: Final = "where its tasks' documents say (`flowsched ls --run` lists them)"
 
 #: A name of an output as the command line takes it: `STAGE` (all of it), `STAGE.OUTPUT`.
 Wanted = tuple[str, str | None]
@@ -30,6 +38,11 @@ async def get(client: Client, ident: str, what: str, index: int | None, into: st
     stages = {stage.name: stage for stage in await client.stages(ident)}
     if asked[0] not in stages:
         raise NotFound(f"workflow {ident}: {no_such('stage', asked[0], stages)}")
+    source = (await client.get(ident)).source
+    if source:
+        raise Conflict(
+            f"{ident} is a run of {source}, which keeps its outputs itself: {_KEPT.get(source, _ELSEWHERE)}"
+        )
     if into == "-":
         return await _to_stdout(client, ident, asked, index)
     saved = await save(client, ident, [stages[asked[0]]], [asked], Path(into), index, nested=False)

@@ -285,7 +285,7 @@ async def logs(
     client: Client,
     workflow: str,
     stage: str,
-    index: int,
+    index: int | None,
     *,
     errors: bool,
     attempt: int | None,
@@ -301,7 +301,7 @@ async def logs(
         client: Of the service.
         workflow: As the user named it.
         stage: Of the task.
-        index: Of the task.
+        index: Of the task; None = the first, with a word of the others.
         errors: What it wrote to stderr.
         attempt: Which; None = the last.
         follow: Go on until it has ended.
@@ -316,7 +316,9 @@ async def logs(
             settings.database or settings.root.joinpath("flowsched.db").exists()
         ):
             raise
-        return await _kept_log(settings, (workflow, stage, index, attempt), stream, where=where)
+        return await _kept_log(settings, (workflow, stage, index or 0, attempt), stream, where=where)
+    if index is None:
+        index = await _first_of(client, ident, stage)
     if where:
         return _print_path(await _file(client, ident, stage, index, attempt, stream), f"{stage}[{index}]")
     kept = terminal_text.LogText() if sys.stdout.isatty() else None
@@ -340,6 +342,32 @@ async def logs(
         other = "" if errors else "; --stderr shows the other stream"
         say(f"({path}{other})" if path is not None else "")
     return DONE
+
+
+async def _first_of(client: Client, ident: str, stage: str) -> int:
+    """The index of a stage's first task. Says that there are others, and which of them failed first."""
+    found = await _some(client, ident, stage, None, 2)
+    if len(found) < 2:
+        return found[0] if found else 0
+    failed = await _some(client, ident, stage, "FAILED", 1)
+    if failed and failed[0] != found[0]:
+        output.hint(
+            f"{stage}[{found[0]}]; another task of {stage} FAILED: `flowsched logs {ident} {stage} {failed[0]} -e`"
+        )
+    else:
+        output.hint(f"{stage}[{found[0]}]; for another task of {stage} give its INDEX, too")
+    return found[0]
+
+
+async def _some(client: Client, ident: str, stage: str, state: str | None, most: int) -> list[int]:
+    """The indices of the first tasks of a stage."""
+    found: list[int] = []
+    async with contextlib.aclosing(client.tasks(ident, stage=stage, state=state, page=most)) as tasks:
+        async for task in tasks:
+            found.append(task.index)
+            if len(found) == most:
+                break
+    return found
 
 
 async def _file(
@@ -402,8 +430,9 @@ async def _wrote_nothing(client: Client, task: TaskView, ident: str, stream: str
         why = f" ({task.reason})" if task.reason else ""
         say(f"{name} is {task.state}{why} and has written nothing to {stream}; {other}")
         return DONE
-    if task.reason.startswith("CACHED "):
-        workflow, stage, shard = task.reason.removeprefix("CACHED ").split("/")
+    origin = taken_from(task)
+    if origin is not None:
+        workflow, stage, shard = origin
         complain(
             f"{name} has not run: it took the result of {workflow}, stage {stage}, shard {shard}; "
             f"`flowsched show {workflow} --tasks` lists that run's tasks"
@@ -412,6 +441,14 @@ async def _wrote_nothing(client: Client, task: TaskView, ident: str, stream: str
     told = [each.message for each in await client.explain(ident, task.stage) if each.state == task.state]
     complain(f"{name} has not run: it is {task.state}" + "".join(f"; {why}" for why in told[:1]))
     return FAILED
+
+
+def taken_from(task: TaskView) -> tuple[str, str, str] | None:
+    """The workflow, stage and shard that a task took its result from; None if it took none from the cache."""
+    if not task.reason.startswith("CACHED "):
+        return None
+    workflow, stage, shard = task.reason.removeprefix("CACHED ").split("/")
+    return workflow, stage, shard
 
 
 def is_local(url: str) -> bool:
@@ -433,7 +470,7 @@ def log_arguments(task: TaskView, stream: str) -> str:
 
 
 async def failed_log(client: Client, ident: str) -> str:
-    """The command that shows what the first failed task wrote; empty if no task failed after it ran."""
+    """The command that shows what the first failed task wrote, or that it wrote nothing; empty if no task failed after it ran."""
     async with contextlib.aclosing(client.tasks(ident, state="FAILED", page=1)) as failed:
         async for task in failed:
             for stream in STREAMS:
@@ -443,7 +480,11 @@ async def failed_log(client: Client, ident: str) -> str:
                     ) as pieces:
                         async for _ in pieces:
                             return f"`flowsched logs {ident} {log_arguments(task, stream)}`"
-            return ""
+            return (
+                ""
+                if task.exit_code is None
+                else f"`flowsched logs {ident} {log_arguments(task, STREAMS[0])}`"
+            )
     return ""
 
 

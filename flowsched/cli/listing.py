@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from flowsched.cli import used_images
+from flowsched.cli import naming, used_images
 from flowsched.cli.following import failed_log
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
@@ -21,6 +21,9 @@ from flowsched.workflow.views import IdleReportView, IdleView, NodeView, TaskVie
 
 async def workflows(client: Client, filters: Mapping[str, str | None], limit: int, form: Form) -> None:
     """`flowsched ls`."""
+    run = filters.get("run")
+    if run is not None:
+        filters = {**filters, "run": await _foreign_run(client, run)}
     page = min(limit, 1000)
     async with aclosing(client.list(**filters, page=page)) as found:
         number = await output.stream(
@@ -33,6 +36,16 @@ async def workflows(client: Client, filters: Mapping[str, str | None], limit: in
             if given
             else "no workflows; submit one with `flowsched submit DOCUMENT`"
         )
+
+
+async def _foreign_run(client: Client, given: str) -> str:
+    """The id of a run of another engine, as a user named it."""
+    ident = await naming.find(client, given)
+    if not (await client.get(ident)).source:
+        raise InvalidRequest(
+            f"{ident} is no run of another engine, and has no calls: `flowsched show {ident} --tasks` lists its tasks"
+        )
+    return ident
 
 
 async def workflow(
@@ -62,11 +75,14 @@ async def workflow(
     if images:
         parts += ["", *map(used_images.image_line, images)]
     output.show(Group(*parts))
+    if view.run:
+        output.hint(f"\na call of the run {view.run}: `flowsched show {view.run}`")
     if view.state == "FAILED":
         log = await failed_log(client, ident)
         again = f"`flowsched retry {ident}` (after an edit: with `--changed FILE`)"
-        if view.source:
-            again = f"run it again with {view.source}, which decides what is tried again"
+        if view.source or view.run:
+            engine = view.source or "the engine of its run"
+            again = f"run it again with {engine}, which decides what is tried again"
         more = [again] if log else [f"`flowsched explain {ident}`", again]
         output.hint("\nnext: " + "\n      ".join(filter(None, [log, *more])))
 

@@ -221,6 +221,8 @@ class RunService(Service):
         starts = [call.started_ms for call in tries if call.started_ms is not None]
         counts = _added(self._lively(call) for call in last)
         stored = _state({call.state for call in last})
+        if stored in ("CANCELLING", "PAUSED"):
+            stored = "RUNNING"  # as in a workflow of one's own, of which only the whole is told so
         state = reported_state(RunState(stored), counts)
         return StageView(
             name=node,
@@ -504,9 +506,11 @@ def _last(calls: Sequence[CallRow]) -> list[CallRow]:
 
 def _state(states: set[str]) -> str:
     """The state of what has parts in these states, so far: its engine alone knows whether more comes."""
-    for word in ("RUNNING", "CANCELLING", "PENDING"):
-        if word in states:
-            return "PENDING" if word == "PENDING" and len(states) == 1 else "RUNNING"
+    live = {state for state in states if not RunState(state).terminal}
+    if live in ({"CANCELLING"}, {"PAUSED"}):
+        return live.pop()
+    if live:
+        return "PENDING" if states == {"PENDING"} else "RUNNING"
     for word in ("FAILED", "CANCELLED"):
         if word in states:
             return word

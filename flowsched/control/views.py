@@ -112,6 +112,7 @@ def workflow_view(
         returned=codes,
         paused=row.paused,
         cancel_requested=row.cancel_requested,
+        run=row.run,
     )
 
 

@@ -118,7 +118,12 @@ class Binds:
             self.take()
         names = state.cluster.snapshot.names
         where = [names[node_numbers[0]]] if len(node_numbers) == 1 else [names[n] for n in {*node_numbers}]
-        event = {"group": group.name, "tasks": len(task_numbers), "nodes": sorted(where)}
+        event = {
+            "group": group.name,
+            "first": int(min(task_numbers)),
+            "tasks": len(task_numbers),
+            "nodes": sorted(where),
+        }
         recorder.advance(run).changes.events.append(("gang.placed" if group.gang else "tasks.placed", event))
 
     def devices_of(

@@ -413,5 +413,8 @@ def _pending(tasks: int) -> str:
 
 def _submitted_event(submission: Submission) -> EventRow:
     """The first line of a workflow's history."""
-    body = {"name": tidy_text(submission.name), "queue": tidy_text(submission.queue)}
+    body: dict[str, Any] = {"name": tidy_text(submission.name), "queue": tidy_text(submission.queue)}
+    if submission.call is not None:
+        body |= {"shard": submission.call.shard} if submission.call.shard is not None else {}
+        body |= {"attempt": submission.call.attempt}
     return EventRow(submission.id, submission.now_ms, "workflow.submitted", body)

@@ -40,6 +40,7 @@ class WorkflowRow(NamedTuple):
     stages: int
     tasks: int
     spec_bytes: int
+    run: str  #: the run of another engine that it is a call of; ""
     sums: Sums | None = None  #: of one that has ended, where the query has them
 
 

@@ -95,7 +95,7 @@ class Runs:
     async def page(self, which: Which, limit: int) -> Sequence[WorkflowRow | RunRow]:
         """Workflows that are no call of a run, and runs, together, newest first, by one query.
 
-        Of runs the states and labels are not looked at.
+        Of runs the states and labels are not looked at. A call of a run is there only where `ref` begins its id.
 
         Args:
             which: Of its fields `run` is "" and `tenant` and `name_prefix` are None.
@@ -156,7 +156,12 @@ _RUN_COLUMNS: Final = ("id", "seq", "name", "queue", "labels", "created_ms")
 @lru_cache(maxsize=256)
 def _both(kind: str, shape: Shape) -> Select[Any]:
     """The statement of `Runs.page`: columns of `listing` and the source of a run, which is NULL in a workflow."""
-    alone = listing(kind, shape).add_columns(cast(null(), Text).label("source")).subquery()
+    workflows = listing(kind, shape)
+    if "ref" in shape.given:  # a name means no call of a run; the beginning of an id may be that of a call
+        begins = _w.id.like(bindparam("ref_begin"), escape="/")
+        without = Shape(shape.given - {"run"}, shape.labels)
+        workflows = listing(kind, without).where(or_(_w.run == bindparam("run"), begins))
+    alone = workflows.add_columns(cast(null(), Text).label("source")).subquery()
     of_runs = {
         "name": _r.name == bindparam("name"),
         "queue": _r.queue == bindparam("queue"),

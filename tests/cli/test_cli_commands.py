@@ -85,6 +85,100 @@ def test_a_workflow_is_found_by_its_name_or_the_beginning_of_its_id(flowsched: R
     assert "there is no workflow 'nothing': it is no id, no beginning of one, and no name" in missing.stderr
 
 
+def test_the_calls_of_a_run_are_listed_by_any_name_of_it(flowsched: Run, far: Far) -> None:
+    """By its id, the beginning of it, or its name; what is no run of another engine is said."""
+    far.service.add("germline", id="w1own")
+    far.service.add("calling", id="20260102_calling", source="miniwdl")
+    for given in ("20260102_calling", "20260102", "calling"):
+        assert flowsched("ls", "--run", given).exit_code == 0
+        assert far.service.asked[-1]["run"] == "20260102_calling"
+    own = flowsched("ls", "--run", "germline")
+    assert own.exit_code == 2
+    assert "w1own is no run of another engine" in own.stderr
+    assert "there is no workflow 'nothing'" in flowsched("ls", "--run", "nothing").stderr
+
+
+def test_a_call_names_its_run(flowsched: Run, far: Far) -> None:
+    """A failed call is tried again by the engine of its run, not by `retry`."""
+    far.service.add("calling.join", id="w1call", state="FAILED", ended_at=BEGIN, run="20260102_calling")
+    shown = flowsched("show", "w1call").stderr
+    assert "a call of the run 20260102_calling: `flowsched show 20260102_calling`" in shown
+    assert "run it again with the engine of its run" in shown
+    assert "retry" not in shown
+
+
+def test_outputs_of_a_run_of_another_engine_are_in_its_own_folder(
+    flowsched: Run, far: Far, tmp_path: Path
+) -> None:
+    """It is said where, in place of that nothing was written."""
+    far.service.add("calling", id="20260102_calling", state="SUCCEEDED", ended_at=BEGIN, source="miniwdl")
+    for out in (str(tmp_path), "-"):
+        refused = flowsched("get", "calling", "call", "-O", out)
+        assert refused.exit_code == 2
+        assert (
+            "is a run of miniwdl, which keeps its outputs itself: in the folder of the run" in refused.stderr
+        )
+
+
+def test_a_failed_task_that_wrote_nothing_has_its_log_named(flowsched: Run, far: Far) -> None:
+    """Also of a run of another engine; there is none of a task that never ran."""
+    ident = far.service.add("calling", state="FAILED", ended_at=BEGIN, source="miniwdl")
+    ran = [task_view(stage, 0) for stage in ("align", "call")]
+    far.service.task_views = [*ran, task_view("call", 2, state="FAILED", exit_code=1)]
+    assert f"next: `flowsched logs {ident} call 2 -e`" in flowsched("show", ident).stderr
+    far.service.task_views = [*ran, task_view("call", 2, state="FAILED", attempts=[])]
+    assert "flowsched logs" not in flowsched("show", ident).stderr
+
+
+def test_a_task_from_the_cache_has_its_efficiency_where_it_ran(flowsched: Run, far: Far) -> None:
+    """`seff` names that run."""
+    ident = far.service.add()
+    far.service.task_views = [
+        task_view("call", 0, state="SUCCEEDED", reason="CACHED w1before/call/4", attempts=[]),
+        task_view("call", 1, state="QUEUED", attempts=[]),
+    ]
+    cached = flowsched("seff", ident, "call", "0")
+    assert cached.exit_code == 2
+    assert (
+        f"call[0] of {ident} has not run: it took the result of w1before; next: `flowsched seff w1before call`"
+        in cached.stderr
+    )
+    assert (
+        f"call[1] of {ident} has not been tried: it is QUEUED" in flowsched("seff", ident, "call", "1").stderr
+    )
+
+
+def test_the_log_of_a_stage_is_that_of_its_first_task_and_says_so(flowsched: Run, far: Far) -> None:
+    """It names the task that failed; an item is no index."""
+    ident = far.service.add()
+    far.service.log["stdout"] = b"written\n"
+    far.service.task_views = [task_view("call", at) for at in (3, 4, 7)]
+    first = flowsched("logs", ident, "call")
+    assert (first.exit_code, first.stdout) == (0, "written\n")
+    assert "call[3]; for another task of call give its INDEX, too" in first.stderr
+    far.service.task_views[2] = task_view("call", 7, state="FAILED")
+    assert (
+        f"call[3]; another task of call FAILED: `flowsched logs {ident} call 7 -e`"
+        in flowsched("logs", ident, "call").stderr
+    )
+    assert flowsched("logs", ident, "call", "4").stderr == ""
+    far.service.task_views = [task_view("call", 5)]
+    alone = flowsched("logs", ident, "call")
+    assert (alone.stdout, alone.stderr) == ("written\n", "")
+    for command in ("logs", "explain", "seff", "get"):
+        wrong = flowsched(command, ident, "call", "S2")
+        assert wrong.exit_code == 2
+        assert "'S2' is no number" in wrong.stderr
+        assert "lists the index" in wrong.stderr
+
+
+def test_a_paused_workflow_is_said_to_be_so_once(flowsched: Run, far: Far) -> None:
+    """And one that still runs is said to be paused, too."""
+    assert flowsched("show", far.service.add(state="PAUSED", paused=True)).stdout.count("paused") == 0
+    assert "RUNNING after" in (shown := flowsched("show", far.service.add(paused=True)).stdout)
+    assert "(paused)" in shown
+
+
 def test_workflows_are_listed(flowsched: Run, far: Far) -> None:
     """Newest first, as a table without trailing spaces."""
     far.service.add("first")

@@ -57,6 +57,11 @@ class Run:
         mine = str(self.folder / "storage")
         return {task["name"]: task for task in found if mine in task["inputs"][-1]["content"]}
 
+    def asked(self, what: str) -> Any:
+        """What the service's own API answers."""
+        with urllib.request.urlopen(f"{self.service.url}/api/v1/{what}", timeout=60) as answer:
+            return json.load(answer)
+
     def failures(self) -> str:
         """What became of tasks that failed, for a failing test."""
         failed = {name: task for name, task in self.tasks().items() if task["state"] != "COMPLETE"}
@@ -179,3 +184,18 @@ def test_a_fan_of_jobs_makes_the_right_files(runs: dict[str, Run]) -> None:
     rules = sorted(name.split(".")[1] for name in tasks)
     assert rules == ["count", "count", "count", "split", "total"]
     assert {task["state"] for task in tasks.values()} == {"COMPLETE"}
+
+
+def test_jobs_of_one_rule_are_shards_of_one_stage(runs: dict[str, Run]) -> None:
+    """Each has its own log, by the number that Snakemake's log names."""
+    run = runs["fan"]
+    code, said = run.ended()
+    assert code == 0, said
+    named = run.tasks()
+    (ident,) = {run.asked(f"workflows/{task['id']}")["run"] for task in named.values()}
+    stages = {stage["name"]: stage["width"] for stage in run.asked(f"workflows/{ident}/stages")}
+    assert stages == {"split": 1, "count": 3, "total": 1}
+    numbers = {name.split(".")[2] for name in named if name.split(".")[1] == "count"}
+    tasks = run.asked(f"workflows/{ident}/tasks?stage=count")["tasks"]
+    assert {str(task["index"]) for task in tasks} == numbers
+    assert run.asked(f"workflows/{ident}")["counts"] == {"SUCCEEDED": 5}

@@ -76,10 +76,10 @@ OF_ATTEMPTS: Final = {
 #: Kinds of events about tasks, gangs and data: kind -> keys of the body, and what has happened.
 OF_EVENTS: Final = {
     "tasks.placed": (
-        "group, tasks, nodes",
-        "Tasks of a stage got nodes: how many, and the names of the nodes",
+        "group, first, tasks, nodes",
+        "Tasks of a stage got nodes: the lowest index, how many, and the names of the nodes",
     ),
-    "gang.placed": ("group, tasks, nodes", "All members of a gang got nodes, together"),
+    "gang.placed": ("group, first, tasks, nodes", "All members of a gang got nodes, together"),
     "task.running": ("", "The program of an attempt runs"),
     "task.succeeded": ("", "A task has succeeded; its outputs are published"),
     "task.cached": (
@@ -543,7 +543,13 @@ def events() -> str:
         RunState.CANCELLED: "it has ended, since a user or a policy asked for it",
         RunState.SKIPPED: "it has ended without having run, by its condition or because a stage before it failed",
     }
-    of_workflows = [("`workflow.submitted`", "`name`, `queue`", "The service has accepted it")]
+    of_workflows = [
+        (
+            "`workflow.submitted`",
+            "`name`, `queue`, `shard`, `attempt`",
+            "The service has accepted it; of a call of another engine's run which one it is",
+        )
+    ]
     of_stages = []
     for each in RunState:
         told = said[each.name] or words[each]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flowsched.client import naming
 from flowsched.errors import Conflict, NotFound
 from flowsched.store.database import url_for
+from flowsched.workflow.views import WorkflowView
 from tests.cluster.fake import FakeProcesses
 from tests.service.processes import Process, process
 
@@ -78,6 +80,33 @@ async def test_a_run_is_one_workflow_whose_stages_are_its_calls(served: Process)
     assert await served.service.logs(RUN, "W.align", 1) == (f"fs-{calls[2]}-task-0-0\n".encode(), False)
 
 
+async def test_a_call_is_found_by_its_id_and_by_the_beginning_of_it(served: Process) -> None:
+    """Any try of it, as the list of a run's calls names them; a name still means a run or a workflow, never a call."""
+    first, again = await submit(served, call("germline"), call("germline", None, 2))
+    await ended(served, first, again)
+    both = next(length for length in range(len(first)) if first[:length] != again[:length])
+    for ident in (first, again):
+        for ref in (ident, ident[:both]):
+            page = await served.service.list_workflows(ref=ref)
+            assert [view.id for view in page.workflows] == [ident]
+        assert (await find(served.service, ident[:both])).id == ident
+    page = await served.service.list_workflows(ref=first[: both - 1])
+    assert [view.id for view in page.workflows] == [again, first]
+    assert (await find(served.service, "germline")).id == RUN
+    with pytest.raises(NotFound, match="no beginning of one"):
+        await find(served.service, "w%")
+
+
+async def find(service: Any, given: str) -> naming.Named:
+    """As commands and the SDK find it."""
+
+    async def listing(ref: str | None = None, page: int = 100) -> AsyncGenerator[WorkflowView, None]:
+        for view in (await service.list_workflows(ref=ref, limit=page)).workflows:
+            yield view
+
+    return await naming.find(listing, given)
+
+
 async def test_a_later_try_takes_the_place_of_an_earlier_one(served: Process) -> None:
     """The engine tried a call again: the run is as good as the last try."""
     first = await submit(served, call("W.a", None, 1, policies=[], cache=False, timeout=1))
@@ -103,7 +132,11 @@ async def test_a_run_is_cancelled_as_a_whole(served: Process) -> None:
     assert reasons == [("W.a", 2, [0, 1], "LargerThanNode"), ("W.b", 1, [], "LargerThanNode")]
     with pytest.raises(Conflict, match="decides itself what is tried again"):
         await served.service.command(RUN, "retry")
+    view = await served.service.command(RUN, "pause")
+    assert (view.state, {stage.state for stage in await served.service.stages(RUN)}) == ("PAUSED", {"QUEUED"})
+    await served.service.command(RUN, "resume")
     view = await served.service.command(RUN, "cancel")
+    assert view.state in ("CANCELLING", "CANCELLED")
     await ended(served, *calls)
     assert (await served.service.workflow(RUN)).state == "CANCELLED"
     assert view.tasks == 3
@@ -116,6 +149,7 @@ async def test_events_of_a_run_are_those_of_its_calls(served: Process) -> None:
     told = [event async for batch in served.service.events(RUN, 0) for event in batch]
     assert {event.workflow for event in told} == set(calls)
     assert [event.workflow for event in told if event.kind == "workflow.submitted"] == calls
+    assert [event.body["shard"] for event in told if event.kind == "workflow.submitted"] == [0, 1]
     assert {event.workflow for event in told if event.kind == "workflow.succeeded"} == set(calls)
     await ended(served, *other)
 

@@ -205,7 +205,7 @@ def test_a_collector_that_is_away_holds_nothing(tmp_path: Path) -> None:
 async def test_many_tasks_that_end_at_once_lose_no_span() -> None:
     """More than the queue of a batch processor holds: the thread that makes spans waits for the collector."""
     row = WorkflowRow(
-        "w", 1, "many", "default", 0, {}, "RUNNING", "", "", "", 0, 0, None, False, False, 1, 3_000, 9
+        "w", 1, "many", "default", 0, {}, "RUNNING", "", "", "", 0, 0, None, False, False, 1, 3_000, 9, ""
     )
 
     class Reads:

@@ -279,6 +279,31 @@ def test_a_job_of_snakemake_is_a_call_of_its_sources() -> None:
 
 
 @pytest.mark.parametrize(
+    ("properties", "shard"),
+    [
+        ('"rule": "map", "wildcards": {"letter": "a"}, "jobid": 3', 3),
+        ('"rule": "map", "wildcards": {"letter": "b"}, "jobid": 0', 0),
+        ('"rule": "map", "wildcards": {}, "jobid": 3', None),
+        ('"rule": "map", "wildcards": {"letter": "a"}, "jobid": -1', None),
+        ('"rule": "map", "wildcards": {"letter": "a"}, "jobid": true', None),
+        (
+            '"type": "group", "groupid": "map", "jobid": "6fa459ea-ee8a-3ca4-894e-db77e160355e"',
+            0x6160355E,
+        ),
+        ('"type": "group", "groupid": "map", "jobid": "none"', None),
+    ],
+)
+def test_a_job_of_snakemake_is_a_shard_of_its_rule(properties: str, shard: int | None) -> None:
+    """By the number that Snakemake's log names; a rule without wildcards has one job, and no shards."""
+    script = SCRIPT.replace('"rule": "map", "input"', f'{properties}, "input"').replace(
+        '"jobid": 3}', '"x": 1}'
+    )
+    found = call_of(task(inputs=[{"path": "/tmp/run.sh", "content": script}]))
+    assert found is not None
+    assert (found.node, found.shard) == ("map", shard)
+
+
+@pytest.mark.parametrize(
     "content", [SCRIPT.replace("{", "{{"), SCRIPT.replace("map", ""), "# properties = []", "x"]
 )
 def test_a_script_that_is_no_job_is_no_call(content: str) -> None:

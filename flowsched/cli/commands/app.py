@@ -61,6 +61,7 @@ from flowsched.cli.commands.options import (
     kubernetes_settings,
     replay_of,
     settings_for,
+    task_index,
     token_from,
     warn_of_unknown_variables,
 )
@@ -281,7 +282,9 @@ def list_command(
     label: Annotated[
         str | None, typer.Option(metavar="KEY=VALUE", help="Only workflows so labelled.")
     ] = None,
-    run_id: Annotated[str | None, typer.Option("--run", metavar="ID", help="The calls of this run.")] = None,
+    run_id: Annotated[
+        str | None, typer.Option("--run", metavar="ID|NAME", help="The calls of this run.")
+    ] = None,
     limit: Limit = 100,
     output: Output = Form.TABLE,
 ) -> None:
@@ -383,7 +386,10 @@ def explain(
     ctx: typer.Context,
     workflow: Annotated[str | None, typer.Argument(metavar="ID|NAME", help="Which workflow.")] = None,
     stage: Annotated[str | None, typer.Argument(help="Only this stage.")] = None,
-    index: Annotated[int | None, typer.Argument(min=0, help="Only this task: also why on its node.")] = None,
+    index: Annotated[
+        int | None,
+        typer.Argument(parser=task_index, metavar="INDEX", help="Only this task: also why on its node."),
+    ] = None,
     cluster: Annotated[bool, typer.Option("--cluster", help="Why cores are idle instead.")] = False,
     since: Annotated[str, typer.Option(help="With --cluster: how far back, as 8h or 7d.")] = "24h",
     output: Output = Form.TABLE,
@@ -410,7 +416,9 @@ def logs(
     ctx: typer.Context,
     workflow: Id,
     stage: Annotated[str, typer.Argument(help="The stage.")],
-    index: Annotated[int, typer.Argument(min=0, help="Which of its tasks.")] = 0,
+    index: Annotated[
+        int | None, typer.Argument(parser=task_index, metavar="INDEX", help="Which of its tasks. [the first]")
+    ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the attempt has ended.")
     ] = False,
@@ -445,7 +453,9 @@ def get_command(
     ctx: typer.Context,
     workflow: Id,
     what: Annotated[str, typer.Argument(metavar="STAGE[.OUTPUT]", help="Which outputs.")],
-    index: Annotated[int | None, typer.Argument(min=0, help="Of one of its tasks. [all]")] = None,
+    index: Annotated[
+        int | None, typer.Argument(parser=task_index, metavar="INDEX", help="Of one of its tasks. [all]")
+    ] = None,
     into: Annotated[str, typer.Option("--out", "-O", metavar="DIR", help="Where to; - is stdout.")] = ".",
 ) -> None:
     """Save what a task made.

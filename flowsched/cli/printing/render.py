@@ -223,7 +223,7 @@ def workflow_head(view: WorkflowView, now: datetime | None = None) -> Text:
     began, end = view.started_at or view.created_at, view.ended_at or now
     if end is not None:
         made.append(f" after {seconds(max(0.0, (end - began).total_seconds()))}", "dim")
-    if view.paused:
+    if view.paused and view.state != "PAUSED":
         made.append(" (paused)", "yellow")
     if view.reason:
         made.append(" ").append_text(text(view.reason))

@@ -279,8 +279,10 @@ def release_grace_s(folder: str) -> float | None:
 
 
 def amount(number: int) -> str:
-    """An amount of memory for people: whole MiB, or bytes where there are few."""
-    return f"{number >> 20} MiB" if number >= 10 << 20 else f"{number} bytes"
+    """An amount of memory for people: whole MiB, of few MiB with two places, or bytes where there are fewer."""
+    if number >= 10 << 20:
+        return f"{number >> 20} MiB"
+    return f"{number / (1 << 20):.4g} MiB" if number >= 1 << 20 else f"{number} bytes"
 
 
 def started(task: Task) -> Record:

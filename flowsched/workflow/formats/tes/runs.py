@@ -29,6 +29,7 @@ _DESCRIPTION: Final = re.compile(
 )
 _PROPERTIES: Final = re.compile(r"^# properties = (\{.*\})\s*$", re.MULTILINE)
 _SOURCES: Final = re.compile(r"snakemake-workflow-sources\.([0-9a-f]{16,})\.tar")
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ATTEMPT: Final = re.compile(r" --attempt ([0-9]{1,6}) ")
 
 
@@ -146,8 +147,22 @@ def _snakemake(task: Task) -> Call | None:
         run_name="snakemake",
         source="snakemake",
         node=node,
+        shard=_snakemake_shard(properties),
         attempt=max(1, int(attempt[1])) if attempt else 1,
     )
+
+
+def _snakemake_shard(properties: Mapping[str, Any]) -> int | None:
+    """Which job of its rule: the `jobid` that Snakemake's own log names; None of a rule without wildcards, which has one job.
+
+    Snakemake numbers the jobs of a DAG, those included that have nothing to do, in an order that the sources alone decide: a
+    job has the same number when the run is started again. A group's `jobid` is a UUID of its rules and wildcards; its last
+    31 bits are the number.
+    """
+    ident = properties.get("jobid")
+    if properties.get("type") == "group" and isinstance(ident, str):
+        return int(ident[-8:], 16) % (1 << 31) if _UUID.fullmatch(ident) else None
+    return ident if properties.get("wildcards") and type(ident) is int and 0 <= ident < 1 << 31 else None
 
 
 def snakemake_job(task: Task) -> tuple[str, Mapping[str, Any]] | None:
