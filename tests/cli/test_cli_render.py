@@ -309,6 +309,19 @@ def test_ids_are_as_short_as_they_may_be() -> None:
     ]
 
 
+def test_ids_of_engines_are_cut_later() -> None:
+    """A part of a list has a date or an engine's name in common with what is not in it."""
+    now = datetime.now(UTC)
+    views = [
+        workflow_view(1, "calling", id="20261124_023011_variant_calling-a1f168c0", source="miniwdl"),
+        workflow_view(2, "snakemake", id="snakemake-0123456789abcdef", source="snakemake"),
+        workflow_view(3, "calling.join", id="w1m85p7qk0jwg5578zqfjz", run="20261124_023011"),
+        workflow_view(4, "own", id="w1m85p7qk1jwg5578zqfjz"),
+    ]
+    told = {line.plain.split()[1] for line in render.workflow_table(views, now).lines(80)}
+    assert told == {"ID", "20261124_023011_", "snakemake-012345", "w1m85p7qk0jwg557", "w1m85p7qk1"}
+
+
 @given(
     st.lists(
         st.tuples(st.text("ab", max_size=40), st.text("xyz ", max_size=9), st.text("n", max_size=60)),

@@ -66,6 +66,8 @@ BAR_WIDTH: Final = 24
 _MOVING: Final = ("running", "starting", "staging", "queued")
 #: An id begins with the millisecond of its submission: so many characters of it.
 _SHORTEST_ID: Final = 10
+#: Engines submit calls within one millisecond, and begin the ids of their runs with a date, or with their own name.
+_SHORTEST_OF_ENGINES: Final = 16
 #: Of more different return codes only the number of tasks is shown.
 MOST_CODES: Final = 2
 #: A larger number of ms is a moment, no span: 1973.
@@ -230,9 +232,9 @@ def workflow_head(view: WorkflowView, now: datetime | None = None) -> Text:
     return made
 
 
-def short_ids(idents: Sequence[str]) -> dict[str, str]:
-    """The beginning of each id: as many characters of all as tell them apart, and no fewer than `_SHORTEST_ID`."""
-    for length in range(_SHORTEST_ID, 100):
+def short_ids(idents: Sequence[str], least: int = _SHORTEST_ID) -> dict[str, str]:
+    """The beginning of each id: as many characters of all as tell them apart, and no fewer than `least`."""
+    for length in range(least, 100):
         if len({ident[:length] for ident in idents}) == len(set(idents)):
             return {ident: ident[:length] for ident in idents}
     return {ident: ident for ident in idents}
@@ -276,7 +278,16 @@ class WorkflowTable(Columns):
     def lines(self, width: int) -> Iterator[Text]:
         """The table as lines of at most `width` cells."""
         idents = [view.id for view in self._views]
-        shown = dict(zip(idents, idents, strict=True)) if width >= PIPED_WIDTH else short_ids(idents)
+        shown = dict(zip(idents, idents, strict=True))
+        if (
+            width < PIPED_WIDTH
+        ):  # a list may be a part of what is there: ids in it are longer than it alone demands
+            of_engines = {view.id for view in self._views if view.source or view.run}
+            shown = short_ids(idents)
+            shown |= short_ids(
+                [ident for ident in idents if ident in of_engines],
+                max([_SHORTEST_OF_ENGINES, *map(len, shown.values())]),
+            )
         self.rows = []
         for view in self._views:
             found = grouped(view.counts)
