@@ -589,7 +589,7 @@ def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None 
             parts.append(_below(Text(f"shards {shards} and others", "dim")))
         if view.start_at is not None:
             left = 1.0 if now is None else (view.start_at - now).total_seconds()
-            wait = "" if now is None else f", in {seconds(left)}" if left > 0 else ": any moment"
+            wait = "" if now is None else f", in {seconds(left)}" if left >= 0.05 else ": any moment"
             guess = (
                 ", if tasks run as long as is taken for them"
                 if view.estimate.startswith("runtime unknown")
