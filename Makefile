@@ -69,11 +69,8 @@ check: ## the tests of one folder, quickly: make check T=tests/engine
 crash-test: $(STAMPS)/test ## 100 kill -9 of the real service on each database
 	FLOWSCHED_KILLS=100 $(BIN)/python -m pytest tests/crash -s --timeout 3000
 
-bench: $(STAMPS)/test ## placement, durable transitions, submission, TES: ratios to a baseline in the same run
-	$(BIN)/python bench/placement.py
-	$(BIN)/python bench/transitions.py
-	$(BIN)/python bench/submission.py
-	$(BIN)/python bench/tes.py
+bench: $(STAMPS)/test ## the current figures in one table, each beside a baseline of the same run (10 minutes on two quiet cores; Linux)
+	$(BIN)/python bench/figures.py
 
 bench-kube: $(STAMPS)/test ## pods bound per second: ours, kube-scheduler, Volcano, a raw loop; a million tasks; restarts
 	$(BIN)/python bench/kube/run.py

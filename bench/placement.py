@@ -1,6 +1,6 @@
 """How fast a gang is placed, against pod by pod after kube-scheduler, and whether the choice is exact.
 
-    python bench/placement.py [--json FILE] [--repeats 7] [--quick]
+    python bench/placement.py [--json FILE] [--repeats 7] [--quick] [--nodes 100,1000,10000] [--gangs 1,8,64,512]
 
 For each size of cluster and gang: the median time of one whole `cycle()` call (order, price, place, plan)
 against the median time of placing the same gang pod by pod, sampled as kube-scheduler samples, in the same
@@ -192,6 +192,11 @@ def line(row: dict[str, object]) -> str:
     return f"{numbers} {ratios}  {row['exact']}/{row['exact_of']}{note}"
 
 
+def numbers(text: str) -> list[int]:
+    """Whole numbers, by commas."""
+    return [int(each) for each in text.split(",")]
+
+
 def main() -> None:
     """Print the table, and JSON where asked."""
     parser = argparse.ArgumentParser(
@@ -200,12 +205,14 @@ def main() -> None:
     parser.add_argument("--json", help="write the figures to this file ('-' = standard output)")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="100 and 1,000 nodes only, few samples")
+    parser.add_argument("--nodes", type=numbers, help="sizes of clusters, by commas")
+    parser.add_argument("--gangs", type=numbers, default=[1, 8, 64, 512], help="pods, by commas")
     options = parser.parse_args()
     heads = ("nodes", "gang", "plugins", "inlined", "cycle", "cold")
     print(" ".join(f"{head:>10}" for head in heads), "  ÷ plugins ÷ inlined  exact    (times in ms)")
     rows = []
-    for nodes in (100, 1_000) if options.quick else (100, 1_000, 10_000):
-        for count in (1, 8, 64, 512):
+    for nodes in options.nodes or ([100, 1_000] if options.quick else [100, 1_000, 10_000]):
+        for count in options.gangs:
             row = measure(nodes, count, options.repeats)
             samples = 5 if options.quick or nodes == 10_000 else 40
             row["exact"], row["exact_of"] = identical(nodes, count, samples)

@@ -1,6 +1,7 @@
 """Many users of one service, and a service with a long history: latencies, and CPU of the service by kind of request.
 
-    python bench/users.py [--database sqlite|postgresql|both] [--against FOLDER] [--users 200] [--seconds 15] [--history 50000]
+    python bench/users.py [--database sqlite|postgresql|both] [--against FOLDER] [--users 200] [--seconds 8] [--history 50000]
+        [--json FILE]
 
 It starts `flowsched serve` on a root of its own, in a process that computes nothing else. Clients are other processes, with plain
 sockets. With `--against` the same is done with the sources in FOLDER (another worktree), in the same run. Four parts:
@@ -644,6 +645,7 @@ def main() -> None:
     )
     parser.add_argument("--requests", type=int, default=300, help="of each kind")
     parser.add_argument("--history", type=int, default=50_000)
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--client", help=argparse.SUPPRESS)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # the services end with the bench
@@ -655,6 +657,7 @@ def main() -> None:
             sys.exit(f"{name}: {error!r}")
         return
     folders = [*([given.against.resolve()] if given.against else []), HERE]
+    told: list[dict[str, Any]] = []
     for database in ("sqlite", "postgresql") if given.database == "both" else (given.database,):
         found: list[Figures] = []
         postgres = Postgres() if database == "postgresql" else None
@@ -671,11 +674,20 @@ def main() -> None:
                 if postgres is not None:
                     postgres.remove()
         show(database, folders, found)
+        columns = dict(zip(columns_of(folders), found, strict=True))
+        told.append({"database": database, "living": LIVING, **columns})
+    if given.json:
+        given.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+def columns_of(folders: Sequence[Path]) -> list[str]:
+    """What the figures of each folder are called."""
+    return ["before", "now"] if len(folders) == 2 else ["now"]
 
 
 def show(database: str, folders: Sequence[Path], found: Sequence[Figures]) -> None:
     """A table, a column for each folder."""
-    heads = ["before", "after"] if len(folders) == 2 else ["now"]
+    heads = columns_of(folders)
     print(f"\n| {database} | {' | '.join(heads)} |\n|---|{'---|' * len(heads)}")
     for name in dict.fromkeys(name for each in found for name in each):
         print(f"| {name} | {' | '.join(each.get(name, '-') for each in found)} |", flush=True)
