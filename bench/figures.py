@@ -84,7 +84,7 @@ def tasks(found: Any) -> list[Figure]:
     made = []
     for name in ("xargs", "hyperqueue"):
         peer = rows[name]
-        label = f"{peer['name']} {peer['version']}".strip()
+        label = f"{name} {short(peer['version'])}".strip()
         if peer["why"]:
             said = f"{ours['cpu_ms']:.2f} ms"
             made.append(Figure("one more local task, CPU", said, "-", f"{label}: {peer['why']}", None, limit))
@@ -92,7 +92,7 @@ def tasks(found: Any) -> list[Figure]:
         made.append(compared("one more local task, CPU", ours["cpu_ms"], peer["cpu_ms"], "ms", label, limit))
     if not rows["hyperqueue"]["why"]:
         peer = rows["hyperqueue"]
-        label = f"hyperqueue {peer['version']}"
+        label = f"hyperqueue {short(peer['version'])}"
         made.append(
             compared(
                 "a run of 10 tasks with its start, CPU",
@@ -104,6 +104,11 @@ def tasks(found: Any) -> list[Figure]:
             )
         )
     return made
+
+
+def short(version: str) -> str:
+    """A version without what a fix changes."""
+    return ".".join(version.split(".")[:2])
 
 
 def submissions(found: Any) -> list[Figure]:
@@ -529,10 +534,10 @@ def markdown(results: Sequence[Result]) -> str:
 
 def plain(results: Sequence[Result]) -> str:
     """The table of a terminal of 80 columns: below the rows of a bench, what limits them and the command of the bench."""
-    lines = [f"{'what':42}{'ours':>10}{'baseline':>10} times as good as"]
+    lines = [f"{'what':40}{'ours':>10}{'baseline':>9} times as good as"]
     for result in results:
         for row in result.figures:
-            lines.append(f"{row.what:42}{row.ours:>10}{row.baseline:>10}{times(row):>6} {row.label}")
+            lines.append(f"{row.what:40}{row.ours:>10}{row.baseline:>9}{times(row):>5} {row.label}")
         if result.why:
             lines += textwrap.wrap(f"{result.bench.name}: {result.why}", 80, subsequent_indent="  ")
         limits = "; ".join(dict.fromkeys(row.limit for row in result.figures))
@@ -546,7 +551,7 @@ def times(row: Figure) -> str:
     """How many times as good as the baseline: 2 = half the time, or twice the rate."""
     if row.times is None:
         return "-"
-    return f"{row.times:.0f}" if row.times >= 10 else f"{row.times:.2g}"
+    return f"{row.times:.0f}" if row.times >= 10 else f"{row.times:.2f}"
 
 
 def head(seconds: float, before: float) -> str:
@@ -606,6 +611,7 @@ def main() -> int:
     page = given.write.read_text(encoding="utf-8") if given.write else None
     if page is not None:
         written(page, "")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # the bench that runs ends, too
     load, begun = os.getloadavg()[0], time.monotonic()
     results = measure([bench for bench in BENCHES if bench.name in asked], given.minutes)
     line = head(time.monotonic() - begun, load)

@@ -93,6 +93,8 @@ def test_a_bench_that_fails_has_a_row_that_says_why(tmp_path: Path) -> None:
         assert re.search(r"a figure.*2 ms.*5 ms.*2\.5", table)
         assert "the disk is full" in table
         assert "not done after" in table
+    shown = [line for line in figures.plain(results).splitlines() if "alone, in full" not in line]
+    assert max(map(len, shown)) <= 80
 
 
 def test_what_is_not_there_is_said_and_fails_nothing(tmp_path: Path) -> None:
