@@ -223,6 +223,11 @@ def _next_steps(root: Path) -> tuple[str, ...]:
         f"{program} serve --nodes {NODES} --cpu {CPU} --memory {MEMORY} \\\n"
         f"    --root {root}   # then, beside it:",
         f"{program} ls      {program} show NAME      {program} explain NAME      {program} top",
+        *(
+            (f"{program} get variant-calling concat   # the called variants",)
+            if VIRTUAL_NODES.has_genomics
+            else ()
+        ),
         f"{program} demo --kill 3   # the same while the service is killed three times",
     )
 

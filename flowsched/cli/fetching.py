@@ -79,7 +79,10 @@ async def save_results(client: Client, ident: str, out: Path, fetch: Sequence[st
     for name, _ in asked:
         if name not in names:
             raise NotFound(f"--fetch: {no_such('stage', name, sorted(names))}")
-    await save(client, ident, stages, asked, out, None, nested=True)
+    if not await save(client, ident, stages, asked, out, None, nested=True):
+        say(
+            f"nothing was saved in {out}: {', '.join(name for name, _ in asked)} wrote no outputs (--fetch names others)"
+        )
 
 
 def final_stages(document: dict[str, Any]) -> list[str]:

@@ -322,13 +322,13 @@ async def logs(
     if where:
         return _print_path(await _file(client, ident, stage, index, attempt, stream), f"{stage}[{index}]")
     kept = terminal_text.LogText() if sys.stdout.isatty() else None
-    written = 0
+    written, last = 0, b""
     try:
         async with interruptible():
             async for chunk in client.logs(
                 ident, stage, index, stream=stream, attempt=attempt, follow=follow
             ):
-                written += len(chunk)
+                written, last = written + len(chunk), chunk[-1:] or last
                 _write(chunk, kept)
     except Interrupted:
         return INTERRUPTED
@@ -340,7 +340,10 @@ async def logs(
     if kept is not None and sys.stderr.isatty():
         path = await _file(client, ident, stage, index, attempt, stream)
         other = "" if errors else "; --stderr shows the other stream"
-        say(f"({path}{other})" if path is not None else "")
+        if last != b"\n":
+            say("")
+        if path is not None:
+            say(f"({path}{other})")
     return DONE
 
 

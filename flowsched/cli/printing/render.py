@@ -340,7 +340,7 @@ def stage_table(stages: Iterable[StageView]) -> Columns:
             moving(view.counts),
             seconds(view.queued_seconds),
             seconds(view.staging_seconds),
-            seconds(view.running_seconds),
+            "<0.1s" if 0 < view.running_seconds < 0.05 else seconds(view.running_seconds),
             size(view.bytes_local),
             size(view.bytes_moved),
             note=why(view),

@@ -26,7 +26,12 @@ def json_text(text: str) -> str:
     return _IN_A_LOG.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+_SHORT: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+
+
 def _code(found: re.Match[str]) -> str:
+    if found[0] in _SHORT:
+        return _SHORT[found[0]]
     number = ord(found[0])
     return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
 
