@@ -104,7 +104,7 @@ class Serving:
     facade: Facade
     limits: Limits
     token: str | None
-    openapi: bytes = b""
+    openapi: Callable[[], bytes] = bytes  #: this API's document; takes 0.1 s the first time
     streams: int = 0  #: open now
     lists: Shared = field(default_factory=Shared)
     draining: asyncio.Event = field(default_factory=asyncio.Event)

@@ -6,6 +6,7 @@ It knows the service only as `Facade`. `app` listens: this module opens no socke
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Final
 
 from aiohttp import web
@@ -14,7 +15,6 @@ from flowsched.api.access import admit, policy_of
 from flowsched.api.connections import IDLE_SECONDS, Connections
 from flowsched.api.forwarding import forwarding
 from flowsched.api.handlers.pages import CONTENT_SECURITY_POLICY, to_page, wants_page
-from flowsched.api.openapi import openapi
 from flowsched.api.parameters import decode_query
 from flowsched.api.problems import Handler, problems
 from flowsched.api.routes import Call, Limits, Policy, Route, Serving
@@ -47,7 +47,14 @@ def build_api(
         routes: The table.
         connections: Those that it will be asked over, where they are bounded.
     """
-    serving = Serving(facade, limits or Limits(), token, openapi(routes))
+
+    @cache
+    def document() -> bytes:
+        from flowsched.api.openapi import openapi  # a service, and each `flowsched run`, starts without
+
+        return openapi(routes)
+
+    serving = Serving(facade, limits or Limits(), token, document)
     served = (*routes, *ALIASES) if routes is ROUTES else routes
     policies = {(route.method, route.path): route.policy for route in served}
     application = web.Application(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -61,7 +62,7 @@ async def get_metrics(call: Call[Query]) -> web.Response:
 
 async def get_openapi(call: Call[Query]) -> web.Response:
     """All routes, as OpenAPI 3.1."""
-    return web.Response(body=call.serving.openapi, content_type="application/json")
+    return web.Response(body=await asyncio.to_thread(call.serving.openapi), content_type="application/json")
 
 
 async def get_links(call: Call[Query]) -> web.Response:
