@@ -6,6 +6,7 @@ An event loop runs in a thread of its own, so it works where another loop runs a
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
@@ -41,6 +42,10 @@ from flowsched.workflow.views import (
 T = TypeVar("T")
 #: At most so long connections are closed for.
 _CLOSE_S: Final = 5.0
+#: A process that was forked has no thread of the client's.
+_FORKED: Final = (
+    "this client was made in another process, of which this one was forked: make a client in each process"
+)
 #: The class has a method called `list`.
 Lines: TypeAlias = list[str]
 Stages: TypeAlias = list[StageView]
@@ -124,6 +129,7 @@ class SyncClient:
         start_timeout: float = START_S,
     ) -> None:
         self._closed = False
+        self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="flowsched-client", daemon=True)
         self._thread.start()
@@ -377,6 +383,9 @@ class SyncClient:
         if self._closed:
             work.close()
             raise RuntimeError(CLOSED)
+        if os.getpid() != self._process:
+            work.close()
+            raise RuntimeError(_FORKED)
         found = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return found.result()

@@ -654,6 +654,10 @@ def _json(workflow: Workflow | Mapping[str, Any]) -> bytes:
 
 
 def _path(workflow: str) -> str:
+    if not isinstance(workflow, str):
+        raise InvalidRequest(
+            f"found {type(workflow).__name__} as the id of a workflow, expected a text: write run.id, or find(NAME).id"
+        )
     return f"{_WORKFLOWS}/{quote(workflow, safe='')}"
 
 

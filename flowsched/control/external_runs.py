@@ -7,6 +7,7 @@ any workflow; its stages are the calls, its tasks their shards, and a later try 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -58,6 +59,10 @@ _STATES: Final = {
     "CANCELLED": "CANCELLED",
     "SKIPPED": "SKIPPED",
 }
+
+
+#: What a workflow of one task says of it.
+_TASK: Final = re.compile(r"\btask 0\b")
 
 
 class RunService(Service):
@@ -228,7 +233,9 @@ class RunService(Service):
             name=node,
             number=number,
             state=state,
-            reason=next((call.reason for call in last if call.reason and call.state == stored), ""),
+            reason=next(
+                (_of_shard(call.reason, call) for call in last if call.reason and call.state == stored), ""
+            ),
             waiting=self._call_waits(node, [call.workflow for call in last]),
             width=len(last),
             members=1,
@@ -320,7 +327,9 @@ class RunService(Service):
         except NotFound as refusal:
             if await self._runs.find(workflow) is None:
                 raise refusal
-        calls = _last(await self._runs.calls(workflow))
+        calls = await self._runs.calls(workflow)
+        order = {node: number for number, node in enumerate(dict.fromkeys(call.node for call in calls))}
+        calls = sorted(_last(calls), key=lambda call: (order[call.node], call.shard or 0))
         if stage is not None and all(call.node != stage for call in calls):
             raise NotFound(f"run {workflow} has no call {stage!r} so far")
         start = _place(page_token)
@@ -401,15 +410,27 @@ class RunService(Service):
         offset: int = 0,
         limit: int = 65536,
     ) -> tuple[bytes, bool]:
-        """Log bytes of a task; of a run, of the last try of a call."""
-        asked: dict[str, Any] = {"attempt": attempt, "stream": stream, "offset": offset, "limit": limit}
+        """Log bytes of a task; of a run, of a call's last try, or of the try that `attempt` numbers, from 0."""
+        asked: dict[str, Any] = {"stream": stream, "offset": offset, "limit": limit}
         try:
-            return await super().logs(workflow, stage, index, **asked)
+            return await super().logs(workflow, stage, index, attempt=attempt, **asked)
         except NotFound as refusal:
             if await self._runs.find(workflow) is None:
                 raise refusal
         call = await self._call(workflow, stage, index)
+        if attempt is not None:
+            call = await self._try(call, attempt, workflow)
         return await super().logs(call.workflow, call.stage, 0, **asked)
+
+    async def _try(self, last: CallRow, number: int, run: str) -> CallRow:
+        """A try of a call, by its number from 0."""
+        calls = await self._runs.calls(run)
+        tries = [call for call in calls if (call.node, call.shard) == (last.node, last.shard)]
+        tries.sort(key=lambda call: (call.attempt, call.seq))
+        if not 0 <= number < len(tries):
+            task = f"{last.node}[{last.shard or 0}] of run {run}"
+            raise NotFound(f"{task} has no try {number}; it has 0 to {len(tries) - 1}")
+        return tries[number]
 
     async def _call(self, run: str, node: str, shard: int) -> CallRow:
         """The last try of one shard of a call."""
@@ -443,6 +464,7 @@ class RunService(Service):
             of_task = await super().explain(call.workflow, stage=call.stage, index=0)
             for view in of_task:
                 view.stage, view.shards = call.node, [] if call.shard is None else [call.shard]
+                view.message = _of_shard(view.message, call)
             return of_task
         calls = [
             call
@@ -453,6 +475,7 @@ class RunService(Service):
         for call in calls:
             for view in await super().explain(call.workflow):
                 view.stage, view.shards = call.node, [] if call.shard is None else [call.shard]
+                view.message = _of_shard(view.message, call)
                 found.append(view)
         return _alike(found) + ([] if stage is not None else self._not_planned(workflow, calls))
 
@@ -474,6 +497,11 @@ def _of_run(view: TaskView, call: CallRow) -> TaskView:
     """The task of a call as a task of its run. Outputs are its workflow's."""
     shard = call.shard or 0
     return msgspec.structs.replace(view, stage=call.node, shard=shard, index=shard, outputs=[])
+
+
+def _of_shard(text: str, call: CallRow) -> str:
+    """What a call's workflow says of its one task, as a sentence about the run's task."""
+    return _TASK.sub(f"task {call.shard}", text) if call.shard else text
 
 
 def _alike(views: Sequence[ExplanationView]) -> list[ExplanationView]:

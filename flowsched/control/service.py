@@ -244,13 +244,7 @@ class Service:
         body_hash = hashlib.sha256(raw).hexdigest()
         spec, raw = await with_rank(spec, raw, self.plans)
         ident = self._new_id()
-        stale = await self._executor.forget_changed(inputs_of(spec))
-        if stale:
-            structlog.get_logger(__name__).warning(
-                "an input has changed, and tasks that run still read its old copy",
-                uri=stale[0],
-                inputs=len(stale),
-            )
+        await self._forget_changed(spec)
         await self._failpoint("submit.before")
         submitted = await self._admission.submit(
             Submission(
@@ -409,12 +403,24 @@ class Service:
                 f"{workflow} is {state.value}: it cannot be paused or resumed. "
                 f"`flowsched run FILE --resume-from {workflow}` runs it anew, and takes over what has succeeded"
             )
+        if kind == "retry":  # an input that was mended in place is what most retries are about
+            await self._forget_changed(await self._documents.spec(workflow))
         if not (kind == "cancel" and state is RunState.CANCELLED):
             number = await self._writer.command(workflow, kind, body or {}, self._clock())
             self._wake(urgent=True)
             await self._carried_out(number)
             self.tes.revived(workflow)
         return await self.workflow(workflow)
+
+    async def _forget_changed(self, spec: WorkflowSpec) -> None:
+        """Drop the copies of a workflow's inputs from outside whose files have changed."""
+        stale = await self._executor.forget_changed(inputs_of(spec))
+        if stale:
+            structlog.get_logger(__name__).warning(
+                "an input has changed, and tasks that run still read its old copy",
+                uri=stale[0],
+                inputs=len(stale),
+            )
 
     async def _carried_out(self, number: int) -> None:
         """Wait until the leader in this process has committed a command: the next answer then shows what it did."""

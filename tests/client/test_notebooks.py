@@ -19,7 +19,7 @@ from far_server import Far
 
 from flowsched import SyncClient, Workflow
 from flowsched.client import Views
-from flowsched.errors import NotFound, Unavailable
+from flowsched.errors import InvalidRequest, NotFound, Unavailable
 from flowsched.workflow.html import table
 from flowsched.workflow.views import QueueView, StageView, WaitingView, WorkflowView
 
@@ -152,3 +152,25 @@ def test_a_client_that_is_forgotten_ends_its_thread(far: Far) -> None:
     del client
     gc.collect()
     assert threading.active_count() == before
+
+
+def test_a_client_of_the_process_before_a_fork_says_so() -> None:
+    """It would wait for ever: the thread that asks is not in the child."""
+    program = (
+        "import os, flowsched\n"
+        "client = flowsched.SyncClient('http://127.0.0.1:9', start_timeout=0)\n"
+        "child = os.fork()\n"
+        "if child:\n"
+        "    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "try:\n"
+        "    client.nodes()\n"
+        "except RuntimeError as error:\n"
+        "    os._exit(7 if 'make a client in each process' in str(error) else 1)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 7
+
+
+def test_a_run_in_place_of_its_id_is_told() -> None:
+    expected = pytest.raises(InvalidRequest, match=r"found int as the id of a workflow.*run\.id")
+    with SyncClient("http://127.0.0.1:9", start_timeout=0) as client, expected:
+        client.get(5)  # type: ignore[arg-type]

@@ -120,6 +120,17 @@ async def test_a_later_try_takes_the_place_of_an_earlier_one(served: Process) ->
     assert [task.state for task in (await served.service.tasks(RUN)).tasks] == ["SUCCEEDED"]
 
 
+async def test_each_try_of_a_call_has_its_log_by_its_number(served: Process) -> None:
+    """From 0, as everywhere; one that there is not names those that there are. Tasks are listed by shard, however they came."""
+    second, first, again = await submit(served, call("W.t", 2), call("W.t", 1), call("W.t", 1, 2))
+    await ended(served, second, first, again)
+    assert await served.service.logs(RUN, "W.t", 1, attempt=0) == (f"fs-{first}-task-0-0\n".encode(), False)
+    assert await served.service.logs(RUN, "W.t", 1, attempt=1) == (f"fs-{again}-task-0-0\n".encode(), False)
+    with pytest.raises(NotFound, match=r"W.t\[1\] of run cromwell-1 has no try 2; it has 0 to 1"):
+        await served.service.logs(RUN, "W.t", 1, attempt=2)
+    assert [task.index for task in (await served.service.tasks(RUN)).tasks] == [1, 2]
+
+
 async def test_a_run_is_cancelled_as_a_whole(served: Process) -> None:
     """Every call of it that lives; to try again is the engine's."""
     huge = {"resources": {"cpu": 1000}}
