@@ -763,3 +763,16 @@ def test_a_task_that_failed_before_it_ran_says_what_is_missing(
     far.service.task_views = [task_view("align", 0, state="FAILED", reason="InputMissing", attempts=[])]
     said = flowsched("submit", str(document), "--wait").stderr
     assert f"align[0] failed before it ran: {why}" in said
+
+
+def test_show_takes_a_run_whose_tasks_do_not_begin_at_0(flowsched: Run, far: Far) -> None:
+    """Jobs of Snakemake have its numbers: the images are those of the first that there is."""
+    workflow = far.service.add()
+    far.service.stage_views = [stage_view(0, "count", counts={"SUCCEEDED": 2}, width=2)]
+    used = AttemptView(attempt=0, pod="p", node="n", bound_at=BEGIN, images=[ImageView(name="samtools:1")])
+    far.service.task_views = [
+        task_view("count", number, state="SUCCEEDED", attempts=[used]) for number in (2, 3)
+    ]
+    shown = flowsched("show", workflow)
+    assert shown.exit_code == 0, shown.stderr
+    assert "image samtools:1 ignored" in shown.stdout
