@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -83,16 +84,7 @@ def collect(state: EngineState, now: int, look: Look | None = None) -> Backlog:
     """
     backlog = Backlog({}, [], [], None)
     common, homes = _common_basis(state), Homes(state)
-    paused: dict[str, bool] = {}
-    for workflow, number in sorted(
-        state.work.ready, key=lambda pair: (state.work.runs[pair[0]].seq, pair[1])
-    ):
-        run = state.work.runs[workflow]
-        queue = run.spec.queue
-        if queue not in paused:
-            paused[queue] = state.policy.queues.paused(queue)
-        if run.paused or run.cancel_requested or paused[queue]:
-            continue
+    for run, number in _offering(state):
         stage = run.stages[number]
         if _again(state, backlog, run, stage, now, look, common, homes):
             continue
@@ -119,8 +111,23 @@ def collect(state: EngineState, now: int, look: Look | None = None) -> Backlog:
         if all_of_it and not stage.spec.gang:
             own = not alike.shared or divided(state, run, stage) is not None
             shards = [int(each.tasks[0][0]) // stage.members for each in told]
-            state.work.offers[workflow, number] = Offered(told, own, shards, basis)
+            state.work.offers[run.id, number] = Offered(told, own, shards, basis)
     return backlog
+
+
+def _offering(state: EngineState) -> list[tuple[WorkflowRun, int]]:
+    """Stages with QUEUED tasks, of workflows that may start some now, in the order in which the workflows came."""
+    paused: dict[str, bool] = {}
+    found = []
+    for workflow, number in state.work.ready:
+        run = state.work.runs[workflow]
+        queue = run.spec.queue
+        if queue not in paused:
+            paused[queue] = state.policy.queues.paused(queue)
+        if not (run.paused or run.cancel_requested or paused[queue]):
+            found.append((run.seq, number, run))
+    found.sort(key=itemgetter(0, 1))
+    return [(run, number) for _, number, run in found]
 
 
 def _by_size(state: EngineState, backlog: Backlog, told: Sequence[Candidate]) -> list[Candidate]:

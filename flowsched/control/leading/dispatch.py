@@ -81,6 +81,7 @@ class Inbox:
         """All that wait; the step that takes them in ends with `taken`."""
         events, self._events = self._events, []
         self._under_way = len(events)
+        self._rest()
         return events
 
     def taken(self) -> None:
@@ -104,10 +105,14 @@ class Inbox:
         except TimeoutError:
             return
         finally:
-            self._wake.clear()
-            if self._later is not None:
-                self._later.cancel()
-                self._later = None
+            self._rest()
+
+    def _rest(self) -> None:
+        """Nothing that has come so far calls for a step any more: the next one takes it in."""
+        self._wake.clear()
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
 
 
 class StateThread:
