@@ -1,11 +1,14 @@
 """What flowsched adds to pods on real nodes: from submission to the start of one task, and pods/s of many tasks.
 
-    python bench/kube/nodes.py [--rounds 9] [--tasks 200] [--times 2] [--init true|python] [--keep] [--unconfined]
+    python bench/kube/nodes.py [--rounds 9] [--tasks 200] [--times 2] [--init none|true|python] [--files] [--keep] [--unconfined]
 
 Two real nodes on this machine (`make kube-node`; Linux, root), flowsched as its chart installs it. The baseline are pods made by
 kubectl's means: `nodeName` set, an init container and an empty volume that it shares with the task (what an init container is
 for), the same image, command and requests, half of them on each node. The init container runs `true` of the task's image, or
-starts Python in flowsched's image, as whatever fetches a pod's inputs has to.
+starts Python in flowsched's image, as whatever fetches a pod's inputs has to; with `--init none` there is none.
+
+A task without files has no stage-in container, so that it does less than a raw pod with an init container; `--init none` is its
+equal. With `--files` each task also writes an output of one byte, and has stage-in: `--init python` is its equal.
 
 Both sides clean up: a raw pod is deleted 2 s after its start, as the collectors of Argo, of Jobs with a TTL, and of flowsched do;
 `--keep` leaves the raw ones until the turn has ended. Both have the security context of the level `restricted`, which the chart's
@@ -137,6 +140,11 @@ class Contest:
             "env": self.variables,
             "resources": {"cpu": "5m", "memory": "8Mi"},
         }
+        if self.given.files:
+            stage |= {
+                "command": ["bash", "-c", _SAY.replace("$0", "$FLOWSCHED_ITEM") + "; echo > said"],
+                "outputs": [{"name": "said", "path": "said"}],
+            }
         begun = time.perf_counter()
         run = await self.flowsched.submit({"name": "bench", "stages": [stage]})
         taken = await self.ear.all_of(names) - begun
@@ -164,7 +172,7 @@ class Contest:
             first |= {"image": FLOWSCHED, "command": ["python", "-c", "pass"]}
         spec = {
             "volumes": [{"name": "work", "emptyDir": {}}],
-            "nodeName": node, "restartPolicy": "Never", "initContainers": [first], "containers": [main],
+            "nodeName": node, "restartPolicy": "Never", "containers": [main],
             "automountServiceAccountToken": False, "enableServiceLinks": False,
         }  # fmt: skip
         if not self.given.unconfined:
@@ -174,6 +182,8 @@ class Contest:
                 "seccompProfile": {"type": "RuntimeDefault"},
             }
             first["securityContext"] = main["securityContext"] = CONFINED
+        if self.given.init != "none":
+            spec["initContainers"] = [first]
         return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
@@ -217,7 +227,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--times", type=int, default=2)
-    parser.add_argument("--init", choices=("true", "python"), default="true")
+    parser.add_argument("--init", choices=("none", "true", "python"), default="true")
+    parser.add_argument("--files", action="store_true", help="tasks write an output")
     parser.add_argument("--keep", action="store_true", help="delete raw pods at the end of their turn")
     parser.add_argument("--unconfined", action="store_true", help="raw pods without a security context")
     given = parser.parse_args()
