@@ -32,10 +32,22 @@ def life_of(folder: Path) -> Life | None:
 
 def runner_of(folder: Path) -> int | None:
     """The process that sees an attempt through, if both live."""
-    known = found(folder)
-    if known is None or known[0].end is not None or known[0].is_lost:
+    return _process_of(*known) if (known := found(folder)) else None
+
+
+def runners_of_all(root: Path) -> list[int]:
+    """For each attempt below a root that lives, the process that sees it through."""
+    if not (root / "runners").is_dir():
+        return []
+    runners = Runners(root)
+    runners.open()
+    return [pid for life, runner in runners.unended() if (pid := _process_of(life, runner)) is not None]
+
+
+def _process_of(life: Life, runner: Runner) -> int | None:
+    if life.end is not None or life.is_lost or (pid := runner.pid()) is None:
         return None
-    return known[0].own or known[1].pid() if known[1].pid() else None
+    return life.own or pid
 
 
 def has_started(folder: Path) -> bool:

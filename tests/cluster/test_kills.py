@@ -72,11 +72,7 @@ def written(root: Path) -> int:
 
 
 def kill_some_runner(root: Path, chance: random.Random) -> None:
-    living = [
-        pid
-        for folder in root.glob("cluster/nodes/*/attempts/*")
-        if (pid := lives.runner_of(folder)) is not None
-    ]
+    living = lives.runners_of_all(root / "cluster")
     if living:
         with contextlib.suppress(ProcessLookupError):
             os.kill(chance.choice(sorted(living)), signal.SIGKILL)
