@@ -195,6 +195,15 @@ class RunService(Service):
         view.counts = _added(self._lively(call) for call in _last(await self._runs.calls(workflow)))
         return view
 
+    async def check_workflow(self, workflow: str) -> None:
+        """Refuse an id of no workflow or run; of a workflow that lives, memory knows."""
+        if not self._lives(workflow) and not await self._workflows.existing([workflow]):
+            await self._find(workflow)
+
+    def _lives(self, workflow: str) -> bool:
+        """Whether memory shows that this is a workflow that has not ended; False says nothing."""
+        return self._run(workflow) is not None or self._history.lives(workflow)
+
     async def document(self, workflow: str) -> bytes:
         """The document as it was submitted; a run has none."""
         try:
@@ -300,7 +309,7 @@ class RunService(Service):
     ) -> AsyncGenerator[Sequence[EventView], None]:
         """History after an id (-1: from now on), then what happens; of a run, of all its calls, while one of them lives."""
         over = None
-        if workflow is not None and await self._runs.find(workflow) is not None:
+        if workflow is not None and not self._lives(workflow) and await self._runs.find(workflow) is not None:
             over = partial(self._over, workflow)
         async with aclosing(self._history.follow(workflow, after, over, follow=follow)) as batches:
             async for batch in batches:

@@ -268,6 +268,10 @@ class Facade(Protocol):
         """
         ...
 
+    async def check_workflow(self, workflow: str) -> None:
+        """NotFound if there is no workflow or run of this id."""
+        ...
+
     def events(
         self, workflow: str | None, after: int, *, follow: bool = True
     ) -> AsyncIterator[Sequence[EventView]]:

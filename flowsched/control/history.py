@@ -10,7 +10,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import takewhile
 from typing import Final
 
 from flowsched.control.views import event_view
@@ -31,6 +31,7 @@ _REPLAYS: Final = 2
 _KEPT: Final = 4_096
 #: Commands remembered as carried out: a caller asks within milliseconds.
 _DONE: Final = 10_000
+_FIRST: Final = "workflow.submitted"
 _LAST: Final = frozenset(f"workflow.{s.value.lower()}" for s in RunState if s.terminal)
 
 
@@ -38,7 +39,9 @@ class Recent:
     """The newest events, without gaps in their numbers."""
 
     def __init__(self, most: int = _KEPT) -> None:
-        self._events: deque[StoredEvent] = deque(maxlen=most)
+        self._most = most
+        self._events: deque[StoredEvent] = deque()
+        self._by_workflow: dict[str, deque[StoredEvent]] = {}
 
     @property
     def last(self) -> int:
@@ -49,13 +52,29 @@ class Recent:
         """Add events that have just been committed. If another process has committed some before them, the older ones go."""
         if events[0].id != self.last + 1:
             self._events.clear()
-        self._events.extend(events)
+            self._by_workflow.clear()
+        for each in events:
+            self._events.append(each)
+            self._by_workflow.setdefault(each.workflow, deque()).append(each)
+        while len(self._events) > self._most:
+            workflow = self._events.popleft().workflow
+            its = self._by_workflow[workflow]
+            its.popleft()
+            if not its:
+                del self._by_workflow[workflow]
 
-    def after(self, number: int) -> Iterator[StoredEvent] | None:
-        """All events after one that this process knows of; None if some of them are not here."""
-        if not self._events or number < self._events[0].id - 1:
+    def lives(self, workflow: str) -> bool:
+        """Whether all events of a workflow are here, and none of them is an end."""
+        its = self._by_workflow.get(workflow)
+        return its is not None and its[0].kind == _FIRST and not any(each.kind in _LAST for each in its)
+
+    def after(self, number: int, workflow: str | None) -> list[StoredEvent] | None:
+        """All events after one, of one workflow or of all, that this process knows of; None if some of them are not here."""
+        its = self._events if workflow is None else self._by_workflow.get(workflow, ())
+        whole = workflow is not None and its and its[0].kind == _FIRST
+        if not whole and (not self._events or number < self._events[0].id - 1):
             return None
-        return islice(self._events, number - self._events[0].id + 1, None)
+        return list(takewhile(lambda each: each.id > number, reversed(its)))[::-1]
 
 
 class History:
@@ -96,6 +115,10 @@ class History:
         finally:
             self._callers.pop(command, None)
 
+    def lives(self, workflow: str) -> bool:
+        """Whether memory shows that this is a workflow that has not ended; False says nothing."""
+        return self._recent.lives(workflow)
+
     async def follow(
         self,
         workflow: str | None,
@@ -117,11 +140,12 @@ class History:
         if after < 0:
             after = await self._reads.last_event()
         whose = {"workflow_id": workflow} if over is None else {"run": workflow}
-        may_have_ended, elsewhere = True, False
+        may_have_ended = workflow is None or not self._recent.lives(workflow)
+        elsewhere = not follow  # another process may have committed something that is not here yet
         with self._follower(None if over is not None else workflow) as news:
             while True:
                 news.clear()
-                here = None if elsewhere or over is not None else self._recent.after(after)
+                here = None if elsewhere or over is not None else self._recent.after(after, workflow)
                 if here is None:
                     seen = self._recent.last
                     async with self._replays:
@@ -130,7 +154,7 @@ class History:
                     full = len(rows) == _BATCH
                     after = rows[-1].id if full else max(after, seen, rows[-1].id if rows else 0)
                 else:
-                    rows, full = [each for each in here if workflow in (None, each.workflow)], False
+                    rows, full = here, False
                     after = self._recent.last
                     views = [event_view(row) for row in rows]
                 for start in range(0, len(views), _BATCH):

@@ -71,6 +71,20 @@ OUTPUT_COLUMNS: Final = (_o.workflow_id, *(_o[name] for name in OutputWrite._fie
 _ACCEPTED: Final = (
     select(_w.id, _w.seq).where(_w.seq > bindparam("seq")).order_by(_w.seq).limit(MOST_PER_PAGE)
 )
+_IDS: Final[ColumnElement[Any]] = bindparam("ids", expanding=True)
+_EXISTING: Final = select(_w.id).where(_w.id.in_(_IDS))
+_RETURNED_OF: Final = select(_s.workflow_id, _s.totals).where(_s.workflow_id.in_(_IDS), RETURNED)
+_COUNTS_OF: Final = (
+    select(_s.workflow_id, _s.counts, func.count().label("stages"))
+    .where(_s.workflow_id.in_(_IDS))
+    .group_by(_s.workflow_id, _s.counts)
+)
+_COMMANDS: Final = (
+    select(_c.id, _c.workflow_id, _c.kind, _c.body, _c.at_ms)
+    .where(~_c.done)
+    .order_by(_c.id)
+    .limit(bindparam("limit", type_=Integer))
+)
 
 
 class Workflows:
@@ -130,8 +144,8 @@ class Workflows:
         """Those of them that exist."""
         found: set[str] = set()
         for start in range(0, len(workflow_ids), 500):
-            query = select(_w.id).where(_w.id.in_(workflow_ids[start : start + 500]))
-            found.update(row.id for row in await self._database.rows(query))
+            ids = workflow_ids[start : start + 500]
+            found.update(row.id for row in await self._database.rows(_EXISTING, {"ids": ids}))
         return found
 
     async def spec(self, workflow_id: str) -> bytes:
@@ -154,8 +168,7 @@ class Workflows:
         """The totals of those of their stages that have succeeded with another exit code than 0, by id; most have none."""
         found: dict[str, Sequence[Mapping[str, int]]] = {}
         for ids in _batches(workflows):
-            query = select(_s.workflow_id, _s.totals).where(_s.workflow_id.in_(ids), RETURNED)
-            for row in await self._database.rows(query):
+            for row in await self._database.rows(_RETURNED_OF, {"ids": ids}):
                 found[row.workflow_id] = (*found.get(row.workflow_id, ()), decode(row.totals))
         return found
 
@@ -166,9 +179,7 @@ class Workflows:
         """
         found: dict[str, dict[str, int]] = {each.id: {} for each in workflows}
         for ids in _batches(workflows):
-            columns = _s.workflow_id, _s.counts
-            query = select(*columns, func.count().label("stages")).where(_s.workflow_id.in_(ids))
-            for row in await self._database.rows(query.group_by(*columns)):
+            for row in await self._database.rows(_COUNTS_OF, {"ids": ids}):
                 total = found[row.workflow_id]
                 for state, number in decode(row.counts).items():
                     total[state] = total.get(state, 0) + number * row.stages
@@ -318,8 +329,7 @@ class Workflows:
 
     async def commands(self, limit: int = MOST_PER_PAGE) -> Sequence[CommandRow]:
         """What users want and the leader has not done yet, oldest first."""
-        query = select(_c.id, _c.workflow_id, _c.kind, _c.body, _c.at_ms).where(~_c.done)
-        rows = await self._database.rows(query.order_by(_c.id).limit(_bounded(limit)))
+        rows = await self._database.rows(_COMMANDS, {"limit": _bounded(limit)})
         return [CommandRow(row.id, row.workflow_id, row.kind, decode(row.body), row.at_ms) for row in rows]
 
     async def live_load(self) -> tuple[int, int]:

@@ -417,6 +417,9 @@ class FakeService:
         self.happen(workflow, f"workflow.{kind}")
         return self.workflows[workflow]
 
+    async def check_workflow(self, workflow: str) -> None:
+        await self.workflow(workflow)
+
     async def events(
         self, workflow: str | None, after: int, *, follow: bool = True
     ) -> AsyncIterator[Sequence[EventView]]:

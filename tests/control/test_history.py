@@ -81,6 +81,44 @@ async def test_a_follower_reads_from_memory_and_is_not_woken_by_others(rows: Row
     assert found == [1, 1002, 1003]
 
 
+async def test_a_follower_of_a_workflow_that_began_lately_asks_the_database_nothing(rows: Rows) -> None:
+    """All its events are in memory, whatever number it asks from; the end is looked up in the database."""
+    history = History(rows, poll_s=60)  # type: ignore[arg-type]
+    happen(rows, None, *[("old", "task.running")] * 3)
+    happen(rows, history, ("b", "task.running"), ("a", "workflow.submitted"), ("b", "task.running"))
+    found: list[int] = []
+    reader = asyncio.create_task(read(history, "a", found))
+    await asyncio.sleep(0.01)
+    assert (found, rows.asked, history.lives("a")) == ([5], 0, True)
+    rows.ended.add("a")
+    happen(rows, history, ("a", "workflow.failed"))
+    await asyncio.wait_for(reader, 5)
+    assert (found, history.lives("a")) == ([5, 7], False)
+
+
+async def test_a_workflow_that_began_before_the_oldest_event_in_memory_is_read_from_the_database(
+    rows: Rows, history: History
+) -> None:
+    """Memory keeps the last 4,096 events: with the first event of a workflow goes the claim that all of them are there."""
+    happen(rows, history, ("a", "workflow.submitted"), ("a", "task.running"))
+    happen(rows, history, *[("b", "task.running")] * 4_095)
+    assert not history.lives("a")
+    rows.ended.add("a")
+    found: list[int] = []
+    await asyncio.wait_for(read(history, "a", found), 5)
+    assert found == [1, 2]
+
+
+async def test_a_look_at_what_has_happened_tells_what_other_processes_committed_last(
+    rows: Rows, history: History
+) -> None:
+    """Without `follow` the database answers: memory does not show whether another process has committed since."""
+    happen(rows, history, ("a", "workflow.submitted"))
+    happen(rows, None, ("a", "task.running"))
+    told = [event.id async for batch in history.follow("a", 0, follow=False) for event in batch]
+    assert told == [1, 2]
+
+
 async def test_what_other_processes_commit_is_found(rows: Rows, history: History) -> None:
     """Before and between events of this process, without a repeat and without a gap."""
     found: list[int] = []

@@ -77,7 +77,7 @@ async def stream_events(call: Call[EventsQuery]) -> web.StreamResponse:
 async def stream_workflow_events(call: Call[EventsQuery]) -> web.StreamResponse:
     """What happens in one workflow, until it has ended."""
     workflow = path_text(call.request, "workflow")
-    await call.facade.workflow(workflow)  # 404 while a status can still be sent
+    await call.facade.check_workflow(workflow)  # 404 while a status can still be sent
     return await _events(call, workflow)
 
 
