@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
+
+from msgspec import structs
 
 from flowsched.control.leading.leader import Leader
 from flowsched.control.profiles import Found, ProfileBook
@@ -169,5 +170,6 @@ async def with_outlooks(state: EngineState, found: Sequence[Explanation], now: i
         return list(found)
     outlooks = await asyncio.to_thread(lambda: {group: outlook(each) for group, each in situations.items()})
     return [
-        each if each.group not in outlooks else replace(each, outlook=outlooks[each.group]) for each in found
+        each if each.group not in outlooks else structs.replace(each, outlook=outlooks[each.group])
+        for each in found
     ]

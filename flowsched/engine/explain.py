@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
 import numpy as np
+from msgspec import structs
 
 from flowsched.engine.backlog import collect, expected
 from flowsched.engine.data.cache_values import look_at
@@ -151,8 +153,7 @@ def spread_of(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes
 NAMED = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(msgspec.Struct, frozen=True):
     """Why `tasks` tasks of a stage are in `state` and do not run.
 
     `group` is the number of the backlog item. `outlook` says what binds that item and what would let it start. It is empty
@@ -165,13 +166,13 @@ class Explanation:
     state: str
     code: str
     message: str
-    numbers: Mapping[str, int] = field(default_factory=dict)
+    numbers: Mapping[str, int] = {}
     start_ms: int | None = None
     start_low_ms: int | None = None
     start_high_ms: int | None = None
     estimate: str = ""  #: how long one task is taken to run, and how that is known
     group: int | None = None
-    outlook: Outlook = field(default_factory=Outlook)
+    outlook: Outlook = Outlook()  # frozen
 
     @property
     def permanent(self) -> bool:
@@ -390,7 +391,7 @@ def _queued(
             reason = reasons[key]
             told = _of(stage, at, reason.code, reason.message, reason.numbers, reason.start_ms, reason.group)
             if forecast:
-                told = replace(told, estimate=estimate_text(state, run, stage, int(at[0])))
+                told = structs.replace(told, estimate=estimate_text(state, run, stage, int(at[0])))
                 told = _with_interval(state, told, reason, now)
             yield told
         else:
@@ -408,7 +409,7 @@ def _with_interval(state: EngineState, told: Explanation, reason: Reason, now: i
     if start is None:
         return told
     low, high = min(start.low_ms, reason.start_ms), max(start.high_ms, reason.start_ms)
-    return replace(told, start_low_ms=low, start_high_ms=high)
+    return structs.replace(told, start_low_ms=low, start_high_ms=high)
 
 
 def _reason(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) -> Reason | None:
@@ -534,7 +535,7 @@ def _on_silent_nodes(
     )
     numbers = {"silent_nodes": len(silent), "tasks_on_them": len(tasks)}
     told = _of(stage, tasks, ReasonCode.NODE_NOT_READY, message, numbers)
-    yield replace(told, state=state.name)
+    yield structs.replace(told, state=state.name)
 
 
 def _held(
