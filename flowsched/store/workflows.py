@@ -67,6 +67,8 @@ _USE_COLUMNS: Final = ATTEMPT_COLUMNS[:-2]  #: without `report` and `choice`
 OUTPUT_COLUMNS: Final = (_o.workflow_id, *(_o[name] for name in OutputWrite._fields[1:]))
 
 
+#: How many rows a list may have.
+PAGE: Final[ColumnElement[int]] = bindparam("limit", type_=Integer)
 #: Made once: making a query costs more than running it.
 _ACCEPTED: Final = (
     select(_w.id, _w.seq).where(_w.seq > bindparam("seq")).order_by(_w.seq).limit(MOST_PER_PAGE)
@@ -80,10 +82,7 @@ _COUNTS_OF: Final = (
     .group_by(_s.workflow_id, _s.counts)
 )
 _COMMANDS: Final = (
-    select(_c.id, _c.workflow_id, _c.kind, _c.body, _c.at_ms)
-    .where(~_c.done)
-    .order_by(_c.id)
-    .limit(bindparam("limit", type_=Integer))
+    select(_c.id, _c.workflow_id, _c.kind, _c.body, _c.at_ms).where(~_c.done).order_by(_c.id).limit(PAGE)
 )
 
 
@@ -314,12 +313,11 @@ class Workflows:
         limit: int = MOST_PER_PAGE,
     ) -> Sequence[StoredEvent]:
         """History after an id, of one workflow, of the calls of a run, or of all, in the order of commits."""
-        query = select(_e.id, _e.workflow_id, _e.at_ms, _e.kind, _e.body).where(_e.id > after)
-        if workflow_id is not None:
-            query = query.where(_e.workflow_id == workflow_id)
-        if run is not None:
-            query = query.where(_e.workflow_id.in_(select(_w.id).where(_w.run == run, _w.run != "")))
-        rows = await self._database.rows(query.order_by(_e.id).limit(_bounded(limit)))
+        which = {"workflow": workflow_id, "run": run}
+        values = {name: value for name, value in which.items() if value is not None}
+        rows = await self._database.rows(
+            _events(frozenset(values)), {**values, "after": after, "limit": _bounded(limit)}
+        )
         return [StoredEvent(row.id, row.workflow_id, row.at_ms, row.kind, decode(row.body)) for row in rows]
 
     async def last_event(self) -> int:
@@ -345,8 +343,6 @@ class Workflows:
         return dict(tuple(row) for row in rows)
 
 
-#: How many rows a list may have.
-PAGE: Final[ColumnElement[int]] = bindparam("limit", type_=Integer)
 #: Of a workflow that has ended with up to so many stages, its row comes with the sums over them: some 20 us.
 SUMMED_STAGES: Final = 50
 
@@ -412,6 +408,17 @@ def listing(kind: str, shape: Shape) -> Select[Any]:
     conditions += [_has_label(kind, key, value) for key, value in shape.labels]
     query = select(*WORKFLOW_COLUMNS, *_sums(kind)).where(and_(True, *conditions))
     return query.order_by(_w.seq.desc()).limit(PAGE)
+
+
+@lru_cache
+def _events(given: frozenset[str]) -> Select[Any]:
+    """The statement of `Workflows.events`: "workflow" and "run" say whose events."""
+    query = select(_e.id, _e.workflow_id, _e.at_ms, _e.kind, _e.body).where(_e.id > bindparam("after"))
+    if "workflow" in given:
+        query = query.where(_e.workflow_id == bindparam("workflow"))
+    if "run" in given:
+        query = query.where(_e.workflow_id.in_(select(_w.id).where(_w.run == bindparam("run"), _w.run != "")))
+    return query.order_by(_e.id).limit(PAGE)
 
 
 @lru_cache
