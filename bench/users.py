@@ -241,9 +241,13 @@ async def users(port: int, count: int, seconds: float, think_s: float) -> dict[s
         finally:
             connection.close()
 
-    begun = time.monotonic()
+    begun, used = time.monotonic(), time.process_time()
     await asyncio.gather(*map(user, range(count)))
-    return {"times": times, "seconds": time.monotonic() - begun}
+    return {
+        "times": times,
+        "seconds": time.monotonic() - begun,
+        "cpu_s": time.process_time() - used,
+    }
 
 
 async def ended(events: asyncio.StreamReader) -> None:
@@ -531,6 +535,8 @@ class Bench:
                 said = f"{count} users, {think:g} s of thought" if think else f"{count} users without a pause"
                 self.figures[f"{said}: requests/s"] = f"{requests / found['seconds']:.0f}"
                 self.figures[f"{said}: CPU a request, ms"] = self.cpu_of_one(service, before, requests)
+                own = 1000 * found["cpu_s"] / max(1, requests)
+                self.figures[f"{said}: CPU of the clients a request, ms"] = f"{own:.2f}"
                 for kind, each in times.items():
                     self.figures[f"{said}: {kind}, p50 / p99 ms"] = quantiles(each)
 
