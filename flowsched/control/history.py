@@ -176,7 +176,9 @@ class History:
                         continue
                 elsewhere = False
                 while not elsewhere and not await happens(news, self._poll_s):
-                    may_have_ended = elsewhere = await self._newest_event() > after
+                    newest = await self._newest_event()
+                    here = None if over is not None else self._recent.after(after, workflow)
+                    may_have_ended = elsewhere = newest > (after if here is None else self._recent.last)
 
     async def _newest_event(self) -> int:
         """The last event of all processes. One look serves all followers that ask within half a period."""

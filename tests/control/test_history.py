@@ -20,11 +20,13 @@ class Rows:
         self.stored: list[StoredEvent] = []
         self.ended: set[str] = set()
         self.asked = 0
+        self.read = 0  #: times that it was asked for events
 
     async def events(
         self, after: int = 0, *, workflow_id: str | None = None, run: str | None = None, limit: int = 500
     ) -> Sequence[StoredEvent]:
         self.asked += 1
+        self.read += 1
         found = [each for each in self.stored if each.id > after and workflow_id in (None, each.workflow)]
         return found[:limit]
 
@@ -107,6 +109,24 @@ async def test_a_workflow_that_began_before_the_oldest_event_in_memory_is_read_f
     found: list[int] = []
     await asyncio.wait_for(read(history, "a", found), 5)
     assert found == [1, 2]
+
+
+async def test_a_follower_reads_the_database_again_only_after_commits_of_other_processes(
+    rows: Rows, history: History
+) -> None:
+    """It looks for the newest number of all; where memory goes that far, nothing is to be read."""
+    found: list[int] = []
+    happen(rows, history, ("a", "workflow.submitted"))
+    reader = asyncio.create_task(read(history, "a", found))
+    await asyncio.sleep(0.01)
+    happen(rows, history, ("b", "workflow.submitted"))
+    await asyncio.sleep(0.2)
+    assert (rows.read, rows.asked > 1) == (0, True)
+    happen(rows, None, ("a", "task.running"))
+    async with asyncio.timeout(5):
+        while found != [1, 3]:
+            await asyncio.sleep(0.01)
+    reader.cancel()
 
 
 async def test_a_look_at_what_has_happened_tells_what_other_processes_committed_last(
