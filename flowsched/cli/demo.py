@@ -404,8 +404,7 @@ async def _report(console: Console, client: Any, views: Sequence[Any]) -> None:
             async for task in client.tasks(view.id, stage=stage.name, state="SUCCEEDED"):
                 if stage.width > 1 and task.shard > 0:
                     break
-                full = await client.task(view.id, stage.name, task.index)
-                values += [(view.name, out.name, out.value) for out in full.outputs if out.value]
+                values += [(view.name, out.name, out.value) for out in task.outputs if out.value]
     for name, output, value in values:
         console.print(f"  {name}: {output} = {' '.join(value.split())[:140]}", markup=False)
 

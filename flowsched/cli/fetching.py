@@ -148,4 +148,4 @@ async def _tasks(client: Client, ident: str, stage: str, index: int | None) -> A
         yield await client.task(ident, stage, index)
         return
     async for task in client.tasks(ident, stage=stage, state="SUCCEEDED"):
-        yield await client.task(ident, stage, task.index)
+        yield task

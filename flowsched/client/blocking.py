@@ -207,7 +207,7 @@ class SyncClient:
     def tasks(
         self, workflow: str, *, stage: str | None = None, state: str | None = None
     ) -> Iterator[TaskView]:
-        """Tasks by stage and index."""
+        """Tasks by stage and index, with the outputs of those that succeeded."""
         return self._each(self._client.tasks(workflow, stage=stage, state=state))
 
     def timelines(self, workflow: str) -> Iterator[TimelineView]:

@@ -286,7 +286,7 @@ class Client:
     async def tasks(
         self, workflow: str, *, stage: str | None = None, state: str | None = None, page: int = 1000
     ) -> AsyncGenerator[TaskView, None]:
-        """Tasks by stage and index; pages are fetched as they are needed."""
+        """Tasks by stage and index, with the outputs of those that succeeded; pages are fetched as they are needed."""
         asked = _params(stage=stage, state=state, limit=page)
         while True:
             found = await self._get(f"{_path(workflow)}/tasks", TaskPage, asked)

@@ -346,7 +346,7 @@ class RunService(Service):
         for place, call in enumerate(calls):
             if place < start or (stage is not None and call.node != stage):
                 continue
-            page = await super().tasks(call.workflow, limit=1)  # as in a list: without attempts and outputs
+            page = await super().tasks(call.workflow, limit=1)  # as in a list: without attempts
             view = _of_run(page.tasks[0], call)
             if state is not None and view.state != state:
                 continue

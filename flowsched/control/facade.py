@@ -199,7 +199,7 @@ class Facade(Protocol):
         limit: int = 100,
         page_token: str | None = None,
     ) -> TaskPage:
-        """Its tasks, also those that were never touched (PENDING or QUEUED)."""
+        """Its tasks, also those that were never touched (PENDING or QUEUED); with the outputs of those that succeeded."""
         ...
 
     async def cache(self, workflow: str) -> list[CacheView]:

@@ -443,7 +443,7 @@ class Service:
         limit: int = 100,
         page_token: str | None = None,
     ) -> TaskPage:
-        """Its tasks by stage and index, also those that were never touched."""
+        """Its tasks by stage and index, also those that were never touched; with the outputs of those that succeeded."""
         spec = await self._documents.spec(workflow)
         numbers = {each.name: number for number, each in enumerate(spec.stages)}
         if stage is not None and stage not in numbers:
@@ -464,8 +464,25 @@ class Service:
             if len(found) > limit:
                 last = found[limit]
                 token = f"{numbers[last.stage]}.{last.index}"
+                await self._add_outputs(workflow, spec, numbers, found[:limit])
                 return TaskPage(tasks=found[:limit], next_page_token=token)
+        await self._add_outputs(workflow, spec, numbers, found)
         return TaskPage(tasks=found)
+
+    async def _add_outputs(
+        self, workflow: str, spec: WorkflowSpec, numbers: Mapping[str, int], page: Sequence[TaskView]
+    ) -> None:
+        """Give the tasks of a page that succeeded their outputs, by one query for all that lie between the first and the last."""
+        tasks = {
+            (number, task.index): task
+            for task in page
+            if task.state == TaskState.SUCCEEDED.name and spec.stages[number := numbers[task.stage]].outputs
+        }
+        if not tasks:
+            return
+        for row in await self._reads.outputs_between(workflow, min(tasks), max(tasks)):
+            if (row.stage, row.index) in tasks:
+                tasks[row.stage, row.index].outputs.append(views.output_view(row, self._state()))
 
     async def timeline(
         self, workflow: str, *, limit: int = 10_000, page_token: str | None = None

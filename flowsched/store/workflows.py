@@ -304,6 +304,17 @@ class Workflows:
         rows = await self._database.rows(query.order_by(_o.stage, _o["index"], _o.name))
         return [OutputWrite._make(row) for row in rows]
 
+    async def outputs_between(
+        self, workflow_id: str, first: tuple[int, int], last: tuple[int, int]
+    ) -> Sequence[OutputWrite]:
+        """What its tasks from `first` to `last` (stage, index) have published, by stage, index and name."""
+        place = tuple_(_o.stage, _o["index"])
+        query = select(*OUTPUT_COLUMNS).where(
+            _o.workflow_id == workflow_id, place >= tuple_(*first), place <= tuple_(*last)
+        )
+        rows = await self._database.rows(query.order_by(_o.stage, _o["index"], _o.name))
+        return [OutputWrite._make(row) for row in rows]
+
     async def events(
         self,
         after: int = 0,

@@ -234,7 +234,7 @@ class TaskView(View, kw_only=True):
     bytes_local: int = 0
     bytes_moved: int = 0
     attempts: list[AttemptView] = []  #: filled when one task is asked for
-    outputs: list[OutputView] = []
+    outputs: list[OutputView] = []  #: in a list, those of tasks that have succeeded
 
 
 class SuggestionView(View, kw_only=True):

@@ -133,3 +133,51 @@ async def test_a_run_of_another_engine_has_one_task_for_each_call(tmp_path: Path
         first = await one.service.timeline("r1", limit=2)
         rest = await one.service.timeline("r1", limit=2, page_token=first.next_page_token)
         assert (first.stage, rest.stage, rest.index, rest.next_page_token) == ([0, 1], [1], [1], None)
+
+
+async def test_a_list_has_the_outputs_of_what_succeeded(tmp_path: Path) -> None:
+    """As each task by itself, whichever page it is on and whether memory or the database answers; what failed has none."""
+    outputs = [{"name": "o", "path": "o", "value": True}, {"name": "p", "path": "p"}]
+    document = {
+        "name": "sweep",
+        "stages": [
+            {"name": "plain", "command": ["x"], "resources": SMALL},
+            {
+                "name": "trial",
+                "command": ["x"],
+                "scatter": {"count": 5},
+                "resources": SMALL,
+                "outputs": outputs,
+            },
+            {"name": "best", "command": ["x"], "resources": SMALL, "outputs": outputs[:1]},
+        ],
+    }
+
+    def written(pod: Pod) -> Outcome:
+        return Outcome(
+            exit_code=int(pod.stage == "trial" and pod.index == 3), runtime_ms=1, values={"o": str(pod.index)}
+        )
+
+    async with process(url_for(tmp_path / "db"), tmp_path, FakeProcesses(written)) as one:
+        one.lead()
+        await one.ready()
+        ident = (await one.service.submit(json.dumps(document).encode())).id
+        while (await one.service.workflow(ident)).ended_at is None:
+            await asyncio.sleep(0.01)
+        listed, token = [], None
+        while True:
+            page = await one.service.tasks(ident, limit=3, page_token=token)
+            listed += page.tasks
+            token = page.next_page_token
+            if token is None:
+                break
+        said = {(task.stage, task.index): [(o.name, o.value) for o in task.outputs] for task in listed}
+        assert said == {
+            ("plain", 0): [], ("trial", 0): [("o", "0"), ("p", None)], ("trial", 1): [("o", "1"), ("p", None)],
+            ("trial", 2): [("o", "2"), ("p", None)], ("trial", 3): [], ("trial", 4): [("o", "4"), ("p", None)],
+            ("best", 0): [("o", "0")],
+        }  # fmt: skip
+        only = (await one.service.tasks(ident, state="SUCCEEDED", stage="trial")).tasks
+        assert [task.outputs for task in only] == [
+            (await one.service.task(ident, "trial", task.index)).outputs for task in only
+        ]
