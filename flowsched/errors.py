@@ -212,6 +212,23 @@ class InUse(ConfigurationError):
 
 
 class RunFailed(FlowschedError):
-    """A workflow that a program waited for has ended, and not well: `Run.wait(check=True)`."""
+    """A workflow that a program waited for has ended, and not well: `Run.wait(check=True)`.
+
+    Attributes:
+        run: Its id.
+        state: How it ended: FAILED or CANCELLED.
+    """
 
     title = "The workflow did not succeed"
+
+    def __init__(self, message: str, *, run: str = "", state: str = "") -> None:
+        super().__init__(message)
+        self.run = run
+        self.state = state
+
+
+class CannotStart(UserWarning):
+    """A workflow that a program waits for asks for what no node has: `Run.wait` warns, and goes on waiting.
+
+    Nodes may come later. `warnings.simplefilter("error", CannotStart)` makes `wait` raise instead.
+    """

@@ -11,6 +11,7 @@ from typing import Any, Final
 from flowsched.cli.context import DONE, say
 from flowsched.cli.printing import render
 from flowsched.client import Client
+from flowsched.client.calls import save_outputs
 from flowsched.errors import Conflict, NotFound, no_such
 from flowsched.workflow.views import StageView, TaskView
 
@@ -118,27 +119,16 @@ async def save(
         index: Of one task; None = all.
         nested: Into a folder per stage.
     """
-    taken: set[Path] = set()
     saved = []
     for stage in stages:
         names = [name for of_stage, name in asked if of_stage == stage.name]
         if not names:
             continue
         folder = out / stage.name if nested else out
-        async for task in _tasks(client, ident, stage.name, index):
-            place = folder / str(task.shard) if stage.width > 1 and index is None else folder
-            for output in task.outputs:
-                if None not in names and output.name not in names:
-                    continue
-
-                def choose(file: str, place: Path = place, name: str = output.name) -> Path:
-                    path = place / file
-                    return place / name / file if path in taken else path
-
-                path = await client.download(ident, stage.name, task.index, output.name, choose)
-                taken.add(path)
-                saved.append(path)
-                say(f"{path}  {render.size(output.size_bytes)}")
+        only = None if None in names else [name for name in names if name is not None]
+        async for path, output in save_outputs(client, ident, stage, only, folder, index):
+            saved.append(path)
+            say(f"{path}  {render.size(output.size_bytes)}")
     return saved
 
 

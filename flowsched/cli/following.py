@@ -11,6 +11,7 @@ import contextlib
 import json
 import signal
 import sys
+import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -27,7 +28,7 @@ from flowsched.cli.printing import output, render, terminal_text
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
 from flowsched.client.calls import STREAMS
-from flowsched.errors import Conflict, NotFound, Unavailable
+from flowsched.errors import CannotStart, Conflict, NotFound, Unavailable
 from flowsched.workflow.views import EventView, StageView, TaskView, WaitingView, WorkflowView
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ async def follow(client: Client, ident: str, *, endless: bool = True) -> Workflo
         NeverStarts: It does, and `endless` is not set.
         Unavailable: No service answers. One that answers, and waits for its database, is waited for.
     """
+    warnings.simplefilter("ignore", CannotStart)  # the progress has the reason
     told = False
     while True:
         try:

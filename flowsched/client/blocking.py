@@ -48,6 +48,7 @@ _FORKED: Final = (
 )
 #: The class has a method called `list`.
 Lines: TypeAlias = list[str]
+Saved: TypeAlias = list[Path]
 Stages: TypeAlias = list[StageView]
 CacheFound: TypeAlias = list[CacheView]
 Explanations: TypeAlias = list[ExplanationView]
@@ -101,9 +102,63 @@ class SyncRun:
         """Why what does not run does not run."""
         return self.client.explain(self.id, stage, index)
 
+    def document(self) -> bytes:
+        """Its document as it was submitted."""
+        return self.client.document(self.id)
+
+    def cache(self) -> list[CacheView]:
+        """The runs that its tasks took results from, and why the other tasks ran."""
+        return self.client.cache(self.id)
+
+    def tasks(self, *, stage: str | None = None, state: str | None = None) -> Iterator[TaskView]:
+        """Its tasks by stage and index, with the outputs of those that succeeded."""
+        return self.client.tasks(self.id, stage=stage, state=state)
+
+    def task(self, stage: str, index: int = 0) -> TaskView:
+        """One of its tasks with its attempts and outputs."""
+        return self.client.task(self.id, stage, index)
+
+    def timelines(self) -> Iterator[TimelineView]:
+        """When its tasks waited, staged, ran and ended, as columns."""
+        return self.client.timelines(self.id)
+
+    def attempts(self) -> Iterator[AttemptUseView]:
+        """All tries of its tasks, with what each asked for and used."""
+        return self.client.attempts(self.id)
+
+    def log_tail(
+        self, stage: str, index: int = 0, lines: int = 10, *, stream: Literal["stdout", "stderr"] = "stderr"
+    ) -> list[str]:
+        """The last lines that one of its tasks wrote; none if it has not run."""
+        return self.client.log_tail(self.id, stage, index, lines, stream=stream)
+
+    def output(self, stage: str, index: int, name: str) -> bytes:
+        """The bytes of an output; a folder is a tar file."""
+        return self.client.output(self.id, stage, index, name)
+
+    def download(self, stage: str, index: int, name: str, path: str | Path | Callable[[str], Path]) -> Path:
+        """Save an output; see `Client.download`."""
+        return self.client.download(self.id, stage, index, name, path)
+
+    def download_all(self, stage: str, folder: str | Path, *, name: str | None = None) -> list[Path]:
+        """Save the outputs of a stage; see `Client.download_all`."""
+        return self.client.download_all(self.id, stage, folder, name=name)
+
     def cancel(self, reason: str | None = None) -> WorkflowView:
         """Stop it."""
         return self.client.cancel(self.id, reason)
+
+    def pause(self, reason: str | None = None) -> WorkflowView:
+        """Start nothing new; what runs goes on."""
+        return self.client.pause(self.id, reason)
+
+    def resume(self, reason: str | None = None) -> WorkflowView:
+        """Take back a pause."""
+        return self.client.resume(self.id, reason)
+
+    def retry(self, reason: str | None = None) -> WorkflowView:
+        """Try again what failed; see `Client.retry`."""
+        return self.client.retry(self.id, reason)
 
 
 class SyncClient:
@@ -166,8 +221,12 @@ class SyncClient:
         return SyncRun(run.id, run.created, self)
 
     def wait(self, workflow: str, timeout: float | None = None, *, check: bool = False) -> WorkflowView:
-        """Wait until a workflow has ended; see `Client.wait`."""
-        return self._do(self._client.wait(workflow, timeout, check=check))
+        """Wait until a workflow has ended; see `Client.wait`. Ctrl-C ends the wait, and the workflow goes on."""
+        try:
+            return self._do(self._client.wait(workflow, timeout, check=check))
+        except KeyboardInterrupt as interrupt:
+            interrupt.add_note(f"{workflow} goes on: wait again, or cancel it")
+            raise
 
     def find(self, name: str) -> SyncRun:
         """The workflow of a name (the newest), of an id, or of the beginning of an id; see `Client.find`."""
@@ -267,6 +326,12 @@ class SyncClient:
         """Save an output; see `Client.download`."""
         target = Path(path) if isinstance(path, str) else path
         return self._do(self._client.download(workflow, stage, index, name, target))
+
+    def download_all(
+        self, workflow: str, stage: str, folder: str | Path, *, name: str | None = None
+    ) -> Saved:
+        """Save the outputs of those tasks of a stage that succeeded; see `Client.download_all`."""
+        return self._do(self._client.download_all(workflow, stage, Path(folder), name=name))
 
     def explain(self, workflow: str, stage: str | None = None, index: int | None = None) -> Explanations:
         """Why what does not run does not run; of one task, also why it went to its node."""
@@ -391,6 +456,9 @@ class SyncClient:
             return found.result()
         except FlowschedError as error:
             raise error.with_traceback(None) from None  # what led to it in the other thread says nothing more
+        except KeyboardInterrupt as interrupt:
+            found.cancel()
+            raise interrupt.with_traceback(None) from None
         except BaseException:
             found.cancel()
             raise

@@ -9,10 +9,12 @@ import asyncio
 import base64
 import json
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+import warnings
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from html import escape
+from itertools import chain, repeat
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
@@ -25,8 +27,16 @@ from flowsched.client.outputs import read_output, save_output
 from flowsched.client.positions import with_lines
 from flowsched.client.session import START_S, Session, decoded
 from flowsched.client.streams import ended, followed_log, whole_log, workflow_events
-from flowsched.errors import InvalidDocument, InvalidRequest, NotFound, RunFailed
-from flowsched.workflow.run.states import RunState
+from flowsched.errors import (
+    CannotStart,
+    FlowschedError,
+    InvalidDocument,
+    InvalidRequest,
+    NotFound,
+    RunFailed,
+    no_such,
+)
+from flowsched.workflow.run.states import RunState, TaskState
 from flowsched.workflow.views import (
     AttemptPage,
     AttemptUseView,
@@ -35,6 +45,7 @@ from flowsched.workflow.views import (
     ExplanationView,
     IdleReportView,
     NodeView,
+    OutputView,
     PlanPage,
     PlanSummary,
     PlanView,
@@ -48,6 +59,7 @@ from flowsched.workflow.views import (
     TimelineView,
     UsageView,
     Views,
+    WaitingView,
     WorkflowPage,
     WorkflowView,
 )
@@ -55,7 +67,7 @@ from flowsched.workflow.views import (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One accepted workflow."""
+    """One accepted workflow. It has each method of the client that asks about one workflow or changes it."""
 
     id: str
     created: bool  #: False: the same document had been accepted under the same key before
@@ -70,16 +82,7 @@ class Run:
         return await self.client.get(self.id)
 
     async def wait(self, timeout: float | None = None, *, check: bool = False) -> WorkflowView:
-        """Wait until it has ended.
-
-        Args:
-            timeout: Seconds; None = for ever.
-            check: Raise if it did not succeed.
-
-        Raises:
-            TimeoutError: It has not ended in time.
-            RunFailed: `check` is set, and it ended otherwise than SUCCEEDED (or SKIPPED); see `Client.wait`.
-        """
+        """Wait until it has ended; see `Client.wait`."""
         return await self.client.wait(self.id, timeout, check=check)
 
     async def stages(self) -> list[StageView]:
@@ -106,9 +109,65 @@ class Run:
         """Why what does not run does not run; of one task, also why it went to its node."""
         return await self.client.explain(self.id, stage, index)
 
+    async def document(self) -> bytes:
+        """Its document as it was submitted."""
+        return await self.client.document(self.id)
+
+    async def cache(self) -> list[CacheView]:
+        """The runs that its tasks took results from, and why the other tasks ran."""
+        return await self.client.cache(self.id)
+
+    def tasks(
+        self, *, stage: str | None = None, state: str | None = None, page: int = 1000
+    ) -> AsyncGenerator[TaskView, None]:
+        """Its tasks by stage and index, with the outputs of those that succeeded."""
+        return self.client.tasks(self.id, stage=stage, state=state, page=page)
+
+    async def task(self, stage: str, index: int = 0) -> TaskView:
+        """One of its tasks with its attempts and outputs."""
+        return await self.client.task(self.id, stage, index)
+
+    def timelines(self, *, page: int = 10_000) -> AsyncGenerator[TimelineView, None]:
+        """When its tasks waited, staged, ran and ended, as columns."""
+        return self.client.timelines(self.id, page=page)
+
+    def attempts(self, *, page: int = 1000) -> AsyncGenerator[AttemptUseView, None]:
+        """All tries of its tasks, with what each asked for and used."""
+        return self.client.attempts(self.id, page=page)
+
+    async def log_tail(
+        self, stage: str, index: int = 0, lines: int = 10, *, stream: Literal["stdout", "stderr"] = "stderr"
+    ) -> list[str]:
+        """The last lines that one of its tasks wrote; see `Client.log_tail`."""
+        return await self.client.log_tail(self.id, stage, index, lines, stream=stream)
+
+    def output(self, stage: str, index: int, name: str) -> AsyncGenerator[bytes, None]:
+        """The bytes of an output, in pieces; see `Client.output`."""
+        return self.client.output(self.id, stage, index, name)
+
+    async def download(self, stage: str, index: int, name: str, path: Path | Callable[[str], Path]) -> Path:
+        """Save an output; see `Client.download`."""
+        return await self.client.download(self.id, stage, index, name, path)
+
+    async def download_all(self, stage: str, folder: Path, *, name: str | None = None) -> list[Path]:
+        """Save the outputs of a stage; see `Client.download_all`."""
+        return await self.client.download_all(self.id, stage, folder, name=name)
+
     async def cancel(self, reason: str | None = None) -> WorkflowView:
         """Stop it: nothing of it starts any more."""
         return await self.client.cancel(self.id, reason)
+
+    async def pause(self, reason: str | None = None) -> WorkflowView:
+        """Start nothing new; what runs goes on."""
+        return await self.client.pause(self.id, reason)
+
+    async def resume(self, reason: str | None = None) -> WorkflowView:
+        """Take back a pause."""
+        return await self.client.resume(self.id, reason)
+
+    async def retry(self, reason: str | None = None) -> WorkflowView:
+        """Try again what failed; see `Client.retry`."""
+        return await self.client.retry(self.id, reason)
 
 
 #: So many lines of a failed task's log stand in `RunFailed`.
@@ -134,12 +193,16 @@ async def _last_words(client: Client, workflow: str) -> str:
 #: What a task writes, the one for errors first.
 STREAMS: Final[tuple[Literal["stderr", "stdout"], ...]] = ("stderr", "stdout")
 
-#: `wait` looks so often while events come, and while none can be had.
+#: `wait` looks so often while events come, and while none can be had; the first looks are as frequent as the latter.
 LOOK_S: Final = 30.0
 POLL_S: Final = 1.0
+FIRST_LOOKS: Final = 2
+#: So long it asks why a workflow has not ended in time.
+WHY_S: Final = 5.0
 
 #: The class has a method called `list`, so the builtin is named here.
 Lines: TypeAlias = list[str]
+Saved: TypeAlias = list[Path]
 Stages: TypeAlias = list[StageView]
 CacheFound: TypeAlias = list[CacheView]
 Explanations: TypeAlias = list[ExplanationView]
@@ -325,10 +388,16 @@ class Client:
         """Wait until a workflow has ended.
 
         The event stream tells when to look; where no stream can be had (a proxy holds it back), it is asked
-        every second.
+        every second. A workflow that asks for what no node has is waited for, since nodes may come; the warning
+        `flowsched.errors.CannotStart` says so, and a filter for it can make it an error.
+
+        Args:
+            workflow: Its id.
+            timeout: Seconds; None = for ever.
+            check: Raise if it did not succeed.
 
         Raises:
-            TimeoutError: It has not ended in `timeout` seconds.
+            TimeoutError: It has not ended in `timeout` seconds; the message has the first reason why tasks wait.
             RunFailed: `check` is set, and it ended otherwise than SUCCEEDED (or SKIPPED). The message has the last lines that
                 the first failed task wrote.
             FlowschedError: There is no such workflow, or the service went away for good.
@@ -337,26 +406,46 @@ class Client:
             async with asyncio.timeout(timeout):
                 view = await self._ended(workflow)
         except TimeoutError:
+            why = await self._why_not_ended(workflow)
             raise TimeoutError(
-                f"{workflow} has not ended after {timeout} s; it goes on: wait again, or cancel it"
+                f"{workflow} has not ended after {timeout} s{why}; it goes on: wait again, or cancel it"
             ) from None
         if check and view.state not in (RunState.SUCCEEDED, RunState.SKIPPED):
             raise RunFailed(
                 f"{view.name} ({view.id}) ended as {view.state}: {view.reason or 'no reason given'}"
-                f"{await _last_words(self, workflow)}"
+                f"{await _last_words(self, workflow)}",
+                run=view.id,
+                state=view.state,
             )
         return view
+
+    async def _why_not_ended(self, workflow: str) -> str:
+        """How a workflow stands now, and the first reason why tasks of it wait; empty if the service does not say."""
+        try:
+            async with asyncio.timeout(WHY_S):
+                view = await self.get(workflow)
+        except (FlowschedError, TimeoutError):
+            return ""
+        return f": it is {view.state}" + (f", {_waits(view.waiting)}" if view.waiting else "")
 
     async def _ended(self, workflow: str) -> WorkflowView:
         view = await self.get(workflow)
         end = asyncio.create_task(ended(self._session, f"{_path(workflow)}/events"))
+        pauses = chain((POLL_S,) * FIRST_LOOKS, repeat(LOOK_S))
+        permanent = 0  # seen twice in a row: nodes may just be appearing
         try:
             while not is_terminal(view.state):
                 if end.done():
                     await asyncio.sleep(POLL_S)
                 else:
-                    await asyncio.wait({end}, timeout=LOOK_S)
+                    await asyncio.wait({end}, timeout=next(pauses))
                 view = await self.get(workflow)
+                permanent = permanent + 1 if view.waiting is not None and view.waiting.permanent else 0
+                if permanent == 2 and view.waiting is not None:
+                    said = f"{view.name} ({view.id}) cannot start on the nodes that there are: {_waits(view.waiting)}"
+                    warnings.warn(
+                        f"{said}; it is waited for: cancel it, or add nodes", CannotStart, stacklevel=1
+                    )
             return view
         finally:
             end.cancel()
@@ -422,9 +511,31 @@ class Client:
             stage: Of the task.
             index: Of the task.
             name: Of the output.
-            path: The file; a folder, which gets a file of the task's own name; or what makes a path of that name.
+            path: The file; a folder, which gets a file of the task's own name; or what makes a path of that name. A file that
+                is there is replaced: all shards give theirs the same name, and `download_all` keeps them apart.
         """
         return await save_output(self._session, _output_path(workflow, stage, index, name), path)
+
+    async def download_all(
+        self, workflow: str, stage: str, folder: Path, *, name: str | None = None
+    ) -> Saved:
+        """Save the outputs of those tasks of a stage that succeeded, as `flowsched get` does. Returns where they are.
+
+        Args:
+            workflow: Its id.
+            stage: Of the tasks.
+            folder: The files go there; of a stage with several shards into folders in it that have the shards' numbers.
+            name: Of the output; None = all.
+
+        Raises:
+            NotFound: There is no such stage.
+            Conflict: An output was written, and no node has it any more.
+        """
+        stages = {each.name: each for each in await self.stages(workflow)}
+        if stage not in stages:
+            raise NotFound(f"workflow {workflow}: {no_such('stage', stage, stages)}")
+        names = None if name is None else {name}
+        return [path async for path, _ in save_outputs(self, workflow, stages[stage], names, folder)]
 
     async def explain(
         self, workflow: str, stage: str | None = None, index: int | None = None
@@ -629,9 +740,55 @@ class Client:
         return decoded(content, kind)
 
 
+async def save_outputs(
+    client: Client,
+    workflow: str,
+    stage: StageView,
+    names: Collection[str] | None,
+    folder: Path,
+    index: int | None = None,
+) -> AsyncGenerator[tuple[Path, OutputView], None]:
+    """Save outputs of a stage one after the other, and say where each is.
+
+    Args:
+        client: Of the service.
+        workflow: Its id.
+        stage: Of the tasks.
+        names: Of the outputs; None = all.
+        folder: For the files of the stage, or of the one task.
+        index: Of one task; None = all that have succeeded, each shard of several in a folder of its own.
+    """
+    taken: set[Path] = set()
+
+    async def tasks() -> AsyncIterator[TaskView]:
+        if index is not None:
+            yield await client.task(workflow, stage.name, index)
+            return
+        async for task in client.tasks(workflow, stage=stage.name, state=TaskState.SUCCEEDED.name):
+            yield task
+
+    async for task in tasks():
+        place = folder / str(task.shard) if stage.width > 1 and index is None else folder
+        for output in task.outputs:
+            if names is not None and output.name not in names:
+                continue
+
+            def choose(file: str, place: Path = place, name: str = output.name) -> Path:
+                path = place / file
+                return place / name / file if path in taken else path
+
+            path = await client.download(workflow, stage.name, task.index, output.name, choose)
+            taken.add(path)
+            yield path, output
+
+
 def is_terminal(state: str) -> bool:
     """Whether nothing will happen any more. A state that this version does not know is not the end."""
     return state in RunState.__members__ and RunState(state).terminal
+
+
+def _waits(waiting: WaitingView) -> str:
+    return f"{waiting.stage} waits: {waiting.message} ({waiting.code})"
 
 
 async def _raw(workflow: object) -> bytes:

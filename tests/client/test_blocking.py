@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import re
+import signal
 import subprocess
 import sys
 import threading
+import traceback
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,7 @@ from far_server import Far
 import flowsched
 from flowsched import client, errors
 from flowsched.errors import NotFound, RunFailed
-from flowsched.workflow.views import TaskView
+from flowsched.workflow.views import OutputView, TaskView, WaitingView
 
 
 @pytest.fixture
@@ -53,6 +57,9 @@ def test_what_did_not_succeed_is_an_error_where_that_is_asked_for(far: Far) -> N
         assert run.wait(60).state == "FAILED"
         with pytest.raises(RunFailed, match=r"germline \(wf1\) ended as FAILED"):
             run.wait(60, check=True)
+        with pytest.raises(RunFailed) as failed:
+            run.wait(60, check=True)
+        assert (failed.value.run, failed.value.state) == (run.id, "FAILED")
 
 
 async def test_it_works_where_a_loop_runs_already() -> None:
@@ -96,6 +103,82 @@ def test_both_clients_can_do_the_same(waiting: type, plain: type) -> None:
     """Each method of the one is a method of the other, with the same parameters."""
     assert _public(plain) == _public(waiting)
     assert len(_public(plain)) >= 6
+
+
+@pytest.mark.parametrize(
+    ("whole", "one"), [(flowsched.Client, client.Run), (flowsched.SyncClient, client.SyncRun)]
+)
+def test_a_run_can_do_what_the_client_can_do_with_one(whole: type, one: type) -> None:
+    """Each method that takes the id of a workflow first, without that; `get` is `view`."""
+    of_one = {"get": "view"}
+    wanted = {
+        of_one.get(name, name): parameters - {"workflow", "offset"}
+        for name, parameters in _public(whole).items()
+        if "workflow" in parameters and name != "submit"
+    }
+    assert _public(one) == wanted
+    assert len(wanted) == 20
+
+
+def test_outputs_of_all_shards_are_saved_with_one_call(far: Far, tmp_path: Path) -> None:
+    """Each in a folder of its own, as `flowsched get` does; files of one name keep apart; a wrong stage is said."""
+    far.service.add()
+    both = [OutputView(name=name, uri="flowsched:x", size_bytes=5) for name in ("vcf", "copy")]
+    far.service.task_views = [
+        TaskView(stage="call", index=index, shard=index, role="", state="SUCCEEDED", attempt=0, outputs=both)
+        for index in range(2)
+    ]
+    far.service.write("vcf", "calls.vcf", b"calls")
+    far.service.write("copy", "calls.vcf", b"again")
+    with flowsched.SyncClient(far.url) as connected:
+        run = connected.find("wf1")
+        files = run.download_all("call", tmp_path)
+        assert [str(path.relative_to(tmp_path)) for path in files] == [
+            "0/calls.vcf", "0/copy/calls.vcf", "1/calls.vcf", "1/copy/calls.vcf",
+        ]  # fmt: skip
+        assert files[3].read_bytes() == b"again"
+        assert run.download_all("call", str(tmp_path / "one"), name="vcf") == [
+            tmp_path / "one" / "0" / "calls.vcf", tmp_path / "one" / "1" / "calls.vcf",
+        ]  # fmt: skip
+        with pytest.raises(NotFound, match="there is no stage 'cal'; did you mean 'call'"):
+            run.download_all("cal", tmp_path)
+
+
+def test_a_wait_warns_of_what_cannot_start_and_says_why_it_ended(far: Far) -> None:
+    """Nodes may come, so it goes on; a filter makes it an error. The error of a wait that is over has the reason, too."""
+    reason = WaitingView(
+        stage="train",
+        tasks=6,
+        state="QUEUED",
+        code="LargerThanCluster",
+        message="it is too wide",
+        permanent=True,
+    )
+    far.service.add("wide", state="QUEUED", waiting=reason)
+    with flowsched.SyncClient(far.url) as connected:
+        with (
+            pytest.warns(
+                errors.CannotStart, match=r"wide \(wf1\) cannot start .* train waits: it is too wide"
+            ),
+            pytest.raises(TimeoutError, match=r"QUEUED, train waits: it is too wide \(LargerThanCluster\)"),
+        ):
+            connected.wait("wf1", 4)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", errors.CannotStart)
+            with pytest.raises(errors.CannotStart, match="cancel it, or add nodes"):
+                connected.wait("wf1", 60)
+
+
+def test_ctrl_c_ends_a_wait_and_says_that_the_run_goes_on(far: Far) -> None:
+    """The traceback has the program's line and the client's calls, and nothing of its thread."""
+    far.service.add()
+    with flowsched.SyncClient(far.url) as connected:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt) as ended:
+            connected.find("wf1").wait(60)
+    assert ended.value.__notes__ == ["wf1 goes on: wait again, or cancel it"]
+    frames = [Path(frame.filename).name for frame in traceback.extract_tb(ended.value.__traceback__)]
+    assert frames == ["test_blocking.py", "blocking.py", "blocking.py", "blocking.py"]
 
 
 def test_a_run_is_found_by_its_name(far: Far) -> None:
