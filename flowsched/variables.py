@@ -20,6 +20,8 @@ OF_TASKS: Final[Mapping[str, str]] = {
     "FLOWSCHED_INDEX": "The number of the shard, from 0",
     "FLOWSCHED_ATTEMPT": "The number of the attempt, from 0: the second try is attempt 1",
     "FLOWSCHED_CPU": "Whole cores that the task asked for, at least 1; `OMP_NUM_THREADS` has the same value",
+    "FLOWSCHED_MEMORY": "The bytes of memory that the task asked for, with what `memory_factor` of `retry` has added; not set "
+    "where it asked for none",
     "FLOWSCHED_ITEM": "With `scatter.items`: the item of this shard",
     "FLOWSCHED_INPUT_NAME": "For each input: its path, or with `match: all` and `chunk` the path of a manifest with "
     "one path per line. "

@@ -29,6 +29,7 @@ from flowsched.cli.printing.form import Form
 from flowsched.client import Client
 from flowsched.client.calls import STREAMS
 from flowsched.errors import CannotStart, Conflict, NotFound, Unavailable
+from flowsched.workflow.efficiency import OUT_OF_MEMORY
 from flowsched.workflow.views import EventView, StageView, TaskView, WaitingView, WorkflowView
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ AWAY_S: Final = 2.0
 GIVE_UP_S: Final = 60.0
 #: So many changes are named after which such a workflow would start.
 _SUGGESTED: Final = 3
+#: What helps a task that was killed for its memory.
+MORE_MEMORY: Final = (
+    'ask for more memory, or "retry": {"attempts": 3, "memory_factor": 2} gives each attempt twice as much'
+)
 
 
 class Interrupted(Exception):
@@ -356,8 +361,10 @@ async def _first_of(client: Client, ident: str, stage: str) -> int:
         return found[0] if found else 0
     failed = await _some(client, ident, stage, "FAILED", 1)
     if failed and failed[0] != found[0]:
+        stream, _ = await log_tail(client, ident, stage, failed[0], 1)
+        arguments = log_arguments(await client.task(ident, stage, failed[0]), stream)
         output.hint(
-            f"{stage}[{found[0]}]; another task of {stage} FAILED: `flowsched logs {ident} {stage} {failed[0]} -e`"
+            f"{stage}[{found[0]}]; another task of {stage} FAILED: `flowsched logs {ident} {arguments}`"
         )
     else:
         output.hint(f"{stage}[{found[0]}]; for another task of {stage} give its INDEX, too")
@@ -475,21 +482,28 @@ def log_arguments(task: TaskView, stream: str) -> str:
 
 
 async def failed_log(client: Client, ident: str) -> str:
-    """The command that shows what the first failed task wrote, or that it wrote nothing; empty if no task failed after it ran."""
+    """The command that shows what the first failed task wrote, or that it wrote nothing; empty if no task failed after it ran.
+
+    Of a task that was killed for its memory, what helps comes first.
+    """
     async with contextlib.aclosing(client.tasks(ident, state="FAILED", page=1)) as failed:
         async for task in failed:
+            killed = task.reason == OUT_OF_MEMORY
+            helps = f"{task.stage}[{task.index}] had too little memory: {MORE_MEMORY}" if killed else ""
             for stream in STREAMS:
                 with contextlib.suppress(NotFound):
                     async with contextlib.aclosing(
                         client.logs(ident, task.stage, task.index, stream=stream)
                     ) as pieces:
                         async for _ in pieces:
-                            return f"`flowsched logs {ident} {log_arguments(task, stream)}`"
-            return (
-                ""
-                if task.exit_code is None
-                else f"`flowsched logs {ident} {log_arguments(task, STREAMS[0])}`"
-            )
+                            return "\n      ".join(
+                                filter(
+                                    None, [helps, f"`flowsched logs {ident} {log_arguments(task, stream)}`"]
+                                )
+                            )
+            if killed or task.exit_code is None:
+                return helps
+            return f"`flowsched logs {ident} {log_arguments(task, STREAMS[0])}`"
     return ""
 
 

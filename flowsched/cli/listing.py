@@ -109,6 +109,10 @@ async def cache(client: Client, ident: str, form: Form) -> None:
         )
         return
     output.many(found, form, render.cache_table)
+    if form is Form.TABLE and any(each.why.startswith("version (") for each in found):
+        output.hint(
+            "\nnext: where a file was only touched, `flowsched serve --cache-content hash` knows it by its content"
+        )
 
 
 async def nodes(client: Client, form: Form) -> None:

@@ -24,6 +24,7 @@ from flowsched.client import Client, Run
 from flowsched.client.documents import resolved_bytes
 from flowsched.client.positions import with_lines
 from flowsched.errors import ConfigurationError, Conflict, InUse, InvalidDocument, InvalidRequest
+from flowsched.workflow.efficiency import OUT_OF_MEMORY
 from flowsched.workflow.views import OutputView, StageView, TaskView, WorkflowView
 
 if TYPE_CHECKING:
@@ -470,10 +471,8 @@ def _failure(task: TaskView, root: Path | None, whole: str = "") -> list[str]:
     last = task.attempts[-1] if task.attempts else None
     message = f" ({last.message})" if last is not None and last.message else ""
     lines = ["", f"{task.stage}[{task.index}] failed{code}" + (f": {task.reason}" if told else "") + message]
-    if task.reason == "OOMKilled":
-        lines.append(
-            '  next: ask for more memory, or "retry": {"attempts": 3, "memory_factor": 2} gives each attempt twice as much'
-        )
+    if task.reason == OUT_OF_MEMORY:
+        lines.append(f"  next: {following.MORE_MEMORY}")
     if task.exit_code == _NOT_FOUND and last is not None:
         ignored = [image.name for image in last.images if not image.digest]
         lines += [

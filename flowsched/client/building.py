@@ -340,7 +340,16 @@ def _scatter(given: object, where: str) -> dict[str, Any]:
     count = _number(given)
     if isinstance(count, int) and not isinstance(count, bool):
         return {"count": count}
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+    if isinstance(given, Mapping):
+        one = {
+            key: values[0] if isinstance(values, list | tuple) and values else values
+            for key, values in given.items()
+        }
+        raise InvalidRequest(
+            f"scatter of {where} is {given!r}, expected how many shards, or a list with an item for each shard; several "
+            f"values are one text of JSON: [json.dumps({one!r}), …]"
+        )
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise InvalidRequest(
             f"scatter of {where} is {given!r}, expected how many shards, or a list of items, such as {[str(given)]}"
         )

@@ -63,6 +63,8 @@ TOKEN: Final = (
     "give the service's token: token=… of the client, or FLOWSCHED_TOKEN in the environment; `flowsched token` prints it to the "
     "user who runs the service"
 )
+#: What a program says to name a workflow otherwise than by its id. Commands do that by themselves.
+FIND: Final = "calls take ids: client.find(NAME) gives the newest run of a name"
 NO_FLOWSCHED: Final = "what answers at this address is no flowsched"
 _ERRORS: Final[Mapping[int, type[FlowschedError]]] = {
     400: InvalidRequest,
@@ -366,6 +368,8 @@ def problem_error(status: int, content: bytes) -> FlowschedError:
     error = kind(view.detail or view.title)
     if isinstance(error, Unauthorized):
         error.add_note(TOKEN)
+    elif isinstance(error, NotFound) and str(error).startswith("there is no workflow"):
+        error.add_note(FIND)
     return error
 
 

@@ -394,7 +394,8 @@ class Service:
         if kind == "retry" and state is not RunState.FAILED:
             raise Conflict(
                 f"{workflow} is {state.value}: only a FAILED workflow can be tried again. "
-                f"`flowsched run FILE --resume-from {workflow}` runs it anew, and takes over what has succeeded"
+                f"`flowsched run FILE --resume-from {workflow}` (Python: client.submit(workflow, resume={workflow!r})) runs it "
+                "anew, and takes over what has succeeded"
             )
         if kind == "cancel" and state.terminal and state is not RunState.CANCELLED:
             raise Conflict(f"{workflow} has ended as {state.value}: there is nothing to cancel")

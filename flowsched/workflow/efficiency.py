@@ -102,9 +102,10 @@ def _memory_advice(view: EfficiencyView, attempts: Sequence[AttemptUseView]) -> 
     killed = [each.requested.get("memory", 0) for each in attempts if each.reason == OUT_OF_MEMORY]
     well = [each.usage.get("max_rss_bytes", 0) for each in attempts if succeeded(each)]
     if killed:
-        times = (
-            f"{len(killed)} attempt{'s' if len(killed) > 1 else ''} had too little with {size(max(killed))}"
+        limits = (
+            size(max(killed)) if min(killed) == max(killed) else f"{size(min(killed))} to {size(max(killed))}"
         )
+        times = f"{len(killed)} attempt{'s' if len(killed) > 1 else ''} had too little with {limits}"
         enough = max(well, default=0)
         wanted = rounded_memory(int(enough * _MARGIN)) if enough > max(killed) else 2 * max(killed)
         return [f"memory: {times}: ask for {quantity(wanted)}"] if wanted else []

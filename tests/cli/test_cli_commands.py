@@ -29,7 +29,7 @@ from flowsched.cli.printing import render
 from flowsched.client import session
 from flowsched.client.session import ATTEMPTS
 from flowsched.cluster.local.runner.cgroups import Base
-from flowsched.workflow.views import AttemptView, ImageView, NodeView, OutputView, StageView
+from flowsched.workflow.views import AttemptView, CacheView, ImageView, NodeView, OutputView, StageView
 
 Run = Callable[..., Any]
 
@@ -148,8 +148,38 @@ def test_a_task_from_the_cache_has_its_efficiency_where_it_ran(flowsched: Run, f
     )
 
 
+def test_a_task_that_had_too_little_memory_is_told_what_helps(flowsched: Run, far: Far) -> None:
+    """Before its log, and in place of an empty one."""
+    ident = far.service.add(state="FAILED")
+    far.service.task_views = [task_view("call", 3, state="FAILED", exit_code=137, reason="OOMKilled")]
+    helps = (
+        'call[3] had too little memory: ask for more memory, or "retry": {"attempts": 3, "memory_factor": 2}'
+    )
+    silent = flowsched("show", ident).stderr
+    assert helps in silent
+    assert "flowsched logs" not in silent
+    far.service.log["stdout"] = b"loading\n"
+    assert f"`flowsched logs {ident} call 3`" in flowsched("show", ident).stderr
+    assert helps in flowsched("show", ident).stderr
+
+
+def test_a_file_that_was_only_touched_has_a_cure(
+    flowsched: Run, far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the size or the time of an input differs, `cache` names the setting that looks at the content."""
+    ident = far.service.add()
+    assert "cache-content" not in flowsched("cache", ident).stderr
+
+    async def missed(_: str) -> list[CacheView]:
+        why = "version (size and time, or ETag) of input program differs from w1/call"
+        return [CacheView(stage="call", shards=1, first=0, why=why)]
+
+    monkeypatch.setattr(far.service, "cache", missed)
+    assert "`flowsched serve --cache-content hash`" in flowsched("cache", ident).stderr
+
+
 def test_the_log_of_a_stage_is_that_of_its_first_task_and_says_so(flowsched: Run, far: Far) -> None:
-    """It names the task that failed; an item is no index."""
+    """It names the task that failed, and the stream that has something; an item is no index."""
     ident = far.service.add()
     far.service.log["stdout"] = b"written\n"
     far.service.task_views = [task_view("call", at) for at in (3, 4, 7)]
@@ -158,9 +188,12 @@ def test_the_log_of_a_stage_is_that_of_its_first_task_and_says_so(flowsched: Run
     assert "call[3]; for another task of call give its INDEX, too" in first.stderr
     far.service.task_views[2] = task_view("call", 7, state="FAILED")
     assert (
-        f"call[3]; another task of call FAILED: `flowsched logs {ident} call 7 -e`"
+        f"call[3]; another task of call FAILED: `flowsched logs {ident} call 7`\n"
         in flowsched("logs", ident, "call").stderr
     )
+    far.service.log["stderr"] = b"wrong\n"
+    assert f"FAILED: `flowsched logs {ident} call 7 -e`\n" in flowsched("logs", ident, "call").stderr
+    far.service.log["stderr"] = b""
     assert flowsched("logs", ident, "call", "4").stderr == ""
     far.service.task_views = [task_view("call", 5)]
     alone = flowsched("logs", ident, "call")

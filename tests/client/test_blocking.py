@@ -43,8 +43,9 @@ def test_a_program_without_a_loop_submits_waits_and_reads(far: Far) -> None:
         assert run.wait(60, check=True).state == "SUCCEEDED"
         assert [view.name for view in client.list()] == ["germline"]
         assert [event.kind for event in client.events(run.id)][-1] == "workflow.succeeded"
-        with pytest.raises(NotFound):
-            client.get("nothing")
+        with pytest.raises(NotFound) as missing:
+            client.get("germline")
+        assert missing.value.__notes__ == ["calls take ids: client.find(NAME) gives the newest run of a name"]
     client.close()
     assert set(threading.enumerate()) == before
 
@@ -228,6 +229,7 @@ def test_what_failed_says_what_it_wrote(far: Far) -> None:
 @pytest.mark.parametrize(
     ("build", "words"),
     [
+        (lambda w, s: w.stage("b", command=["b"], scatter={"lr": [1, 2]}), "[json.dumps({'lr': 1}), …]"),
         (lambda w, s: w.stage("b", command=["b"], inputs={"x": s}), "a.output('o')"),
         (lambda w, s: w.stage("b", command=["b"], inputs={"x": 3}), "input 'x' of stage 'b' is 3, expected a URI"),
         (lambda w, s: w.stage("b", command=["b"], inputs=["x"]), "inputs of stage 'b': found ['x'], expected a mapping"),

@@ -94,6 +94,7 @@ def test_a_task_is_one_pod() -> None:
         "FLOWSCHED_INDEX": "7",
         "FLOWSCHED_ATTEMPT": "2",
         "FLOWSCHED_CPU": "3",
+        "FLOWSCHED_MEMORY": "1073741824",
         "FLOWSCHED_INPUT_READS": "/flowsched/inputs/reads/x.fq",
         "CUDA_VISIBLE_DEVICES": "",
         "NVIDIA_VISIBLE_DEVICES": "void",

@@ -317,10 +317,7 @@ def test_python_values_are_checked_as_they_are() -> None:
         ),
         (
             document(stage(scatter={"items": [float("inf")]})),
-            [
-                "$.stages[0].scatter.items[0]: found inf, "
-                "expected text or a number (a whole one of at most 63 bits)"
-            ],
+            ["$.stages[0].scatter.items[0]: found inf, expected text or a number"],
         ),
         (
             document(stage(), priority=10**5000),

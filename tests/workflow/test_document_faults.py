@@ -732,8 +732,8 @@ def test_faults_of_edges(value: Any, faults: Faults) -> None:
         (
             one(scatter={"items": ["a", None, True, "b\0"]}),
             [
-                ("$.stages[0].scatter.items[1]", "null", "text or a number (a whole one of at most 63 bits)"),
-                ("$.stages[0].scatter.items[2]", "true", "text or a number (a whole one of at most 63 bits)"),
+                ("$.stages[0].scatter.items[1]", "null", "text or a number"),
+                ("$.stages[0].scatter.items[2]", "true", "text or a number"),
                 ("$.stages[0].scatter.items[3]", '"b\\u0000" with a NUL character at 1', "text without NUL"),
             ],
         ),
@@ -743,7 +743,17 @@ def test_faults_of_edges(value: Any, faults: Faults) -> None:
                 (
                     "$.stages[0].scatter.items[0]",
                     "9223372036854775808",
-                    "text or a number (a whole one of at most 63 bits)",
+                    "a whole number of at most 63 bits, or text",
+                )
+            ],
+        ),
+        (
+            one(scatter={"items": [{"lr": 1}]}),
+            [
+                (
+                    "$.stages[0].scatter.items[0]",
+                    "an object with 1 key",
+                    "text or a number; several values are one text of JSON (Python: json.dumps(item)), which the task reads",
                 )
             ],
         ),

@@ -102,7 +102,7 @@ def test_memory_that_was_enough_in_the_end_is_advised() -> None:
         attempt(memory=4 * GIB, peak=3 * GIB),
     ])  # fmt: skip
     assert view.failed == 2
-    assert view.advice == ["memory: 2 attempts had too little with 2 GiB: ask for 3712Mi"]
+    assert view.advice == ["memory: 2 attempts had too little with 1 GiB to 2 GiB: ask for 3712Mi"]
 
 
 @given(st.integers(1, 1 << 45))

@@ -48,6 +48,8 @@ def environment(pod: Pod, paths: Paths) -> tuple[dict[str, str], list[str]]:
         "FLOWSCHED_ATTEMPT": str(pod.attempt),
         "FLOWSCHED_CPU": str(cores),
     }
+    if pod.memory_bytes:
+        env["FLOWSCHED_MEMORY"] = str(pod.memory_bytes)
     if pod.item is not None:
         env["FLOWSCHED_ITEM"] = pod.item
     if pod.gpu_ids:

@@ -493,9 +493,14 @@ def _item(reader: Reader, item: object, path: str, place: int) -> str:
         return str(item)
     if isinstance(item, float) and isfinite(item):
         return repr(float(item))
-    if isinstance(item, int) and not isinstance(item, bool) and -_MOST <= item <= _MOST:
-        return str(int(item))
-    reader.fault(f"{path}[{place}]", shown(item), "text or a number (a whole one of at most 63 bits)")
+    expected = "text or a number"
+    if isinstance(item, int) and not isinstance(item, bool):
+        if -_MOST <= item <= _MOST:
+            return str(int(item))
+        expected = "a whole number of at most 63 bits, or text"
+    elif isinstance(item, dict | list):
+        expected = "text or a number; several values are one text of JSON (Python: json.dumps(item)), which the task reads"
+    reader.fault(f"{path}[{place}]", shown(item), expected)
     return ""
 
 
