@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import socket
 import sys
@@ -153,6 +154,15 @@ def machine(place: Place) -> list[Check]:
     mark: Mark = "warn" if free < 1 << 30 else "ok"
     step = "choose a --root on a larger disk" if mark == "warn" else ""
     return [*made, Check("root", mark, f"{place.root}, {render.size(free)} free", step)]
+
+
+def gpus(_: Place) -> list[Check]:
+    """Devices that the kernel shows; a service on one machine uses as many as it is told to."""
+    seen = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)]
+    if not seen:
+        return [Check("gpus", "ok", "none in /dev: tasks that ask for GPUs wait for other nodes")]
+    step = f"if tasks shall use them: flowsched serve --gpus {len(seen)}"
+    return [Check("gpus", "ok", f"{len(seen)} of NVIDIA in /dev; a service has those that --gpus says", step)]
 
 
 def features(_: Place) -> list[Check]:
@@ -383,6 +393,7 @@ CHECKS: Final[tuple[Callable[[Place], list[Check] | Awaitable[list[Check]]], ...
     extras,
     installed_executors,
     machine,
+    gpus,
     features,
     containers,
     database,

@@ -12,7 +12,7 @@ from flowsched.cli.context import DONE, say
 from flowsched.cli.printing import render
 from flowsched.client import Client
 from flowsched.client.calls import save_outputs
-from flowsched.errors import Conflict, NotFound, no_such
+from flowsched.errors import Conflict, InvalidRequest, NotFound, no_such
 from flowsched.workflow.views import StageView, TaskView
 
 #: Where engines leave the outputs of their runs, for people who look for them here.
@@ -33,23 +33,34 @@ def wanted(text: str) -> Wanted:
     return stage, name if dot else None
 
 
-async def get(client: Client, ident: str, what: str, index: int | None, into: str) -> int:
-    """`flowsched get`."""
+async def get(client: Client, ident: str, what: str | None, index: int | None, into: str) -> int:
+    """`flowsched get`. Without a stage the outputs of the final stages, each in a folder of its own."""
+    if what is None:
+        await _check_kept(client, ident)
+        if into == "-":
+            raise InvalidRequest(f"`-O -` takes one output: `flowsched get {ident} STAGE.OUTPUT -O -`")
+        await save_results(client, ident, Path(into), [])
+        return DONE
     asked = wanted(what)
     stages = {stage.name: stage for stage in await client.stages(ident)}
     if asked[0] not in stages:
         raise NotFound(f"workflow {ident}: {no_such('stage', asked[0], stages)}")
-    source = (await client.get(ident)).source
-    if source:
-        raise Conflict(
-            f"{ident} is a run of {source}, which keeps its outputs itself: {_KEPT.get(source, _ELSEWHERE)}"
-        )
+    await _check_kept(client, ident)
     if into == "-":
         return await _to_stdout(client, ident, asked, index)
     saved = await save(client, ident, [stages[asked[0]]], [asked], Path(into), index, nested=False)
     if not saved:
         raise NotFound(f"{what} of {ident}: nothing was written there (so far)")
     return DONE
+
+
+async def _check_kept(client: Client, ident: str) -> None:
+    """Refuse a run whose outputs flowsched does not keep."""
+    source = (await client.get(ident)).source
+    if source:
+        raise Conflict(
+            f"{ident} is a run of {source}, which keeps its outputs itself: {_KEPT.get(source, _ELSEWHERE)}"
+        )
 
 
 async def _to_stdout(client: Client, ident: str, asked: Wanted, index: int | None) -> int:
@@ -82,7 +93,8 @@ async def save_results(client: Client, ident: str, out: Path, fetch: Sequence[st
             raise NotFound(f"--fetch: {no_such('stage', name, sorted(names))}")
     if not await save(client, ident, stages, asked, out, None, nested=True):
         say(
-            f"nothing was saved in {out}: {', '.join(name for name, _ in asked)} wrote no outputs (--fetch names others)"
+            f"nothing was saved in {out}: {', '.join(name for name, _ in asked)} wrote no outputs "
+            f"(--fetch, or `flowsched get {ident} STAGE`, names others)"
         )
 
 

@@ -25,6 +25,8 @@ from flowsched.scheduling.queues.tree import QueueTree, Shares
 from flowsched.scheduling.state.gpus import DEVICES, GPU, copies_by_device
 from flowsched.scheduling.state.snapshot import IO, PODS, Snapshot
 
+#: What helps on one machine, whose service looks for none by itself.
+_NO_GPU: Final = "no node has a GPU (on one machine `flowsched serve --gpus N` says how many there are)"
 _WORDS = {"cpu": "CPU", "memory": "memory", "disk": "disk", "gpu": "GPU", "io": "disk bandwidth"}
 #: Axes that only count pods, of one kind or all.
 _MARKS = (PODS, ALIGNED)
@@ -229,7 +231,9 @@ def _shortage(
             asked.append(quantity(name, wants))
         if lack:
             lacking.append(f"{lack} lack{'s' * (lack == 1)} {_WORDS.get(name, name)}")
-        if lack and (worst is None or lack > worst[0]):
+        if axis == GPU and lack and not room.allocatable(axis).any():
+            worst = (len(snapshot) + 1, _NO_GPU)  # says more than any other lack
+        elif lack and (worst is None or lack > worst[0]):
             best = int(np.argmax(np.where(table.allowed, row, -1)))
             free, whole = int(row[best]), int(room.allocatable(axis)[best])
             numbers[f"best_free_{name}"] = free

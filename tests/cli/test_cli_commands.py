@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from flowsched import errors, tokens
-from flowsched.cli import following, running
+from flowsched.cli import doctor, following, running
 from flowsched.cli.commands.app import app
 from flowsched.cli.commands.options import hoisted
 from flowsched.cli.printing import render
@@ -544,6 +544,28 @@ def test_fault_46e_serving_others_needs_a_token(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["serve", "--token-file", str(empty), "--root", str(tmp_path / "r")])
     assert result.exit_code == 2
     assert "is empty" in result.stderr
+
+
+def test_several_workflows_are_cancelled_at_once(flowsched: Run, far: Far) -> None:
+    """By ids and names."""
+    far.service.add("first")
+    far.service.add("second")
+    assert flowsched("cancel", "first", "wf2", "--reason", "enough").exit_code == 0
+    assert [each[:2] for each in far.service.commands] == [("wf1", "cancel"), ("wf2", "cancel")]
+
+
+def test_the_doctor_names_the_option_for_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service uses those that it is told of, so the devices of this machine are counted."""
+    monkeypatch.setattr("os.listdir", lambda _: ["nvidia0", "nvidia1", "nvidiactl", "null"])
+    (found,) = doctor.gpus(doctor.Place(tmp_path, "", "", None))
+    assert found.next == "if tasks shall use them: flowsched serve --gpus 2"
+    monkeypatch.setattr("os.listdir", lambda _: ["nvidiactl"])
+    (none,) = doctor.gpus(doctor.Place(tmp_path, "", "", None))
+    assert (none.mark, none.found, none.next) == (
+        "ok",
+        "none in /dev: tasks that ask for GPUs wait for other nodes",
+        "",
+    )
 
 
 def test_the_doctor_looks_at_everything(flowsched: Run, tmp_path: Path) -> None:

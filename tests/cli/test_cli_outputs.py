@@ -42,6 +42,19 @@ def test_outputs_of_a_scattered_stage_go_into_a_folder_per_shard(
     assert (tmp_path / "one" / "calls.vcf").read_bytes() == b"calls"
 
 
+def test_without_a_stage_the_outputs_of_the_final_stages_are_saved(
+    flowsched: Run, far: Far, tmp_path: Path
+) -> None:
+    """As `run --out` does: a folder for each stage. `-O -` says that it takes one output."""
+    scattered(far)
+    far.service.documents["wf1"] = b'{"name": "g", "stages": [{"name": "call", "command": ["x"]}]}'
+    result = flowsched("get", "wf1", "-O", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.stderr
+    files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.vcf"))
+    assert files == ["out/call/0/calls.vcf", "out/call/1/calls.vcf", "out/call/2/calls.vcf"]
+    assert "flowsched get wf1 STAGE.OUTPUT -O -" in flowsched("get", "wf1", "-O", "-").stderr
+
+
 def test_one_output_can_be_piped(flowsched: Run, far: Far) -> None:
     """Its bytes and nothing else; several are refused."""
     scattered(far)

@@ -11,7 +11,7 @@ import pytest
 from flowsched.engine.events import Tick
 from flowsched.engine.explain import explain
 from flowsched.engine.step import step
-from flowsched.executor.protocol import NodeChanged, ReplicaSeen
+from flowsched.executor.protocol import NodeChanged, ReplicaSeen, TransferFailed
 from tests.engine.scene import Scene, node
 
 X = "s3://lab/x"
@@ -135,6 +135,17 @@ def test_a_copy_that_fails_is_tried_again_later_and_given_up_after_eight_times()
     assert scene.state_of("w") == "FAILED: a FAILED"
     assert scene.runs["w"].stages[0].reasons == {0: "InputMissing"}
     assert scene.runs["w"].reason == "a: InputMissing: s3://lab/x: reset"
+    scene.nothing_left()
+
+
+def test_a_missing_file_is_named_once() -> None:
+    """What the node says of it has its path already."""
+    scene = Scene()
+    scene.submit("w", reader(uri="file:///lab/x"))
+    order = scene.last.transfers[0]
+    said = "there is no /lab/x"
+    scene.tell(TransferFailed(order.uri, order.dest, scene.now, said, order.source, permanent=True))
+    assert scene.runs["w"].reason == "a: InputMissing: there is no /lab/x"
     scene.nothing_left()
     assert scene.state.data.backoff == {}
 

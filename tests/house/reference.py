@@ -464,9 +464,10 @@ def settings() -> str:
         "flowsched sets these for every task; `env` of a document cannot change them. A gang's members also have "
         "`RANK`, `WORLD_SIZE`, "
         "`LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT` and `TF_CONFIG`; a task with GPUs has `CUDA_VISIBLE_DEVICES`.\n",
-        "A task inherits no other variable of the shell that submits it or of the service. On one machine `PATH` is the "
-        "service's, so `python` is the one that the service finds; in a container it is the image's. `HOME` and the current folder "
-        "are the working folder of the attempt, `TMPDIR` is `tmp` in it, and `LANG` is `C.UTF-8`; `env` of a document can set these.\n",
+        "A task inherits no other variable of the shell that submits it or of the service. On one machine `PATH` is the service's "
+        "behind the folder of its own Python, so `python` is the one that flowsched runs on; in a container it is the image's. "
+        "`HOME` and the current folder are the working folder of the attempt, `TMPDIR` is `tmp` in it, and `LANG` is `C.UTF-8`. "
+        "`env` of a document can set these.\n",
         section(OF_TASKS),
         "## Between flowsched's own processes\n",
         "Users set none of these. They are listed so that a reader of a pod or a process knows what they are.\n",

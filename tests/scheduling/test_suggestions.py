@@ -222,6 +222,14 @@ def test_without_any_node_one_that_is_made_for_it_is_described() -> None:
     assert said(asked(Snapshot(), wants)) == ["one more node with 2 CPU, 4 GiB memory, label disk=ssd"]
 
 
+def test_nodes_that_other_groups_get_are_told_apart() -> None:
+    """One that waits and goes first takes the first of two nodes."""
+    wants, first = bag(2, what=shape(2, 4)), bag(1, what=shape(2, 4), priority=5)
+    assert said(asked(Snapshot(), wants, first)) == [
+        "2 more nodes with 2 CPU, 4 GiB memory, 1 of them for what goes first"
+    ]
+
+
 def test_what_cannot_be_applied_says_what_there_is() -> None:
     """A suggestion of another snapshot names a role that is not there."""
     change = Suggestion(Kind.REQUEST, "driver", "cpu", 2, 1, 1)

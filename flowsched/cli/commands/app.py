@@ -452,7 +452,10 @@ def logs(
 def get_command(
     ctx: typer.Context,
     workflow: Id,
-    what: Annotated[str, typer.Argument(metavar="STAGE[.OUTPUT]", help="Which outputs.")],
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="STAGE[.OUTPUT]", help="Which outputs. [those of the final stages]"),
+    ] = None,
     index: Annotated[
         int | None, typer.Argument(parser=task_index, metavar="INDEX", help="Of one of its tasks. [all]")
     ] = None,
@@ -461,7 +464,7 @@ def get_command(
     """Save what a task made.
 
     Files keep the names that the task gave them; a folder comes as a .tar file. The outputs of a scattered stage go
-    into a folder per shard.
+    into a folder per shard. Without a stage, the outputs of the stages that no other reads go into a folder per stage.
     """
     from flowsched.cli import fetching
 
@@ -469,9 +472,18 @@ def get_command(
 
 
 @app.command()
-def cancel(ctx: typer.Context, workflow: Id, reason: Reason = None, output: Output = Form.TABLE) -> None:
-    """Stop a workflow; nothing of it starts any more."""
-    _command(ctx, workflow, "cancel", reason, output)
+def cancel(
+    ctx: typer.Context,
+    workflows: Annotated[
+        list[str],
+        typer.Argument(metavar="ID|NAME...", help="The workflows: ids, beginnings of ids, or names."),
+    ],
+    reason: Reason = None,
+    output: Output = Form.TABLE,
+) -> None:
+    """Stop workflows; nothing of them starts any more."""
+    for workflow in workflows:
+        _command(ctx, workflow, "cancel", reason, output)
 
 
 @app.command()

@@ -430,5 +430,6 @@ def _give_up(recorder: Recorder, number: int, event: TransferFailed) -> None:
     tasks = _still(recorder, group)
     _drop(recorder, number)
     if run is not None and len(tasks):
-        message = f"{event.uri}: {event.message}"
+        named = event.uri.removeprefix("file://") in event.message
+        message = event.message if named else f"{event.uri}: {event.message}"
         recorder.advance(run).fail_waiting(run.stages[group.stage], tasks, "InputMissing", message)

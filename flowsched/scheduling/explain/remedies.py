@@ -29,6 +29,7 @@ from flowsched.scheduling.explain.situation import (
     free_on,
     holders_of,
     node_for,
+    nodes_for,
 )
 from flowsched.scheduling.io_budget import demands_of
 from flowsched.scheduling.placement.capacity import Capacity
@@ -569,7 +570,12 @@ def told(change: Suggestion, situation: Situation) -> str:
             return f"wait {format_duration(seconds * 1000)}: by then enough of what runs is expected to have ended"
         case _:
             nodes = "one more node" if change.to == 1 else f"{change.to} more nodes"
-            return f"{nodes} like {change.object}" if change.object else f"{nodes} with {_made(situation)}"
+            if change.object:
+                return f"{nodes} like {change.object}"
+            first = max(change.to - nodes_for(situation.group), 0)
+            return f"{nodes} with {_made(situation)}" + (
+                f", {first} of them for what goes first" if first else ""
+            )
 
 
 _SAID: Final = {

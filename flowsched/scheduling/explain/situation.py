@@ -320,11 +320,29 @@ def _node(s: Situation, change: Suggestion, statement: Statement) -> Situation:
     return s
 
 
+def _least(group: PodGroup) -> list[tuple[Shape, int]]:
+    """The shapes of its pods, with how many of each must start: a gang's minimum, any other's first."""
+    return [(role.shape, role.minimum if group.gang else 1) for role in group.roles]
+
+
+def _is_apart(group: PodGroup) -> bool:
+    """Whether its pods do not share a node."""
+    ruled = [role.shape.rules for role in group.roles if role.shape.rules is not None]
+    return any(role.shape.one_per_node for role in group.roles) or any(
+        r.ports or r.anti_affinity for r in ruled
+    )
+
+
+def nodes_for(group: PodGroup) -> int:
+    """On how many nodes of `node_for` it starts."""
+    return sum(count for _, count in _least(group)) if _is_apart(group) else 1
+
+
 def node_for(group: PodGroup, snapshot: Snapshot) -> NodeInfo:
     """A node on which the group's minimum fits (its largest pod, where it is one per node), and which it selects."""
-    shapes = [(role.shape, role.minimum if group.gang else 1) for role in group.roles]
+    shapes = _least(group)
     ruled = [shape.rules for shape, _ in shapes if shape.rules is not None]
-    apart = any(shape.one_per_node for shape, _ in shapes) or any(r.ports or r.anti_affinity for r in ruled)
+    apart = _is_apart(group)
     needs = [0] * len(snapshot.axes)
     for shape, count in shapes:
         for axis, need in enumerate(shape.requests[: len(needs)]):
