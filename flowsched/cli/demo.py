@@ -316,7 +316,7 @@ async def _follow(
     end = time.monotonic() + seconds
     views: list[Any] = []
     live = Live(console=console, refresh_per_second=8, transient=True) if console.is_terminal else None
-    told = ""
+    told: Sequence[str] = ()
     if live is not None:
         live.start()
     try:
@@ -330,7 +330,7 @@ async def _follow(
                 continue
             if live is not None:
                 live.update(_picture(views, stages, nodes, serving))
-            told = _plain(console, views, told) if live is None else told
+            told = plain_progress(console, views, told) if live is None else told
             if all(view.state in ("SUCCEEDED", "FAILED", "CANCELLED") for view in views):
                 break
             await asyncio.sleep(0.25)
@@ -340,12 +340,13 @@ async def _follow(
     return views
 
 
-def _plain(console: Console, views: Sequence[Any], told: str) -> str:
-    """Without a terminal: a line whenever something has changed."""
-    line = "  ".join(f"{view.name}: {_said(view)}" for view in views)
-    if line != told:
-        console.print(line, soft_wrap=True)
-    return line
+def plain_progress(console: Console, views: Sequence[Any], told: Sequence[str]) -> list[str]:
+    """Without a terminal: a line with what has changed since `told` was said; returns all that is said by now."""
+    said = [f"{view.name}: {_said(view)}" for view in views]
+    changed = [each for each in said if each not in told]
+    if changed:
+        console.print("  ".join(changed), markup=False)
+    return said
 
 
 def _said(view: Any) -> str:

@@ -161,6 +161,17 @@ def test_a_pod_that_must_wait_is_told_what_is_free_by_device() -> None:
     assert [(each.start_ms, each.devices[0].tolist()) for each in found.reservations] == [(5000, [[700, 0]])]
 
 
+def test_a_cluster_without_gpus_says_so() -> None:
+    """Before what else is short, and with the option that helps on one machine; where a node has some, it is told as before."""
+    none = "no node has a GPU (on one machine `flowsched serve --gpus N` says how many there are)"
+    (reason,) = plan(machines(0, 0), bag(1, 1, 1000)).reasons
+    assert none in reason.message
+    assert reason.code is ReasonCode.LARGER_THAN_NODE
+    (some,) = plan(machines(0, 1), bag(1, 1, 2000)).reasons
+    assert none not in some.message
+    assert "the best node, n1, has 1 GPU free of 1 GPU" in some.message
+
+
 def test_whole_gpus_are_whole_devices() -> None:
     """Two devices are half used: of the sum of three only two are whole."""
     snapshot = machines(4)
