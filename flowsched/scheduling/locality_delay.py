@@ -24,7 +24,8 @@ from flowsched.scheduling.reservations import Calendar, expected_ends
 from flowsched.scheduling.state.claims import EMPTY, UNKNOWN, ClaimKind
 from flowsched.scheduling.state.snapshot import AXES, IO, Snapshot
 
-Earliest = Callable[[PlacementRequest], tuple[int, tuple[NodeChoice, ...]] | None]
+#: When and where an offer could start; a start from the given moment on (None = there is none) need not be found.
+Earliest = Callable[[PlacementRequest, int | None], tuple[int, tuple[NodeChoice, ...]] | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +67,7 @@ def wait_for_data(
     if dearest == 0 or (dearest < shortest_ms and not copied):
         return None
     here = offer.only(local)
-    found = earliest(here if group.gang else here.wanting(1))
+    found = earliest(here if group.gang else here.wanting(1), None if copied else now + dearest)
     if found is None or found[0] <= now or (not copied and found[0] - now >= dearest):
         return None
     wait_ms = found[0] - now
