@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,20 +77,27 @@ def test_what_nobody_has_costs_the_same_but_where_something_is_on_its_way() -> N
 
 
 @given(st.tuples(*[st.sampled_from([0, 7, 100, 1_000])] * 3), st.integers(0, 60), st.data())
-def test_bytes_that_are_nowhere_are_priced_as_any_others(
+def test_a_copy_costs_the_same_whether_or_not_all_nodes_are_alike(
     rates: tuple[int, int, int], percent: int, data: st.DataObject
 ) -> None:
-    """Whatever is known of disks and links, and whatever is on its way: both ways of working it out agree."""
-    snapshot, catalogue = Snapshot(), Catalogue()
-    for at in range(3):
-        nic, disk = rates[0] * MB, rates[1] * MB
-        snapshot.put_node(NodeInfo(f"n{at}", 4_000, 8 << 30, nic_in_rate=nic, disk_rate=disk))
-        snapshot.add_inbound(at, data.draw(st.sampled_from([0, 1, 999 * MB])), Statement())
+    """Whatever is known of disks and links, whoever has or awaits what, and whatever is on its way: a node of other rates beside
+    three that are alike changes nothing for these.
+    """
+    catalogue, inbound, costs = Catalogue(), [], []
+    for _ in range(3):
+        inbound.append(data.draw(st.sampled_from([0, 0, 1, 999 * MB])))
     sizes = data.draw(st.lists(st.sampled_from([0, 1, 10**6, 10**9 + 7]), min_size=1, max_size=3))
     inputs = tuple(catalogue.intern(f"s3://lab/{at}", size, origin=True) for at, size in enumerate(sizes))
-    cost = StageIn(rates[2] * MB, percent)
-    short = priced(cost, snapshot, catalogue, inputs, inputs[:1])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Catalogue, "bytes_nowhere", lambda self, inputs: None)
-        plain = priced(cost, snapshot, catalogue, inputs, inputs[:1])
-    assert short == plain
+    for dataset in inputs:
+        for node in data.draw(st.sets(st.integers(0, 2))):
+            catalogue.add_replica(dataset, node)
+        catalogue.expect(dataset, data.draw(st.lists(st.integers(0, 2), max_size=2)))
+    for others in ([], [(70, 300)]):
+        snapshot = Snapshot()
+        for at, (nic, disk) in enumerate([(rates[0], rates[1])] * 3 + others):
+            node = NodeInfo(f"n{at}", 4_000, 8 << 30, nic_in_rate=nic * MB, disk_rate=disk * MB)
+            snapshot.put_node(node)
+        for at, size in enumerate(inbound):
+            snapshot.add_inbound(at, size, Statement())
+        costs.append(priced(StageIn(rates[2] * MB, percent), snapshot, catalogue, inputs, inputs[:1])[:3])
+    assert costs[0] == costs[1]

@@ -16,6 +16,7 @@ from flowsched.statement import Statement
 
 #: Missing bytes of some inputs are kept until one of these changes; beyond this many all are dropped (a bound on memory).
 _KEPT = 4096
+_NOWHERE = np.zeros(0, dtype=np.int64)
 #: Inputs, how many nodes, and whether copies that have been ordered count as there.
 _MissingKey = tuple[tuple[int, ...], int, bool]
 
@@ -242,12 +243,14 @@ class Catalogue:
         """
         return self._lacking(tuple(inputs), nodes, ordered=False)
 
-    def bytes_nowhere(self, inputs: Sequence[int]) -> int | None:
-        """The bytes of the inputs, if no node has or awaits any of them; None where one does."""
-        for dataset in inputs:
-            if self._replicas[dataset] or self._expected[dataset]:
-                return None
-        return sum([self.weight(dataset) for dataset in dict.fromkeys(inputs)])
+    def nodes_with_any(self, inputs: Sequence[int]) -> NDArray[np.int64]:
+        """Nodes that have or await any of the inputs; some may be named twice. Read-only."""
+        unique = dict.fromkeys(inputs)
+        parts = [self._nodes(dataset) for dataset in unique if self._replicas[dataset]]
+        awaited = [node for dataset in unique for node in self._expected[dataset]]
+        if awaited:
+            parts.append(np.array(awaited))
+        return parts[0] if len(parts) == 1 else np.concatenate([_NOWHERE, *parts])
 
     def unordered_bytes(self, inputs: Sequence[int], nodes: int) -> NDArray[np.int64]:
         """(N,) as `missing_bytes`, without what is on its way there already. Read-only."""
