@@ -34,9 +34,9 @@ class Problem:
             allowed=np.array(self.allowed),
             count=self.count,
             minimum=self.count,
-            each=np.array(self.each),
-            first=np.array(self.first),
-            step=np.array(self.step),
+            each=np.array(self.each) if any(self.each) else None,
+            first=np.array(self.first) if any(self.first) else None,
+            step=np.array(self.step) if any(self.step) else None,
         )
 
     def solve(self) -> list[int]:

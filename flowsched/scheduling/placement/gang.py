@@ -66,8 +66,9 @@ def on_devices(room: Sequence[Ints], needs: Sequence[int | Ints], spots: NodeCho
 
 def gang_cost(placed: Sequence[NodeChoice]) -> int:
     """What the slowest member costs, in ms; 0 for no pods at all."""
-    if len(placed) == 1 and len(placed[0].costs) == 1:
-        return int(placed[0].costs[0])
+    if len(placed) == 1:
+        costs = placed[0].costs
+        return costs.item(costs.argmax()) if len(costs) else 0
     return max((int(spots.costs.max()) for spots in placed if len(spots.costs)), default=0)
 
 
@@ -82,6 +83,8 @@ NEVER: Final = 1 << 60
 PER_MILLE: Final = 1000
 #: Up to so many nodes, whole numbers of Python's are faster than arrays.
 FEW: Final = 6
+#: Up to so many nodes, sorting all of them is faster than finding the cheapest first.
+_FEW_CANDIDATES: Final = 64
 
 
 class CostTable(msgspec.Struct, frozen=True, eq=False):
@@ -94,7 +97,7 @@ class CostTable(msgspec.Struct, frozen=True, eq=False):
         count: G, pods wanted.
         minimum: Fewer are refused (gangs).
         each: (N,) ms every pod pays; None = nothing.
-        first: (N,) ms the first pod of the group on a node pays; None = nothing.
+        first: (N,) ms >= 0 the first pod of the group on a node pays; None = nothing.
         step: (N,) ms a pod pays for each pod of the group that is there already; None = nothing.
         most: (N,) how many pods of the group a node takes, whatever else it has (NUMA zones); None = no such bound.
     """
@@ -110,24 +113,30 @@ class CostTable(msgspec.Struct, frozen=True, eq=False):
     most: Ints | None = None
 
 
-def copies_of(room: Sequence[Ints], table: CostTable, limit: int) -> Ints:
-    """(N,) how many pods of the role each node could hold, at most `limit`."""
+def copies_of(
+    room: Sequence[Ints], table: CostTable, limit: int, nodes: NDArray[np.intp] | None = None
+) -> Ints:
+    """How many pods of the role each node could hold, at most `limit`: (K,) of some nodes, (N,) where `nodes` is None."""
+    where: NDArray[np.intp] | slice = slice(None) if nodes is None else nodes
+    allowed = table.allowed[where]
     copies: Ints | None = None
     for have, need in zip(room, table.needs, strict=True):
         if isinstance(need, int):
             if need == 0:
                 continue
-            fits = have // need if have.ndim == 1 else copies_by_device(have, need)
+            left = have[where]
+            fits = left // need if left.ndim == 1 else copies_by_device(left, need)
         else:
-            fits = np.where(need > 0, have // np.maximum(need, 1), limit)
+            asked = need[where]
+            fits = np.where(asked > 0, have[where] // np.maximum(asked, 1), limit)
         copies = fits if copies is None else np.minimum(copies, fits, out=copies)
     if copies is None:
-        copies = np.full(len(table.allowed), limit, dtype=np.int64)
+        copies = np.full(len(allowed), limit, dtype=np.int64)
     np.minimum(copies, limit, out=copies)
     if table.most is not None:
-        np.minimum(copies, table.most, out=copies)
+        np.minimum(copies, table.most[where], out=copies)
     np.maximum(copies, 0, out=copies)
-    copies *= table.allowed
+    copies *= allowed
     return copies
 
 
@@ -151,15 +160,14 @@ def place_role(
     """
     if count == 1 and limit > 0:
         return place_one(room, allocatable, table, packing)
-    copies = copies_of(room, table, min(count, limit))
-    some = copies.nonzero()[0]
-    if not len(some):
-        return NodeChoice(some.astype(np.int64), some.astype(np.int64))
-    some = _worth_a_look(some, copies, table, count)
+    near, copies = _worth_a_look(room, table, count, limit)
+    with_room = copies.nonzero()[0]
+    if not len(with_room):
+        return NodeChoice(with_room.astype(np.int64), with_room.astype(np.int64))
+    some, copies = with_room if near is None else near[with_room], copies[with_room]
     dearness = one_costs(room, allocatable, table, packing, some)
-    near = nearest(dearness, count)
-    some, dearness = some[near], dearness[near]
-    return fill(room, allocatable, table, packing, some, dearness, copies[some], count)
+    cheap = nearest(dearness, count)
+    return fill(room, allocatable, table, packing, some[cheap], dearness[cheap], copies[cheap], count)
 
 
 def place_one(
@@ -167,9 +175,7 @@ def place_one(
 ) -> NodeChoice:
     """Choose the node of one pod, as `place_role` does."""
     near = _fits(room, table).nonzero()[0]
-    base = table.first
-    if table.each is not None:
-        base = table.each if base is None else base + table.each
+    base = _base(table)
     if base is not None and len(near):
         costs = base[near]
         near = near[costs <= costs.item(costs.argmin()) + PER_MILLE]  # no more than that is packing
@@ -209,6 +215,13 @@ def cost_on(
     return cost
 
 
+def _base(table: CostTable) -> Ints | None:
+    """(N,) ms the first pod of the group on a node pays beside packing; None = nothing. Not to be modified."""
+    if table.first is None or table.each is None:
+        return table.each if table.first is None else table.first
+    return table.first + table.each
+
+
 def _fits(room: Sequence[Ints], table: CostTable) -> NDArray[np.bool_]:
     """(N,) where there is room for one pod of the role."""
     fits = table.allowed
@@ -222,9 +235,9 @@ def _fits(room: Sequence[Ints], table: CostTable) -> NDArray[np.bool_]:
 
 def nearest(dearness: Ints, count: int) -> NDArray[np.intp] | slice:
     """Which of the nodes may get one of G pods, by position: those of which fewer than G have a cheaper first copy (ties: a
-    lower index).
+    lower index). All, where there are few: then nothing is gained by leaving some out.
     """
-    if len(dearness) <= count:
+    if len(dearness) <= max(count, _FEW_CANDIDATES):
         return slice(None)
     edge = np.partition(dearness, count - 1)[count - 1]
     cheaper = (dearness < edge).nonzero()[0]
@@ -251,6 +264,13 @@ def fill(
         copies: (C,) how many pods each takes, at least 1.
         count: G, pods wanted.
     """
+    if packing == "binpack" and table.step is None:
+        # No further pod on a node costs more than the first: once a node is chosen, it is filled.
+        order = dearness.argsort(kind="stable")
+        copies = copies[order]
+        last = int(copies.cumsum().searchsorted(count)) + 1
+        filled = np.repeat(order[:last], copies[:last])[:count]
+        return NodeChoice(some[filled], dearness[filled])
     most = int(copies.max())
     if most == 1:
         order = np.argsort(dearness, kind="stable")[:count]
@@ -312,26 +332,31 @@ def costs_of(
     return PER_MILLE - costs if axes and packing == "spread" else costs
 
 
-def _worth_a_look(some: NDArray[np.intp], copies: Ints, table: CostTable, count: int) -> NDArray[np.intp]:
-    """Leave out nodes that cannot be chosen, before anything is divided: (C,) of the node indices `some`.
+def _worth_a_look(
+    room: Sequence[Ints], table: CostTable, count: int, limit: int
+) -> tuple[NDArray[np.intp] | None, Ints]:
+    """(C,) the nodes that can be chosen (None = any), and how many pods of the role each could hold.
 
     If the nodes with the cheapest staging alone have room for all G pods, no pod goes where even the first
-    copy costs more than the dearest of theirs, whatever packing adds.
+    copy costs more than the dearest of theirs, whatever packing adds. So the room of few nodes is divided.
     """
-    if table.first is None and table.each is None:
-        return some
-    base = np.zeros(len(some), dtype=np.int64) if table.first is None else table.first[some]
-    if table.each is not None:
-        base += table.each[some]
-    least = int(base.min())
-    cheapest = base == least
-    fits = copies[some][cheapest]
-    if int(fits.sum()) < count:
-        return some
-    dearest = least + PER_MILLE
-    if table.step is not None:
-        dearest += int((table.step[some][cheapest] * (fits - 1)).max())
-    return some[base <= dearest]
+    most, base = min(count, limit), _base(table)
+    if base is None:
+        return None, copies_of(room, table, most)
+    near = table.allowed.nonzero()[0]
+    base = base[near]
+    if len(near):
+        least = base.item(base.argmin())
+        cheapest = near[base == least]
+        copies = copies_of(room, table, most, cheapest)
+        if copies.sum() >= count:
+            dearest = least + PER_MILLE
+            if table.step is not None:
+                dearest += int((table.step[cheapest] * np.maximum(copies - 1, 0)).max())
+            near = near[base <= dearest]
+            if len(near) == len(cheapest):
+                return near, copies
+    return near, copies_of(room, table, most, near)
 
 
 def _smallest(flat: Ints, wanted: int) -> NDArray[np.intp]:
