@@ -22,8 +22,9 @@ def main() -> None:
         raise SystemExit(cromwell.main(sys.argv[2:]))
     gc.set_threshold(*COLLECT)
     from flowsched import credentials
-    from flowsched.cli.commands.app import app
+    from flowsched.cli.commands.app import app, keep_only
 
+    keep_only(sys.argv[1] if len(sys.argv) > 1 else "")
     credentials.restore()
     app(prog_name="flowsched")
 

@@ -24,10 +24,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowsched.errors import InvalidRequest
 from flowsched.store import tables
+from flowsched.store.async_engine import AsyncConnection
 from flowsched.store.database import Database, unbroken
 
 _DAY_MS: Final = 86_400_000

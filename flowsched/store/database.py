@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 from sqlalchemy import URL, Connection, Engine, Executable, Row, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 import flowsched
 from flowsched.errors import (
@@ -41,6 +40,7 @@ from flowsched.errors import (
     Unavailable,
 )
 from flowsched.private import make_database
+from flowsched.store.async_engine import AsyncConnection, AsyncEngine, create_async_engine
 from flowsched.store.headroom import KeptLog
 from flowsched.store.sqlite_connection import OneTrip, connect
 from flowsched.version import VERSION

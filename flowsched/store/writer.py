@@ -24,10 +24,10 @@ from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncTransaction
 
 from flowsched.engine.delta import Delta
 from flowsched.errors import FlowschedError, OutcomeUnknown, StorageBusy, StorageCorrupt, Unavailable
+from flowsched.store.async_engine import AsyncConnection, AsyncTransaction
 from flowsched.store.bulk import Statements
 from flowsched.store.changes import Changes, Step
 from flowsched.store.database import Database, chance, is_corrupt, is_transient, pauses, unbroken

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from flowsched import errors, tokens
 from flowsched.cli import doctor, following, running
-from flowsched.cli.commands.app import app
+from flowsched.cli.commands.app import app, keep_only
 from flowsched.cli.commands.options import hoisted
 from flowsched.cli.printing import render
 from flowsched.client import session
@@ -668,6 +668,27 @@ def test_help_imports_nothing_heavy() -> None:
         "print(sorted(heavy), file=sys.stderr)\nassert heavy <= {'asyncio'}, heavy"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def test_only_the_command_that_is_called_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its help is the same; a word that is no command, or a variable that no command is known to read, needs all of them."""
+    for name in [name for name in os.environ if name.startswith("FLOWSCHED_")]:
+        monkeypatch.delenv(name)
+    whole = CliRunner().invoke(app, ["run", "--help"]).stdout
+    before = list(app.registered_commands), list(app.registered_groups)
+    try:
+        keep_only("rnu")
+        assert len(app.registered_commands) == len(before[0])
+        monkeypatch.setenv("FLOWSCHED_X", "x")
+        keep_only("run")
+        assert len(app.registered_commands) == len(before[0])
+        monkeypatch.delenv("FLOWSCHED_X")
+        keep_only("run")
+        assert [command.name for command in app.registered_commands] == ["run"]
+        assert app.registered_groups == []
+        assert CliRunner().invoke(app, ["run", "--help"]).stdout == whole
+    finally:
+        app.registered_commands, app.registered_groups = before
 
 
 def command(*args: str, **settings: Any) -> subprocess.Popen[str]:

@@ -246,6 +246,17 @@ async def test_other_databases_are_refused(url: str, says: str) -> None:
         await Database.open(url)
 
 
+def test_opening_a_database_loads_no_mapper() -> None:
+    """SQLAlchemy's mapper is a third of its load, and not used; the whole package can be loaded afterwards."""
+    program = (
+        "import sys\nfrom flowsched.store.database import AsyncEngine\n"
+        "assert 'sqlalchemy.orm' not in sys.modules\n"
+        "from sqlalchemy.ext import asyncio\nassert asyncio.AsyncEngine is AsyncEngine\n"
+        "assert asyncio.AsyncSession(bind=None) is not None"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 async def test_postgresql_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the extra to install."""
     monkeypatch.setitem(sys.modules, "psycopg", None)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from typer.main import get_command_name
+from typer.models import CommandInfo
 
+from flowsched import variables
 from flowsched.cli.commands import agent, policy, queues, reports, simulate, upkeep
 from flowsched.cli.commands.options import (
     Advertise,
@@ -645,3 +649,18 @@ def cromwell(ctx: typer.Context) -> None:
 
     given = options(ctx)
     raise typer.Exit(commands.main(ctx.args, given.server, given.token))
+
+
+def keep_only(word: str) -> None:
+    """Forget all commands but one, if a word names one. Typer makes the options of every command it knows, in 50 ms.
+
+    A variable of the environment that no command is known to read needs them all: see `warn_of_unknown_variables`.
+    """
+    commands = [each for each in app.registered_commands if _name_of(each) == word]
+    groups = [each for each in app.registered_groups if each.name == word]
+    if (commands or groups) and not variables.unclaimed(os.environ):
+        app.registered_commands, app.registered_groups = commands, groups
+
+
+def _name_of(command: CommandInfo) -> str:
+    return command.name or get_command_name(command.callback.__name__ if command.callback else "")
