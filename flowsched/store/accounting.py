@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
-    JSON,
     BigInteger,
     ColumnElement,
     FromClause,
@@ -18,17 +17,14 @@ from sqlalchemy import (
     func,
     or_,
     select,
-    type_coerce,
     union_all,
 )
-from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from flowsched.errors import InvalidRequest
 from flowsched.store import tables
 from flowsched.store.async_engine import AsyncConnection
 from flowsched.store.database import Database, unbroken
+from flowsched.store.dialects import insert_into, text_in
 
 _DAY_MS: Final = 86_400_000
 #: Sums outlive their workflows by so many days: a year can be compared with the year before.
@@ -140,19 +136,14 @@ class Accounting:
             return table.c.queue
         if kind == "user":
             return func.nullif(table.c.owner, "")
-        if self._database.kind == "sqlite":
-            label = type_coerce(table.c.labels, JSON)[key].as_string()
-        else:
-            label = cast(table.c.labels, JSONB)[key].as_string()
-        found: ColumnElement[str] = label
-        return found
+        return text_in(table.c.labels, key, self._database.kind)
 
 
 def _number(kind: str, column: str) -> ColumnElement[int]:
     """A number of the totals of a stage. Stages of older versions do not have all of them."""
     if kind == "sqlite":
         return func.json_extract(_s.totals, f"$.{column}")
-    return cast(cast(_s.totals, JSONB)[column].as_string(), BigInteger)
+    return cast(text_in(_s.totals, column, kind), BigInteger)
 
 
 def _counted() -> ColumnElement[int]:
@@ -187,8 +178,7 @@ async def keep_sums(connection: AsyncConnection, kind: str, workflows: Sequence[
             found[column] += int(row[column])
     if not rows:
         return
-    # The two dialects spell the same statement by different functions.
-    insert = (sqlite_insert if kind == "sqlite" else postgresql_insert)(tables.past_usage)
+    insert = insert_into(tables.past_usage, kind)
     more = {column: _p[column] + insert.excluded[column] for column in ("workflows", *_SUMMED)}
     add = insert.on_conflict_do_update(index_elements=[_p.day, _p.key], set_=more)
     await connection.execute(add, list(rows.values()))

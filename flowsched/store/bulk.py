@@ -13,7 +13,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 from sqlalchemy import Column, LargeBinary, Row, Table, Text, TextClause
-from sqlalchemy.dialects import postgresql
+
+from flowsched.store.dialects import type_name
 
 #: Rows per statement: between two of them the event loop gets its turn.
 _CHUNK: Final = 2_000
@@ -218,5 +219,4 @@ def _marks(count: int) -> str:
 
 def _arrays(table: Table, columns: Sequence[str]) -> str:
     """PostgreSQL's `%s::text[], %s::bigint[]`, by the types of the columns."""
-    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
-    return ", ".join(f"%s::{table.c[column].type.compile(dialect=dialect)}[]" for column in columns)
+    return ", ".join(f"%s::{type_name(table.c[column].type)}[]" for column in columns)

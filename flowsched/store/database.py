@@ -217,12 +217,12 @@ def differences(connection: Connection) -> list[Any]:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
-    from flowsched.store.tables import metadata
+    from flowsched.store.tables import with_partial_indexes
 
     context = MigrationContext.configure(
         connection, opts={"compare_type": True, "compare_server_default": False}
     )
-    return list(compare_metadata(context, metadata))
+    return list(compare_metadata(context, with_partial_indexes()))
 
 
 def _config(connection: Connection | None = None) -> Config:

@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import delete, func, insert, select, text
-from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from flowsched.errors import Conflict, NotFound
 from flowsched.store import tables
 from flowsched.store.bulk import encode
 from flowsched.store.database import Database, unbroken
+from flowsched.store.dialects import insert_into
 from flowsched.store.rows import QueueRow
 from flowsched.store.workflows import decode
 
@@ -67,9 +66,7 @@ class Queues:
                 raise Conflict(f"queue {queue.name} would be its own parent")
             above, steps = known[above], steps + 1
         values = queue._asdict() | {"guarantee": encode(queue.guarantee), "cap": encode(queue.cap)}
-        # The two dialects spell the same statement by different functions.
-        insert = sqlite_insert if self._database.kind == "sqlite" else postgresql_insert
-        statement = insert(tables.queues).values(values)
+        statement = insert_into(tables.queues, self._database.kind).values(values)
         changed = {name: value for name, value in values.items() if name != "name"}
         async with self._database.writing() as connection:
             await connection.execute(statement.on_conflict_do_update(index_elements=[_q.name], set_=changed))

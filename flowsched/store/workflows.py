@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from sqlalchemy import (
-    JSON,
     BigInteger,
     ColumnElement,
     Integer,
@@ -30,14 +29,13 @@ from sqlalchemy import (
     select,
     text,
     tuple_,
-    type_coerce,
 )
-from sqlalchemy.dialects.postgresql import JSONB
 
 from flowsched.engine.delta import OutputWrite, TaskWrite
 from flowsched.errors import InvalidRequest, NotFound
 from flowsched.store import tables
 from flowsched.store.database import Database
+from flowsched.store.dialects import text_in
 from flowsched.store.rows import (
     AttemptRow,
     AttemptUseRow,
@@ -448,10 +446,7 @@ def _sums(kind: str) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
 
 def _has_label(kind: str, key: str, value: str) -> ColumnElement[bool]:
     """Whether a workflow carries a label."""
-    if kind == "sqlite":
-        label = type_coerce(_w.labels, JSON)[key].as_string()
-    else:
-        label = cast(_w.labels, JSONB)[key].as_string()
+    label = text_in(_w.labels, key, kind)
     found: ColumnElement[bool] = label == value if value else label.is_not(None)
     return found
 
