@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import secrets
@@ -309,6 +310,7 @@ async def _embedded(settings: Settings) -> AsyncIterator[Client]:
     configure_logging(settings.log_level, as_json=settings.log_json)
     try:
         async with app.running(settings) as service, Client(service.url, settings.token) as client:
+            gc.set_threshold(*app.COLLECT)
             yield client
     except InUse as error:
         raise in_use(error, settings.root) from None
