@@ -9,7 +9,7 @@ files side by side, so what one of them has read from the disk serves all, even 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -65,12 +65,6 @@ class PageCache:
         """Whether reading the file costs no disk."""
         return file in self._held
 
-    def copy(self) -> PageCache:
-        """As it is now."""
-        other = PageCache(self.capacity)
-        other.used, other._held = self.used, self._held.copy()
-        return other
-
     def touch(self, file: FileId, size: int) -> None:
         """The file was read or written."""
         if file in self._held:
@@ -86,6 +80,70 @@ class PageCache:
     def forget(self, file: FileId) -> None:
         """The file is deleted."""
         self.used -= self._held.pop(file, 0)
+
+    def size_of(self, file: FileId) -> int:
+        """Bytes of a file that is in it."""
+        return self._held[file]
+
+    def oldest(self) -> Iterator[FileId]:
+        """Its files, least recently used first."""
+        return iter(self._held)
+
+    def become(self, used: int, gone: Iterable[FileId], recent: Mapping[FileId, int]) -> None:
+        """Lose some files, then hold others as those used last. `used`: bytes of all it holds then."""
+        for file in gone:
+            del self._held[file]
+        for file, size in recent.items():
+            self._held.pop(file, None)
+            self._held[file] = size
+        self.used = used
+
+
+class Afterwards:
+    """What a page cache will hold once some files have been used. It costs what was used, however much the cache holds.
+
+    Valid until the cache changes.
+    """
+
+    def __init__(self, cache: PageCache) -> None:
+        self._cache = cache
+        self._used = cache.used
+        self._recent: OrderedDict[FileId, int] = OrderedDict()  #: used since, the last one last
+        self._gone: set[FileId] = set()  #: what the cache holds now and has lost by then
+        self._oldest = cache.oldest()
+
+    def __contains__(self, file: FileId) -> bool:
+        """Whether reading the file costs no disk then."""
+        return file in self._recent or (file in self._cache and file not in self._gone)
+
+    def touch(self, file: FileId, size: int) -> None:
+        """As `PageCache.touch`."""
+        if file in self._recent:
+            self._recent.move_to_end(file)
+            return
+        if file in self:
+            self._recent[file] = self._cache.size_of(file)
+            return
+        if size > self._cache.capacity:
+            return
+        self._recent[file] = size
+        self._used += size
+        while self._used > self._cache.capacity:
+            self._used -= self._push_out()
+
+    def _push_out(self) -> int:
+        for file in self._oldest:
+            if file not in self._recent and file not in self._gone:
+                self._gone.add(file)
+                return self._cache.size_of(file)
+        file, size = self._recent.popitem(last=False)
+        if file in self._cache:
+            self._gone.add(file)
+        return size
+
+    def keep(self) -> None:
+        """The files have been used."""
+        self._cache.become(self._used, self._gone, self._recent)
 
 
 # ---- reads from the disk ----
@@ -250,11 +308,11 @@ class DiskReads:
         if self._near(node, after):
             self._ready.setdefault(node, []).extend(group)
             return
-        self._disks.caches[node] = after
+        after.keep()
         for reader in group:
             reader.done()
 
-    def _near(self, node: int, after: PageCache) -> bool:
+    def _near(self, node: int, after: Afterwards) -> bool:
         """Whether a task that shared reads is so near its end that the ready tasks should wait for it.
 
         If they went through their files now, memory would lose more of what that task has read with them than what it still
@@ -277,11 +335,11 @@ class DiskReads:
         return sum(left(flow) + rest for flow, rest in reader.coming.values())
 
 
-def _passed(readers: Sequence[_Reader], cache: PageCache) -> tuple[list[tuple[_Reader, Input]], PageCache]:
+def _passed(readers: Sequence[_Reader], cache: PageCache) -> tuple[list[tuple[_Reader, Input]], Afterwards]:
     """Go through the files of tasks side by side. Returns what memory does not hold then, with the task that asks for it first;
     and the memory afterwards (`cache` is not modified).
     """
-    after = cache.copy()
+    after = Afterwards(cache)
     asked = [(each, reader) for reader in readers for each in reader.files]
     if len(readers) > 1:
         asked.sort(key=lambda one: (one[0], one[1].task))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from flowsched.simulation.reading import PageCache, Running
+from flowsched.simulation.reading import Afterwards, PageCache, Running
 from flowsched.simulation.workload import Workload
 from flowsched.simulation.world import STORAGE, World
 from tests.simulation.small import CLUSTER, MB, workload
@@ -199,6 +201,28 @@ def test_the_page_cache_forgets_what_was_used_longest_ago() -> None:
     cache.touch(c, 30)
     assert [file in cache for file in (a, b, c)] == [True, False, True]
     assert cache.used == 70
+
+
+#: Numbers of files that are used, in turn; file n has 9 n bytes.
+USES = st.lists(st.integers(1, 12), max_size=30)
+
+
+@given(USES, USES)
+def test_what_memory_will_hold_is_what_it_holds_after_the_uses(before: list[int], later: list[int]) -> None:
+    """Of 100 bytes: the same files in the same order, the largest too large for it, and nothing has changed until then."""
+    cache, other = PageCache(100), PageCache(100)
+    for number in before:
+        cache.touch((0, number), 9 * number)
+        other.touch((0, number), 9 * number)
+    held = list(cache.oldest())
+    after = Afterwards(cache)
+    for number in later:
+        assert ((0, number) in after) == ((0, number) in other)
+        after.touch((0, number), 9 * number)
+        other.touch((0, number), 9 * number)
+    assert list(cache.oldest()) == held
+    after.keep()
+    assert (list(cache.oldest()), cache.used) == (list(other.oldest()), other.used)
 
 
 def test_the_page_cache_does_not_hold_what_is_larger_than_itself() -> None:
