@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import flowsched
 from flowsched.cluster.conformance import contained, pod
 from flowsched.cluster.local.runner.outputs import Refused
 from flowsched.cluster.local.runner.places import Places, plan
@@ -154,6 +155,20 @@ async def test_two_attempts_with_the_same_paths_do_not_meet(real_world: RealWorl
         assert (tmp_path / f"{name}-y").read_text() == f"{name}\n{name}\n"
         assert (tmp_path / f"{name}-both").read_text() == f"{name}\n"
     assert not Path("/tmp/flowsched-both").exists()
+
+
+def test_the_runner_loads_what_a_container_task_needs_before_it_forks() -> None:
+    """Or the process of each such task would load it anew, which takes longer than a short task."""
+    program = (
+        "import os, sys; from runner.apart import Apart\n"
+        "def fork(): print(*(name in sys.modules for name in ('runner.steps', 'runner.deliver', 'ctypes'))); raise OSError\n"
+        "os.fork = fork; Apart({'name': 'a', 'folder': '/', 'container': {}}, [])"
+    )
+    folder = Path(flowsched.__file__).parent / "cluster/local"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr.splitlines()[-1]) == ("True True True\n", "OSError")
 
 
 async def test_a_step_that_may_fail(real_world: RealWorld) -> None:

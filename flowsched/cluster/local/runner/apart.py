@@ -13,7 +13,7 @@ import sys
 import traceback
 
 from . import kin
-from .attempt import folder_of, see_through
+from .attempt import folder_of, load_modules, see_through
 from .kin import signal
 from .records import Record
 
@@ -31,6 +31,7 @@ class Apart:
     def __init__(self, order: Record, inherited: list[int]) -> None:
         self.name = str(order["name"])
         self.folder = folder_of(order)
+        load_modules(order)
         self.reading, theirs = os.pipe()
         os.set_blocking(self.reading, False)
         answers, self._answering = os.pipe()

@@ -35,6 +35,14 @@ def is_apart(order: Record) -> bool:
     return order.get("image") is not None or order.get("container") is not None
 
 
+def load_modules(order: Record) -> None:
+    """Import what the attempt's own process needs. The runner does so before it forks: once for all attempts, not once for each."""
+    if order.get("container") is not None:
+        from . import contained  # noqa: F401
+    if order.get("image") is not None:
+        from . import engine  # noqa: F401
+
+
 def folder_of(order: Record) -> str:
     """The folder of an attempt."""
     return str(order["folder"])
@@ -125,8 +133,7 @@ def contained(task: Task) -> Contained | None:
     """The container of a task that has one, with its paths laid out."""
     if task.order.get("container") is None:
         return None
-    # Imported only for container tasks: every import delays the start of a runner by milliseconds.
-    from .contained import Contained
+    from .contained import Contained  # every import delays the start of a runner by milliseconds
 
     return Contained(task)
 

@@ -6,6 +6,7 @@ are gone with the step. Linux only, by system calls through ctypes: no program a
 
 from __future__ import annotations
 
+import ctypes  # takes 8 ms: the runner imports this module for the first container task
 import errno
 import os
 import sys
@@ -150,14 +151,11 @@ class System:
     def __init__(self) -> None:
         if not sys.platform.startswith("linux"):
             raise Refused("ContainerPathsRefused", f"{REFUSED} ({sys.platform} has none): {WHAT_TO_DO}")
-        import ctypes  # takes 8 ms, which only a task with mounts needs to spend
-
-        self._ctypes = ctypes
         self._libc = ctypes.CDLL(None, use_errno=True)
 
     def _check(self, result: int, call: str, path: str = "") -> None:
         if result != 0:
-            number = self._ctypes.get_errno()
+            number = ctypes.get_errno()
             raise OSError(number, f"{call}: {os.strerror(number)}", path or None)
 
     def separate(self) -> None:
@@ -177,12 +175,12 @@ class System:
     def mount(self, source: str | None, target: str, flags: int) -> None:
         """Mount, or change a mount, without a type and data."""
         there = None if source is None else os.fsencode(source)
-        made = self._libc.mount(there, os.fsencode(target), None, self._ctypes.c_ulong(flags), None)
+        made = self._libc.mount(there, os.fsencode(target), None, ctypes.c_ulong(flags), None)
         self._check(made, "mount", target)
 
     def protect(self, target: str) -> None:
         """Make what is mounted there, and in it, read-only."""
-        attributes = (self._ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY, 0, 0, 0)
+        attributes = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY, 0, 0, 0)
         path = os.fsencode(target)
         if self._libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path, AT_RECURSIVE, attributes, 32) == 0:
             return

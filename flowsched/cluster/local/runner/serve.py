@@ -192,7 +192,10 @@ class Runner:
         own = [self._lock, self._wake, self._waker, *self._journal.descriptors]
         try:
             apart = Apart(order, [*own, *others])
-        except OSError as error:
+        except (
+            OSError,
+            ImportError,
+        ) as error:  # no process, or the modules are gone: only this attempt pays for it
             complain_of(order, error)
             self._journal.add(void_of(order, "NotStarted"))
             return
@@ -380,7 +383,7 @@ class _Poke:
             pass  # no service listens; or its queue is full, and it will look
 
 
-def complain_of(order: Record, error: OSError) -> None:
+def complain_of(order: Record, error: Exception) -> None:
     """Write to the runner's log."""
     os.write(2, f"flowsched: {order['name']}: no process for it: {error}\n".encode())
 
