@@ -31,8 +31,11 @@ class Statements(Protocol):
     async def exec_driver_sql(self, statement: str, parameters: Any) -> Any:
         """Execute SQL of the driver with one or several sets of parameters."""
 
+    async def commit(self) -> None:
+        """Keep what this transaction has written. It ends."""
+
     async def rollback(self) -> None:
-        """Undo what this transaction has written."""
+        """Undo what this transaction has written. It ends."""
 
 
 class Bulk:

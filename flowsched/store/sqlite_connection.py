@@ -2,8 +2,8 @@
 
 aiosqlite makes a trip for the cursor, for the statement, for its rows and for the end of the cursor. Each trip wakes two
 threads and costs a turn of the event loop; a service that runs small tasks makes some thirty statements a task. The group writer
-makes one trip for all statements of its transaction and one for the commit (`whole`), without SQLAlchemy, whose part of a
-statement costs three times what SQLite needs for one row.
+makes one trip for its transaction with the commit (`whole`), without SQLAlchemy, whose part of a statement costs three times what
+SQLite needs for one row.
 """
 
 from __future__ import annotations
@@ -135,10 +135,10 @@ class OneTrip(Connection):
         return await self._execute(_begun, self._conn, beginning, act, arguments)  # type: ignore[no-untyped-call]
 
     async def whole(self, work: Callable[[Statements], Coroutine[Any, Any, T]]) -> T:
-        """Do the statements of a write transaction on one trip; `commit` or `rollback` must follow.
+        """Do a write transaction on one trip.
 
         Args:
-            work: May await nothing but these statements, since it runs in the connection's thread.
+            work: Its statements, with its commit or rollback. It may await nothing else, since it runs in the connection's thread.
         """
         self.begin("BEGIN IMMEDIATE")
         done: T = await self.in_thread(lambda database: _completed(work(SqliteStatements(database))))
@@ -187,8 +187,12 @@ class SqliteStatements:
             return self._done(self._connection.executemany(statement, parameters))
         return self._done(self._connection.execute(statement, parameters))
 
+    async def commit(self) -> None:
+        """Keep what this transaction has written. It ends."""
+        self._connection.commit()
+
     async def rollback(self) -> None:
-        """Undo what this transaction has written."""
+        """Undo what this transaction has written. It ends."""
         self._connection.rollback()
 
     def _done(self, cursor: sqlite3.Cursor) -> Rows:

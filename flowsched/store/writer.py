@@ -27,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from flowsched.engine.delta import Delta
 from flowsched.errors import FlowschedError, OutcomeUnknown, StorageBusy, StorageCorrupt, Unavailable
-from flowsched.store.async_engine import AsyncConnection, AsyncTransaction
+from flowsched.store.async_engine import AsyncConnection
 from flowsched.store.bulk import Statements
 from flowsched.store.changes import Changes, Step
 from flowsched.store.database import Database, chance, is_corrupt, is_transient, pauses, unbroken
@@ -93,19 +93,12 @@ class _Attempt:
 
 
 class _Transaction(NamedTuple):
-    """A transaction on PostgreSQL, with the methods of `OneTrip` that a try needs."""
+    """A transaction on PostgreSQL, as `OneTrip` has one."""
 
     connection: AsyncConnection
-    transaction: AsyncTransaction
 
     async def whole(self, work: Callable[[Statements], Coroutine[Any, Any, T]]) -> T:
         return await work(self.connection)
-
-    async def commit(self) -> None:
-        await self.transaction.commit()
-
-    async def rollback(self) -> None:
-        await self.transaction.rollback()
 
 
 class GroupWriter:
@@ -348,34 +341,29 @@ class GroupWriter:
         """One try of a transaction."""
         await self._database.opened()
         async with self._transaction() as transaction:
-            filled = await transaction.whole(
-                lambda statements: self._marked_and_filled(statements, attempt, group)
-            )
-            if filled is None:
-                await transaction.rollback()
+            if not await transaction.whole(lambda statements: self._committed(statements, attempt, group)):
                 return
-            outcomes, events = filled
-            await self._failpoint("writer.before_commit")
-            attempt.outcomes, attempt.events, attempt.in_doubt = outcomes, events, True
-            await transaction.commit()
             await self._failpoint("writer.after_commit")
         self.commits += 1
 
-    async def _marked_and_filled(
-        self, statements: Statements, attempt: _Attempt, group: Sequence[_Item]
-    ) -> tuple[list[Any], list[StoredEvent]] | None:
-        """All statements of a transaction; None if an earlier try was committed. SQLite does them in its thread."""
+    async def _committed(self, statements: Statements, attempt: _Attempt, group: Sequence[_Item]) -> bool:
+        """All of a transaction, with its commit; False if an earlier try was committed. SQLite does it in its thread."""
         if not await self._raise_mark(statements, attempt, max(map(_moment, group))):
-            return None
+            await statements.rollback()
+            return False
         attempt.in_doubt = False  # this try holds the mark, so no earlier one was committed
-        return await self._fill(statements, group)
+        outcomes, events = await self._fill(statements, group)
+        await self._failpoint("writer.before_commit")
+        attempt.outcomes, attempt.events, attempt.in_doubt = outcomes, events, True
+        await statements.commit()
+        return True
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[OneTrip | _Transaction]:
         """The transaction of one try. On SQLite the connection is kept for the next one, unless the try fails."""
         if self._database.kind != "sqlite":
             async with self._database.engine.connect() as connection:
-                yield _Transaction(connection, await connection.begin())
+                yield _Transaction(connection)
             return
         if self._connection is None:
             self._connection = await self._database.engine.connect()

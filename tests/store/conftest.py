@@ -40,7 +40,7 @@ async def epoch(database: Database) -> int:
 
 
 @pytest.fixture
-def failpoints() -> Failpoints:
+async def failpoints() -> Failpoints:
     return Failpoints()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -95,6 +97,7 @@ class Failpoints:
         self.passed: dict[str, int] = {}
         self.gate: asyncio.Event | None = None
         self.at_gate = asyncio.Event()  #: somebody stands before a COMMIT until the gate opens
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
 
     def plan(self, place: str, *errors: BaseException) -> None:
         self.planned.setdefault(place, []).extend(errors)
@@ -102,7 +105,14 @@ class Failpoints:
     async def __call__(self, place: str) -> None:
         self.passed[place] = self.passed.get(place, 0) + 1
         if self.gate is not None and place == "writer.before_commit":
-            self.at_gate.set()
-            await self.gate.wait()
+            await self._wait(self.gate)
         if waiting := self.planned.get(place):
             raise waiting.pop(0)
+
+    async def _wait(self, gate: asyncio.Event) -> None:
+        """Until the gate opens: in the event loop, or in SQLite's thread, which holds up nothing else."""
+        self._loop.call_soon_threadsafe(self.at_gate.set)
+        if threading.get_ident() == self._thread:
+            await gate.wait()
+        while not gate.is_set():
+            time.sleep(0.002)  # noqa: ASYNC251 - in a thread of its own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from flowsched.store import sqlite_connection
 from flowsched.store.bulk import Statements
 from flowsched.store.database import Database
 from flowsched.store.sqlite_connection import OneTrip, connect
+from flowsched.store.writer import GroupWriter
+from tests.store.store_samples import submission
 
 MANY = 2 * sqlite_connection._WITH_ANSWER + 7
 
@@ -131,19 +134,19 @@ async def test_a_transaction_begins_with_its_first_statement(opened: OneTrip) ->
 
 
 async def test_statements_of_a_whole_transaction(opened: OneTrip) -> None:
-    """Columns are attributes, counts are those of SQLite, and nothing is kept before the commit."""
+    """Columns are attributes, counts are those of SQLite, and nothing is kept without the commit."""
 
-    async def work(statements: Statements) -> tuple[object, ...]:
+    async def work(statements: Statements, *, kept: bool) -> tuple[object, ...]:
         many = await statements.exec_driver_sql("INSERT INTO numbers VALUES (?)", [(1,), (2,)])
         back = await statements.exec_driver_sql("INSERT INTO numbers VALUES (?) RETURNING number", (7,))
         most = await statements.execute(text("SELECT max(number) FROM numbers WHERE number < :n"), {"n": 7})
         rows = await statements.execute(text("SELECT number, 5 AS five FROM numbers ORDER BY number"))
+        await (statements.commit() if kept else statements.rollback())
         return many.rowcount, back.scalar_one(), most.scalar_one(), [(row.number, row.five) for row in rows]
 
-    assert await opened.whole(work) == (2, 7, 2, [(1, 5), (2, 5), (7, 5)])
-    await opened.rollback()
-    assert await opened.whole(work) == (2, 7, 2, [(1, 5), (2, 5), (7, 5)])
-    await opened.commit()
+    for kept in (False, True):
+        assert await opened.whole(partial(work, kept=kept)) == (2, 7, 2, [(1, 5), (2, 5), (7, 5)])
+        assert not opened.in_transaction
     assert len(await (await opened.cursor().execute("SELECT * FROM numbers")).fetchall()) == 3
 
 
@@ -158,3 +161,12 @@ async def test_an_error_in_a_whole_transaction_is_the_drivers(opened: OneTrip) -
     assert opened.in_transaction
     await opened.rollback()
     assert not await (await opened.cursor().execute("SELECT * FROM numbers")).fetchall()
+
+
+async def test_a_transaction_of_the_writer_is_one_trip(tmp_path: Path, trips: list[Any]) -> None:
+    """Its statements and its commit: each trip wakes two threads."""
+    async with await Database.open(str(tmp_path / "d.db")) as database, GroupWriter(database) as writer:
+        await writer.submit(submission("w"))  # opens the connection
+        trips.clear()
+        await writer.submit(submission("x"))
+        assert len(trips) == 1

@@ -443,6 +443,8 @@ async def test_a_stopped_writer_leaves_nobody_waiting(database: Database, failpo
     second = asyncio.create_task(writer.submit(submission("x")))
     await asyncio.sleep(0.05)
     running.cancel()
+    await asyncio.sleep(0.05)
+    failpoints.gate.set()
     answers = await asyncio.gather(first, second, running, return_exceptions=True)
     assert [type(answer) for answer in answers] == [Unavailable, Unavailable, asyncio.CancelledError]
 
