@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import isfinite
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final, TypeGuard, TypeVar
 
 from flowsched.errors import Fault, InvalidDocument, InvalidRequest
 from flowsched.workflow.document.limits import DEFAULT, Limits, exceeded
@@ -24,7 +24,7 @@ TRUTH: Final = 'text (a truth value needs quotes: "true")'
 
 T = TypeVar("T")
 
-_PLAIN_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_STR: Final = frozenset({str})
 _SHOWN: Final = 60  #: characters of a text that a fault repeats
 _LONGEST_KEY: Final = 100  #: a longer key is not repeated in a path
 _COMPARISONS: Final = 2_000  #: names compared for "did you mean", per document: some 20 ms
@@ -34,7 +34,7 @@ def child(path: str, key: str) -> str:
     """The JSON path of a member; of the object itself where the key is too long to repeat."""
     if len(key) > _LONGEST_KEY:
         return path
-    return f"{path}.{key}" if _PLAIN_KEY.fullmatch(key) else f"{path}[{json.dumps(key)}]"
+    return f"{path}.{key}" if key.isidentifier() and key.isascii() else f"{path}[{json.dumps(key)}]"
 
 
 def shown(value: object) -> str:
@@ -134,11 +134,11 @@ class Reader:
 
     def mapping(self, value: object, path: str) -> Mapping[str, object] | None:
         """An object with texts as keys."""
+        if type(value) is dict and _STR.issuperset(map(type, value)):
+            return value
         if not isinstance(value, Mapping):
             self.fault(path, shown(value), "an object")
             return None
-        if type(value) is dict and all(type(key) is str for key in value):
-            return value
         for key in value:
             if not isinstance(key, str):
                 self.fault(path, f"the key {shown(key)}", "keys that are texts")
@@ -155,8 +155,19 @@ class Reader:
             return None
         return value
 
+    def is_plain(self, value: object) -> TypeGuard[str]:
+        """Whether a value is a text with which nothing can be wrong, as nearly all are: so that its path need not be made."""
+        return (
+            type(value) is str
+            and value.isascii()
+            and len(value) <= self.limits.string_bytes // 4
+            and "\0" not in value
+        )
+
     def text(self, value: object, path: str, expected: str = "text", *, secret: bool = False) -> str | None:
         """A text that a process, a file name and a database can hold: no NUL, no half surrogate."""
+        if self.is_plain(value):
+            return value
         if not isinstance(value, str):
             self.fault(
                 path, shown(value), TRUTH if isinstance(value, bool) and expected is NUMBER else expected
@@ -248,7 +259,8 @@ class Section:
             if required:
                 self.fault(key, expected)
             return None
-        value = self.reader.text(self.values[key], self.at(key), expected)
+        given = self.values[key]
+        value = given if self.reader.is_plain(given) else self.reader.text(given, self.at(key), expected)
         if value is not None and pattern is not None and pattern.fullmatch(value) is None:
             self.fault(key, expected)
             return None
@@ -330,8 +342,9 @@ class Section:
             return
         entries = self.array(key) or ()
         self.reader.count(limit, len(entries), f"too many {key} at {self.path}")
+        path = self.at(key)
         for i, entry in enumerate(entries):
-            section = self.reader.section(entry, f"{self.at(key)}[{i}]", allowed)
+            section = self.reader.section(entry, f"{path}[{i}]", allowed)
             if section is not None:
                 yield section
 
