@@ -292,7 +292,9 @@ def test_it_starts_light(answer: tuple[int, Any], command: list[str]) -> None:
     """Cromwell starts one for each job: what is slow to load is not loaded, and for a submission hardly anything is."""
     with Desk(answer) as desk:
         code = (
-            "import sys; before = set(sys.modules)\n"
+            "import os, sys; before = set(sys.modules)\n"
+            "def leave(code): raise SystemExit(code)\n"
+            "os._exit = leave\n"
             f"sys.argv = ['flowsched', 'cromwell', *{command!r}, '--server={desk.url}', '--token=t']\n"
             "from flowsched.__main__ import main\n"
             "try: main()\n"
