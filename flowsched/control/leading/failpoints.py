@@ -1,7 +1,8 @@
 """Named points at which tests let the service crash, wait or fail; off unless armed by FLOWSCHED_FAILPOINTS.
 
 `FLOWSCHED_FAILPOINTS="commit.after=kill@3,launch.before=sleep:0.2@1"`: at the third passage of `commit.after` the process is
-killed by SIGKILL; at the first of `launch.before` it sleeps. Without `@n` an action happens at every passage.
+killed by SIGKILL; at the first of `launch.before` it sleeps. Without `@n` an action happens at every passage. On SQLite
+`writer.before_commit` is passed in SQLite's thread, where nothing can sleep.
 """
 
 from __future__ import annotations
