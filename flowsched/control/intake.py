@@ -35,6 +35,9 @@ POLL_S: Final = 1.0
 #: last look and the last step took. A submission after a longer pause is taken in at once. With 4, a stream of single submissions
 #: spends a fifth of its time on steps; with 1 it is half of it, with 16 the second of two submissions waits 0.1 s.
 _PAUSE_PER_STEP: Final = 4.0
+#: The same after a step that started nothing: what follows most likely waits, too, in a paused queue or for room. With 4, a create
+#: behind 5,000 waiting tasks of unlike shapes costs a third more.
+_PAUSE_PER_IDLE_STEP: Final = 16.0
 #: The pause is never longer: what is submitted must not wait long for its first step.
 _LONGEST_PAUSE_S: Final = 0.25
 _CACHED: Final = 256
@@ -128,7 +131,8 @@ class Intake:
                 async with asyncio.timeout(POLL_S):  # wait_for of Python 3.11 may lose a cancel
                     await self._wake.wait()
                 took_s = looked - began + self._dispatcher.took_s
-                pause_s = min(_LONGEST_PAUSE_S, _PAUSE_PER_STEP * took_s)
+                per_step = _PAUSE_PER_STEP if self._dispatcher.started else _PAUSE_PER_IDLE_STEP
+                pause_s = min(_LONGEST_PAUSE_S, per_step * took_s)
                 async with asyncio.timeout(looked + pause_s - time.monotonic()):
                     await self._urgent.wait()
             except TimeoutError:

@@ -198,6 +198,7 @@ class Dispatcher:
         self._decided_s = 0.0
         self.before_step: Callable[[], Awaitable[None]] = no_wait  #: tells events that are known already
         self.took_s = 0.0  #: the last step with its commit and its orders
+        self.started = False  #: whether the last step gave room to anything
         self._idle = idle  #: where idle room is accounted for; None = nowhere
         self._inbox = Inbox()
         self._thread = StateThread()
@@ -242,6 +243,7 @@ class Dispatcher:
         began = time.perf_counter()
         result = await self.once(events or [Tick()])
         self.took_s = time.perf_counter() - began
+        self.started = bool(result.launches or result.transfers)
         self.busy_since = None
         self._inbox.taken()
         return result.wake_ms
