@@ -6,12 +6,13 @@ derived again, so that a restart computes reservations exactly (FAULTS.md row 39
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypedDict
+from itertools import repeat
+from typing import Final
 
 import numpy as np
-from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.engine.data.cache_values import hold_again
@@ -194,33 +195,81 @@ def node_index(state: EngineState, name: str | None) -> int:
 
 def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement: Statement) -> list[str]:
     """Claim the room of pods that may still exist. Returns the pods that no task wants any more, to be released."""
-    orphans = []
-    amounts: dict[tuple[int, int, Demand], tuple[int, ...]] = {}
+    orphans: list[str] = []
+    claims: list[Claim] = []
+    wanted: list[tuple[StageRun, Pod, Claim]] = []
+    by_stage: dict[str, list[Pod]] = {}
     for pod in pods:
-        stage = run.stages[run.number_of(pod.stage)]
-        task = pod.index
-        wanted = (
-            stage.uniform is None
-            and int(stage.attempt[task]) == pod.attempt
-            and TaskState(int(stage.task_state[task])) in HOLDING
-        )
-        if not wanted:
-            orphans.append(pod.name)
-            continue
-        number = int(stage.role_of[task % stage.members])
-        role, io = stage.spec.roles[number], _demand(state, run, stage, number, pod)
-        # Its memory may have grown since the document was written: what it asked for when it was bound counts.
-        shape = (id(role), pod.memory_bytes, io)
-        if shape not in amounts:
+        by_stage.setdefault(pod.stage, []).append(pod)
+    for name, mine in by_stage.items():
+        stage = run.stages[run.number_of(name)]
+        kept = _wanted(stage, mine)
+        orphans.extend(pod.name for pod in mine if pod.name not in kept)
+        claims_here = list(_claims(state, run, stage, list(kept.values())))
+        claims.extend(claims_here)
+        wanted.extend(zip(repeat(stage), kept.values(), claims_here))
+    state.cluster.snapshot.claim_all(claims, statement)
+    _credit(state, claims, statement)
+    refs = {
+        pod.name: PodRef(run.id, stage.number, pod.index, pod.attempt, pod.remote) for stage, pod, _ in wanted
+    }
+    statement.put_all(state.work.pods, refs)
+    binding = [pod.name for stage, pod, _ in wanted if stage.task_state[pod.index] == TaskState.BINDING]
+    statement.include_all(state.round.under_way, binding)
+    for stage, pod, claim in wanted:
+        hold_sources(state, refs[pod.name], statement)
+        hold_again(state, run, stage, pod.index, pod, claim, statement)
+        if pod.gang is not None:
+            _remember_addresses(state, run, stage, pod, statement)
+    return orphans
+
+
+def _wanted(stage: StageRun, pods: Sequence[Pod]) -> dict[str, Pod]:
+    """Those that are the present attempts of tasks that hold room, by name."""
+    if stage.uniform is not None:
+        return {}
+    at = [pod.index for pod in pods]
+    attempts, states = stage.attempt[at].tolist(), stage.task_state[at].tolist()
+    return {
+        pod.name: pod
+        for pod, attempt, state in zip(pods, attempts, states, strict=True)
+        if pod.attempt == attempt and state in HOLDING
+    }
+
+
+def _claims(state: EngineState, run: WorkflowRun, stage: StageRun, pods: Sequence[Pod]) -> Iterator[Claim]:
+    """The claims of pods of one stage.
+
+    A gang is one unit: without one of its members it would start anew. What a pod asked for when it was bound counts: its memory
+    may have grown since the document was written.
+    """
+    at = np.array([pod.index for pod in pods], dtype=np.int64)
+    columns = [stage.task_state[at], stage.role_of[at % stage.members], *stage.times[at].T[[BOUND, STARTED]]]
+    demands: dict[tuple[int, tuple[int, ...]], Demand] = {}
+    amounts: dict[tuple[int, int, Demand], tuple[int, ...]] = {}
+    qos = [int(qos_class(role.resources, role.limits)) for role in stage.spec.roles]
+    group = f"{run.spec.name}/{stage.spec.name}"
+    for pod, state_of, number, bound, started in zip(
+        pods, *(column.tolist() for column in columns), strict=True
+    ):
+        inputs = _inputs(state, pod)
+        io = demands.get((number, inputs))
+        if io is None:
+            io = demands[number, inputs] = _demand(state, run, stage, number, inputs)
+        shape = (number, pod.memory_bytes, io)
+        amount = amounts.get(shape)
+        if amount is None:
+            role = stage.spec.roles[number]
             resources = replace(role.resources, memory_bytes=pod.memory_bytes)
             aligned = gets_whole_cores(resources, role.limits)
-            amounts[shape] = state.cluster.snapshot.pod_vector(resources, io.rate, aligned=aligned)
-        bound = int(stage.times[task, BOUND])
-        claim = Claim(
+            amount = amounts[shape] = state.cluster.snapshot.pod_vector(resources, io.rate, aligned=aligned)
+        runs = state_of == TaskState.RUNNING and started >= 0
+        part = pod.index // stage.members if stage.spec.gang else pod.index
+        yield Claim(
             owner=pod.name,
             node=node_index(state, pod.node),
-            amount=amounts[shape],
-            kind=ClaimKind.RUNNING,
+            amount=amount,
+            kind=ClaimKind.RELEASING if state_of == TaskState.RELEASING else ClaimKind.RUNNING,
             queue=run.spec.queue,
             user=run.spec.user,
             since_ms=max(bound, 0),
@@ -228,59 +277,42 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
             io_bytes=io.moved,
             direct=io.direct,
             learned=(run.spec.name, stage.spec.name, io.learned) if io.learned else None,
-            group=f"{run.spec.name}/{stage.spec.name}",
-            devices=parts_held(pod.gpu_ids, pod.gpu_millis),
-            **standing(run, stage, task),
+            group=group,
+            devices=parts_held(pod.gpu_ids, pod.gpu_millis) if pod.gpu_ids else (),
+            unit=f"{run.id}/{stage.spec.name}/{part}",
+            priority=run.spec.priority,
+            qos=qos[number],
+            started_ms=started if runs else None,
+            elastic=elastic_of(stage, pod.index) if stage.spec.gang else None,
+            starting=not runs,
         )
-        if claim.started_ms is None:
-            claim = structs.replace(claim, starting=True)
-        if stage.task_state[task] == TaskState.RELEASING:
-            claim = structs.replace(claim, kind=ClaimKind.RELEASING)
-        state.cluster.snapshot.claim(claim, statement)
-        state.cluster.snapshot.usage.credit(
-            Payer(claim.queue, claim.user), claim.amount, claim.since_ms, statement
-        )
-        ref = PodRef(run.id, stage.number, task, pod.attempt, pod.remote)
-        statement.put(state.work.pods, pod.name, ref)
-        hold_sources(state, ref, statement)
-        hold_again(state, run, stage, task, pod, claim, statement)
-        if stage.task_state[task] == TaskState.BINDING:
-            statement.include(state.round.under_way, pod.name)
-        if pod.gang is not None:
-            _remember_addresses(state, run, stage, pod, statement)
-    return orphans
 
 
-def _demand(state: EngineState, run: WorkflowRun, stage: StageRun, role: int, pod: Pod) -> Demand:
-    """What it is said to use of its node's disk, else what is known of it now: that is not written down."""
+def _credit(state: EngineState, claims: Sequence[Claim], statement: Statement) -> None:
+    """Count for queues and users what these pods have held since they were bound."""
+    held: Counter[tuple[Payer, int, tuple[int, ...]]] = Counter(
+        (Payer(claim.queue, claim.user), claim.since_ms, claim.amount) for claim in claims
+    )
+    for (payer, since_ms, amount), pods in held.items():
+        together = [pods * each for each in amount]
+        state.cluster.snapshot.usage.credit(payer, together, since_ms, statement)
+
+
+def _inputs(state: EngineState, pod: Pod) -> tuple[int, ...]:
+    """The datasets that a pod reads, as far as they are known."""
+    if not pod.inputs:
+        return ()
     found = (state.cluster.catalogue.find(uri) for file in pod.inputs for uri in file.uris)
-    known = demands_of(state, run, stage, tuple(dataset for dataset in found if dataset is not None))
+    return tuple(dataset for dataset in found if dataset is not None)
+
+
+def _demand(
+    state: EngineState, run: WorkflowRun, stage: StageRun, role: int, inputs: tuple[int, ...]
+) -> Demand:
+    """What it is said to use of its node's disk, else what is known of it now: that is not written down."""
+    known = demands_of(state, run, stage, inputs)
     demand = known[role] if known else None
     return demand if demand is not None else said_demand(stage.spec, role)
-
-
-class Standing(TypedDict):
-    """The fields of a claim that say which groups may evict it, and what would be lost."""
-
-    unit: str
-    priority: int
-    qos: int
-    started_ms: int | None
-    elastic: tuple[int, int, int] | None
-
-
-def standing(run: WorkflowRun, stage: StageRun, task: int) -> Standing:
-    """How a task's claim stands beside others. A gang is one unit: without one of its members it would start anew."""
-    role = stage.spec.roles[int(stage.role_of[task % stage.members])]
-    part = task // stage.members if stage.spec.gang else task
-    started = int(stage.times[task, STARTED]) if stage.task_state[task] == TaskState.RUNNING else -1
-    return {
-        "unit": f"{run.id}/{stage.spec.name}/{part}",
-        "priority": run.spec.priority,
-        "qos": int(qos_class(role.resources, role.limits)),
-        "started_ms": None if started < 0 else started,
-        "elastic": elastic_of(stage, task),
-    }
 
 
 def elastic_of(stage: StageRun, task: int) -> tuple[int, int, int] | None:

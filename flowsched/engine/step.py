@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 
@@ -35,6 +36,7 @@ from flowsched.engine.events import (
     Tick,
 )
 from flowsched.engine.evictions import change_drain
+from flowsched.engine.foreign.work import take_rooms
 from flowsched.engine.memoization import Hit, waiting_shards
 from flowsched.engine.recovery import none_later, reclaim
 from flowsched.engine.reports import report
@@ -126,8 +128,12 @@ def step(
     recorder = Recorder(state, Statement(), now, ticked=not events, tape=tape)
     state.cluster.snapshot.usage.begin(now, state.policy.profile.half_life_ms)
     # 1. What happened, in order; each event with all that follows inside its workflow.
-    for event in events:
-        _apply(recorder, event)
+    for room_taken, some in groupby(events, _is_room_taken):
+        if room_taken:
+            take_rooms(recorder, [event for event in some if isinstance(event, RoomTaken)])
+        else:
+            for event in some:
+                _apply(recorder, event)
     # 2. Ready groups get room. Groups that lack bytes get target nodes.
     if placing:
         place(recorder)
@@ -154,6 +160,11 @@ def step(
         wake_ms=recorder.wake_ms,
         now=now,
     )
+
+
+def _is_room_taken(event: EngineEvent) -> bool:
+    """Many of these follow each other: they are applied together."""
+    return isinstance(event, RoomTaken)
 
 
 def _write_usage(recorder: Recorder) -> None:

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
 from flowsched.scheduling.state.claims import Claim, ClaimKind
@@ -94,6 +95,11 @@ def seen(snapshot: Snapshot) -> list[Any]:
     ]
 
 
+def by_owner(state: list[Any]) -> list[Any]:
+    """As `seen`, but for the order of claims and of accounts."""
+    return [sorted(each, key=str) if number in (5, 10, 11) else each for number, each in enumerate(state)]
+
+
 @pytest.mark.parametrize("seed", range(150))
 def test_many_claims_at_once_are_as_one_by_one(seed: int) -> None:
     """Also where some of their owners have claims already; and both are undone to what was before."""
@@ -116,6 +122,35 @@ def test_many_claims_at_once_are_as_one_by_one(seed: int) -> None:
     assert at_once.used.tolist() == was[0]
     assert at_once.staging.tolist() == was[1]
     assert at_once.claims == dict(was[5])
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_other_terms_of_a_claim_are_as_a_claim_anew(seed: int) -> None:
+    """Its unit, priority, class and start: in rows and sums as if it had been made again; and all is undone."""
+    rng = random.Random(seed)
+    before = some_claims(rng)
+    anew, on_other_terms = four_nodes(), four_nodes()
+    for snapshot in (anew, on_other_terms):
+        snapshot.claim_all(before, Statement())
+    was = seen(on_other_terms)
+    first, second = Statement(), Statement()
+    held = [claim for claim in on_other_terms.claims.values() if claim.kind is not ClaimKind.STAGING]
+    for claim in rng.choices(held, k=6) if held else ():
+        fresh = structs.replace(
+            anew.claims[claim.owner],
+            unit=rng.choice(("", "u1", "u2", "u3")),
+            priority=rng.randint(0, 1),
+            qos=rng.randint(0, 2),
+            started_ms=rng.choice((None, 7)),
+            elastic=rng.choice((None, (0, 1, 1))),
+        )
+        anew.claim(fresh, first)
+        on_other_terms.restake(fresh, second)
+    assert by_owner(seen(on_other_terms)) == by_owner(seen(anew))
+    first.rollback()
+    second.rollback()
+    assert by_owner(seen(on_other_terms)) == by_owner(seen(anew))
+    assert by_owner(seen(on_other_terms))[:6] == by_owner(was)[:6]
 
 
 def test_claims_of_one_look_are_rows_in_their_order() -> None:

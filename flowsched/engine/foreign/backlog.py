@@ -58,11 +58,9 @@ def collect_foreign(state: EngineState) -> ForeignBacklog:
 
 def carry_out_foreign(recorder: Recorder, candidate: ForeignCandidate, placement: Placement) -> None:
     """Bind the pods that were placed, in the order in which they came; hold what the group has room for beside them."""
-    work = recorder.state.foreign.groups[candidate.key]
     for kind, nodes in zip(candidate.classes, placement.nodes, strict=True):
-        pods = list(work.waiting.get(kind, {}).values())[: len(nodes)]
-        for pod, node in zip(pods, nodes.tolist(), strict=True):
-            bind(recorder, pod, node)
+        if len(nodes):
+            bind(recorder, candidate.key, kind, nodes.tolist())
     if placement.held:
         _hold(recorder, candidate.key, placement.held)
 

@@ -178,7 +178,7 @@ def _write(
     )
     if fresh != claim:
         recorder.dirty |= unit != claim.unit  # a waiting group may take its room now
-        snapshot.claim(fresh, recorder.statement)
+        snapshot.restake(fresh, recorder.statement)
 
 
 def _elastic(work: ForeignWork, staying: Mapping[str, Placed]) -> dict[str, tuple[int, int, int]]:

@@ -7,6 +7,8 @@ not yet seen) holds its room until then, and never loses it by age.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from msgspec import structs
@@ -39,6 +41,8 @@ from flowsched.scheduling.state.claims import Claim, ClaimKind
 T_GANG_MS: Final = 60_000
 #: How long room of `min_resources` is kept for pods that do not come.
 HOLD_MS: Final = 600_000
+#: Nothing is at stake with it.
+_NOTHING: Final = Claim("", -1, (), ClaimKind.RUNNING, "", 0, None)
 
 
 def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:
@@ -57,7 +61,7 @@ def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:
         case PodWaits(pod):
             _waits(recorder, pod)
         case RoomTaken():
-            _taken(recorder, event)
+            take_rooms(recorder, (event,))
         case PodLeft():
             _left(recorder, event)
         case BindRefused(uid):
@@ -72,37 +76,46 @@ def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:
             stay(recorder, uids)
 
 
-def bind(recorder: Recorder, pod: ForeignPod, node: int) -> None:
-    """Take the room and intend the binding of one waiting pod."""
-    state, statement = recorder.state, recorder.statement
-    work = state.foreign.groups[pod.group]
-    _stop_waiting(recorder, pod.uid)
-    group = work.group
+def bind(recorder: Recorder, key: str, kind: ClassKey, nodes: Sequence[int]) -> None:
+    """Take the room and intend the bindings of the pods of one class that wait, as many as there are nodes, in their order."""
+    state, statement, snapshot = recorder.state, recorder.statement, recorder.state.cluster.snapshot
+    work = state.foreign.groups[key]
+    alike = work.waiting[kind]
+    pods = list(islice(alike.values(), len(nodes)))
+    group, template, now = work.group, kind.template, recorder.now
     queue = group.queue if group is not None else "default"
-    claim = Claim(
-        owner=pod.uid,
-        node=node,
-        amount=state.cluster.snapshot.vector(pod.template.resources),
-        kind=ClaimKind.RUNNING,
-        queue=queue,
-        since_ms=recorder.now,
-        until_ms=None,
-        rules=pod.template.rules,
-        user=pod.namespace,
-        group=f"{pod.namespace}/{pod.name}" if group is None else f"{group.namespace}/{group.name}",
-    )
-    state.cluster.snapshot.claim(claim, statement)
-    statement.put(
-        work.placed, pod.uid, Placed(pod.role, pod, pod.namespace, pod.name, pod.owned, node, False)
-    )
-    statement.put(state.foreign.pods, pod.uid, pod.group)
-    statement.put(state.foreign.assumed, pod.uid, recorder.now)
-    name = state.cluster.snapshot.names[node]
-    order = Bind(pod.uid, pod.namespace, pod.name, pod.version, name, pod.group, state.policy.epoch)
-    recorder.binds.append(order)
-    recorder.delta.bindings.append(
-        BindingWrite(pod.uid, pod.namespace, pod.name, name, pod.group, state.policy.epoch, recorder.now)
-    )
+    amount = snapshot.vector(template.resources)
+    claims, placed = [], {}
+    for pod, node in zip(pods, nodes, strict=True):
+        statement.pop(alike, pod.uid)
+        of = f"{pod.namespace}/{pod.name}" if group is None else f"{group.namespace}/{group.name}"
+        claims.append(
+            Claim(
+                pod.uid,
+                node,
+                amount,
+                ClaimKind.RUNNING,
+                queue,
+                now,
+                None,
+                rules=template.rules,
+                user=pod.namespace,
+                group=of,
+            )
+        )
+        placed[pod.uid] = Placed(pod.role, pod, pod.namespace, pod.name, pod.owned, node, False)
+        name = snapshot.names[node]
+        recorder.binds.append(
+            Bind(pod.uid, pod.namespace, pod.name, pod.version, name, key, state.policy.epoch)
+        )
+        recorder.delta.bindings.append(
+            BindingWrite(pod.uid, pod.namespace, pod.name, name, key, state.policy.epoch, now)
+        )
+    if not alike:
+        statement.pop(work.waiting, kind)
+    snapshot.claim_all(claims, statement)
+    statement.put_all(work.placed, placed)
+    statement.put_all(state.foreign.assumed, dict.fromkeys(placed, now))
 
 
 def release_half_placed(recorder: Recorder) -> None:
@@ -162,19 +175,54 @@ def _waits(recorder: Recorder, pod: ForeignPod) -> None:
     statement.put(state.foreign.pods, pod.uid, pod.group)
 
 
-def _taken(recorder: Recorder, event: RoomTaken) -> None:
+def take_rooms(recorder: Recorder, events: Sequence[RoomTaken]) -> None:
+    """Note pods on nodes, in order. The claims of those that are new are made together: after a restart that is every pod."""
+    snapshot, statement = recorder.state.cluster.snapshot, recorder.statement
+    fresh: dict[str, Claim] = {}
+    amounts: dict[int, tuple[int, ...]] = {}  #: pods that are alike share their `resources`
+    for event in events:
+        node = node_index(recorder.state, event.node)
+        if event.owner in recorder.state.work.pods:
+            _moved(recorder, event, node)
+            continue  # one of ours, which has its claim already
+        if event.owner in fresh:  # told twice
+            snapshot.claim_all(tuple(fresh.values()), statement)
+            fresh = {}
+        amount = amounts.get(id(event.resources))
+        if amount is None:
+            amount = amounts[id(event.resources)] = snapshot.vector(event.resources)
+        known = snapshot.claims.get(event.owner)
+        claim = _taken(recorder, event, node, amount, known)
+        if claim is None:
+            continue
+        recorder.dirty = True
+        if known is None:
+            fresh[event.owner] = claim
+        else:
+            snapshot.claim(claim, statement)
+    snapshot.claim_all(tuple(fresh.values()), statement)
+
+
+def _taken(
+    recorder: Recorder, event: RoomTaken, node: int, amount: tuple[int, ...], known: Claim | None
+) -> Claim | None:
+    """Note one pod of others on its node. Returns its claim; None if the one that is known says what is seen.
+
+    Args:
+        recorder: Of this step.
+        event: The pod.
+        node: Its node.
+        amount: (R,) what it takes.
+        known: Its claim so far.
+    """
     state, statement = recorder.state, recorder.statement
-    node = node_index(state, event.node)
-    if event.owner in state.work.pods:
-        _moved(recorder, event, node)
-        return  # one of ours, which has its claim already
     _seen(recorder, event.owner)
+    asked = event.leaving or event.owner in state.foreign.making_way
     if event.group:
         _stop_waiting(recorder, event.owner)
         work = _work(recorder, event.group)
-        leaving = event.leaving or event.owner in state.foreign.making_way
         placed = Placed(
-            event.role, None, event.namespace, event.name, event.owned, node, True, event.stake, leaving
+            event.role, None, event.namespace, event.name, event.owned, node, True, event.stake, asked
         )
         if event.leaving:
             statement.pop(state.foreign.making_way, event.owner)
@@ -185,36 +233,30 @@ def _taken(recorder: Recorder, event: RoomTaken) -> None:
         statement.put(state.foreign.pods, event.owner, event.group)
         cover(recorder, event.owner, event.group, event.stake)
         _judge(recorder, event.group)
-    amount = state.cluster.snapshot.vector(event.resources)
-    asked = event.leaving or event.owner in state.foreign.making_way
     kind = ClaimKind.RELEASING if asked else ClaimKind.RUNNING
-    known = state.cluster.snapshot.claims.get(event.owner)
-    if known is None or not _holds(known, event, node, amount, kind):
-        queue, since, rules = event.queue, event.since_ms, event.rules
-        claim = Claim(
-            event.owner,
-            node,
-            amount,
-            kind,
-            queue,
-            since,
-            None,
-            0,
-            event.group,
-            rules,
-            user=event.namespace if queue else "",
-        )
-        if known is not None:  # what is at stake with it is settled later in the step
-            claim = structs.replace(
-                claim,
-                unit=known.unit,
-                priority=known.priority,
-                qos=known.qos,
-                started_ms=known.started_ms,
-                elastic=known.elastic,
-            )
-        state.cluster.snapshot.claim(claim, statement)
-        recorder.dirty = True
+    if known is None:
+        known = _NOTHING
+    elif _holds(known, event, node, amount, kind):
+        return None
+    return Claim(
+        event.owner,
+        node,
+        amount,
+        kind,
+        event.queue,
+        event.since_ms,
+        None,
+        0,
+        event.group,
+        event.rules,
+        user=event.namespace if event.queue else "",
+        # What is at stake with it is settled later in the step.
+        unit=known.unit,
+        priority=known.priority,
+        qos=known.qos,
+        started_ms=known.started_ms,
+        elastic=known.elastic,
+    )
 
 
 def _holds(claim: Claim, event: RoomTaken, node: int, amount: tuple[int, ...], kind: ClaimKind) -> bool:

@@ -187,13 +187,7 @@ class Ledger:
             self._queue_ids[claim.queue] = len(self.queues)
             self.queues.append(claim.queue)
         self.queue[slot] = self._queue_ids[claim.queue]
-        if claim.unit:
-            number, count = self._units.get(claim.unit, (self._last_unit + 1, 0))
-            self._last_unit = max(self._last_unit, number)
-            self._units[claim.unit] = number, count + 1
-            self.unit[slot], self.priority[slot], self.qos[slot] = number, claim.priority, claim.qos
-            self.elastic[slot] = claim.elastic or 0
-            self.started[slot] = UNKNOWN if claim.started_ms is None else claim.started_ms
+        self._join(slot, claim)
 
     def insert_all(self, claims: Sequence[Claim], amounts: NDArray[np.int64]) -> None:
         """As `insert` for each of them, in order; `amounts`: (K, R)."""
@@ -252,11 +246,7 @@ class Ledger:
         """Forget a claim."""
         owner = claim.owner
         slot = self._slots.pop(owner)
-        if claim.unit:
-            number, count = self._units.pop(claim.unit)
-            if count > 1:
-                self._units[claim.unit] = number, count - 1
-            self.unit[slot] = 0
+        self._leave(slot, claim)
         self.node[slot] = self.since[slot] = self.until[slot] = self.late[slot] = 0
         self.amount[slot] = 0
         if claim.devices:
@@ -264,6 +254,31 @@ class Ledger:
         self.owner[slot] = ""
         self.kind[slot] = EMPTY
         self._free.append(slot)
+
+    def restake(self, before: Claim, after: Claim) -> None:
+        """Note that a claim may be taken away on other terms; it holds what it held."""
+        slot = self._slots[before.owner]
+        self._leave(slot, before)
+        self._join(slot, after)
+
+    def _join(self, slot: int, claim: Claim) -> None:
+        """Note with what a claim is taken away together, and on which terms."""
+        if not claim.unit:
+            return
+        number, count = self._units.get(claim.unit, (self._last_unit + 1, 0))
+        self._last_unit = max(self._last_unit, number)
+        self._units[claim.unit] = number, count + 1
+        self.unit[slot], self.priority[slot], self.qos[slot] = number, claim.priority, claim.qos
+        self.elastic[slot] = claim.elastic or 0
+        self.started[slot] = UNKNOWN if claim.started_ms is None else claim.started_ms
+
+    def _leave(self, slot: int, claim: Claim) -> None:
+        if not claim.unit:
+            return
+        number, count = self._units.pop(claim.unit)
+        if count > 1:
+            self._units[claim.unit] = number, count - 1
+        self.unit[slot] = 0
 
     def _hold(self, slot: int, device: int, part: int) -> None:
         width = self.devices.shape[1]

@@ -560,6 +560,25 @@ class Snapshot:
         statement.undo_with(lambda: self._insert(claim, amount, -1))
         return claim
 
+    def restake(self, claim: Claim, statement: Statement) -> None:
+        """Replace a claim that holds room by one that may be taken away on other terms: nothing else of it differs."""
+        self._restake(self.claims[claim.owner], claim, statement)
+
+    def _restake(self, before: Claim, after: Claim, statement: Statement | None) -> None:
+        self.claims[after.owner] = after
+        self.ledger.restake(before, after)
+        if after.owner in self.direct.claims:
+            self.direct.claims[after.owner] = after
+        if before.unit and before.kind is ClaimKind.RUNNING:
+            _takeable(self, before.priority, -1)
+        if after.unit and after.kind is ClaimKind.RUNNING:
+            _takeable(self, after.priority, +1)
+        if statement is not None:
+            self.columns["version"][after.node] += 1
+            statement.undo_with(lambda: self._restake(after, before, None))
+        else:
+            self.columns["version"][after.node] -= 1
+
     def started(self, owner: str, at_ms: int, statement: Statement) -> None:
         """A claim's process runs since `at_ms`: from here on taking it away loses work."""
         claim = self.claims.get(owner)
