@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from flowsched.executor.constraints import Rules
 from flowsched.workflow.spec import Resources
 
@@ -116,8 +118,7 @@ class ForeignGroup:
     preemptible: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stake:
+class Stake(msgspec.Struct, frozen=True, gc=False):
     """How a pod that has a node stands when others ask for its room.
 
     Args:
@@ -163,8 +164,7 @@ class PodWaits:
     pod: ForeignPod
 
 
-@dataclass(frozen=True, slots=True)
-class RoomTaken:
+class RoomTaken(msgspec.Struct, frozen=True, gc=False):
     """A pod is on a node and takes room there.
 
     Args:

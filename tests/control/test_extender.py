@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from flowsched.app import Settings, assembled, running
 from flowsched.cluster.kubernetes.objects.pod import Pod
@@ -151,7 +151,7 @@ def test_a_task_that_the_watch_has_shown_on_its_node_is_counted_by_others() -> N
     """It may still take minutes until its process runs."""
     scene = Scene(node("n0"))
     scene.submit("w", {"name": "s", "command": ["x"], "resources": {"cpu": 3}})
-    scene.tell(replace(sits("fs-w-s-0-0", "n0", cpu=3), rules=Rules(namespace="ns")))
+    scene.tell(structs.replace(sits("fs-w-s-0-0", "n0", cpu=3), rules=Rules(namespace="ns")))
     assert scene.states("w", "s") == "BINDING"
     assert refused(scene, pod("2")) == {}
 

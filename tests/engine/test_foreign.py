@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import structs
 
 from flowsched.engine.events import NodeDrained
 from flowsched.engine.foreign.backlog import verdicts
@@ -307,7 +307,7 @@ def test_others_pods_on_a_drained_node_are_evicted_where_they_are_made_again() -
     """Once at the moment, and again a minute later if they have not gone."""
     scene = Scene(node(cpu=2))
     scene.tell(bag(), waits("a"), waits("b"))
-    scene.tell(sits("a"), replace(sits("b"), owned=False))
+    scene.tell(sits("a"), structs.replace(sits("b"), owned=False))
     scene.tell(NodeDrained("n0", scene.now + 5_000))
     assert scene.last.evictions == []
     scene.tell(after=5_000)

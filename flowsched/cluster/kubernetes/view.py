@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
+
+from msgspec import structs
 
 from flowsched.cluster.kubernetes.agents import Agents
 from flowsched.cluster.kubernetes.api.watch import Batch, taken
@@ -26,7 +28,7 @@ from flowsched.cluster.kubernetes.objects.nodes import (
     node_info,
     zones_of,
 )
-from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.objects.pod import Pod, controller_of
 from flowsched.cluster.kubernetes.objects.pod_constraints import Alike, Kinds
 from flowsched.cluster.kubernetes.objects.pod_requests import requests_of
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
@@ -150,6 +152,13 @@ class Seen:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
+class Owned(NamedTuple):
+    """A pod of ours. `kind`: None = it takes no room (any more)."""
+
+    name: str
+    kind: Alike | None
+
+
 @dataclass(slots=True)
 class View:
     """The cluster as the watches show it.
@@ -183,7 +192,7 @@ class View:
     kinds: Kinds = field(init=False)
     budgets: Budgets = field(init=False)
     topologies: Topologies | None = None  #: None = no NUMA zones are told here
-    _owned: dict[str, str] = field(default_factory=dict)  #: uid -> name of our pods
+    _owned: dict[str, Owned] = field(default_factory=dict)  #: our pods, by uid
     _declared: dict[str, int] = field(default_factory=dict)  #: node -> cache bytes that its annotation allows
     _agent_pods: dict[str, str] = field(default_factory=dict)  #: uid of an agent's pod -> node
     _gaps: dict[str, RoomTaken] = field(default_factory=dict)  #: node -> GPUs that only seem to be there
@@ -204,10 +213,10 @@ class View:
         events += (*self.groups.everything(), *self.budgets.everything())
         events += [seen.event for seen in self.pods.values()]
         events += self._gaps.values()
-        for name in self._owned.values():
+        for name, kind in self._owned.values():
             obj = self.own.object_of(name)
-            if obj is not None and obj.spec.node_name:
-                events.append(self._room(obj, name))
+            if obj is not None and kind is not None:
+                events.append(self._room(obj, kind, name))
         return events
 
     # --- nodes and namespaces --------------------------------------------------------------------------------
@@ -366,7 +375,7 @@ class View:
             return
         self._agent(pod)
         group, role = self._place(pod)
-        event = self._event(pod, group, role)
+        event, kind = self._event(pod, group, role)
         uid = pod.metadata.uid
         known = self.pods.get(uid)
         if event is None:
@@ -382,7 +391,6 @@ class View:
             known.pod, known.group, known.labels = waits, group, pod.metadata.labels
             return
         meta = pod.metadata
-        kind = None if isinstance(event, PodLeft) else self.kinds.of(pod)
         self.pods[uid] = Seen(meta.namespace, meta.name, event, waits, group, kind, meta.labels)
         self.report(event)
 
@@ -399,7 +407,7 @@ class View:
                 continue
             if isinstance(event, RoomTaken):
                 rules = self.kinds.rules(seen.kind, seen.labels)
-                fresh: ForeignEvent = replace(event, rules=rules)
+                fresh: ForeignEvent = structs.replace(event, rules=rules)
             elif isinstance(event, PodWaits):
                 told = event.pod.template
                 volumes = told.rules.volumes if told.rules is not None else ()
@@ -411,21 +419,24 @@ class View:
                 seen.event = fresh
                 self.report(fresh)
 
-    def _event(self, pod: Pod, group: str, role: str) -> ForeignEvent | None:
-        """What a foreign pod means for the scheduler now; None = nothing."""
+    def _event(self, pod: Pod, group: str, role: str) -> tuple[ForeignEvent | None, Alike | None]:
+        """What a foreign pod means for the scheduler now (None = nothing), and its kind where that matters."""
         uid = pod.metadata.uid
         if pod.status.phase in _ENDED:
-            return PodLeft(uid, pod.status.phase == "Succeeded", group, role) if group else None
+            return PodLeft(uid, pod.status.phase == "Succeeded", group, role) if group else None, None
+        if not pod.spec.node_name and (
+            not group or pod.metadata.deletion_timestamp or pod.spec.scheduling_gates
+        ):
+            return None, None
+        kind = self.kinds.of(pod)
         if pod.spec.node_name:
-            return self._room(pod, uid, group, role)
-        if not group or pod.metadata.deletion_timestamp or pod.spec.scheduling_gates:
-            return None
-        return PodWaits(self._foreign(pod, group, role))
+            return self._room(pod, kind, uid, group, role), kind
+        return PodWaits(self._foreign(pod, kind, group, role)), kind
 
-    def _foreign(self, pod: Pod, group: str, role: str) -> ForeignPod:
+    def _foreign(self, pod: Pod, kind: Alike, group: str, role: str) -> ForeignPod:
         meta = pod.metadata
         volumes, problem = self.volumes.of(pod) if pod.spec.volumes else ((), "")
-        template = self.kinds.template(self.kinds.of(pod), meta.labels, volumes, problem)
+        template = self.kinds.template(kind, meta.labels, volumes, problem)
         self.images.wanted(template.image)
         return ForeignPod(
             uid=meta.uid,
@@ -442,10 +453,9 @@ class View:
             preempts=pod.spec.preemption_policy != "Never",
         )
 
-    def _room(self, pod: Pod, owner: str, group: str = "", role: str = "") -> RoomTaken:
+    def _room(self, pod: Pod, kind: Alike, owner: str, group: str = "", role: str = "") -> RoomTaken:
         """What a pod takes on its node. Room is free when its containers have ended, not when it shall be deleted."""
         meta = pod.metadata
-        kind = self.kinds.of(pod)
         return RoomTaken(
             owner=owner,
             node=pod.spec.node_name,
@@ -496,25 +506,26 @@ class View:
             if seen.namespace in touched and isinstance(event, RoomTaken) and event.group:
                 now = self.budgets.covering(seen.namespace, seen.labels)
                 if now != event.stake.budgets:
-                    seen.event = replace(event, stake=replace(event.stake, budgets=now))
+                    stake = structs.replace(event.stake, budgets=now)
+                    seen.event = structs.replace(event, stake=stake)
                     self.report(seen.event)
 
     # --- ours, and agents ------------------------------------------------------------------------------------
 
     def _own(self, pod: Pod, name: str) -> None:
         known = self._owned.get(pod.metadata.uid)
-        self._owned[pod.metadata.uid] = name
+        self._owned[pod.metadata.uid] = Owned(name, None)
         if pod.spec.node_name and pod.status.phase not in _ENDED:
-            event = self._room(pod, name)
-            self.report(event)
+            kind = self.kinds.of(pod)
+            self._owned[pod.metadata.uid] = Owned(name, kind)
+            self.report(self._room(pod, kind, name))
         elif known is not None and pod.status.phase in _ENDED:
             self.report(PodLeft(name))
         self.groups.observe_own(pod)
         self.own.observe(pod)
 
     def _own_gone(self, uid: str) -> None:
-        name = self._owned.pop(uid)
-        self.report(PodLeft(name))
+        self.report(PodLeft(self._owned.pop(uid).name))
 
     def _agent(self, pod: Pod) -> None:
         """A node agent's pod: where it answers."""
@@ -533,4 +544,4 @@ class View:
 
 def is_owned(pod: Pod) -> bool:
     """Whether a controller would make it again."""
-    return any(owner.controller for owner in pod.metadata.owner_references)
+    return controller_of(pod) is not None

@@ -87,6 +87,8 @@ def stake_of(pod: Pod, budgets: tuple[str, ...]) -> Stake:
 
 def _started_ms(pod: Pod) -> int | None:
     """When the first of its containers that runs, or has ended, began; None where none has."""
+    if not pod.status.container_statuses:
+        return None
     states = (each.state for each in pod.status.container_statuses)
     told = (state.running or state.terminated for state in states)
     moments = [moment_ms(each.started_at) for each in told if each is not None]

@@ -23,7 +23,7 @@ from flowsched.cluster.kubernetes.objects.labels import INSTANCE, MANAGED_BY
 from flowsched.cluster.kubernetes.objects.metadata import Amounts, Metadata, moment_ms
 from flowsched.cluster.kubernetes.objects.names import label_value
 from flowsched.cluster.kubernetes.objects.nodes import RACK_LABELS
-from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.objects.pod import Pod, controller_of
 from flowsched.cluster.kubernetes.objects.pod_requests import DEFAULT_GPU, resources_of
 from flowsched.cluster.kubernetes.objects.podgroup import (
     GROUP_ANNOTATION,
@@ -227,6 +227,12 @@ _QUEUES: Final = (
 )
 
 
+#: A pod with none of these labels and annotations belongs to no group, unless it is a native one.
+_LINKED: Final = frozenset(
+    {GROUP_ANNOTATION, _VOLCANO_CONSTANT, PLUGINS_LABEL, _KAI_GROUP, _KUEUE_GROUP, _TASK_GROUP}
+)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupLink:
     """To which group a pod belongs, in its own namespace.
@@ -280,6 +286,13 @@ def link_of(pod: Pod, native: Form = Form.NATIVE_BETA) -> GroupLink | None:
         pod: Any pod, foreign or ours.
         native: The version of native PodGroups that this cluster serves: a pod does not say it.
     """
+    said = pod.metadata
+    if (
+        pod.spec.scheduling_group is None
+        and _LINKED.isdisjoint(said.annotations)
+        and _LINKED.isdisjoint(said.labels)
+    ):
+        return None
     for kind, form, find in LINKS:
         name = find(pod)
         if name:
@@ -601,7 +614,7 @@ class GroupBook:
             if said is not None:
                 self._report(GroupSeen(said))
             return Group(key, link.form, meta.namespace, link.name, told=said)
-        owner = next((each for each in meta.owner_references if each.controller), None)
+        owner = controller_of(pod)
         name = owner.name if owner is not None else meta.name
         rule = ForeignGroup(
             key=key,
@@ -631,8 +644,8 @@ def _key(form: Form, namespace: str, name: str) -> str:
 
 def _owner_key(pod: Pod) -> str:
     """Pods of one controller are one group; a pod without is one by itself."""
-    owner = next((each.uid for each in pod.metadata.owner_references if each.controller), pod.metadata.uid)
-    return f"pods/{pod.metadata.namespace}/{owner}"
+    owner = controller_of(pod)
+    return f"pods/{pod.metadata.namespace}/{pod.metadata.uid if owner is None else owner.uid}"
 
 
 def _same(one: ForeignGroup, other: ForeignGroup) -> bool:

@@ -128,7 +128,10 @@ def micro_timestamp(at_ms: int) -> str:
 
 def condition_of(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
     """The condition of a type."""
-    return next((each for each in conditions if each.type == kind), None)
+    for each in conditions:
+        if each.type == kind:
+            return each
+    return None
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:

@@ -9,6 +9,7 @@ from flowsched.cluster.kubernetes.objects.metadata import (
     Condition,
     LabelSelector,
     Metadata,
+    OwnerReference,
     Read,
     Requirement,
 )
@@ -312,3 +313,11 @@ class Pod(Read, frozen=True):
     metadata: Metadata = Metadata()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+
+def controller_of(pod: Pod) -> OwnerReference | None:
+    """The controller that would make the pod again; None = there is none."""
+    for owner in pod.metadata.owner_references:
+        if owner.controller:
+            return owner
+    return None
