@@ -129,6 +129,20 @@ async def test_a_list_is_read_in_pages(client: Client, api: FakeApi) -> None:
     assert [item.metadata.name for item in items] == ["a3"]
 
 
+async def test_a_page_is_asked_for_before_the_one_before_it_is_decoded(client: Client, api: FakeApi) -> None:
+    """The server makes it meanwhile."""
+    for number in range(4):
+        await create(client, f"a{number}")
+    asked: list[int] = []
+
+    class Noted(Pod, frozen=True):
+        def __post_init__(self) -> None:
+            asked.append(client.calls["list", "pods"])
+
+    await client.list(PODS, Noted, page=2)
+    assert asked == [2, 2, 2, 2]
+
+
 async def test_a_list_whose_token_expires_is_begun_again(client: Client, api: FakeApi) -> None:
     """And in the end read in one piece, since that cannot expire."""
     for number in range(5):

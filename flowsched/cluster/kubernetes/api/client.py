@@ -253,7 +253,7 @@ class Client:
     async def listing(
         self, path: str, kind: type[T], *, params: Mapping[str, str] | None = None, page: int = 500
     ) -> Listing[T]:
-        """Read all objects of a path, in pages.
+        """Read all objects of a path, in pages. The server makes a page while the one before it is decoded.
 
         Args:
             path: Of the collection.
@@ -271,19 +271,26 @@ class Client:
             size = page if tries < LIST_TRIES else 0
             told = dict(params or {}) | ({"limit": str(size)} if size else {})
             listing: Listing[T] = Listing()
-            while True:
-                answer = await self.call("GET", path, params=told)
-                if answer.status == 410 and tries < LIST_TRIES:  # the continue token has expired: begin again
-                    break
-                if not answer.ok:
-                    raise Refused(f"GET {path}", answer)
-                found = decoded(answer.body, ObjectList[msgspec.Raw], path)
-                _collect(decoder, found.items or (), listing)
-                listing.version = listing.version or found.metadata.resource_version
-                if not found.metadata.next_page:
-                    self.skipped += len(listing.unread)
-                    return listing
-                told["continue"] = found.metadata.next_page
+            asked = asyncio.create_task(self.call("GET", path, params=told))
+            try:
+                while True:
+                    answer = await asked
+                    if answer.status == 410 and tries < LIST_TRIES:
+                        break  # the continue token has expired: begin again
+                    if not answer.ok:
+                        raise Refused(f"GET {path}", answer)
+                    found = decoded(answer.body, ObjectList[msgspec.Raw], path)
+                    if found.metadata.next_page:
+                        following = told | {"continue": found.metadata.next_page}
+                        asked = asyncio.create_task(self.call("GET", path, params=following))
+                        await asyncio.sleep(0)  # it is sent
+                    _collect(decoder, found.items or (), listing)
+                    listing.version = listing.version or found.metadata.resource_version
+                    if not found.metadata.next_page:
+                        self.skipped += len(listing.unread)
+                        return listing
+            finally:
+                asked.cancel()  # if this one is broken off
         raise AssertionError("the last try returns or raises")
 
     async def stream(

@@ -97,7 +97,8 @@ class Reader:
             return self._finish(bytes(self._body)) if self._chunks() else None
         if head.length is None or len(self._buffer) < head.length:
             return None
-        body = bytes(self._buffer[: head.length])
+        with memoryview(self._buffer) as view:
+            body = view[: head.length].tobytes()
         del self._buffer[: head.length]
         return self._finish(body)
 
