@@ -122,6 +122,19 @@ def test_a_gang_waits_for_its_members_then_for_room_then_starts_whole() -> None:
     assert sorted(at for _, at in bound(scene)) == ["n0", "n0", "n1"]
 
 
+def test_of_pods_that_the_next_step_comes_to_nothing_is_said() -> None:
+    """A step places a thousand. The other group is bound by the next, and has no reason before: a pod that its reason is written on
+    is another version, and its binding is refused.
+    """
+    scene = Scene(*(node(f"n{number}") for number in range(9)))
+    first = [waits(f"a{number}", "g", cpu=0.001) for number in range(1000)]
+    scene.tell(bag("g"), bag("h"), *first, *(waits(f"b{number}", "h", cpu=0.001) for number in range(3)))
+    assert len(bound(scene)) == 1000
+    assert told(scene) == []
+    scene.tell()
+    assert [uid for uid, _ in bound(scene)] == ["b0", "b1", "b2"]
+
+
 def test_two_interleaved_gangs_on_room_for_one_and_a_half() -> None:
     """The first starts, the second holds nothing; when the first has ended, the second starts."""
     scene = Scene(node("n0", cpu=3), node("n1", cpu=1))

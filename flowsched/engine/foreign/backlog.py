@@ -87,7 +87,10 @@ def serve_held(recorder: Recorder) -> list[Reason]:
 
 
 def verdicts(state: EngineState) -> Iterator[Verdict]:
-    """Why each foreign group that waits does."""
+    """Why each foreign group that waits does.
+
+    A step places so many pods and no more. Where the next follows at once, nothing is said yet of groups that it comes to.
+    """
     for key, work in state.foreign.groups.items():
         if not work.waiting:
             continue
@@ -99,6 +102,8 @@ def verdicts(state: EngineState) -> Iterator[Verdict]:
         uids = tuple(uid for alike in work.waiting.values() for uid in alike)
         if found:
             first = found[0]
+            if first.code is ReasonCode.BACKLOG_WINDOW and state.round.restless:
+                continue
             yield Verdict(key, uids, first.code.value, first.message, first.start_ms)
 
 

@@ -64,16 +64,26 @@ class Conditions:
         self.writes = 0
 
     def publish(self, verdicts: Sequence[Verdict]) -> None:
-        """Note why groups wait."""
+        """Note why groups wait.
+
+        What has not been written of the verdicts before is forgotten: a pod that is no longer among them is being bound, and a
+        write would change its version, so that the binding is refused.
+        """
+        before, self._events, self._wanted = self._events, {}, {}
         for verdict in verdicts:
             group = self._groups.groups.get(verdict.group)
             if group is not None and group.verdict[0] != verdict.code:
                 group.verdict = (verdict.code, verdict.message)
                 self._groups.dirty.add(verdict.group)
                 self._events[verdict.group] = group.verdict
+            elif verdict.group in before:
+                self._events[verdict.group] = before[verdict.group]
             for uid in verdict.uids:
                 if self._told.get(uid) != verdict.code:
                     self._wanted[uid] = (verdict.code, verdict.message)
+        for key in before.keys() - self._events.keys():
+            if key in self._groups.groups:
+                self._groups.groups[key].verdict = ("", "")  # it was never told
 
     async def run(self) -> None:
         """Write conditions periodically until cancelled."""
