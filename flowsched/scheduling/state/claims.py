@@ -31,7 +31,7 @@ class ClaimKind(IntEnum):
     NOMINATED = 3  #: room that was freed for a nominated group: holds room until the group is placed
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """Room on one node, for one owner (a pod's name).
 
     Args:

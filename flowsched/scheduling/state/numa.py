@@ -81,7 +81,7 @@ class Zones:
             owner = f"held {self._held:012}"  # its place in the order is its number
             self._held += 1
             self.add(owner, node, _LAST, amount)
-            statement.undo_with(lambda owner=owner, node=node: self._let_go(owner, node))  # type: ignore[misc]
+            statement.undo_with(self._let_go, owner, node)
 
     def _let_go(self, owner: str, node: int) -> None:
         self.remove(owner, node)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -531,7 +530,7 @@ class Snapshot:
                 claim, devices=self.devices.fitted(claim.node, claim.devices, int(amount[GPU]))
             )
         self._insert(claim, amount, +1)
-        statement.undo_with(lambda: self._remove(claim.owner, -1))
+        statement.undo_with(self._remove, claim.owner, -1)
 
     def claim_all(self, claims: Sequence[Claim], statement: Statement) -> None:
         """As `claim` for each of them, in order, in a fraction of the time."""
@@ -544,7 +543,7 @@ class Snapshot:
             self.claims.update((claim.owner, claim) for claim in some)
             self.ledger.insert_all(some, amounts)
             book_all(self, some, amounts)
-            statement.undo_with(partial(self._remove_all, some))
+            statement.undo_with(self._remove_all, some)
 
     def _remove_all(self, claims: Sequence[Claim]) -> None:
         for claim in reversed(claims):
@@ -557,7 +556,7 @@ class Snapshot:
             return None
         amount = self.ledger.amount_of(owner)
         self._remove(owner, +1)
-        statement.undo_with(lambda: self._insert(claim, amount, -1))
+        statement.undo_with(self._insert, claim, amount, -1)
         return claim
 
     def restake(self, claim: Claim, statement: Statement) -> None:
@@ -575,7 +574,7 @@ class Snapshot:
             _takeable(self, after.priority, +1)
         if statement is not None:
             self.columns["version"][after.node] += 1
-            statement.undo_with(lambda: self._restake(after, before, None))
+            statement.undo_with(self._restake, after, before, None)
         else:
             self.columns["version"][after.node] -= 1
 
