@@ -51,12 +51,12 @@ def default_url() -> str:
 
 def running_url() -> str | None:
     """The service that runs on this user's data folder (or FLOWSCHED_ROOT); None if none does."""
-    return _url_of(_default_root())
+    return _url_of(default_root())
 
 
 def stopped() -> tuple[str, int] | None:
     """The data folder of this user (or FLOWSCHED_ROOT), and the port that its service had last; None if none ever ran."""
-    root = _default_root()
+    root = default_root()
     try:
         with os.scandir(_servers_folder()) as entries:
             files = sorted(((entry.stat().st_mtime, entry.name) for entry in entries), reverse=True)
@@ -69,7 +69,8 @@ def stopped() -> tuple[str, int] | None:
     return None
 
 
-def _default_root() -> str:
+def default_root() -> str:
+    """The data folder of this user: FLOWSCHED_ROOT, else the usual one."""
     return os.path.join(os.getcwd(), os.environ.get("FLOWSCHED_ROOT") or _data_folder())
 
 
@@ -252,6 +253,23 @@ def _member(text: str, name: str) -> str | None:
     except (ValueError, AttributeError):
         return None
     return said if isinstance(said, str) and said else None
+
+
+def stranger_at(url: str) -> str | None:
+    """The account that listens at a port of this machine, if it is neither this user nor root; None if that is unknown."""
+    plain = plain_url(url)
+    if plain is None or not is_loopback(plain[0]):
+        return None
+    others = {*_owners(plain[1])} - {os.geteuid(), 0}
+    if not others:
+        return None
+    import pwd
+
+    account = min(others)
+    try:
+        return pwd.getpwuid(account).pw_name
+    except KeyError:
+        return str(account)
 
 
 def _listens_for_us(port: int) -> bool:

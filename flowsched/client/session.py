@@ -32,7 +32,7 @@ from flowsched.errors import (
     Unavailable,
     Unsupported,
 )
-from flowsched.tokens import default_url, found, running_url, stopped
+from flowsched.tokens import default_root, default_url, found, running_url, stopped, stranger_at
 from flowsched.version import VERSION
 from flowsched.workflow.views import ProblemView
 
@@ -128,8 +128,11 @@ class Session:
             self._found = found(
                 self.url
             )  # looked for each time until it is there: the service may come up later
-        token = self._given or self._found
-        return {"Authorization": f"Bearer {token}"} if token else {}
+        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+
+    @property
+    def _token(self) -> str | None:
+        return self._given or self._found
 
     def _is_outdated(self, status: int) -> bool:
         """Whether a refusal was about a found token, and another one is to be found now: another service has the port."""
@@ -193,6 +196,10 @@ class Session:
     ) -> tuple[bytes, Mapping[str, str]]:
         began = time.monotonic()
         for attempt in itertools.count(1):
+            stranger = self._stranger()
+            if stranger is not None:
+                await self._own_service(began, attempt, stranger)
+                continue
             try:
                 async with self.http.request(
                     method,
@@ -208,6 +215,11 @@ class Session:
                     error = problem_error(response.status, content)
                     wait = _retry_after(response.headers)
                     if self._is_outdated(response.status) and attempt < ATTEMPTS:
+                        continue
+                    if response.status == 401 and not self._token:
+                        if self._named:
+                            raise _tokenless(self.url, str(error))
+                        await self._own_service(began, attempt, "")
                         continue
                     starting = time.monotonic() - began < self._start_timeout_s
                     if response.status != 503 or not again or (attempt >= ATTEMPTS and not starting):
@@ -229,6 +241,31 @@ class Session:
                     continue
             await asyncio.sleep(max(wait, back_off(attempt)))
         raise AssertionError("the last attempt returns or raises")
+
+    def _stranger(self) -> str | None:
+        """The account whose service has the usual address; None where the user named an address or has a token for it, or where
+        nothing of another account listens. Such a service may need no token, and is not sent work that is meant for another.
+        """
+        if self._named or self._given is not None or self._found is not None:
+            return None
+        return stranger_at(self.url)
+
+    async def _own_service(self, began: float, attempt: int, stranger: str) -> None:
+        """Wait a moment for the service of the data folder, where another one has the usual address.
+
+        Raises:
+            Unavailable: It did not come in time.
+        """
+        if time.monotonic() - began >= self._start_timeout_s:
+            account = f"the account {stranger}" if stranger else "another data folder"
+            raise Unavailable(
+                f"no answer from the service of {default_root()}: it does not run, and what listens at {self.url} belongs to "
+                f"{account}. If your `flowsched serve` was refused, its log says so: `flowsched serve --port 8480` takes another "
+                f"port. To use that service: --server {self.url} (FLOWSCHED_SERVER), and its token"
+            )
+        self._refused = True
+        if not self._moved():
+            await asyncio.sleep(min(START_WAIT_S, back_off(attempt)))
 
     def _moved(self) -> bool:
         """Whether the service of the data folder is found elsewhere now; the next request goes there."""
@@ -290,6 +327,15 @@ class Session:
                 yield response
         except _LOST as error:
             raise self._gone(error) from None
+
+
+def _tokenless(url: str, said: str) -> Unauthorized:
+    """The service of a named address wants a token, and none is known. `said`: its own words."""
+    error = Unauthorized(
+        f"{url} asks for a token: none was given, and no service of this user listens there ({said})"
+    )
+    error.add_note(TOKEN)
+    return error
 
 
 def _is_refused(error: BaseException) -> bool:

@@ -103,6 +103,49 @@ async def test_a_service_that_does_not_run_is_named_by_its_folder(root: Path) ->
             await client.nodes()
 
 
+async def test_the_usual_port_of_another_service_is_not_taken_for_ours(
+    monkeypatch: pytest.MonkeyPatch, root: Path
+) -> None:
+    """Where it asks for a token that this user does not have, the call waits for the service of the data folder, and names both."""
+    strange = FakeService()
+    async with (
+        TestServer(build_api(strange, token="theirs")) as other,
+        TestServer(build_api(FakeService())) as ours,
+    ):
+        monkeypatch.setattr(tokens, "DEFAULT_URL", f"http://127.0.0.1:{other.port}")
+        async with Client(start_timeout=0) as client:
+            with pytest.raises(errors.Unavailable) as refused:
+                await client.nodes()
+        assert f"no answer from the service of {root}: it does not run" in str(refused.value)
+        assert f"http://127.0.0.1:{other.port} belongs to another data folder" in str(refused.value)
+        async with Client() as client:
+            call = asyncio.create_task(client.nodes())
+            await asyncio.sleep(0.2)
+            assert not call.done()
+            tokens.announce(ours.port or 0, "t0", root)
+            assert len(await call) == 1
+        async with Client(f"http://127.0.0.1:{other.port}") as client:
+            with pytest.raises(errors.Unauthorized, match=f"{other.port} asks for a token: none was given"):
+                await client.nodes()
+
+
+async def test_work_does_not_go_to_a_service_of_another_account(
+    monkeypatch: pytest.MonkeyPatch, root: Path
+) -> None:
+    """Although it asks for no token. Who names its address, or has its token, means it."""
+    strange = FakeService()
+    async with TestServer(build_api(strange)) as other:
+        url = f"http://127.0.0.1:{other.port}"
+        monkeypatch.setattr(tokens, "DEFAULT_URL", url)
+        monkeypatch.setattr(tokens, "_owners", lambda port: [65534])
+        async with Client(start_timeout=0) as client:
+            with pytest.raises(errors.Unavailable, match="belongs to the account nobody"):
+                await client.submit({"name": "w", "stages": [{"name": "a", "command": ["true"]}]})
+        assert strange.submissions == 0
+        async with Client(url) as named, Client(token="t0") as let_in:
+            assert len(await named.nodes()) == len(await let_in.nodes()) == 1
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port: int = taken.getsockname()[1]
