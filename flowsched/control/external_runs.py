@@ -393,7 +393,8 @@ class RunService(Service):
             return task_row(live[0], live[1], live[1].stages[0], 0)
         if live is not None or stored is None:
             state = untouched_state(RunState(call.state)) if live is None else live[1].stages[0].task_is(0)
-            return answers.untouched_row(call.workflow, 0, 0, state)
+            when = answers.waited(1, call.totals, call.started_ms, call.ended_ms)
+            return answers.untouched_row(call.workflow, 0, 0, state, when)
         return stored
 
     async def _task_view(self, call: CallRow) -> TaskView:

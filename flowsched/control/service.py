@@ -391,6 +391,11 @@ class Service:
             raise InvalidRequest(f"there is no command {kind!r}; there are {', '.join(COMMANDS)}")
         row = await self._reads.get(workflow)
         state = RunState(row.state)
+        if kind == "retry" and not state.terminal:
+            raise Conflict(
+                f"{workflow} has not ended: `flowsched cancel {workflow}` ends it; then "
+                f"`flowsched run FILE --resume-from {workflow}` runs it anew, and takes over what has succeeded"
+            )
         if kind == "retry" and state is not RunState.FAILED:
             raise Conflict(
                 f"{workflow} is {state.value}: only a FAILED workflow can be tried again. "
@@ -532,6 +537,7 @@ class Service:
             return [task_row(state, run, live, int(task)) for task in chosen]
         stage = next(row for row in await self._reads.stages(workflow) if row.stage == number)
         untouched = untouched_state(RunState(stage.state))
+        waited = views.waited(tasks, stage.totals, stage.started_ms, stage.ended_ms)
         states = [int(wanted)] if wanted is not None else []
         token = None
         rows: dict[int, Any] = {}
@@ -547,7 +553,7 @@ class Service:
         for index in range(start, tasks):
             if len(result) == limit:
                 break
-            row = rows.get(index) or views.untouched_row(workflow, number, index, untouched)
+            row = rows.get(index) or views.untouched_row(workflow, number, index, untouched, waited)
             if wanted is None or row.state == wanted:
                 result.append(row)
         return result

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from flowsched.control.views import untouched_row
+from flowsched.control.views import untouched_row, waited
 from flowsched.engine.delta import TaskWrite
 from flowsched.engine.recovery import untouched_state
 from flowsched.engine.state import EngineState
@@ -184,7 +184,9 @@ async def _stored_rows(reads: Workflows, workflow: str, spans: Sequence[_Span]) 
 
 
 def _untouched(span: _Span, state: TaskState) -> list[TaskWrite]:
-    workflow, number = span.stage.workflow, span.stage.stage
+    stage = span.stage
+    when = waited(stage.width * stage.members, stage.totals, stage.started_ms, stage.ended_ms)
     return [
-        untouched_row(workflow, number, index, state) for index in range(span.first, span.first + span.count)
+        untouched_row(stage.workflow, stage.stage, index, state, when)
+        for index in range(span.first, span.first + span.count)
     ]

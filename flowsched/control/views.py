@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -245,11 +245,35 @@ def task_state(name: str | None) -> TaskState | None:
         raise InvalidRequest(f"there is no task state {name!r}; there are {names}") from error
 
 
-def untouched_row(workflow: str, stage: int, index: int, state: TaskState) -> TaskWrite:
-    """What stands for a task that has no row."""
+#: From when until when a task waited, where that is known.
+Waited: TypeAlias = tuple[int | None, int | None]
+
+
+def untouched_row(
+    workflow: str, stage: int, index: int, state: TaskState, when: Waited = (None, None)
+) -> TaskWrite:
+    """What stands for a task that has no row. `when`: as `waited` tells."""
+    ready_ms, ended_ms = when
     return TaskWrite(
-        workflow, stage, index, int(state), 0, None, 0, 0, "", None, None, None, None, None, None, None, 0, 0
-    )
+        workflow, stage, index, int(state), 0, None, 0, 0, "", None, ready_ms, None, None, None, None, ended_ms,
+        0, 0,
+    )  # fmt: skip
+
+
+def waited(tasks: int, totals: Mapping[str, int], started_ms: int | None, ended_ms: int | None) -> Waited:
+    """From when until when the tasks of a stage waited that ended before any of them ran; None where they did not wait alike.
+
+    Args:
+        tasks: Of the stage.
+        totals: Its sums.
+        started_ms: When its first task was ready.
+        ended_ms: When the stage ended.
+    """
+    if started_ms is None or ended_ms is None or totals.get("running_ms"):
+        return None, None
+    together_ms = totals.get("queued_ms", 0) + totals.get("staging_ms", 0)
+    alike = together_ms == tasks * (ended_ms - started_ms)
+    return (started_ms, ended_ms) if alike else (None, None)
 
 
 class _Report(msgspec.Struct):

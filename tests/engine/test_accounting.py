@@ -46,6 +46,29 @@ def test_waiting_for_room_costs_nothing() -> None:
     assert held(scene, "w", "a")["core_ms"] == 30_000
 
 
+def test_waiting_that_ends_with_a_cancel_counts() -> None:
+    """Two tasks wait 200 s for cores that no node has, a third one for its input; what is not ready does not wait."""
+    scene = Scene(node(cpu=4))
+    reads = [{"name": "i", "uri": "s3://lab/x", "size": 1000}]
+    scene.submit(
+        "w",
+        {"name": "large", "command": ["x"], "scatter": {"count": 2}, "resources": {"cpu": 64}},
+        {"name": "reads", "command": ["x"], "inputs": reads},
+        {"name": "later", "command": ["x"], "needs": ["large"]},
+    )
+    scene.now += 200_000
+    scene.command("w", "cancel")
+    waited = {
+        stage.spec.name: dict(zip(("queued_ms", "staging_ms"), stage.totals[:2].tolist(), strict=True))
+        for stage in scene.runs["w"].stages
+    }
+    assert waited == {
+        "large": {"queued_ms": 400_000, "staging_ms": 0},
+        "reads": {"queued_ms": 0, "staging_ms": 200_000},
+        "later": {"queued_ms": 0, "staging_ms": 0},
+    }
+
+
 def test_failed_attempts_and_grown_memory_count() -> None:
     """4 s with 1 GiB that were not enough, 1 s of back-off that costs nothing, 6 s with 2 GiB: 4 + 12 GiB-seconds."""
     scene = Scene(node(cpu=4))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowsched.control import service as commands
-from flowsched.errors import NotFound
+from flowsched.errors import Conflict, NotFound
 from flowsched.executor.protocol import Pod
 from flowsched.store.database import url_for
 from tests.cluster.fake import FakeProcesses, Outcome
@@ -41,7 +41,7 @@ async def test_a_retry_is_seen_by_whoever_looks_after_it(tmp_path: Path) -> None
 
 
 async def test_pause_resume_and_cancel_are_seen_too(tmp_path: Path) -> None:
-    """Carried out, not only noted."""
+    """Carried out, not only noted. What has not ended is not tried again: it is cancelled first."""
 
     def forever(_: Pod) -> Outcome:
         return Outcome(runtime_ms=60_000, ignores_term=True)
@@ -51,6 +51,9 @@ async def test_pause_resume_and_cancel_are_seen_too(tmp_path: Path) -> None:
         await one.ready()
         ident = (await one.service.submit(DOCUMENT)).id
         await until(one, ident, "RUNNING")
+        for answer in (f"{ident} has not ended: `flowsched cancel {ident}` ends it", "runs it anew"):
+            with pytest.raises(Conflict, match=answer):
+                await one.service.command(ident, "retry")
         assert (await one.service.command(ident, "pause")).state == "PAUSED"
         assert (await one.service.command(ident, "resume")).state == "RUNNING"
         assert (await one.service.command(ident, "cancel")).state == "CANCELLING"

@@ -88,6 +88,8 @@ async def test_columns_say_what_the_list_says_while_it_runs_and_after(tmp_path: 
         while (await one.service.workflow(ident)).state != "CANCELLED":
             await asyncio.sleep(0.01)
         await check_the_list_says_the_same(one, ident)
+        line, huge = await one.service.timeline(ident), (await one.service.stages(ident))[2]
+        assert line.ended_ms[22] - line.ready_ms[22] == round(1000 * huge.queued_seconds) > 0
         assert [len(part.stage) for part in await pages(one, ident, 7)] == [7, 7, 7, 2]
 
 

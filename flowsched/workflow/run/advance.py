@@ -313,6 +313,7 @@ class Outcomes(Settling):
         return bool(waits) and clean and self._policy(stage, On.TASK_COMPLETED, 0) is Action.IGNORE
 
     def _fail_for_good(self, stage: StageRun, task: int, reason: str, message: str) -> None:
+        self._account_waiting(stage, np.array([task]))
         self._move(stage, np.array([task]), _E.FAIL)
         self.statement.put(stage.reasons, task, reason)
         self._event("task.failed", stage, task, reason=reason, message=message)

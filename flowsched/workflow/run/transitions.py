@@ -37,6 +37,7 @@ READY, STAGING, STAGED, BOUND, STARTED, ENDED = range(6)  #: columns of `StageRu
 Indices = NDArray[np.int64]
 _S = TaskState
 _E = TaskEvent
+_QUEUEING = mask_of(_S.QUEUED, _S.STAGING, _S.PIPELINED)
 _HOLDING = mask_of(_S.BINDING, _S.BOUND, _S.RUNNING, _S.RELEASING)
 
 
@@ -190,7 +191,9 @@ class Moves:
             if stage.uniform is _S.PENDING:
                 self._move_uniform(stage, _S.CANCELLED)
         else:
-            self._move(stage, np.flatnonzero(may(stage.task_state, _E.CANCEL)), _E.CANCEL)
+            tasks = np.flatnonzero(may(stage.task_state, _E.CANCEL))
+            self._account_waiting(stage, tasks)
+            self._move(stage, tasks, _E.CANCEL)
             waiting = (stage.task_state == _S.RELEASING) & (stage.goal == _S.QUEUED)
             held = np.flatnonzero(waiting)
             self.statement.set(stage.goal, held, int(_S.CANCELLED))
@@ -221,6 +224,20 @@ class Moves:
         self.statement.put_at(stage.times, (task, ENDED), at_ms)
         self.statement.put_at(stage.own("exit_code"), task, exit_code)
         self.changes.freed.append((stage.number, task, attempt))
+
+    def _account_waiting(self, stage: StageRun, tasks: Indices) -> None:
+        """Tasks that will not run any more: how long those of them waited that were ready, into the sums of their stage."""
+        tasks = tasks[_QUEUEING[stage.task_state[tasks]]]
+        if len(tasks) == 0:
+            return
+        ready, staging, staged = stage.times[tasks, READY : STAGED + 1].T
+        staged = np.where(staged >= 0, staged, self.now)
+        staging_ms = np.where(staging >= 0, staged - staging, 0).clip(0)
+        queued_ms = np.where(ready >= 0, self.now - ready - staging_ms, 0).clip(0)
+        sums = np.zeros(len(TOTALS), dtype=np.int64)
+        sums[STAGING_MS], sums[QUEUED_MS] = staging_ms.sum(), queued_ms.sum()
+        self.statement.add(stage.totals, slice(None), sums)
+        self._stamp(stage, tasks, ENDED)
 
     def _publish(self, stage: StageRun, task: int, attempt: int, end: Ended) -> None:
         shard = task // stage.members
@@ -381,6 +398,7 @@ class Settling(Moves):
 
     def _skip_waiting(self, stage: StageRun, tasks: Indices) -> None:
         """Skip those of these tasks that wait."""
+        self._account_waiting(stage, tasks)
         self._move(stage, tasks[stage.task_state[tasks] == _S.STAGING], _E.STAGED)
         self._move(stage, tasks[_WAITING[stage.task_state[tasks]]], _E.SKIP)
 
@@ -483,6 +501,7 @@ class Settling(Moves):
             self._move_uniform(stage, _S.SKIPPED)
         else:
             staging = np.flatnonzero(stage.task_state == _S.STAGING)
+            self._account_waiting(stage, np.arange(stage.spec.tasks))
             self._move(stage, staging, _E.STAGED)
             self._move(stage, np.flatnonzero(may(stage.task_state, _E.SKIP)), _E.SKIP)
         self._note(stage)

@@ -297,7 +297,8 @@ function waits(stages: readonly ReportStage[], table: TaskTable): Waited[] {
     if (!of || Number.isNaN(ready)) continue;
     const staging = table.stagingIn[row]!;
     const staged = table.staged[row]!;
-    const bound = table.bound[row]!;
+    // It may have ended before it ran.
+    const bound = Number.isNaN(table.bound[row]!) && !table.isCached(row) ? table.ended[row]! : table.bound[row]!;
     of.ready = Math.min(of.ready, ready);
     if (!Number.isNaN(bound)) {
       const data = Number.isNaN(staging) ? 0 : (Number.isNaN(staged) ? bound : staged) - staging;
@@ -436,7 +437,8 @@ function change(one: number | null, other: number | null, more: "good" | "bad" =
   const part = one / other - 1;
   if (Math.abs(part) < 0.005) return <td class="number muted">0 %</td>;
   const kind = (part > 0) === (more === "bad") ? "worse" : "better";
-  return <td class={`number ${kind}`}>{part > 0 ? "+" : "−"}{Math.round(100 * Math.abs(part))} %</td>;
+  const said = part >= 9 ? `×${count(Math.round(part + 1))}` : `${part > 0 ? "+" : "−"}${Math.round(100 * Math.abs(part))} %`;
+  return <td class={`number ${kind}`}>{said}</td>;
 }
 
 function wall(stage: Stage): number | null {
@@ -501,7 +503,7 @@ function Compared({ one, other }: { one: Reported; other: Reported }) {
           {names.map((name) => {
             const [a, b] = [find(one, name), find(other, name)];
             const times = [a.stage ? wall(a.stage) : null, b.stage ? wall(b.stage) : null] as const;
-            const ran = [a.stage?.running_seconds ?? null, b.stage?.running_seconds ?? null] as const;
+            const ran = [a.stage?.running_seconds || null, b.stage?.running_seconds || null] as const;
             const peaks = [a.used?.memory_used_bytes ?? null, b.used?.memory_used_bytes ?? null] as const;
             return (
               <tr key={name}>

@@ -141,6 +141,7 @@ export class TaskTable {
       this.stagingOut[row]!,
     ];
     const ended = this.ended[row]!;
+    if (this.isCached(row)) return 0;
     let end = Number.isNaN(ended) || this.open(row) ? now : ended;
     let found = 0;
     for (let phase = moments.length - 1; phase >= 0; phase--) {
@@ -150,6 +151,11 @@ export class TaskTable {
       end = from;
     }
     return found;
+  }
+
+  /** Whether the task took its result from the cache: it neither waited for room nor ran. */
+  isCached(row: number): boolean {
+    return this.stateOf(row) === "SUCCEEDED" && Number.isNaN(this.bound[row]!);
   }
 
   /** Whether the task has not ended. */
