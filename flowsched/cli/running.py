@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import re
@@ -174,12 +175,28 @@ async def submit(
         if not wait:
             answer = {"id": run.id, "created": run.created}
             output.one(answer, form, lambda: run.id)
+            await _warn_of_what_never_starts(client, run.id)
             return DONE
         say(f"submitted {run.id}")
         code = await following.watch(client, run.id)
         if code != INTERRUPTED:
             await result(client, run.id, form, own=None, replay=given.replay, path=path)
         return code
+
+
+async def _warn_of_what_never_starts(client: Client, ident: str) -> None:
+    """Say on stderr which stage of a new workflow asks for what no node has."""
+    view = await client.get(ident)
+    if (
+        view.waiting is not None and view.waiting.code == "BacklogWindow"
+    ):  # the scheduler has not looked at it yet
+        await asyncio.sleep(following.LOOK_S)
+        view = await client.get(ident)
+    if view.waiting is not None and view.waiting.permanent:
+        say(
+            f"warning: {view.waiting.stage}: {view.waiting.message}. It waits until the cluster has more: "
+            f"`flowsched explain {ident}`; `flowsched cancel {ident}` ends it"
+        )
 
 
 async def resubmit(given: Options, workflow: str, path: str, form: Form) -> int:

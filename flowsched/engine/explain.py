@@ -25,10 +25,12 @@ from flowsched.scheduling.explain.remedies import OTHERS, Outlook
 from flowsched.scheduling.explain.situation import Situation
 from flowsched.scheduling.plan import PERMANENT, Reason, ReasonCode
 from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.reasons import quantity
 from flowsched.workflow.estimates import ENOUGH, RUNTIME, SAID
 from flowsched.workflow.resources import format_bytes, format_duration
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
+from flowsched.workflow.spec import When
 
 #: In tenths: how much of the wait at least there is, and how far towards the promised moment it goes.
 _EARLIER: Final = 6
@@ -243,7 +245,7 @@ def explain(
         if stage.state.terminal:
             continue
         if stage.counts[TaskState.PENDING]:
-            found.append(_pending(run, stage))
+            found.append(_too_large(state, run, stage) or _pending(run, stage))
         if stage.counts[TaskState.QUEUED]:
             found.extend(_queued(state, run, stage, now, forecast))
         if stage.counts[TaskState.STAGING]:
@@ -262,6 +264,7 @@ def explain(
 
 #: `first_reason` looks at so many stages of a workflow.
 _STAGES_ASKED: Final = 50
+_PENDING: Final = int(TaskState.PENDING)
 _QUEUED: Final = int(TaskState.QUEUED)
 _RUNNING: Final = int(TaskState.RUNNING)
 
@@ -284,7 +287,14 @@ def first_reason(state: EngineState, run: WorkflowRun, now: int) -> Explanation 
         running = bool(run.counts[:, _RUNNING].any())
     found = [stage_reason(state, run, run.stages[number], now) for number in ready]
     told = [each for each in found if each is not None]
-    return next((each for each in told if each.permanent), None if running or not told else told[0])
+    for each in told:
+        if each.permanent:
+            return each
+    for stage in run.stages[:_STAGES_ASKED]:
+        ahead = _too_large(state, run, stage) if stage.counts[_PENDING] else None
+        if ahead is not None:
+            return ahead
+    return None if running or not told else told[0]
 
 
 def stage_reason(state: EngineState, run: WorkflowRun, stage: StageRun, now: int) -> Explanation | None:
@@ -302,7 +312,7 @@ def stage_reason(state: EngineState, run: WorkflowRun, stage: StageRun, now: int
             held = silent or _held(state, run, stage, there, what)
             if held is not None:
                 return held
-    return _pending(run, stage) if stage.counts[TaskState.PENDING] else None
+    return _too_large(state, run, stage) or _pending(run, stage) if stage.counts[TaskState.PENDING] else None
 
 
 def _shards(stage: StageRun, state: TaskState) -> tuple[int, ...]:
@@ -310,6 +320,45 @@ def _shards(stage: StageRun, state: TaskState) -> tuple[int, ...]:
         return tuple(range(min(stage.spec.width, NAMED)))
     shards = np.unique(np.flatnonzero(stage.task_state == state) // stage.members)
     return tuple(shards[:NAMED].tolist())
+
+
+def _too_large(state: EngineState, run: WorkflowRun, stage: StageRun) -> Explanation | None:
+    """That a stage will wait for ever once its turn comes: it asks for more than any node has in all.
+
+    None for a stage that may be skipped, and where no node has been seen.
+    """
+    largest = state.cluster.snapshot.largest
+    for role in stage.spec.roles:
+        given = role.resources
+        asked = (given.cpu_millicores, given.memory_bytes, given.disk_bytes, given.gpu_millis)
+        for axis, (wants, has) in enumerate(zip(asked, largest, strict=False)):
+            if wants > has and largest[0] and not _conditional(run, stage):
+                name = state.cluster.snapshot.axes[axis]
+                return Explanation(
+                    stage=stage.spec.name,
+                    shards=_shards(stage, TaskState.PENDING),
+                    tasks=int(stage.counts[TaskState.PENDING]),
+                    state=TaskState.PENDING.name,
+                    code=ReasonCode.LARGER_THAN_NODE.value,
+                    message=f"larger than any node; {role.name} needs {quantity(name, wants)}; the most that a node has is "
+                    f"{quantity(name, has)}",
+                    numbers={f"need_{name}": wants, f"most_{name}": has},
+                )
+    return None
+
+
+def _conditional(run: WorkflowRun, stage: StageRun) -> bool:
+    """Whether it depends on values or failures that a stage runs, or one that it comes after: it may be skipped."""
+    seen, left = {stage.number}, [stage.number]
+    while left:
+        number = left.pop()
+        when = run.stages[number].spec.when
+        if when.outcome is When.FAILURE or when.equals:
+            return True
+        parents = {edge.parent for edge in run.graph.edges_in[number]} - seen
+        seen |= parents
+        left.extend(parents)
+    return False
 
 
 def _pending(run: WorkflowRun, stage: StageRun) -> Explanation:

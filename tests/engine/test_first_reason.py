@@ -40,6 +40,32 @@ def test_what_never_ends_by_itself_is_told_of_a_workflow_that_runs() -> None:
     assert (told.stage, told.code, told.permanent) == ("b", "LargerThanNode", True)
 
 
+def test_a_stage_that_no_node_can_run_is_told_before_its_turn() -> None:
+    """Of the workflow, of the stage and in its explanation. A stage that may be skipped is not judged, nor one behind it."""
+    scene = Scene(node(cpu=4))
+    scene.submit(
+        "w",
+        _stage("a", 1, outputs=[{"name": "o", "path": "o", "value": True}]),
+        _stage("b", 64, needs=["a"]),
+    )
+    scene.submit(
+        "v",
+        _stage("a", 1, outputs=[{"name": "o", "path": "o", "value": True}]),
+        _stage("b", 64, needs=["a"], when={"equals": {"a.o": "yes"}}),
+        _stage("c", 64, needs=["b"]),
+        _stage("d", 64, needs=["a"], when="failure"),
+    )
+    scene.start("fs-w-a-0-0", "fs-v-a-0-0")
+    told = _first(scene, "w")
+    assert told is not None
+    assert (told.stage, told.state, told.code, told.permanent) == ("b", "PENDING", "LargerThanNode", True)
+    assert told.message == "larger than any node; task needs 64 CPU; the most that a node has is 4 CPU"
+    run = scene.runs["w"]
+    assert stage_reason(scene.state, run, run.stages[1], scene.now) == told
+    assert explain(scene.state, run, scene.now, forecast=False)[-1] == told
+    assert _first(scene, "v") is None
+
+
 def test_a_stage_that_waits_for_others_names_them() -> None:
     """Of the workflow that is no reason: the others run."""
     scene = Scene(node(cpu=4))

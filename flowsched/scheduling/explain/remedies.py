@@ -605,7 +605,11 @@ def _made(situation: Situation) -> str:
 def _exact(change: Suggestion, amount: int) -> str:
     """An amount in the units in which it was found: a request for a little more than this is refused."""
     if change.what in ("memory", "disk"):
-        return f"{amount >> 20} MiB {change.what}"
+        return (
+            f"{amount >> 20} MiB {change.what}"
+            if amount & (1 << 30) - 1
+            else f"{amount >> 30} GiB {change.what}"
+        )
     return quantity(change.what, amount)
 
 

@@ -353,6 +353,14 @@ class Snapshot:
         total: tuple[int, ...] = self.cache["total"]
         return total
 
+    @property
+    def largest(self) -> tuple[int, ...]:
+        """(R,) of each resource the most that a node has in all, ready or not. Zeros where there is no node."""
+        if "largest" not in self.cache:
+            self.cache["largest"] = tuple(int(x) for x in self.allocatable.max(axis=0, initial=0))
+        largest: tuple[int, ...] = self.cache["largest"]
+        return largest
+
     def vector(self, resources: Resources, io: int = 0) -> tuple[int, ...]:
         """(R,) what one pod asks for, `io` in bytes/s of node disk.
 
