@@ -350,8 +350,8 @@ class Service:
     async def cache(self, workflow: str) -> list[CacheView]:
         """The runs that its shards took results from, and why the other shards ran."""
         spec = await self._documents.spec(workflow)
-        rows = await self._cache_keys.found(workflow)
-        return await aside(len(rows) * views.STAGE_BYTES, views.cache_views, rows, spec)
+        rows, ran = await self._cache_keys.found(workflow), await self._cache_keys.ran(workflow)
+        return await aside(len(rows) * views.STAGE_BYTES, views.cache_views, rows, spec, ran)
 
     async def _check_resume(self, workflow: str) -> None:
         """Refuse to resume what is not there, or goes on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
@@ -170,16 +170,25 @@ def stage_view(row: StageRow, spec: WorkflowSpec, graph: StageGraph, live: LiveS
 _SHARD: Final = re.compile(r"(?<=/)?/\d+(?=$| )")
 
 
-def cache_views(rows: Sequence[Found], spec: WorkflowSpec) -> list[CacheView]:
-    """What look-ups found, alike ones together. A name of another shard loses its number: "w1/align/3" is "w1/align"."""
-    found: dict[tuple[int, str, str], list[int]] = {}
+def cache_views(
+    rows: Sequence[Found], spec: WorkflowSpec, ran: Collection[tuple[int, int]]
+) -> list[CacheView]:
+    """What look-ups found, alike ones together. A name of another shard loses its number: "w1/align/3" is "w1/align".
+
+    Args:
+        rows: The look-ups.
+        spec: The workflow.
+        ran: Stage and index of the tasks that have started.
+    """
+    started = {(stage, index // spec.stages[stage].members) for stage, index in ran}
+    found: dict[tuple[int, str, str, bool], list[int]] = {}
     for row in rows:
         why = _SHARD.sub("", row.why)
-        found.setdefault((row.stage, why if row.source else "", "" if row.source else why), []).append(
-            row.shard
-        )
+        itself = not row.source and (row.stage, row.shard) in started
+        key = (row.stage, why if row.source else "", "" if row.source else why, itself)
+        found.setdefault(key, []).append(row.shard)
     views = []
-    for (stage, source, why), shards in found.items():
+    for (stage, source, why, itself), shards in found.items():
         items = spec.stages[stage].items
         which = [items[shard] if items else str(shard) for shard in shards[:CACHE_NAMED]]
         views.append(
@@ -189,6 +198,7 @@ def cache_views(rows: Sequence[Found], spec: WorkflowSpec) -> list[CacheView]:
                 first=shards[0],
                 which=which,
                 source=source,
+                ran=itself,
                 why=why,
             )
         )

@@ -122,6 +122,14 @@ class CacheKeys:
             query = select(_k.stage, _k.shard, _k.source, _k.why).where(_k.workflow_id == workflow)
             return [Found._make(row) for row in await connection.execute(query.order_by(_k.stage, _k.shard))]
 
+    async def ran(self, workflow: str) -> set[tuple[int, int]]:
+        """Stage and index of the tasks of a workflow of which an attempt has started."""
+        async with self._database.reading() as connection:
+            query = select(_a.stage, _a["index"]).where(
+                _a.workflow_id == workflow, _a.started_ms.is_not(None)
+            )
+            return {(stage, index) for stage, index in await connection.execute(query)}
+
     async def add(self, rows: Sequence[CacheKeyWrite]) -> None:
         """Keys of a workflow that ended without them; those that have one keep it."""
         columns = tables.cache_keys.columns.keys()

@@ -262,8 +262,13 @@ class CacheView(View, kw_only=True):
     which: list[
         str
     ] = []  #: the first of them by item, or by number where the stage has no items: at most `CACHE_NAMED`
-    source: str = ""  #: the run and stage that they took results from, as "w1/align"; empty: they ran
-    why: str = ""  #: why they ran
+    source: str = (
+        ""  #: the run and stage that they took results from, as "w1/align"; empty: they run themselves
+    )
+    ran: bool = (
+        False  #: they have started; False too where they took a result, wait, or were cancelled before
+    )
+    why: str = ""  #: why no result was taken
 
 
 class ExplanationView(View, kw_only=True):

@@ -115,6 +115,20 @@ async def test_a_run_that_was_cancelled_half_way_goes_on(lab: Lab) -> None:
     assert [view.cached for view in await lab.one.service.stages(second)] == [1, 18, 0, 0]
     taken, anew = [view.which for view in await lab.one.service.cache(second) if view.stage == "work"]
     assert (taken, anew) == ([str(n) for n in range(8)], [str(n) for n in range(18, 26)])
+    assert [view.ran for view in await lab.one.service.cache(second)] == [False, False, True, True, True]
+
+
+async def test_a_task_that_was_cancelled_before_it_began_has_not_run(lab: Lab) -> None:
+    """It was looked up, and no result was taken; no node is large enough for it."""
+    document = {"name": "a", "stages": [stage("one", cache=True, resources={"cpu": 1000})]}
+    ident = (await lab.one.service.submit(json.dumps(document).encode())).id
+    async with asyncio.timeout(60):
+        while not await lab.found(ident):
+            await asyncio.sleep(0.02)
+    await lab.one.service.command(ident, "cancel")
+    assert [(view.stage, view.source, view.ran) for view in await lab.one.service.cache(ident)] == [
+        ("one", "", False)
+    ]
 
 
 async def test_a_stage_says_cache_and_all_workflows_of_the_tenant_share(lab: Lab) -> None:

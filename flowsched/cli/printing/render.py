@@ -363,7 +363,7 @@ def cache_table(found: Iterable[CacheView]) -> Columns:
     views = list(found)
     parts = Counter(view.stage for view in views)
     for view in views:
-        state = ("CACHED", "green") if view.source else ("RAN", "")
+        state = ("CACHED", "green") if view.source else ("RAN", "") if view.ran else ("NOT RUN", "dim")
         more = ["…"] if view.shards > len(view.which) else []
         table.add(
             text(view.stage, "bold"),
