@@ -17,6 +17,7 @@ from flowsched.cluster.local.images import ContainerSettings, Images
 
 ROOTLESS = "Resource limits are not supported and ignored on cgroups V1 rootless systems"
 SETRLIMIT = "Error: runc: runc create failed: error setting rlimits for process: setrlimit RLIMIT_NOFILE: Operation not permitted"
+RLIMIT = "Error: OCI runtime error: error setting rlimits: setting rlimit type 7: operation not permitted; OCI permission denied"
 NO_INIT = "Error: container-init binary not found on the host: stat /usr/libexec/podman/catatonit: no such file or directory"
 
 
@@ -52,15 +53,34 @@ def test_a_first_process_that_is_not_installed(path: Path) -> None:
     assert (engine.bounded, engine.init) == (True, False)
 
 
-def test_an_engine_that_does_not_work_is_passed_over_with_its_words_and_a_remedy(path: Path) -> None:
-    engine_that(path, "podman", version("4.3.1") + f'*" run "*) echo "{SETRLIMIT}" >&2; exit 126;;')
+@pytest.mark.parametrize("words", [SETRLIMIT, RLIMIT])
+def test_an_engine_that_does_not_work_is_passed_over_with_its_words_and_a_remedy(
+    path: Path, words: str
+) -> None:
+    engine_that(path, "podman", version("4.3.1") + f'*" run "*) echo "{words}" >&2; exit 126;;')
     engine_that(path, "docker", '*" version "*) echo "Version: 28.2.2";;')
     engine, why = find_engine("auto")
     assert engine is not None
     assert engine.kind == "docker"
     (said,) = why
-    assert said.startswith("podman: Error: runc")
+    assert said.startswith("podman: Error: ")
     assert "default_ulimits" in said
+
+
+async def test_a_refusal_begins_with_what_to_do(path: Path) -> None:
+    """Lists cut it at their width: the engine's own words come last."""
+    engine_that(path, "podman", version("4.3.1") + f'*" run "*) echo "{RLIMIT}" >&2; exit 126;;')
+    with ThreadPoolExecutor(1) as pool:
+        images = Images(ContainerSettings("podman"), path, pool, lambda *_: None, lambda _: True)
+        refusal = await images.prepare(pod("a", "true", image="bwa:2"), lambda *_: None)
+        await images.close()
+    assert refusal is not None
+    advice, _, found = refusal.message.partition(" Found: ")
+    assert advice == (
+        "no container engine runs the image 'bwa:2': `flowsched doctor` says what to mend, `--images ignore` takes the "
+        "programs of this machine."
+    )
+    assert "default_ulimits" in found
 
 
 def test_the_storage_that_copies_images_is_known(path: Path) -> None:

@@ -58,7 +58,7 @@ _LINKED: Final = "/flowsched/linked"
 #: What to do about the words of an engine that does not work.
 _REMEDIES: Final = (
     (
-        "setrlimit",
+        "rlimit",
         'this machine may not raise limits: write default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"] below [containers] '
         "in containers.conf (or in the file that CONTAINERS_CONF names)",
     ),
@@ -305,7 +305,7 @@ def _trial(engine: Engine, options: Sequence[str]) -> tuple[str, bool]:
 
 def _advised(why: str) -> str:
     """The words of an engine, with what to do about them."""
-    said = " ".join(why.split())[-600:]
+    said = " ".join(why.split())[-300:]
     remedy = next((remedy for sign, remedy in _REMEDIES if sign in why.lower()), "")
     return f"{said}; {remedy}" if remedy else said
 

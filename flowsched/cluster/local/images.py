@@ -166,8 +166,8 @@ class Images:
         wanted = " and ".join(repr(name) for name in images_of(pod))
         found = "; ".join(self._reasons) or "--containers none was said"
         return (
-            f"the task names the image {wanted}, and no container engine runs it here ({found}): flowsched doctor says what is "
-            "missing; or start flowsched with --images ignore, and tasks run with the programs of this machine"
+            f"no container engine runs the image {wanted}: `flowsched doctor` says what to mend, `--images ignore` takes "
+            f"the programs of this machine. Found: {found}"
         )
 
     def _fresh(self, name: str) -> Image | None:
