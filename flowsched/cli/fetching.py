@@ -138,9 +138,9 @@ async def save(
             continue
         folder = out / stage.name if nested else out
         only = None if None in names else [name for name in names if name is not None]
-        async for path, output in save_outputs(client, ident, stage, only, folder, index):
+        async for path, _ in save_outputs(client, ident, stage, only, folder, index):
             saved.append(path)
-            say(f"{path}  {render.size(output.size_bytes)}")
+            say(f"{path}  {render.size(path.stat().st_size)}")
     return saved
 
 

@@ -52,7 +52,7 @@ from flowsched.store.writer import GroupWriter
 from flowsched.workflow.returned import added, as_totals
 from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.run.states import ReportedState, RunState, TaskState
-from flowsched.workflow.spec import StageSpec, WorkflowSpec
+from flowsched.workflow.spec import StageSpec, WorkflowSpec, filled
 from flowsched.workflow.views import (
     AttemptPage,
     CacheView,
@@ -106,7 +106,8 @@ async def open_output(
             f"{stage.name}[{index}] wrote its output {name!r} ({view.size_bytes} bytes), but no node has it any more: "
             "it was removed, or lost with its node; run the workflow again to have it"
         )
-    file_name = PurePosixPath(declared[name].path).name or name
+    path = filled(declared[name].path, stage, index // stage.members)
+    file_name = PurePosixPath(path).name or name
     suffix = ".tar" if opened.directory else ""
     return OutputData(file_name + suffix, opened.size_bytes, opened.chunks)
 

@@ -234,7 +234,7 @@ def _input_difference(name: str, now: Any, before: Any) -> str:
 
 def _sees_number(spec: StageSpec) -> bool:
     texts = (text for role in spec.roles for text in (*role.command, *role.env.values()))
-    return any(_NUMBER in text for text in texts)
+    return any(_NUMBER in text for text in texts) or any("{index}" in output.path for output in spec.outputs)
 
 
 def _digest(value: Any) -> str:

@@ -19,7 +19,7 @@ from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import Candidate, pod_name
 from flowsched.executor.protocol import GangSeat, Pod
 from flowsched.workflow.run.run import StageRun, WorkflowRun
-from flowsched.workflow.spec import EMPTY, Container, OutputSpec, Resources, RoleSpec, qos_class
+from flowsched.workflow.spec import EMPTY, Container, OutputSpec, Resources, RoleSpec, filled, qos_class
 
 #: Gang members get addresses of their own from 127.64.0.0 up: 2^22 of them, so that a number is not used again soon.
 _ADDRESS_BITS: Final = 22
@@ -189,14 +189,11 @@ def container_of(stage: StageRun, shard: int, *, writes: bool = True) -> Contain
         container = replace(container, delivers=False, leave=(), return_code=None)
     if container is None or not stage.spec.scattered:
         return container
-    item = stage.spec.items[shard] if stage.spec.items is not None else "{item}"
-
-    def filled(text: str) -> str:
-        return text.replace("{index}", str(shard)).replace("{item}", item)
-
     inputs = tuple(
-        given if given.source is None else replace(given, source=filled(given.source))
+        given if given.source is None else replace(given, source=filled(given.source, stage.spec, shard))
         for given in container.inputs
     )
-    outputs = tuple(replace(output, uri=filled(output.uri)) for output in container.outputs)
+    outputs = tuple(
+        replace(output, uri=filled(output.uri, stage.spec, shard)) for output in container.outputs
+    )
     return replace(container, inputs=inputs, outputs=outputs)

@@ -88,7 +88,10 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """One output: a file below the task's working folder, published under `name` when the task succeeds."""
+    """One output: a file below the task's working folder, published under `name` when the task succeeds.
+
+    `{item}` and `{index}` stand in the path of a scattered stage: see `filled`.
+    """
 
     name: str
     path: str
@@ -127,6 +130,14 @@ class RoleSpec:
     )  #: variable -> reference, never the value
     completes: bool = True  #: False: released when the completing members have succeeded
     io: Traffic | None = None  #: None = as its stage says
+
+
+def filled(text: str, stage: StageSpec, shard: int) -> str:
+    """A path or URI of a shard: of a scattered stage `{index}` and `{item}` are replaced by its number and its item."""
+    if not stage.scattered:
+        return text
+    numbered = text.replace("{index}", str(shard))
+    return numbered if stage.items is None else numbered.replace("{item}", stage.items[shard])
 
 
 def gets_whole_cores(resources: Resources, limits: Resources | None) -> bool:

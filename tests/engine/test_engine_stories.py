@@ -407,3 +407,18 @@ def test_after_a_restart_nobody_runs_behind_a_stage_that_was_skipped_for_a_failu
     run.stages[1].upset = False
     scene.tell(Recovered(run))
     assert run.stages[1].upset
+
+
+def test_outputs_of_shards_have_the_name_of_their_item() -> None:
+    """In the path, not in the name by which other stages read them; {index} is the shard's number."""
+    scene = Scene(node(cpu=4))
+    outputs = [{"name": "bam", "path": "out/{item}.{index}.bam"}, {"name": "log", "path": "log"}]
+    scatter = {"items": ["HG001", "HG002"]}
+    scene.submit("w", {"name": "a", "command": ["x"], "scatter": scatter, "outputs": outputs})
+    paths = {
+        name: [(output.name, output.path) for output in scene.pods[name].outputs] for name in scene.launched
+    }
+    assert paths == {
+        "fs-w-a-0-0": [("bam", "out/HG001.0.bam"), ("log", "log")],
+        "fs-w-a-1-0": [("bam", "out/HG002.1.bam"), ("log", "log")],
+    }

@@ -457,6 +457,33 @@ def test_faults_of_a_pod_template(value: Any, faults: Faults) -> None:
             ],
         ),
         (
+            one(scatter={"count": 2}, outputs=[{"name": "o", "path": "{item}.bam"}]),
+            [
+                (
+                    "$.stages[0].outputs",
+                    '"{item}.bam"',
+                    "{index}, or scatter.items: this stage has no items",
+                )
+            ],
+        ),
+        (
+            one(scatter={"items": ["HG001", "lab/HG002"]}, outputs=[{"name": "o", "path": "{item}.bam"}]),
+            [
+                (
+                    "$.stages[0].outputs",
+                    'the item "lab/HG002"',
+                    "the name of a file, of at most 128 bytes: the path {item}.bam is made of it",
+                )
+            ],
+        ),
+        (
+            one(
+                scatter={"items": ["a", "b"]},
+                outputs=[{"name": "o", "path": "{item}/x"}, {"name": "p", "path": "b"}],
+            ),
+            [("$.stages[0].outputs", 'the item "b"', "an item that makes no two outputs one file")],
+        ),
+        (
             one(scatter={"items": ["h"]}, inputs=[{"name": "i", "uri": "https://{item}/x"}]),
             [
                 (

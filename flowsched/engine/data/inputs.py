@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flowsched.engine.state import EngineState
 from flowsched.executor.protocol import InputFile, OutputFile
 from flowsched.workflow.run.run import CACHED, StageRun, WorkflowRun
-from flowsched.workflow.spec import InputSpec, Match, OutputSpec
+from flowsched.workflow.spec import InputSpec, Match, OutputSpec, filled
 
 
 class MissingInput(Exception):
@@ -90,7 +90,7 @@ def output_files(
         [
             OutputFile(
                 name=spec.name,
-                path=spec.path,
+                path=filled(spec.path, stage.spec, shard),
                 uri=place + spec.name,
                 optional=spec.optional,
                 value=spec.value,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from math import isfinite
 from typing import Final
 
@@ -21,6 +21,7 @@ from flowsched.workflow.document.limits import DEFAULT, Limits, exceeded
 from flowsched.workflow.document.policies import read_policies, read_retry
 from flowsched.workflow.document.reader import Reader, Section, encodable, read_document, shown
 from flowsched.workflow.document.stage import (
+    CONTROL,
     REFERENCE_TEXT,
     TEMPLATE_KEYS,
     Given,
@@ -48,7 +49,14 @@ from flowsched.workflow.spec import (
     StageSpec,
     When,
     WorkflowSpec,
+    filled,
 )
+
+
+def _overlap(paths: Sequence[tuple[str | None, str]]) -> bool:
+    """Whether of these files and folders, each with the role that writes it, two are one, or one lies in another."""
+    ordered = sorted(paths, key=lambda each: (each[0] or "", each[1]))
+    return any(role == other and below.startswith(path) for (role, path), (other, below) in pairwise(ordered))
 
 
 @dataclass(slots=True)
@@ -217,7 +225,7 @@ class _Linker:
                     found = f"{shown(stage)} with {width:,} shards"
                     self.reader.fault(path, found, "a stage with one shard: one value")
 
-    # 5. {item} stands only where there are items, and items that are whole uris are good ones.
+    # 5. {item} stands only where there are items; items that are whole uris, or names of files, are good ones.
     def check_items(self) -> None:
         for draft in self.drafts:
             if not draft.spec.width:
@@ -232,6 +240,26 @@ class _Linker:
                 elif given.uri.startswith("{item}") and not checked:
                     checked = True
                     self._check_item_uris(f"{path}.uri", draft.spec.items)
+            self._check_item_paths(draft)
+
+    def _check_item_paths(self, draft: StageDraft) -> None:
+        spec = draft.spec
+        named = [output for output in spec.outputs if "{item}" in output.path]
+        if not named:
+            return
+        at = f"{draft.path}.outputs"
+        if spec.items is None:
+            self.reader.fault(at, shown(named[0].path), "{index}, or scatter.items: this stage has no items")
+            return
+        for shard, item in enumerate(spec.items):
+            if item in ("", ".", "..") or "/" in item or CONTROL.search(item) or len(item.encode()) > 128:
+                expected = f"the name of a file, of at most 128 bytes: the path {named[0].path} is made of it"
+                self.reader.fault(at, f"the item {redacted(item)}", expected)
+                return
+            paths = [(output.role, filled(output.path, spec, shard) + "/") for output in spec.outputs]
+            if len(paths) > 1 and _overlap(paths):
+                self.reader.fault(at, f"the item {shown(item)}", "an item that makes no two outputs one file")
+                return
 
     def _check_item_uris(self, path: str, items: Sequence[str]) -> None:
         for item in items:

@@ -396,7 +396,11 @@ def _input(limits: Limits) -> Schema:
 def _output() -> Schema:
     properties: Schema = {
         "name": _named(reader.PART, "FLOWSCHED_OUTPUT_<NAME> says where to write it."),
-        "path": _text("Below the working folder: relative, without `..`.", minLength=1, pattern="^[^/]"),
+        "path": _text(
+            "Below the working folder, without `..`; {item} and {index} are replaced.",
+            minLength=1,
+            pattern="^[^/]",
+        ),
         "role": _text("Whose file it is in a gang: member 0 of this role."),
         "optional": _flag("Whether it may be missing."),
         "value": _flag("Whether its text (at most 4 KiB) is recorded, for people and for `when`."),
