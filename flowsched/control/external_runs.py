@@ -29,7 +29,7 @@ from flowsched.engine.transaction import task_row
 from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from flowsched.store.database import Database
 from flowsched.store.rows import WorkflowRow
-from flowsched.store.runs import CallRow, RunRow, Runs, Tally
+from flowsched.store.runs import CallRow, Failure, RunRow, Runs, Tally
 from flowsched.store.workflows import Which, Workflows, token_of, untoken
 from flowsched.workflow.returned import added
 from flowsched.workflow.run.run import WorkflowRun
@@ -62,6 +62,8 @@ _STATES: Final = {
 
 
 #: What a workflow of one task says of it.
+#: The name of the stage in the reason of a call's workflow.
+_STAGE_BEFORE: Final = re.compile(r"^[^:]+: (?=task 0\b)")
 _TASK: Final = re.compile(r"\btask 0\b")
 
 
@@ -150,6 +152,9 @@ class RunService(Service):
             returned = added(totals.get(row.id, ()))
             view = _run_view(row, tallies.get(row.id, []), nodes.get(row.id, 0), returned)
             views.append(self._with_live(view, live.get(row.id, [])))
+        failed = {view.id: view for view in views if view.state == ReportedState.FAILED}
+        for first in await self._runs.first_failures(list(failed)):
+            failed[first.run].reason = _first_failure(first, failed[first.run].reason)
         return views
 
     def _live_calls(self, runs: Sequence[str]) -> dict[str, list[WorkflowRun]]:
@@ -582,6 +587,14 @@ def _ended_so(state: str, tallies: Sequence[Tally]) -> str:
     """Why a run ended so, as far as its calls tell: `show` names them, with their own reasons."""
     failed = sum(tally.tasks for tally in tallies if tally.state == state)
     return f"{failed} task{'s' * (failed != 1)} failed" if state == "FAILED" else ""
+
+
+def _first_failure(first: Failure, failed: str) -> str:
+    """`align: task 1 failed: exit code 3`, and how many failed where they are several."""
+    if not first.reason:
+        return failed
+    said = _TASK.sub(f"task {first.shard or 0}", _STAGE_BEFORE.sub("", first.reason))
+    return f"{first.node}: {said}" + ("" if failed.startswith("1 ") else f" ({failed} in all)")
 
 
 def _task_state(state: str) -> str:

@@ -12,6 +12,7 @@ from flowsched.store import tables
 from flowsched.store.database import Database
 from flowsched.store.rows import WorkflowRow
 from flowsched.store.workflows import PAGE, RETURNED, Shape, Which, decode, listing, workflow_row
+from flowsched.workflow.run.states import RunState
 
 _r, _w, _s = tables.runs.c, tables.workflows.c, tables.stages.c
 #: Which try of a task of a run is the last.
@@ -63,6 +64,15 @@ class Tally(NamedTuple):
     tasks: int
     started_ms: int | None
     ended_ms: int | None
+
+
+class Failure(NamedTuple):
+    """A task of a run whose last try failed."""
+
+    run: str
+    node: str
+    shard: int | None
+    reason: str  #: of its workflow, whose one task has the number 0
 
 
 _CALL_COLUMNS: Final = (
@@ -136,6 +146,18 @@ class Runs:
         query = select(last.c.run, _s.totals).select_from(joined)
         some = query.where(last.c.turn == 1, RETURNED)
         return [(row.run, decode(row.totals)) for row in await self._database.rows(some)]
+
+    async def first_failures(self, runs: Sequence[str]) -> Sequence[Failure]:
+        """Of each run that has a task whose last try failed: the one of them that came first."""
+        if not runs:
+            return []
+        last = select(
+            _w.seq, _w.run, _w.state, _TURN.label("turn")
+        ).where(_w.run.in_(runs)).subquery()  # fmt: skip
+        c = last.c
+        first = select(func.min(c.seq)).where(c.turn == 1, c.state == RunState.FAILED.value).group_by(c.run)
+        query = select(_w.run, _w.node, _w.shard, _w.reason).where(_w.seq.in_(first))
+        return [Failure._make(row) for row in await self._database.rows(query)]
 
     async def nodes(self, runs: Sequence[str]) -> dict[str, int]:
         """How many different calls runs have had so far."""

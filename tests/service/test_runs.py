@@ -14,7 +14,7 @@ from flowsched.client import naming
 from flowsched.errors import Conflict, NotFound
 from flowsched.store.database import url_for
 from flowsched.workflow.views import WorkflowView
-from tests.cluster.fake import FakeProcesses
+from tests.cluster.fake import FakeProcesses, Outcome
 from tests.service.processes import Process, process
 
 RUN = "cromwell-1"
@@ -129,6 +129,21 @@ async def test_each_try_of_a_call_has_its_log_by_its_number(served: Process) -> 
     with pytest.raises(NotFound, match=r"W.t\[1\] of run cromwell-1 has no try 2; it has 0 to 1"):
         await served.service.logs(RUN, "W.t", 1, attempt=2)
     assert [task.index for task in (await served.service.tasks(RUN)).tasks] == [1, 2]
+
+
+async def test_a_failed_run_names_the_task_that_failed_first(tmp_path: Path) -> None:
+    """With its call, its shard and why, as a run of flowsched does; and how many failed."""
+    world = FakeProcesses(lambda pod: Outcome(exit_code=3, runtime_ms=5))
+    async with process(url_for(tmp_path / "db"), tmp_path, world) as one:
+        one.lead()
+        await one.ready()
+        once = {"retry": {"attempts": 1}}
+        await ended(one, *await submit(one, call("W.align", 1, **once)))
+        view = await one.service.workflow(RUN)
+        assert (view.state, view.reason) == ("FAILED", "W.align: task 1 failed: exit code 3")
+        await ended(one, *await submit(one, call("W.sort", **once)))
+        page = await one.service.list_workflows()
+        assert page.workflows[0].reason == "W.align: task 1 failed: exit code 3 (2 tasks failed in all)"
 
 
 async def test_a_run_is_cancelled_as_a_whole(served: Process) -> None:
