@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from flowsched.cli.following import taken_from
+from flowsched.cli.naming import index_of
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.columns import Column, Columns
 from flowsched.cli.printing.form import Form
@@ -25,13 +26,14 @@ from flowsched.workflow.views import AttemptUseView, WorkflowView
 _UNKNOWN = "-"
 
 
-async def seff(client: Client, ident: str, stage: str | None, index: int | None, form: Form) -> None:
+async def seff(client: Client, ident: str, stage: str | None, task: str | None, form: Form) -> None:
     """`flowsched seff`."""
     attempts = [each async for each in client.attempts(ident)]
     if stage is not None:
         stages = [view.name for view in await client.stages(ident)]
         if stage not in stages:
             raise NotFound(f"workflow {ident} has no stage {stage!r}; it has {', '.join(stages[:20])}")
+        index = None if task is None else await index_of(client, ident, stage, task)
         attempts = [each for each in attempts if each.stage == stage and index in (None, each.index)]
         if not attempts:
             raise NotFound(await _untried(client, ident, stage, index))

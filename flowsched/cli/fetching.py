@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from flowsched.cli.context import DONE, say
+from flowsched.cli.naming import index_of
 from flowsched.cli.printing import render
 from flowsched.client import Client
 from flowsched.client.calls import save_outputs
@@ -33,7 +34,7 @@ def wanted(text: str) -> Wanted:
     return stage, name if dot else None
 
 
-async def get(client: Client, ident: str, what: str | None, index: int | None, into: str) -> int:
+async def get(client: Client, ident: str, what: str | None, task: str | None, into: str) -> int:
     """`flowsched get`. Without a stage the outputs of the final stages, each in a folder of its own."""
     if what is None:
         await _check_kept(client, ident)
@@ -46,6 +47,7 @@ async def get(client: Client, ident: str, what: str | None, index: int | None, i
     if asked[0] not in stages:
         raise NotFound(f"workflow {ident}: {no_such('stage', asked[0], stages)}")
     await _check_kept(client, ident)
+    index = None if task is None else await index_of(client, ident, asked[0], task)
     if into == "-":
         return await _to_stdout(client, ident, asked, index)
     saved = await save(client, ident, [stages[asked[0]]], [asked], Path(into), index, nested=False)

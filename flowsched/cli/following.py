@@ -23,12 +23,12 @@ from rich.live import Live
 
 from flowsched import tokens
 from flowsched.cli.context import DONE, FAILED, INTERRUPTED, complain, say
-from flowsched.cli.naming import find
+from flowsched.cli.naming import find, index_of, is_index, task_name
 from flowsched.cli.printing import output, render, terminal_text
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
 from flowsched.client.calls import STREAMS
-from flowsched.errors import CannotStart, Conflict, NotFound, Unavailable
+from flowsched.errors import CannotStart, Conflict, InvalidRequest, NotFound, Unavailable
 from flowsched.workflow.efficiency import OUT_OF_MEMORY
 from flowsched.workflow.views import EventView, StageView, TaskView, WaitingView, WorkflowView
 
@@ -41,6 +41,8 @@ LOOK_S: Final = 0.4
 AWAY_S: Final = 2.0
 #: How long `run` waits until a workflow that it has cancelled is gone.
 GIVE_UP_S: Final = 60.0
+#: So many stages are named where one must be chosen.
+_NAMED: Final = 20
 #: So many changes are named after which such a workflow would start.
 _SUGGESTED: Final = 3
 #: What helps a task that was killed for its memory.
@@ -291,8 +293,8 @@ def _event_line(event: EventView) -> str:
 async def logs(
     client: Client,
     workflow: str,
-    stage: str,
-    index: int | None,
+    stage: str | None,
+    task: str | None,
     *,
     errors: bool,
     attempt: int | None,
@@ -307,8 +309,8 @@ async def logs(
     Args:
         client: Of the service.
         workflow: As the user named it.
-        stage: Of the task.
-        index: Of the task; None = the first, with a word of the others.
+        stage: Of the task; None = that of the first task that failed.
+        task: Its index, or the item of its shard; None = the first, with a word of the others.
         errors: What it wrote to stderr.
         attempt: Which; None = the last.
         follow: Go on until it has ended.
@@ -323,9 +325,15 @@ async def logs(
             settings.database or settings.root.joinpath("flowsched.db").exists()
         ):
             raise
-        return await _kept_log(settings, (workflow, stage, index or 0, attempt), stream, where=where)
-    if index is None:
+        if stage is None or not is_index(task or "0"):
+            raise
+        return await _kept_log(settings, (workflow, stage, int(task or "0"), attempt), stream, where=where)
+    if stage is None:
+        stage, index = await _first_failed(client, ident)
+    elif task is None:
         index = await _first_of(client, ident, stage)
+    else:
+        index = await index_of(client, ident, stage, task)
     if where:
         return _print_path(await _file(client, ident, stage, index, attempt, stream), f"{stage}[{index}]")
     kept = terminal_text.LogText() if sys.stdout.isatty() else None
@@ -354,29 +362,48 @@ async def logs(
     return DONE
 
 
+async def _first_failed(client: Client, ident: str) -> tuple[str, int]:
+    """Stage and index of the first task that failed.
+
+    Raises:
+        InvalidRequest: No task failed; with the stages that there are.
+    """
+    failed = await _some(client, ident, None, "FAILED", 1)
+    if failed:
+        output.hint(f"{task_name(failed[0])} failed; for another task give its STAGE, and its INDEX or ITEM")
+        return failed[0].stage, failed[0].index
+    names = [stage.name for stage in await client.stages(ident)]
+    raise InvalidRequest(
+        f"no task of {ident} failed: of which stage? It has {', '.join(names[:_NAMED])}{' …' * (len(names) > _NAMED)}"
+    )
+
+
 async def _first_of(client: Client, ident: str, stage: str) -> int:
     """The index of a stage's first task. Says that there are others, and which of them failed first."""
     found = await _some(client, ident, stage, None, 2)
     if len(found) < 2:
-        return found[0] if found else 0
+        return found[0].index if found else 0
+    first = found[0]
     failed = await _some(client, ident, stage, "FAILED", 1)
-    if failed and failed[0] != found[0]:
-        stream, _ = await log_tail(client, ident, stage, failed[0], 1)
-        arguments = log_arguments(await client.task(ident, stage, failed[0]), stream)
+    if failed and failed[0].index != first.index:
+        stream, _ = await log_tail(client, ident, stage, failed[0].index, 1)
+        arguments = log_arguments(await client.task(ident, stage, failed[0].index), stream)
         output.hint(
-            f"{stage}[{found[0]}]; another task of {stage} FAILED: `flowsched logs {ident} {arguments}`"
+            f"{task_name(first)}; another task of {stage} FAILED: `flowsched logs {ident} {arguments}`"
         )
     else:
-        output.hint(f"{stage}[{found[0]}]; for another task of {stage} give its INDEX, too")
-    return found[0]
+        output.hint(f"{task_name(first)}; for another task of {stage} give its INDEX, too")
+    return first.index
 
 
-async def _some(client: Client, ident: str, stage: str, state: str | None, most: int) -> list[int]:
-    """The indices of the first tasks of a stage."""
-    found: list[int] = []
+async def _some(
+    client: Client, ident: str, stage: str | None, state: str | None, most: int
+) -> list[TaskView]:
+    """The first tasks of a stage, or of all."""
+    found: list[TaskView] = []
     async with contextlib.aclosing(client.tasks(ident, stage=stage, state=state, page=most)) as tasks:
         async for task in tasks:
-            found.append(task.index)
+            found.append(task)
             if len(found) == most:
                 break
     return found
@@ -434,7 +461,7 @@ async def _kept_log(
 
 async def _wrote_nothing(client: Client, task: TaskView, ident: str, stream: str) -> int:
     """Say why a log is empty: the task has not run, or it wrote nothing there."""
-    name = f"{task.stage}[{task.index}]"
+    name = task_name(task)
     if task.attempts:
         other = (
             "--stderr shows the other stream" if stream == "stdout" else "without --stderr: the other stream"

@@ -87,8 +87,9 @@ async def workflow(
         output.hint("\nnext: " + "\n      ".join(filter(None, [log, *more])))
 
 
-async def explain(client: Client, ident: str, stage: str | None, index: int | None, form: Form) -> None:
+async def explain(client: Client, ident: str, stage: str | None, task: str | None, form: Form) -> None:
     """`flowsched explain`."""
+    index = None if stage is None or task is None else await naming.index_of(client, ident, stage, task)
     found = await client.explain(ident, stage, index)
     output.many(found, form, lambda views: render.explain_panel(views, datetime.now(UTC)))
     if form is Form.TABLE and any(each.state == "FAILED" for each in found):

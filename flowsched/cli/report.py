@@ -77,7 +77,7 @@ async def reported(client: Client, ident: str) -> dict[str, Any]:
 
 
 def _failed(attempt: AttemptUseView) -> dict[str, Any]:
-    names = ("stage", "index", "attempt", "node", "reason", "message", "exit_code")
+    names = ("stage", "index", "item", "attempt", "node", "reason", "message", "exit_code")
     return {name: getattr(attempt, name) for name in names} | {"ran_seconds": running_ms(attempt) / 1000}
 
 

@@ -484,12 +484,12 @@ def _failure(task: TaskView, root: Path | None, whole: str = "") -> list[str]:
     if not task.attempts and whole.startswith(
         task.reason
     ):  # it never ran: nothing else says which input is missing
-        return ["", f"{task.stage}[{task.index}] failed before it ran: {whole}"]
+        return ["", f"{naming.task_name(task)} failed before it ran: {whole}"]
     code = "" if task.exit_code is None else f", exit code {task.exit_code}"
     told = task.reason and task.reason != f"exit code {task.exit_code}"
     last = task.attempts[-1] if task.attempts else None
     message = f" ({last.message})" if last is not None and last.message else ""
-    lines = ["", f"{task.stage}[{task.index}] failed{code}" + (f": {task.reason}" if told else "") + message]
+    lines = ["", f"{naming.task_name(task)} failed{code}" + (f": {task.reason}" if told else "") + message]
     if task.reason == OUT_OF_MEMORY:
         lines.append(f"  next: {following.MORE_MEMORY}")
     if task.exit_code == _NOT_FOUND and last is not None:

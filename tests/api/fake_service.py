@@ -180,6 +180,7 @@ class FakeService:
         self.queue_settings: dict[str, dict[str, Any]] = {"default": {}}
         self.commands: list[tuple[str, str, Mapping[str, Any] | None]] = []
         self.asked: list[dict[str, Any]] = []
+        self.logged: list[tuple[str, int, str]] = []  #: stage, index and stream of the logs that were read
         self.streams_open = 0
         self.failure: BaseException | None = None
         self.submissions = 0
@@ -376,6 +377,7 @@ class FakeService:
         limit: int = 65536,
     ) -> tuple[bytes, bool]:
         await self.task(workflow, stage, index)
+        self.logged.append((stage, index, stream))
         chunk = self.log[stream][offset : offset + limit]
         return chunk, self.log_grows or offset + len(chunk) < len(self.log[stream])
 

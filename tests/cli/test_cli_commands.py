@@ -198,11 +198,43 @@ def test_the_log_of_a_stage_is_that_of_its_first_task_and_says_so(flowsched: Run
     far.service.task_views = [task_view("call", 5)]
     alone = flowsched("logs", ident, "call")
     assert (alone.stdout, alone.stderr) == ("written\n", "")
+    far.service.stage_views = [stage_view(0, "call")]
     for command in ("logs", "explain", "seff", "get"):
         wrong = flowsched(command, ident, "call", "S2")
         assert wrong.exit_code == 2
         assert "'S2' is no number" in wrong.stderr
         assert "lists the index" in wrong.stderr
+
+
+def test_a_task_is_named_by_the_item_of_its_shard(flowsched: Run, far: Far) -> None:
+    """Numbers are indices, also where an item is one; an item of several tasks names none of them."""
+    ident = far.service.add()
+    far.service.log["stderr"] = b"oh\n"
+    items = ["HG001", "HG002", "0", "twin", "twin"]
+    far.service.task_views = [task_view("call", at, item=item) for at, item in enumerate(items)]
+    far.service.stage_views = [stage_view(0, "call")]
+    assert flowsched("logs", ident, "call", "HG002", "-e").stdout == "oh\n"
+    assert far.service.logged[-1] == ("call", 1, "stderr")
+    flowsched("logs", ident, "call", "0", "-e")
+    assert far.service.logged[-1] == ("call", 0, "stderr")
+    several = flowsched("logs", ident, "call", "twin")
+    assert several.exit_code == 2
+    assert "2 tasks of call have the item 'twin': give an index, of 3, 4" in several.stderr
+
+
+def test_a_log_without_a_stage_is_that_of_the_task_that_failed(flowsched: Run, far: Far) -> None:
+    """Where no task failed, the stages are named."""
+    ident = far.service.add()
+    far.service.log["stdout"] = b"written\n"
+    far.service.task_views = [task_view("call", 0), task_view("call", 1, state="FAILED", item="HG002")]
+    failed = flowsched("logs", ident)
+    assert failed.stdout == "written\n"
+    assert far.service.logged[-1] == ("call", 1, "stdout")
+    assert "call[1] (HG002) failed; for another task give its STAGE" in failed.stderr
+    far.service.task_views, far.service.stage_views = [], [stage_view(0, "split"), stage_view(1, "call")]
+    none = flowsched("logs", ident)
+    assert none.exit_code == 2
+    assert f"no task of {ident} failed: of which stage? It has split, call" in none.stderr
 
 
 def test_a_paused_workflow_is_said_to_be_so_once(flowsched: Run, far: Far) -> None:

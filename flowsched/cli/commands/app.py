@@ -65,7 +65,6 @@ from flowsched.cli.commands.options import (
     kubernetes_settings,
     replay_of,
     settings_for,
-    task_index,
     token_from,
     warn_of_unknown_variables,
 )
@@ -391,8 +390,8 @@ def explain(
     workflow: Annotated[str | None, typer.Argument(metavar="ID|NAME", help="Which workflow.")] = None,
     stage: Annotated[str | None, typer.Argument(help="Only this stage.")] = None,
     index: Annotated[
-        int | None,
-        typer.Argument(parser=task_index, metavar="INDEX", help="Only this task: also why on its node."),
+        str | None,
+        typer.Argument(metavar="INDEX|ITEM", help="Only this task: also why on its node."),
     ] = None,
     cluster: Annotated[bool, typer.Option("--cluster", help="Why cores are idle instead.")] = False,
     since: Annotated[str, typer.Option(help="With --cluster: how far back, as 8h or 7d.")] = "24h",
@@ -419,9 +418,10 @@ def explain(
 def logs(
     ctx: typer.Context,
     workflow: Id,
-    stage: Annotated[str, typer.Argument(help="The stage.")],
+    stage: Annotated[str | None, typer.Argument(help="The stage. [the first task that failed]")] = None,
     index: Annotated[
-        int | None, typer.Argument(parser=task_index, metavar="INDEX", help="Which of its tasks. [the first]")
+        str | None,
+        typer.Argument(metavar="INDEX|ITEM", help="Which of its tasks. [the first]"),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the attempt has ended.")
@@ -461,7 +461,7 @@ def get_command(
         typer.Argument(metavar="STAGE[.OUTPUT]", help="Which outputs. [those of the final stages]"),
     ] = None,
     index: Annotated[
-        int | None, typer.Argument(parser=task_index, metavar="INDEX", help="Of one of its tasks. [all]")
+        str | None, typer.Argument(metavar="INDEX|ITEM", help="Of one of its tasks. [all]")
     ] = None,
     into: Annotated[str, typer.Option("--out", "-O", metavar="DIR", help="Where to; - is stdout.")] = ".",
 ) -> None:

@@ -87,15 +87,6 @@ Id = Annotated[
 ]
 
 
-def task_index(text: str) -> int:
-    """Read the INDEX of a task."""
-    if text.isdecimal() and text.isascii():
-        return int(text)
-    raise typer.BadParameter(
-        f"{text!r} is no number from 0 on; `flowsched show ID --tasks` lists the index and the item of each task"
-    )
-
-
 Output = Annotated[Form, typer.Option("--output", "-o", help="table, json or jsonl.")]
 Reason = Annotated[str | None, typer.Option(help="Why, for those who look at it later.")]
 Limit = Annotated[int, typer.Option(min=1, help="Most entries.")]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flowsched.cli.commands.options import Id, Output, task_index
+from flowsched.cli.commands.options import Id, Output
 from flowsched.cli.context import about, ask
 from flowsched.cli.printing.form import Form
 
@@ -47,9 +47,7 @@ def seff(
     ctx: typer.Context,
     workflow: Id,
     stage: Annotated[str | None, typer.Argument(help="Only this stage, with each of its attempts.")] = None,
-    index: Annotated[
-        int | None, typer.Argument(parser=task_index, metavar="INDEX", help="Only this task of it.")
-    ] = None,
+    index: Annotated[str | None, typer.Argument(metavar="INDEX|ITEM", help="Only this task of it.")] = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Say what tasks used of what they asked for.

@@ -320,13 +320,24 @@ class Outcomes(Settling):
         if stage.spec.gang:
             others = stage.indices_of(task // stage.members)
             self._release(stage, others[may(stage.task_state[others], _E.RELEASE)], _S.CANCELLED)
-        text = f"task {task} failed: {reason}" + (f" ({message})" if message else "")
+        text = f"{_named(stage, task)} failed: {reason}" + (f" ({message})" if message else "")
         self._fail_stage(stage, text)
 
 
 # ---- what the cluster, the scheduler and users say to one run ----
 
 
+def _named(stage: StageRun, task: int) -> str:
+    """A task with its item: `task 1 (HG002)`. Of a path or URI the last part is enough."""
+    items = stage.spec.items
+    if items is None:
+        return f"task {task}"
+    item = items[task // stage.members].rstrip("/").rpartition("/")[2]
+    return f"task {task} ({item if len(item) <= _ITEM_SHOWN else item[: _ITEM_SHOWN - 1] + '…'})"
+
+
+#: Longer items are cut in reasons.
+_ITEM_SHOWN = 40
 _UNSTARTED = mask_of(_S.BINDING, _S.BOUND)
 
 

@@ -34,6 +34,7 @@ interface Efficiency {
 interface Failed {
   stage: string;
   index: number;
+  item: string | null;
   attempt: number;
   node: string;
   reason: string;
@@ -406,7 +407,7 @@ function Retries({ run, other }: { run: Reported; other: boolean }) {
           <tbody>
             {run.failed.map((each) => (
               <tr key={`${each.stage} ${each.index} ${each.attempt}`}>
-                <td class="wide">{each.stage}[{each.index}]</td>
+                <td class="wide">{each.stage}[{each.index}]{each.item && ` (${each.item})`}</td>
                 <td class="number">{each.attempt}</td>
                 <td>{each.node}</td>
                 <td class="number">{each.exit_code ?? NONE}</td>
