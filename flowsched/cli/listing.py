@@ -67,9 +67,13 @@ async def workflow(
         whole |= {"tasks": listed} if tasks else {}
         output.one(whole, form, lambda: "")
         return
-    parts: list[Any] = [render.workflow_head(view, datetime.now(UTC)), "", render.stage_table(stages)]
-    if any(stage.width * stage.members > 1 for stage in stages):
-        parts.append(Text("QUEUED, STAGING and RAN are sums over the tasks of a stage", "dim"))
+    table = render.stage_table(stages)
+    parts: list[Any] = [render.workflow_head(view, datetime.now(UTC)), "", table]
+    shown = table.heads(output.console().width)
+    sums = [name for name in ("QUEUED", "STAGING", "RAN") if name in shown]
+    if sums and any(stage.width * stage.members > 1 for stage in stages):
+        told = f"{', '.join(sums[:-1])} and {sums[-1]} are sums" if len(sums) > 1 else f"{sums[0]} is a sum"
+        parts.append(Text(f"{told} over the tasks of a stage", "dim"))
     if tasks:
         parts += ["", render.task_table(listed)]
     if images:

@@ -39,6 +39,8 @@ _NOT_FOUND: Final = 127
 _WDL: Final = re.compile(
     rb"^\s*(version\s+(1\.\d|draft-\d|development)|(workflow|task)\s+\w+\s*\{)", re.MULTILINE
 )
+#: How a file begins that gzip has compressed.
+_GZIP: Final = b"\x1f\x8b"
 #: PyYAML reads about 1 MB in 10 s: longer documents come as JSON.
 _LONGEST_YAML: Final = 4 << 20
 #: At the end so many outputs and failures are printed; `show` and `logs` have the rest.
@@ -92,6 +94,11 @@ def document(path: str) -> Document:
     if not raw.strip():
         raise InvalidRequest(
             f"{where} is empty; a workflow as JSON or YAML was expected: docs/workflow-document.md"
+        )
+    if raw[:2] == _GZIP:
+        raise InvalidRequest(
+            f"{where} is compressed by gzip: a workflow comes as plain JSON or YAML (`gunzip`); a WfFormat trace is replayed by "
+            "--synthetic"
         )
     if path.endswith(".wdl") or _WDL.search(raw[:65536]):
         raise InvalidRequest(
@@ -162,6 +169,22 @@ async def handed_in(client: Client, found: Document | Loaded, own: Path | None) 
 
     async with replaying(client, found, own) as replay:
         yield HandedIn(replay.document, replay)
+
+
+def check(path: str) -> int:
+    """`flowsched submit --dry-run`: read a document as the service does, and tell its faults. Asks no service.
+
+    Raises:
+        FlowschedError: What is wrong with it.
+    """
+    from flowsched.workflow.document.decode import decode_workflow
+
+    found = document(path)
+    with found.faults_by_line():
+        spec = decode_workflow(found.raw)
+    number, tasks = len(spec.stages), sum(stage.tasks for stage in spec.stages)
+    say(f"{found.name} has no faults: {number} stage{'s' * (number != 1)}, {tasks} task{'s' * (tasks != 1)}")
+    return DONE
 
 
 async def submit(

@@ -508,7 +508,8 @@ def _staging(state: EngineState, run: WorkflowRun, stage: StageRun) -> Explanati
     nodes = sorted({state.cluster.snapshot.names[node] for _, node in pending})
     failed = [(pair, state.data.backoff[pair]) for pair in sorted(pending) if pair in state.data.backoff]
     number = len(pending)
-    what = f"{number} input{'s' * (number != 1)} ({format_bytes(left)}) {'are' if number != 1 else 'is'}"
+    size = f" ({format_bytes(left)})" if left else ""  # of some origins it is known only once the bytes come
+    what = f"{number} input{'s' * (number != 1)}{size} {'are' if number != 1 else 'is'}"
     told = f"{what} being copied to {', '.join(nodes)}"
     numbers = {"datasets": number, "bytes": left}
     if failed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ from flowsched.cli import doctor, following, running
 from flowsched.cli.commands.app import app, keep_only
 from flowsched.cli.commands.options import hoisted
 from flowsched.cli.printing import render
+from flowsched.cli.printing.columns import Columns
 from flowsched.client import session
 from flowsched.client.session import ATTEMPTS
 from flowsched.cluster.local.runner.cgroups import Base
@@ -490,6 +492,35 @@ def test_errors_are_a_sentence_and_a_next_step(
     assert result.stderr.startswith("error: ")
     assert said in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_document_is_checked_without_a_service(document: Path) -> None:
+    """Nothing is submitted, and no service asked; faults have their lines."""
+    checked = CliRunner().invoke(app, ["submit", "--dry-run", str(document)])
+    assert (checked.exit_code, checked.stdout) == (0, "")
+    assert checked.stderr == f"{document} has no faults: 1 stage, 1 task\n"
+    document.write_text('{"name": "germline", "stages": [\n{"name": "align", "comand": ["true"]}]}')
+    wrong = CliRunner().invoke(app, ["submit", "--dry-run", str(document)])
+    assert wrong.exit_code == 2
+    assert f"{document}:2: " in wrong.stderr
+    assert "command" in wrong.stderr
+
+
+def test_a_compressed_document_is_named_as_such(flowsched: Run, tmp_path: Path) -> None:
+    file = tmp_path / "wf.json.gz"
+    file.write_bytes(gzip.compress(b"{}"))
+    assert f"{file} is compressed by gzip" in flowsched("submit", str(file)).stderr
+
+
+def test_sums_are_explained_where_they_are_shown(
+    flowsched: Run, far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A narrow terminal leaves columns out."""
+    far.service.stage_views = [stage_view(0, "align", queued_seconds=3.0, staging_seconds=2.0)]
+    ident = far.service.add()
+    assert "QUEUED, STAGING and RAN are sums over" in flowsched("show", ident).stdout
+    monkeypatch.setattr(Columns, "heads", lambda self, width: ["STAGE", "RAN"])
+    assert "RAN is a sum over" in flowsched("show", ident).stdout
 
 
 def test_faults_of_a_document_are_a_list(flowsched: Run, tmp_path: Path) -> None:

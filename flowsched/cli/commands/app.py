@@ -261,6 +261,9 @@ def submit(
             "--wait", "-w", help="Show how it goes until it has ended, even if no node has room for it now."
         ),
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check the document; needs no server, and submits nothing.")
+    ] = False,
     synthetic: Synthetic = False,
     time_scale: TimeScale = 0.01,
     size_scale: SizeScale = 0.001,
@@ -272,6 +275,11 @@ def submit(
     """Hand a workflow to a server; prints its id."""
     from flowsched.cli import running
 
+    if dry_run:
+        if synthetic:
+            raise typer.BadParameter("--synthetic makes the document on the server: leave out --dry-run")
+        carry_out(options(ctx), lambda: running.check(document))
+        return
     replay = replay_of(synthetic, time_scale, size_scale, sleep, inputs, image)
     ask(ctx, lambda client: running.submit(client, document, key, wait, output, replay))
 

@@ -103,6 +103,10 @@ class Columns:
                 else:
                     yield from wrapped(note, width)
 
+    def heads(self, width: int) -> list[str]:
+        """The heads of the columns that are shown in lines of so many cells."""
+        return [self.columns[at].head for at in self._shown(width, width >= PIPED_WIDTH)]
+
     @property
     def full_width(self) -> int:
         """The cells of a line in which nothing is cut or left out."""

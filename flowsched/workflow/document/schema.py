@@ -397,7 +397,7 @@ def _output() -> Schema:
     properties: Schema = {
         "name": _named(reader.PART, "FLOWSCHED_OUTPUT_<NAME> says where to write it."),
         "path": _text(
-            "Below the working folder: relative, without `..`; {item} and {index} are replaced.",
+            "Below the working folder, without `..`; {item} and {index} are replaced.",
             minLength=1,
             pattern="^[^/]",
         ),

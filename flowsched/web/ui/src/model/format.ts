@@ -55,7 +55,8 @@ export function since(text: string, now: number): string {
   return ms < 2000 ? "just now" : `${duration(ms)} ago`;
 }
 
-/** The beginning of an id that is enough to tell it from others, as the command line shows it. */
+/** The beginning of an id that is enough to tell it from others. Ids of engines' runs begin with the second of their start. */
 export function shortId(id: string): string {
-  return id.length > 13 ? id.slice(0, 12) : id;
+  const length = /^\d{8}_\d{6}_/.test(id) ? 20 : 12;
+  return id.length > length + 1 ? id.slice(0, length) : id;
 }
