@@ -109,3 +109,27 @@ async def test_an_image_is_looked_for_once_however_many_tasks_wait(path: Path) -
     assert refused == [None] * 20
     assert seen == [("tool:1", 7)]
     assert (path / "asked").read_text() == "x\n"
+
+
+def test_a_container_goes_once_its_runner_has_said_that_it_does_not_start_it(path: Path) -> None:
+    """A service that starts and ends while a runner of an earlier one is silent asks again: containers were left."""
+    removed = path / "removed"
+    engine_that(path, "podman", f'*" ps "*) echo "c1 fs-a";;\n*" rm "*) echo "$*" >> {removed};;')
+    (path / "engines").write_text(f"podman {path}/podman\n")
+    known: list[bool | None] = [None, None, True]
+    asked: list[str] = []
+
+    def is_over(attempt: str) -> bool | None:
+        asked.append(attempt)
+        return known[min(len(asked), len(known)) - 1]
+
+    async def serve() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            images = Images(ContainerSettings(), path, pool, lambda _name, _size: None, is_over)
+            await images.sweep()
+            assert not removed.exists(), "it may still run"
+            await images.close()
+
+    asyncio.run(serve())
+    assert asked == ["fs-a", "fs-a", "fs-a"]
+    assert removed.read_text().split()[-1] == "c1"

@@ -34,6 +34,9 @@ _PAUSES_S: Final = (2.0, 60.0)
 _TELL_S: Final = 5.0
 #: How long containers that have ended stay: they are removed together.
 _SWEEP_S: Final = 5.0
+#: At the end of a service so many times, with a pause between, while a runner has not said yet what it still starts.
+_LAST_SWEEPS: Final = 10
+_LAST_SWEEP_S: Final = 0.3
 _CONTROL: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x1f]")
 
 
@@ -66,7 +69,7 @@ class Images:
         root: Of the cluster.
         pool: For calls of the engine.
         seen: Called with the name and size of each image that is here now.
-        is_over: Whether an attempt of a name has ended; called in threads.
+        is_over: Whether an attempt of a name has ended, None where that is not known yet; called in threads.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class Images:
         root: Path,
         pool: Pool,
         seen: Callable[[str, int], None],
-        is_over: Callable[[str], bool],
+        is_over: Callable[[str], bool | None],
     ) -> None:
         self._is_over = is_over
         self._settings = settings
@@ -92,7 +95,8 @@ class Images:
 
         self._gpus = False
         self._sweeping: asyncio.Task[None] | None = None
-        self._left = False  #: whether attempts have ended since the last sweep began
+        #: Whether attempts have ended since the last sweep began, or it found some of which that was not known.
+        self._left = False
         self._ignored: set[str] = set()
 
     @property
@@ -109,8 +113,12 @@ class Images:
             self._left = True  # the sweep that this ends may have been at its middle
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
-        if self._left:
-            await self.sweep()
+        for _ in range(_LAST_SWEEPS):
+            if not self._left:
+                break
+            await self._sweep_all()
+            if self._left:  # a runner of an earlier service is about to say what it still starts
+                await asyncio.sleep(_LAST_SWEEP_S)
 
     # --- before a pod is started -----------------------------------------------------------------------------
 
@@ -310,11 +318,15 @@ class Images:
         if self._engine is None and not self._used.exists():
             return  # no service has run a container for this root; one before this one may have begun the attempt
         self._left = True
-        if self._sweeping is None or self._sweeping.done():
-            self._sweeping = asyncio.create_task(self._sweep_late(), name="containers that have ended")
+        self._sweep_soon()
 
     async def sweep(self) -> None:
         """Remove the containers of attempts that are no more; also those that a service before this one has left."""
+        await self._sweep_all()
+        if self._left:
+            self._sweep_soon()
+
+    async def _sweep_all(self) -> None:
         self._left = False
         try:
             engines = [
@@ -329,17 +341,23 @@ class Images:
 
     def _sweep(self, engine: Engine) -> None:
         try:
-            left = [name for name, attempt in engine.containers(self._root) if self._is_over(attempt)]
+            there = [(name, self._is_over(attempt)) for name, attempt in engine.containers(self._root)]
+            left = [name for name, over in there if over]
+            self._left |= any(over is None for _, over in there)
             why = engine.remove(left) if left else ""
         except OSError as error:
             why = str(error)
         if why:
             log.warning("containers not removed", engine=engine.kind, why=why)
 
+    def _sweep_soon(self) -> None:
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = asyncio.create_task(self._sweep_late(), name="containers that have ended")
+
     async def _sweep_late(self) -> None:
         while self._left:
             await asyncio.sleep(_SWEEP_S)
-            await self.sweep()
+            await self._sweep_all()
 
     @property
     def _used(self) -> Path:

@@ -703,12 +703,13 @@ class RunnerProcesses:
         self._runners.expire(frozenset(self._live), there)
         return expired
 
-    def _is_over(self, name: str) -> bool:
-        """Whether an attempt has ended, or has left nothing."""
-        if name in self._live or self._runners.may_start(name):
-            found = self._runners.find(name)
-            return found is not None and found[0].end is not None
+    def _is_over(self, name: str) -> bool | None:
+        """Whether an attempt has ended, or has left nothing; None while a runner of an earlier service may still start it."""
         found = self._runners.find(name)
+        if name in self._live or self._runners.may_start(name):
+            if found is None and name not in self._live:
+                return None
+            return found is not None and found[0].end is not None
         return found is None or found[0].end is not None or found[1].is_dead or found[0].is_lost
 
     # --- watching --------------------------------------------------------------------------------------------
