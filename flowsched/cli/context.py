@@ -61,7 +61,7 @@ def ask(ctx: typer.Context, work: Callable[[Client], Awaitable[int | None]]) -> 
 
 
 def client_of(url: str | None, token: str | None) -> Client:
-    """A client that tells a user at a terminal, once, that a request takes long."""
+    """A client that says once that a request takes long; that nothing listens yet it says only at a terminal."""
     from flowsched.client import Client
     from flowsched.client.session import START_S
 
@@ -69,7 +69,7 @@ def client_of(url: str | None, token: str | None) -> Client:
 
     def slow(refused: bool) -> None:
         nonlocal told
-        if not told and sys.stderr.isatty():
+        if not told and (not refused or sys.stderr.isatty()):
             told = True
             if refused:
                 named = f" at {client.url}" if url or os.environ.get("FLOWSCHED_SERVER") else ""

@@ -14,6 +14,7 @@ import fcntl
 import functools
 import json
 import os
+import re
 import socket
 import sqlite3
 import time
@@ -238,6 +239,8 @@ def _config(connection: Connection | None = None) -> Config:
 # ---- opening ----
 
 
+#: What is no path of a file: a URL of PostgreSQL without its colon or slashes, or a string of libpq.
+_MISTYPED: Final = re.compile(r"^(postgres\w*|sqlite)(:|//)|//[^/]*@|\b(dbname|host)=")
 _DRIVERS: Final = {
     "sqlite": "sqlite+aiosqlite",
     "postgresql": "postgresql+psycopg",
@@ -303,8 +306,13 @@ def _parse(url: str) -> URL:
     """Accept a path, or the URL forms people write, and choose the driver.
 
     Raises:
-        ConfigurationError: It is neither SQLite nor PostgreSQL, or a SQLite URL without a file.
+        ConfigurationError: It is neither SQLite nor PostgreSQL, a SQLite URL without a file, or a mistyped URL.
     """
+    if "://" not in url and _MISTYPED.search(url):
+        raise ConfigurationError(
+            f"{url!r} is neither a URL nor the path of a SQLite file: postgresql://user@host/name names a PostgreSQL database, "
+            "sqlite:///file or a path a SQLite file"
+        )
     try:
         parsed = make_url(url if "://" in url else url_for(url))
     except ArgumentError as error:

@@ -238,6 +238,9 @@ async def test_a_file_that_is_not_there_is_made_only_if_asked(tmp_path: Path) ->
         ("sqlite://", "SQLite needs a file"),
         ("sqlite:///:memory:", "SQLite needs a file"),
         ("://", "cannot be read"),
+        ("postgresql//me@host/x", "postgresql://user@host/name"),
+        ("postgres:/x", "postgresql://user@host/name"),
+        ("host=127.0.0.1 dbname=x", "postgresql://user@host/name"),
     ],
 )
 async def test_other_databases_are_refused(url: str, says: str) -> None:
