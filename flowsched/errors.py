@@ -67,12 +67,19 @@ def no_such(kind: str, name: str, known: Iterable[str]) -> str:
     names = list(known)
     like = names if len(names) <= 1000 else [each for each in names if each[:2] == name[:2]][:1000]
     close = difflib.get_close_matches(name, like, n=1, cutoff=0.6)
-    if close:
+    if close and _without_numbers(close[0]) != _without_numbers(name):
         return f"there is no {kind} {name!r}; did you mean {close[0]!r}?"
     if not names:
         return f"there is no {kind} {name!r}, nor any other {kind}"
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"there is no {kind} {name!r}; there {'are' if len(names) > 1 else 'is'} {', '.join(names[:_NAMED])}{more}"
+
+
+def _without_numbers(name: str) -> str:
+    """Names that differ in their numbers alone, such as node-2 and node-9, are no typos of each other."""
+    import re  # as difflib above
+
+    return re.sub("[0-9]+", "0", name)
 
 
 class FlowschedError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from enum import StrEnum
 from typing import Any, Final
@@ -14,6 +15,7 @@ from flowsched.cli.printing import output, render
 from flowsched.cli.printing.columns import Column, Columns
 from flowsched.cli.printing.terminal_text import line
 from flowsched.client.calls import Client
+from flowsched.errors import InvalidRequest
 from flowsched.workflow.views import UsageRowView, UsageSumView, UsageView
 
 _NONE: Final = "(none)"
@@ -31,7 +33,10 @@ async def usage(
     client: Client, by: str, since: str | None, until: str | None, queue: str | None, form: UsageForm
 ) -> None:
     """`flowsched usage`."""
-    view = await client.usage(by, since=since, until=until, queue=queue)
+    try:
+        view = await client.usage(by, since=since, until=until, queue=queue)
+    except InvalidRequest as error:  # it names parameters of the URL, and the user wrote options
+        raise InvalidRequest(re.sub(r"\?(?=(by|since|until|queue)\b)", "--", str(error))) from None
     match form:
         case UsageForm.TABLE:
             output.show(usage_table(view))

@@ -30,6 +30,9 @@ from flowsched.cluster.registry import BUILT_IN, executors
 from flowsched.errors import ConfigurationError, FlowschedError, Unauthorized, Unavailable
 
 Mark = Literal["ok", "warn", "fail"]
+_LOG: Final = (
+    "read its log: where `flowsched serve` was started; `kubectl logs deploy/flowsched` on Kubernetes"
+)
 _STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 #: Extra -> the modules it brings.
@@ -321,7 +324,7 @@ async def service(place: Place) -> list[Check]:
             async with asyncio.timeout(3):
                 well, missing = await client.ready()
             if not well:
-                return [Check("service", "fail", f"{place.url}: {missing}", "look at its log")]
+                return [Check("service", "fail", f"{place.url}: {missing}", _LOG)]
             try:
                 nodes = await client.nodes()
             except Unavailable as error:  # it answers, and does not lead
@@ -343,7 +346,7 @@ async def service(place: Place) -> list[Check]:
                 "service",
                 "fail",
                 f"{place.url} accepts connections and does not answer within 3 s",
-                "look at its log",
+                _LOG,
             )
         ]
     except Unavailable:

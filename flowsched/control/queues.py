@@ -126,6 +126,6 @@ def _limits(key: str, value: Mapping[str, Any], before: QueueRow, faults: list[F
         try:
             limits[resource] = parse(amount)
         except InvalidRequest as error:
-            what = str(error).rpartition("is no quantity: write ")[2]
+            what = str(error).rpartition(" is no quantity: ")[2].removeprefix("write ")
             faults.append(Fault(path, repr(amount)[:60], what))
     return limits

@@ -334,16 +334,12 @@ def _too_large(state: EngineState, run: WorkflowRun, stage: StageRun) -> Explana
         for axis, (wants, has) in enumerate(zip(asked, largest, strict=False)):
             if wants > has and largest[0] and not _conditional(run, stage):
                 name = state.cluster.snapshot.axes[axis]
-                return Explanation(
-                    stage=stage.spec.name,
-                    shards=_shards(stage, TaskState.PENDING),
-                    tasks=int(stage.counts[TaskState.PENDING]),
-                    state=TaskState.PENDING.name,
-                    code=ReasonCode.LARGER_THAN_NODE.value,
-                    message=f"larger than any node; {role.name} needs {quantity(name, wants)}; the most that a node has is "
-                    f"{quantity(name, has)}",
-                    numbers={f"need_{name}": wants, f"most_{name}": has},
+                message = (
+                    f"larger than any node; {role.name} needs {quantity(name, wants)}; the most that a node has is "
+                    f"{quantity(name, has)}"
                 )
+                numbers = {f"need_{name}": wants, f"most_{name}": has}
+                return _all_pending(stage, ReasonCode.LARGER_THAN_NODE, message, numbers)
     return None
 
 
@@ -365,14 +361,19 @@ def _pending(run: WorkflowRun, stage: StageRun) -> Explanation:
     parents = [run.stages[edge.parent] for edge in run.graph.edges_in[stage.number]]
     waiting = [parent for parent in parents if not parent.state.terminal]
     told = ", ".join(f"{p.spec.name} ({p.done} of {p.spec.width} shards done)" for p in waiting[:NAMED])
+    message = f"waits for {told}" if told else "waits for shards it reads from"
+    return _all_pending(stage, ReasonCode.WAITING_FOR_PARENTS, message, {"stages_not_done": len(waiting)})
+
+
+def _all_pending(stage: StageRun, code: ReasonCode, message: str, numbers: Mapping[str, int]) -> Explanation:
     return Explanation(
         stage=stage.spec.name,
         shards=_shards(stage, TaskState.PENDING),
         tasks=int(stage.counts[TaskState.PENDING]),
         state=TaskState.PENDING.name,
-        code=ReasonCode.WAITING_FOR_PARENTS.value,
-        message=f"waits for {told}" if told else "waits for shards it reads from",
-        numbers={"stages_not_done": len(waiting)},
+        code=code.value,
+        message=message,
+        numbers=numbers,
     )
 
 

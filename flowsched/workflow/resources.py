@@ -204,7 +204,9 @@ def _hint(text: str) -> str:
         return "it may not be negative"
     if re.fullmatch(r"[0-9.]+ ?(?:K|[kKMGTPE]i?B)", text):
         unit = text.rstrip("B")[-2:].strip("0123456789. ").upper().replace("I", "i")
-        return f"as in Kubernetes write {unit[:1]}i (times 1024) or {unit[:1].replace('K', 'k')} (times 1000)"
+        return (
+            f"write {unit[:1]}i (times 1024) or {unit[:1].replace('K', 'k')} (times 1000), as in Kubernetes"
+        )
     return 'write a number, or one with a suffix as in Kubernetes: "500m", "8Gi", "2G"'
 
 

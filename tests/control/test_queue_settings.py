@@ -15,7 +15,7 @@ def test_all_faults_of_a_queue_are_named_with_their_places() -> None:
     """An amount that is none is a fault beside others, not the end of the check."""
     settings = {
         "weight": 0,
-        "cap": {"cpu": "much", "memory": "8Gi"},
+        "cap": {"cpu": "much", "memory": "8GB"},
         "guarantee": {"example.org/fpga": "0.5"},
     }
     with pytest.raises(InvalidDocument) as raised:
@@ -23,8 +23,10 @@ def test_all_faults_of_a_queue_are_named_with_their_places() -> None:
     assert [(fault.path, fault.found) for fault in raised.value.faults] == [
         ("$.weight", "0"),
         ("$.cap.cpu", "'much'"),
+        ("$.cap.memory", "'8GB'"),
         ("$.guarantee.example.org/fpga", "'0.5'"),
     ]
+    assert raised.value.faults[2].expected == "Gi (times 1024) or G (times 1000), as in Kubernetes"
 
 
 def test_order_and_reclaimable_are_settings() -> None:

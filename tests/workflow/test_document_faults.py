@@ -241,7 +241,7 @@ def test_faults_of_a_stage(value: Any, faults: Faults) -> None:
                 (
                     "$.stages[0].resources.memory",
                     '"8GB"',
-                    'bytes, as "8Gi" (as in Kubernetes write Gi (times 1024) or G (times 1000))',
+                    'bytes, as "8Gi" (write Gi (times 1024) or G (times 1000), as in Kubernetes)',
                 ),
                 ("$.stages[0].resources.memroy", 'the key "memroy"', "did you mean 'memory'?"),
             ],
@@ -516,7 +516,7 @@ def test_faults_of_a_pod_template(value: Any, faults: Faults) -> None:
                 (
                     "$.stages[0].inputs[0].size",
                     '"1GB"',
-                    'bytes, as "12Gi" (as in Kubernetes write Gi (times 1024) or G (times 1000))',
+                    'bytes, as "12Gi" (write Gi (times 1024) or G (times 1000), as in Kubernetes)',
                 )
             ],
         ),

@@ -96,9 +96,9 @@ def test_what_people_write(parse: object, text: object, value: int) -> None:
         (
             parse_bytes,
             "8GB",
-            "'8GB' is no quantity: as in Kubernetes write Gi (times 1024) or G (times 1000)",
+            "'8GB' is no quantity: write Gi (times 1024) or G (times 1000), as in Kubernetes",
         ),
-        (parse_bytes, "8K", "'8K' is no quantity: as in Kubernetes write Ki (times 1024) or k (times 1000)"),
+        (parse_bytes, "8K", "'8K' is no quantity: write Ki (times 1024) or k (times 1000), as in Kubernetes"),
         (parse_bytes, "-1", "'-1' is no quantity: it may not be negative"),
         (parse_bytes, -1, "'-1' is no quantity: it may not be negative"),
         (parse_bytes, "5Pi", "at most 4Pi"),

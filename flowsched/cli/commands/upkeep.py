@@ -85,7 +85,10 @@ def check(ctx: typer.Context, db: Database = None, root: Root = None, output: Ou
 def expire(
     ctx: typer.Context,
     days: Annotated[
-        float, typer.Option(min=0, help="Remove workflows that ended so many days ago, or earlier.")
+        float,
+        typer.Option(
+            "--days", "--keep-days", min=0, help="Remove workflows that ended so many days ago, or earlier."
+        ),
     ] = 30,
     db: Database = None,
     root: Root = None,

@@ -321,7 +321,8 @@ class Section:
             return parse(self.values[key])
         except InvalidRequest as error:
             _, _, hint = str(error).partition(": ")
-            self.fault(key, expected if hint.startswith("write") else f"{expected} ({hint or error})")
+            general = hint.startswith(("write a number", 'write "'))  # says what `expected` says
+            self.fault(key, expected if general else f"{expected} ({hint or error})")
             return None
 
     def section(self, key: str, allowed: Mapping[str, str]) -> Section | None:
