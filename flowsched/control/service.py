@@ -495,7 +495,7 @@ class Service:
         self, workflow: str, *, limit: int = 10_000, page_token: str | None = None
     ) -> TimelineView:
         """Its tasks by stage and index, as columns."""
-        row = await self._reads.get(workflow)
+        row, spec = await self._reads.get(workflow), await self._documents.spec(workflow)
         stages = await self._reads.stages(workflow)
         ended = await self._reads.steps_ended([workflow])
         columns = Columns(workflow, row.created_ms, self._clock())
@@ -504,7 +504,8 @@ class Service:
             left = (
                 [ended.get((workflow, row.stage, row.index, row.attempt)) for row in rows] if ended else None
             )
-            columns.add(rows, [(row.stage, row.index) for row in rows], left)
+            items = [views.item_of(spec.stages[row.stage], row.index) for row in rows]
+            columns.add(rows, [(row.stage, row.index) for row in rows], left, items)
         return columns.finish({each.stage: each.width * each.members for each in stages})
 
     async def attempts(

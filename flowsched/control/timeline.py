@@ -58,6 +58,7 @@ class Columns:
         rows: Sequence[TaskWrite],
         places: Sequence[tuple[int, int]],
         steps_ended: Sequence[int | None] | None,
+        items: Sequence[str | None] = (),
     ) -> None:
         """Append tasks.
 
@@ -65,6 +66,7 @@ class Columns:
             rows: The tasks.
             places: The number of the stage in the answer, and the index there, of each.
             steps_ended: When the last step of its last attempt ended, of each; None = it has no steps, or none of them has.
+            items: The item of the shard of each; None = its stage has none.
         """
         if not rows:
             return
@@ -76,6 +78,7 @@ class Columns:
             if name
         }
         view.reasons |= {len(view.stage) + at: why for at, why in enumerate(columns["reason"]) if why}
+        view.items |= {len(view.stage) + at: item for at, item in enumerate(items) if item is not None}
         stages, indices = zip(*places, strict=True)
         view.stage.extend(stages)
         view.index.extend(indices)

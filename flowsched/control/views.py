@@ -215,7 +215,7 @@ def task_view(row: TaskWrite, stage: StageSpec) -> TaskView:
         index=row.index,
         shard=shard,
         role=role.name,
-        item=stage.items[shard] if stage.items else None,
+        item=item_of(stage, row.index),
         state=TaskState(row.state).name,
         qos=qos_class(role.resources, role.limits).word,
         reason=row.reason,
@@ -229,6 +229,11 @@ def task_view(row: TaskWrite, stage: StageSpec) -> TaskView:
         bytes_local=row.bytes_local,
         bytes_moved=row.bytes_moved,
     )
+
+
+def item_of(stage: StageSpec, index: int) -> str | None:
+    """The item of a task's shard; None where its stage has none."""
+    return stage.items[index // stage.members] if stage.items else None
 
 
 def _role_of(stage: StageSpec, member: int) -> RoleSpec:

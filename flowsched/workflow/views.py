@@ -436,6 +436,7 @@ class TimelineView(Page, kw_only=True):
     bytes_moved: list[int] = []  #: input bytes that were copied to the node
     exit_code: list[int | None] = []
     reasons: dict[int, str] = {}  #: place in the columns -> why the task ended so
+    items: dict[int, str] = {}  #: place in the columns -> the item of its shard, where its stage has items
 
 
 class AttemptPage(Page, kw_only=True):

@@ -17,7 +17,10 @@ SMALL = {"cpu": 1, "memory": "1Mi"}
 DOCUMENT = {
     "name": "three",
     "stages": [
-        {"name": "split", "command": ["x"], "scatter": {"count": 20}, "resources": SMALL, "retry": {"attempts": 2}},
+        {
+            "name": "split", "command": ["x"], "scatter": {"items": [f"s{n}" for n in range(20)]},
+            "resources": SMALL, "retry": {"attempts": 2},
+        },
         {
             "name": "train", "gang": True, "needs": ["split"],
             "roles": {"worker": {"replicas": 2, "command": ["x"], "resources": SMALL}},
@@ -58,10 +61,10 @@ async def check_the_list_says_the_same(made: Process, ident: str) -> None:
             stages[line.stage[place]].name, line.index[place], line.states[line.state[place]],
             None if node is None else line.nodes[node], line.attempt[place] if line.attempt else 0,
             at(line.ready_ms, place), at(line.bound_ms, place), at(line.started_ms, place),
-            at(line.ended_ms, place), at(line.exit_code, place),
+            at(line.ended_ms, place), at(line.exit_code, place), line.items.get(place),
         ) == (
             task.stage, task.index, task.state, task.node, task.attempt, ms(task.ready_at), ms(task.bound_at),
-            ms(task.started_at), ms(task.ended_at), task.exit_code,
+            ms(task.started_at), ms(task.ended_at), task.exit_code, task.item,
         )  # fmt: skip
 
 

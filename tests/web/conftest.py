@@ -30,7 +30,7 @@ DOCUMENT = {
         {
             "name": "greet",
             "command": ["sh", "-c", "echo hello from $FLOWSCHED_INDEX; echo careful >&2"],
-            "scatter": {"count": 30},
+            "scatter": {"items": [f"sample-{number}" for number in range(30)]},
             "resources": SMALL,
         },
         {"name": "breaks", "command": ["sh", "-c", "echo no such file >&2; exit 3"], "resources": SMALL},

@@ -136,6 +136,8 @@ def test_the_gantt_shows_what_its_filters_say(look: Look, site: Site) -> None:
     assert "of 35 tasks" in (rows.get_attribute("aria-label") or "")
     page.get_by_label("Stage", exact=True).select_option("greet")
     page.get_by_role("application", name=re.compile("of 30 tasks")).wait_for()
+    rows.click(position={"x": 30, "y": 35})
+    page.locator(".gantt-told").get_by_text(re.compile(r"greet\[\d+\] sample-\d+: SUCCEEDED")).wait_for()
     page.get_by_label("Stage", exact=True).select_option("")
     page.get_by_label("State", exact=True).select_option("FAILED")
     page.get_by_role("application", name=re.compile("of 1 tasks")).wait_for()

@@ -155,11 +155,7 @@ function RunReport({ run, other }: { run: Reported; other: boolean }) {
     return Int32Array.from(number < 0 ? all : all.filter((each) => table.stage[each] === number));
   }, [table, number]);
   const now = Math.max(...run.timelines.map((page) => page.now_ms), 0);
-  const name = (each: number): string => {
-    const of = byNumber.get(table.stage[each]!);
-    if (!of) return String(table.index[each]);
-    return of.width * of.members === 1 ? of.name : `${of.name}[${table.index[each]}]`;
-  };
+  const name = (each: number): string => table.nameOf(each, byNumber.get(table.stage[each]!));
   return (
     <>
       {stages.length > 1 && stages.length <= MOST_STAGES && (

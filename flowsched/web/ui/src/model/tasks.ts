@@ -38,6 +38,7 @@ export class TaskTable {
   readonly bytesMoved: Float64Array;
   readonly exitCode: Float64Array;
   readonly reasons = new Map<number, string>();
+  readonly items = new Map<number, string>();
   /** Tasks that the answer did not hold: there are more than the page shows. */
   readonly more: boolean;
   /** By number of the state: whether a task in it has not ended. */
@@ -103,6 +104,7 @@ export class TaskTable {
       }
     }
     for (const [row, reason] of Object.entries(page.reasons)) this.reasons.set(at + Number(row), reason);
+    for (const [row, item] of Object.entries(page.items)) this.items.set(at + Number(row), item);
   }
 
   private nodeNumber(name: string): number {
@@ -119,6 +121,14 @@ export class TaskTable {
   /** The name of a row's node; empty if it has none. */
   nodeOf(row: number): string {
     return this.nodes[this.node[row]!] ?? "";
+  }
+
+  /** How a row is called, given its stage: with its index where there are several, and its item. */
+  nameOf(row: number, stage: Stage | undefined): string {
+    if (!stage) return String(this.index[row]);
+    const item = this.items.get(row);
+    const number = stage.width * stage.members === 1 ? stage.name : `${stage.name}[${this.index[row]}]`;
+    return item === undefined ? number : `${number} ${item}`;
   }
 
   /** The row of a task; -1 if the table does not hold it. */

@@ -78,6 +78,7 @@ export interface Timeline {
   bytes_moved: number[];
   exit_code: (number | null)[];
   reasons: Record<string, string>;
+  items: Record<string, string>;
   next_page_token: string | null;
 }
 

@@ -167,11 +167,7 @@ function Body({ loaded, version, task }: BodyProps) {
     if (opened >= 0) setRow(opened);
   }, [opened]);
 
-  const name = (at: number): string => {
-    const of = names.get(table.stage[at]!);
-    if (!of) return String(table.index[at]);
-    return of.width * of.members === 1 ? of.name : `${of.name}[${table.index[at]}]`;
-  };
+  const name = (at: number): string => table.nameOf(at, names.get(table.stage[at]!));
   const open = (at: number) => {
     const of = names.get(table.stage[at]!);
     if (of) location.hash = href("runs", run.id, "tasks", of.name, table.index[at]!).slice(1);
