@@ -243,8 +243,10 @@ class Session:
         raise AssertionError("the last attempt returns or raises")
 
     def _stranger(self) -> str | None:
-        """The account whose service has the usual address; None where the user named an address or has a token for it, or where
-        nothing of another account listens. Such a service may need no token, and is not sent work that is meant for another.
+        """The other account whose service listens at the usual address.
+
+        The client sends no work there, even if that service needs no token. None where the user named an address or has a token
+        for it, or where no other account's service listens.
         """
         if self._named or self._given is not None or self._found is not None:
             return None

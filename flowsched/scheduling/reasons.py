@@ -25,7 +25,7 @@ from flowsched.scheduling.queues.tree import QueueTree, Shares
 from flowsched.scheduling.state.gpus import DEVICES, GPU, copies_by_device
 from flowsched.scheduling.state.snapshot import IO, PODS, Snapshot
 
-#: What helps on one machine, whose service looks for none by itself.
+#: The service on one machine does not look for GPUs: the user gives their number.
 _NO_GPU: Final = "no node has a GPU (on one machine `flowsched serve --gpus N` says how many there are)"
 _WORDS = {"cpu": "CPU", "memory": "memory", "disk": "disk", "gpu": "GPU", "io": "disk bandwidth"}
 #: Axes that only count pods, of one kind or all.

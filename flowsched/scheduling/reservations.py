@@ -60,7 +60,7 @@ class Calendar:
     Promises are made by late ends, since of many ends that must all come the latest counts; decisions to wait for a place go by
     expected ones.
 
-    `among`: (N,) the nodes whose claims it knows, None = all; `before`: of claims that end later it knows nothing, None = of none.
+    `among`: (N,) only claims on these nodes are in it, None = on all; `before`: claims that end later are left out, None = none is.
 
     `ends`: (M,) wall-clock ms, ascending; `nodes`: (M,); `amounts`: (M, R); `devices`: (M, D), D = 0 where parts of GPUs are not
     about.

@@ -67,7 +67,7 @@ class Tally(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A task of a run whose last try failed."""
+    """A task of another engine's run: its last try failed."""
 
     run: str
     node: str
