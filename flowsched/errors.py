@@ -25,7 +25,7 @@ FlowschedError                 500
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -197,11 +197,15 @@ class StaleWrite(FlowschedError):
 
 
 class CancelRequested(StaleWrite):
-    """Nothing was written, since it held launches for cancelled `workflows`: process their cancel first."""
+    """Nothing was written, since it held launches for cancelled workflows: process their cancel first.
 
-    def __init__(self, workflows: Sequence[str]) -> None:
-        self.workflows = tuple(workflows)
-        super().__init__(f"cancel was requested for {', '.join(self.workflows)}", self.workflows)
+    Args:
+        reasons: Id of each of these workflows -> why it was cancelled, in the user's words.
+    """
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        self.reasons = dict(reasons)
+        super().__init__(f"cancel was requested for {', '.join(self.reasons)}", tuple(self.reasons))
 
 
 class IllegalTransition(FlowschedError):

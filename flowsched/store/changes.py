@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -125,13 +126,26 @@ class Changes:
             sorted(launching),
             after="ORDER BY id FOR NO KEY UPDATE",
         )
-        cancelled = {row.id for row in found if row.cancel_requested}
+        cancelled = await self._cancelled(connection, [row.id for row in found if row.cancel_requested])
         return [
             LeadershipLost(f"epoch {epoch} is over: another process leads")
             if not leads[epoch]
             else _refused(delta, cancelled)
             for delta, epoch in deltas
         ]
+
+    async def _cancelled(self, connection: Statements, workflows: Sequence[str]) -> dict[str, str]:
+        """The words of the commands that cancelled these workflows, which the leader may not have read yet; "" = there are none."""
+        rows = await select_among(
+            connection,
+            self._kind,
+            "SELECT workflow_id, body FROM commands WHERE kind = 'cancel' AND NOT done AND",
+            "workflow_id",
+            workflows,
+            after="ORDER BY id DESC",
+        )
+        said = {row.workflow_id: str(json.loads(row.body).get("reason") or "") for row in rows}
+        return {workflow: said.get(workflow, "") for workflow in workflows}
 
     async def write(self, connection: Statements, deltas: Sequence[Delta]) -> None:
         """Write everything but the events.
@@ -264,10 +278,10 @@ class Changes:
         await self._cache_keys.run(connection, tidy(list(keys.values()), 5, 7))
 
 
-def _refused(delta: Delta, cancelled: set[str]) -> CancelRequested | None:
+def _refused(delta: Delta, cancelled: Mapping[str, str]) -> CancelRequested | None:
     """Why a delta must not be written, if it launches for cancelled workflows."""
-    named = sorted({intent.workflow for intent in delta.intents} & cancelled) if cancelled else []
-    return CancelRequested(named) if named else None
+    named = sorted({intent.workflow for intent in delta.intents} & cancelled.keys()) if cancelled else []
+    return CancelRequested({workflow: cancelled[workflow] for workflow in named}) if named else None
 
 
 def _last_of_each(writes: Iterable[TaskWrite]) -> dict[tuple[str, int, int], tuple[int, TaskWrite]]:

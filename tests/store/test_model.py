@@ -199,7 +199,7 @@ class Writers(RuleBasedStateMachine):
         outcome = self.run(self.settled(work))
         if name in self.cancelled:
             assert isinstance(outcome, CancelRequested), outcome
-            assert outcome.workflows == (name,)
+            assert outcome.reasons == {name: ""}
         elif pod in self.attempts:
             assert isinstance(outcome, StaleWrite)
         else:

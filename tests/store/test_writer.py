@@ -248,7 +248,9 @@ async def test_cancel_wins_over_a_launch(writer: GroupWriter, reads: Workflows, 
     await writer.submit(submission("x"))
     launch = Delta(tasks=[task(state=5)], intents=[intent("p"), intent("q", "x")], events=[event()])
     refused, number = await asyncio.gather(
-        writer.commit(launch, epoch), writer.command("w", "cancel", {"by": "ann"}, 7), return_exceptions=True
+        writer.commit(launch, epoch),
+        writer.command("w", "cancel", {"reason": "later"}, 7),
+        return_exceptions=True,
     )
     if not isinstance(refused, CancelRequested):  # the launch may have been in an earlier group
         refused = await asyncio.gather(
@@ -256,11 +258,13 @@ async def test_cancel_wins_over_a_launch(writer: GroupWriter, reads: Workflows, 
         )
         refused = refused[0]
         assert isinstance(refused, CancelRequested)
-    assert refused.workflows == ("w",)
+    assert refused.reasons == {"w": "later"}
     with pytest.raises(CancelRequested):
         await writer.commit(Delta(intents=[intent("again")]), epoch)
     assert (await reads.get("w")).cancel_requested
-    assert [(c.id, c.kind, c.body) for c in await reads.commands()] == [(number, "cancel", {"by": "ann"})]
+    assert [(c.id, c.kind, c.body) for c in await reads.commands()] == [
+        (number, "cancel", {"reason": "later"})
+    ]
     await writer.commit(Delta(tasks=[task("x")], intents=[intent("s", "x")], commands_done=[number]), epoch)
     assert await reads.commands() == []
 

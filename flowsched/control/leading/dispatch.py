@@ -290,7 +290,10 @@ class Dispatcher:
             except CancelRequested as refused:
                 await self._thread.do(result.drop)
                 # Behind the event that brings the workflow into memory: before it, each cancel would find no run.
-                events = [*events, *(Command(workflow, "cancel") for workflow in refused.workflows)]
+                events = [
+                    *events,
+                    *(Command(id_, "cancel", reason=why) for id_, why in refused.reasons.items()),
+                ]
             except OutcomeUnknown:
                 raise  # perhaps written: only a look into the database tells
             except StorageBusy as busy:
