@@ -31,9 +31,9 @@ log = structlog.get_logger(__name__)
 
 #: Look for what other processes accepted this often; what this one accepted wakes it at once.
 POLL_S: Final = 1.0
-#: Submissions that follow each other are taken in together: between two looks for them lies a pause, so many times as long as the
-#: last look and the last step took. A submission after a longer pause is taken in at once. With 4, a stream of single submissions
-#: spends a fifth of its time on steps; with 1 it is half of it, with 16 the second of two submissions waits 0.1 s.
+#: Submissions that follow each other are taken in together: after each look that found some lies a pause, so many times as long
+#: as the last look and the last step took. A submission after a longer pause is taken in at once. With 4, a stream of single
+#: submissions spends a fifth of its time on steps; with 1 it is half of it, with 16 the second of two submissions waits 0.1 s.
 _PAUSE_PER_STEP: Final = 4.0
 #: The same after a step that started nothing: what follows most likely waits, too, in a paused queue or for room. With 4, a create
 #: behind 5,000 waiting tasks of unlike shapes costs a third more.
@@ -114,6 +114,7 @@ class Intake:
         self._urgent = asyncio.Event()
         self._looking = asyncio.Lock()
         self._commands_at = float("-inf")  #: when commands were read last
+        self._found_at = float("-inf")  #: when a look found something last
 
     def wake(self, *, urgent: bool) -> None:
         """Something was accepted by this process. `urgent`: a client waits until it has been carried out."""
@@ -133,7 +134,7 @@ class Intake:
                 took_s = looked - began + self._dispatcher.took_s
                 per_step = _PAUSE_PER_STEP if self._dispatcher.started else _PAUSE_PER_IDLE_STEP
                 pause_s = min(_LONGEST_PAUSE_S, per_step * took_s)
-                async with asyncio.timeout(looked + pause_s - time.monotonic()):
+                async with asyncio.timeout(self._found_at + pause_s - time.monotonic()):
                     await self._urgent.wait()
             except TimeoutError:
                 continue
@@ -163,6 +164,7 @@ class Intake:
             events += await self._commands()
         if events:
             self._dispatcher.tell(events)
+            self._found_at = time.monotonic()
         self._documents.trim()
 
     async def _commands(self) -> list[EngineEvent]:

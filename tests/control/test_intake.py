@@ -6,14 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from flowsched.control import intake
 from flowsched.control.intake import Documents, Intake
+from flowsched.engine.state import EngineState
 from flowsched.store.database import Database
 from flowsched.store.workflows import Workflows
+from flowsched.workflow.document.decode import decode_workflow
+
+SPEC = decode_workflow(b'{"name": "one", "stages": [{"name": "one", "command": ["true"]}]}')
 
 
 class Slow:
@@ -23,20 +27,27 @@ class Slow:
 
     def __init__(self, started: bool) -> None:
         self.started = started
+        self.state = EngineState()
+        self.told: list[Any] = []
+
+    async def rest(self) -> None:
+        pass
 
     def tell(self, events: Any) -> None:
-        raise AssertionError(f"nothing was accepted, and {events} was told")
+        self.told += events
 
 
 @asynccontextmanager
-async def looking(folder: Path, monkeypatch: Any, dispatcher: Any) -> AsyncIterator[tuple[Intake, list[str]]]:
-    """An intake that has looked once, and what it looks for."""
+async def looking(
+    folder: Path, monkeypatch: Any, dispatcher: Slow, accepted: int = 1
+) -> AsyncIterator[tuple[Intake, list[str]]]:
+    """An intake that has looked once and found so many workflows, and what it looks for."""
     looks: list[str] = []
 
     class Counting(Workflows):
         async def accepted_after(self, seq: int) -> Any:
             looks.append("submissions")
-            return await super().accepted_after(seq)
+            return [(f"w{number}", number) for number in range(seq + 1, accepted + 1)]
 
         async def commands(self, limit: int = 1) -> Any:
             looks.append("commands")
@@ -45,9 +56,12 @@ async def looking(folder: Path, monkeypatch: Any, dispatcher: Any) -> AsyncItera
     monkeypatch.setattr(intake, "_LONGEST_PAUSE_S", 3_600.0)
     monkeypatch.setattr(intake, "Workflows", Counting)
     async with await Database.open(str(folder / "intake.db")) as database:
-        made = Intake(database, Documents(Workflows(database)), dispatcher, last_seq=0, clock=lambda: 0)
+        documents = Documents(Workflows(database))
+        for number in range(1, accepted + 1):
+            documents.keep(f"w{number}", SPEC, 64)
+        made = Intake(database, documents, cast("Any", dispatcher), last_seq=0, clock=lambda: 0)
         running = asyncio.create_task(made.run())
-        while len(looks) < 2:
+        while len(looks) < 2 or len(dispatcher.told) < accepted:
             await asyncio.sleep(0.01)
         yield made, looks
         running.cancel()
@@ -80,3 +94,13 @@ async def test_after_a_step_that_started_nothing_the_pause_is_longer(
         made.wake(urgent=False)
         await asyncio.sleep(0.5)
     assert looks.count("submissions") == seen
+
+
+async def test_a_submission_after_a_look_that_found_nothing_is_taken_in_at_once(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """So is the first one after a start, whose steps take long: it waited a quarter of a second."""
+    async with looking(tmp_path, monkeypatch, Slow(started=False), accepted=0) as (made, looks):
+        made.wake(urgent=False)
+        await asyncio.sleep(0.5)
+    assert looks.count("submissions") == 2
