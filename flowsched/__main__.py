@@ -9,6 +9,9 @@ import sys
 #: Python's collector looks at what is loaded after every 700 new objects, which is a tenth of what loading costs; nothing of it is
 #: ever garbage. Loading all of a service makes 400,000. A service chooses anew when it is there (`app.COLLECT`).
 COLLECT = (400_000, 4, 250)
+#: numpy's library of linear algebra, which flowsched does not call, starts a thread for each core when it is loaded: 0.06 s of CPU
+#: time on two cores. It reads this variable then; a user's own value stays.
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 def main() -> None:
@@ -24,12 +27,16 @@ def main() -> None:
             cromwell.main(sys.argv[2:])
         )  # it has flushed its lines; to take Python down costs a tenth of a submission
     gc.set_threshold(*COLLECT)
+    os.environ.setdefault(BLAS_THREADS, "1")
     from flowsched import credentials
     from flowsched.cli.commands.app import app, keep_only
 
     keep_only(sys.argv[1] if len(sys.argv) > 1 else "")
     credentials.restore()
-    app(prog_name="flowsched")
+    try:
+        app(prog_name="flowsched")
+    finally:
+        gc.freeze()  # Python's last collections look at all that is loaded: a fifth of a short `run`
 
 
 if __name__ == "__main__":

@@ -733,6 +733,38 @@ def test_help_imports_nothing_heavy() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+@pytest.mark.parametrize(("own", "threads"), [(None, "1"), ("2", "2")])
+def test_a_command_starts_no_threads_of_numpy(own: str | None, threads: str) -> None:
+    """They took 0.06 s of CPU time. A user's own number of them stays."""
+    program = (
+        "import os, sys\nsys.argv = ['flowsched', 'version']\n"
+        "from flowsched.__main__ import main\n"
+        "try: main()\nexcept SystemExit as end: assert not end.code\n"
+        "import numpy\nprint(os.environ['OPENBLAS_NUM_THREADS'], len(os.listdir('/proc/self/task')))"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    if own is not None:
+        env["OPENBLAS_NUM_THREADS"] = own
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, env=env
+    )
+    assert done.stdout.splitlines()[-1].split()[0] == threads
+    if own is None:
+        assert done.stdout.splitlines()[-1].split()[1] == "1"
+
+
+def test_python_does_not_collect_what_is_loaded_at_the_end_of_a_command() -> None:
+    """That took a fifth of a short `run`."""
+    program = (
+        "import atexit, gc, sys\natexit.register(lambda: print(len(gc.get_objects()), gc.get_freeze_count()))\n"
+        "sys.argv = ['flowsched', 'version']\nfrom flowsched.__main__ import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    left, frozen = map(int, done.stdout.splitlines()[-1].split())
+    assert left < 1_000 < 10_000 < frozen
+
+
 def test_only_the_command_that_is_called_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its help is the same; a word that is no command, or a variable that no command is known to read, needs all of them."""
     for name in [name for name in os.environ if name.startswith("FLOWSCHED_")]:
