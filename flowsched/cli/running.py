@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import re
 import secrets
@@ -350,7 +349,7 @@ async def _embedded(settings: Settings) -> AsyncIterator[Client]:
     configure_logging(settings.log_level, as_json=settings.log_json)
     try:
         async with app.running(settings) as service, Client(service.url, settings.token) as client:
-            gc.set_threshold(*app.COLLECT)
+            app.spare_the_collector()
             yield client
     except InUse as error:
         raise in_use(error, settings.root) from None

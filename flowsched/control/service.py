@@ -7,8 +7,9 @@ import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import structlog
@@ -17,7 +18,6 @@ from flowsched.control import allowed_paths, views
 from flowsched.control.admission import Admission, LiveLimits
 from flowsched.control.allowed_paths import Refusal
 from flowsched.control.aside import aside
-from flowsched.control.extender import Extender, scores
 from flowsched.control.facade import OutputData
 from flowsched.control.history import History
 from flowsched.control.intake import Documents, decode
@@ -69,6 +69,9 @@ from flowsched.workflow.views import (
     WorkflowPage,
     WorkflowView,
 )
+
+if TYPE_CHECKING:
+    from flowsched.control.extender import Extender
 
 
 async def open_output(
@@ -224,7 +227,6 @@ class Service:
         self._clock = clock
         self._new_id = new_id
         self._failpoint = failpoint
-        self._extender = Extender()
         self.draining = Draining(database, nodes=self.nodes, tell=leader.drain_changed, clock=clock)
         self.tes = TesService(
             TesTasks(database), self._admission, documents, clock=clock, new_id=new_id, wake=self._wake,
@@ -762,11 +764,22 @@ class Service:
             return {}
         return self._extender.refused(leading.state, leading.steps, pod, self._clock())
 
+    @cached_property
+    def _extender(self) -> Extender:
+        """Answers to a stock kube-scheduler. Loaded when one asks: with the objects of Kubernetes that takes 18 ms."""
+        from flowsched.control.extender import Extender
+
+        return Extender()
+
     async def node_scores(self, pod: bytes, nodes: Sequence[str]) -> list[int]:
         """How much each node is liked for such a pod, 0 to 10."""
         await self._at_rest()
         state = self._state()
-        return [0] * len(nodes) if state is None else scores(state, pod, nodes)
+        if state is None:
+            return [0] * len(nodes)
+        from flowsched.control.extender import scores
+
+        return scores(state, pod, nodes)
 
     async def leader(self) -> str | None:
         """See `Facade.leader`; asked of the database, at most once a second."""

@@ -41,9 +41,9 @@ class Statements(Protocol):
 class Bulk:
     """A statement over rows, which are tuples in the order of its parameters."""
 
-    def __init__(self, kind: str, single: str, arrays: str, columns: Sequence[Column[Any]]) -> None:
+    def __init__(self, kind: str, sql: str, columns: Sequence[Column[Any]]) -> None:
         self._sqlite = kind == "sqlite"
-        self._sql = single if self._sqlite else arrays
+        self._sql = sql
         self._literals = tuple(_LITERALS.get(type(column.type), _plain) for column in columns)
 
     async def run(self, connection: Statements, rows: Sequence[tuple[Any, ...]]) -> int:
@@ -100,9 +100,11 @@ def insert(kind: str, table: Table, columns: Sequence[str], conflict: str = "", 
     names = ", ".join(f'"{column}"' for column in columns)
     head = f"INSERT INTO {table.name} ({names})"
     tail = f"{conflict} RETURNING {returning}" if returning else conflict
-    single = f"{head} VALUES {_marks(len(columns))} {tail}"
-    arrays = f"{head} SELECT * FROM unnest({_arrays(table, columns)}) {tail}"
-    return Bulk(kind, single, arrays, [table.c[column] for column in columns])
+    if kind == "sqlite":
+        sql = f"{head} VALUES {_marks(len(columns))} {tail}"
+    else:
+        sql = f"{head} SELECT * FROM unnest({_arrays(table, columns)}) {tail}"
+    return Bulk(kind, sql, [table.c[column] for column in columns])
 
 
 def upsert(kind: str, table: Table, keys: Sequence[str], columns: Sequence[str], condition: str = "") -> Bulk:
@@ -129,33 +131,37 @@ def update(
     """
     old = f"{table.name}."
     extra = f" AND {condition.format(old=old)}" if condition else ""
-    single = (
-        f"UPDATE {table.name} SET "
-        + ", ".join(f'"{c}" = {v.format(new="?", old=f"{old}{c}")}' for c, v in sets.items())
-        + " WHERE "
-        + " AND ".join(f'{old}"{column}" = ?' for column in keys.values())
-        + extra
-    )
-    given = ", ".join(f'"new_{name}"' for name in (*sets, *keys))
-    arrays = (
-        f"UPDATE {table.name} SET "
-        + ", ".join(f'"{c}" = {v.format(new=f"given.new_{c}", old=f"{old}{c}")}' for c, v in sets.items())
-        + f" FROM unnest({_arrays(table, [*sets, *keys.values()])}) AS given({given}) WHERE "
-        + " AND ".join(f'{old}"{column}" = given."new_{name}"' for name, column in keys.items())
-        + extra
-    )
-    return Bulk(kind, single, arrays, [table.c[column] for column in (*sets, *keys.values())])
+    if kind == "sqlite":
+        sql = (
+            f"UPDATE {table.name} SET "
+            + ", ".join(f'"{c}" = {v.format(new="?", old=f"{old}{c}")}' for c, v in sets.items())
+            + " WHERE "
+            + " AND ".join(f'{old}"{column}" = ?' for column in keys.values())
+            + extra
+        )
+    else:
+        given = ", ".join(f'"new_{name}"' for name in (*sets, *keys))
+        sql = (
+            f"UPDATE {table.name} SET "
+            + ", ".join(f'"{c}" = {v.format(new=f"given.new_{c}", old=f"{old}{c}")}' for c, v in sets.items())
+            + f" FROM unnest({_arrays(table, [*sets, *keys.values()])}) AS given({given}) WHERE "
+            + " AND ".join(f'{old}"{column}" = given."new_{name}"' for name, column in keys.items())
+            + extra
+        )
+    return Bulk(kind, sql, [table.c[column] for column in (*sets, *keys.values())])
 
 
 def delete(kind: str, table: Table, keys: Sequence[str]) -> Bulk:
     """A DELETE of rows found by key."""
-    single = f"DELETE FROM {table.name} WHERE " + " AND ".join(f'"{key}" = ?' for key in keys)
-    given = ", ".join(f'"{key}"' for key in keys)
-    arrays = (
-        f"DELETE FROM {table.name} USING unnest({_arrays(table, keys)}) AS given({given}) WHERE "
-        + " AND ".join(f'{table.name}."{key}" = given."{key}"' for key in keys)
-    )
-    return Bulk(kind, single, arrays, [table.c[key] for key in keys])
+    if kind == "sqlite":
+        sql = f"DELETE FROM {table.name} WHERE " + " AND ".join(f'"{key}" = ?' for key in keys)
+    else:
+        given = ", ".join(f'"{key}"' for key in keys)
+        sql = (
+            f"DELETE FROM {table.name} USING unnest({_arrays(table, keys)}) AS given({given}) WHERE "
+            + " AND ".join(f'{table.name}."{key}" = given."{key}"' for key in keys)
+        )
+    return Bulk(kind, sql, [table.c[key] for key in keys])
 
 
 async def select_among(
