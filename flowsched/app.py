@@ -39,6 +39,9 @@ IMAGES: Final = ("use", "ignore")
 #: When the garbage collector looks, see `spare_the_collector`. Its second generation has 100,000 new objects at most: 500,000
 #: held the event loop for 180 ms.
 COLLECT: Final = (25_000, 4, 250)
+#: The same until a service has recovered: what it makes stays, and looking at it again and again took a tenth of a restart with
+#: 100,000 pods (`bench/kube/restart.py`), which makes 2 million objects. The bound is for a start that waits long for a database.
+COLLECT_STARTING: Final = (5_000_000, 4, 250)
 #: Of glibc's malloc.h; blocks from this size on are mapped by themselves (its own first value is 128 KiB).
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
@@ -667,7 +670,7 @@ async def serve(
     configure_logging(settings.log_level, as_json=settings.log_json)
     raise_file_limit()
     loop.set_exception_handler(QuietLoop())
-    gc.set_threshold(*COLLECT)
+    spare_the_collector(COLLECT_STARTING)
     give_memory_back()
     try:
         unread = await asyncio.to_thread(left_behind, settings)
@@ -691,14 +694,14 @@ async def serve(
         structlog.get_logger(__name__).info("stopped")
 
 
-def spare_the_collector() -> None:
+def spare_the_collector(thresholds: tuple[int, int, int] = COLLECT) -> None:
     """Let the garbage collector look less often: a service keeps what it makes, and hardly any of it is in cycles.
 
     Python's defaults look after every 700 new objects, and took a third of the CPU of placing pods (`bench/kube`). What is
-    there at the start is never looked at again.
+    there now is never looked at again.
     """
     gc.freeze()  # not collected before: that would hold the event loop for up to half a second
-    gc.set_threshold(*COLLECT)
+    gc.set_threshold(*thresholds)
 
 
 def give_memory_back() -> None:
