@@ -168,7 +168,21 @@ async def test_the_version_of_a_list_is_that_of_its_first_page(client: Client, a
     assert await client.list(PODS, Pod) == ([], "5")
 
 
-async def test_fault_27_a_malformed_item_is_left_out_and_counted(client: Client, api: FakeApi) -> None:
+async def test_a_list_may_end_with_its_metadata(client: Client, api: FakeApi) -> None:
+    """API servers write them first, and JSON has no order."""
+    api.faults.refuse(
+        answering(
+            when("list"), 200, b'{"items":[{"metadata":{"name":"a"}}],"metadata":{"resourceVersion":"9"}}'
+        )
+    )
+    items, version = await client.list("/api/v1/pods", Pod)
+    assert ([item.metadata.name for item in items], version) == (["a"], "9")
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+async def test_fault_27_a_malformed_item_is_left_out_and_counted(
+    client: Client, api: FakeApi, separators: tuple[str, str]
+) -> None:
     """With its name, if that can be read: what is there must not pass for gone."""
     body = {
         "metadata": {"resourceVersion": "9"},
@@ -179,7 +193,7 @@ async def test_fault_27_a_malformed_item_is_left_out_and_counted(client: Client,
             {"metadata": {"name": "c"}},
         ],
     }
-    api.faults.refuse(answering(when("list"), 200, json.dumps(body).encode()))
+    api.faults.refuse(answering(when("list"), 200, json.dumps(body, separators=separators).encode()))
     listing = await client.listing("/api/v1/pods", Pod)
     assert [item.metadata.name for item in listing.items] == ["a", "c"]
     assert [(each.name, each.uid) for each in listing.unread] == [("b", "u"), ("", "")]

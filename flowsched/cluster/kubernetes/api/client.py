@@ -22,7 +22,7 @@ import msgspec
 
 from flowsched.cluster.kubernetes.api.errors import Answer, Malformed, Refused, Unreachable
 from flowsched.cluster.kubernetes.api.http import Connections, Lost, Reply, Sessions, preamble, request
-from flowsched.cluster.kubernetes.objects.core import ObjectList, OnlyMetadata
+from flowsched.cluster.kubernetes.objects.core import ListMetadata, ObjectList, OnlyMetadata
 from flowsched.cluster.kubernetes.objects.metadata import Metadata
 from flowsched.version import VERSION
 
@@ -266,7 +266,7 @@ class Client:
             Malformed: It is no list.
             Unreachable: No answer.
         """
-        decoder = msgspec.json.Decoder(kind)
+        pages = msgspec.json.Decoder(ObjectList[kind])  # type: ignore[valid-type]
         for tries in range(1, LIST_TRIES + 1):
             size = page if tries < LIST_TRIES else 0
             told = dict(params or {}) | ({"limit": str(size)} if size else {})
@@ -279,14 +279,19 @@ class Client:
                         break  # the continue token has expired: begin again
                     if not answer.ok:
                         raise Refused(f"GET {path}", answer)
-                    found = decoded(answer.body, ObjectList[msgspec.Raw], path)
-                    if found.metadata.next_page:
-                        following = told | {"continue": found.metadata.next_page}
+                    metadata = _list_metadata(answer.body, path)
+                    if metadata.next_page:
+                        following = told | {"continue": metadata.next_page}
                         asked = asyncio.create_task(self.call("GET", path, params=following))
                         await asyncio.sleep(0)  # it is sent
-                    _collect(decoder, found.items or (), listing)
-                    listing.version = listing.version or found.metadata.resource_version
-                    if not found.metadata.next_page:
+                    try:
+                        listing.items += pages.decode(answer.body).items or ()
+                    except msgspec.MsgspecError:  # one of them, say
+                        _collect(
+                            kind, decoded(answer.body, ObjectList[msgspec.Raw], path).items or (), listing
+                        )
+                    listing.version = listing.version or metadata.resource_version
+                    if not metadata.next_page:
                         self.skipped += len(listing.unread)
                         return listing
             finally:
@@ -380,10 +385,26 @@ def decoded(body: bytes | msgspec.Raw, kind: type[T], what: str) -> T:
         raise Malformed(f"{what}: {error}") from error
 
 
-def _collect(decoder: msgspec.json.Decoder[T], items: Iterable[msgspec.Raw], listing: Listing[T]) -> None:
+def _list_metadata(body: bytes, what: str) -> ListMetadata:
+    """The metadata of a page. API servers write them before the items, which then need not be gone through twice.
+
+    Raises:
+        Malformed: It is no list.
+    """
+    try:
+        before = msgspec.json.decode(body[: body.find(b',"items":[')] + b"}", type=ObjectList[msgspec.Raw])
+        if before.metadata.resource_version:
+            return before.metadata
+    except msgspec.MsgspecError:
+        pass
+    return decoded(body, ObjectList[msgspec.Raw], what).metadata
+
+
+def _collect(kind: type[T], items: Iterable[msgspec.Raw], listing: Listing[T]) -> None:
+    """Decode the items that can be decoded, and note the others."""
     for item in items:
         try:
-            listing.items.append(decoder.decode(item))
+            listing.items.append(msgspec.json.decode(item, type=kind))
         except msgspec.MsgspecError:
             try:
                 metadata = msgspec.json.decode(item, type=OnlyMetadata).metadata

@@ -74,7 +74,9 @@ class Reader:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._head: _Head | None = None
-        self._body = bytearray()
+        self._body = bytearray()  #: what the chunks so far held
+        self._parts: list[bytes] = []  #: of a body that says its length: a page of a list is 1 MB
+        self._missing = 0  #: bytes of that body that have not arrived
         self._trailing = False  #: the last chunk has been read, what follows are trailers
 
     @property
@@ -88,6 +90,8 @@ class Reader:
         Raises:
             NotHttp: It is no reply, or something follows it that no request asked for.
         """
+        if self._missing:
+            return self._piece(data)
         self._buffer += data
         if self._head is None and not self._begin():
             return None
@@ -95,12 +99,12 @@ class Reader:
         assert head is not None
         if head.chunked:
             return self._finish(bytes(self._body)) if self._chunks() else None
-        if head.length is None or len(self._buffer) < head.length:
+        if head.length is None:
             return None
-        with memoryview(self._buffer) as view:
-            body = view[: head.length].tobytes()
-        del self._buffer[: head.length]
-        return self._finish(body)
+        self._missing = head.length
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        return self._piece(data)
 
     def end(self) -> Reply | None:
         """The connection has ended: so has a reply that says no length. None if there is none, or a piece of one."""
@@ -122,6 +126,17 @@ class Reader:
             if head.status >= 200:
                 self._head = head
                 return True
+
+    def _piece(self, data: bytes) -> Reply | None:
+        """Take a piece of a body that says its length; the reply, if it is the last."""
+        self._missing -= len(data)
+        if self._missing < 0:
+            raise NotHttp("more has arrived than was asked for")
+        self._parts.append(data)
+        if self._missing:
+            return None
+        parts, self._parts = self._parts, []
+        return self._finish(b"".join(parts))
 
     def _chunks(self) -> bool:
         """Read chunks as far as they are there; whether that was all."""
