@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import repeat
+from itertools import compress, repeat
 from typing import Final
 
 import numpy as np
@@ -198,6 +198,7 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
     orphans: list[str] = []
     claims: list[Claim] = []
     wanted: list[tuple[StageRun, Pod, Claim]] = []
+    binding: list[str] = []
     by_stage: dict[str, list[Pod]] = {}
     for pod in pods:
         by_stage.setdefault(pod.stage, []).append(pod)
@@ -208,13 +209,14 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
         claims_here = list(_claims(state, run, stage, list(kept.values())))
         claims.extend(claims_here)
         wanted.extend(zip(repeat(stage), kept.values(), claims_here))
+        begun = stage.task_state[[pod.index for pod in kept.values()]] == _S.BINDING
+        binding.extend(compress(kept, begun.tolist()))
     state.cluster.snapshot.claim_all(claims, statement)
     _credit(state, claims, statement)
     refs = {
         pod.name: PodRef(run.id, stage.number, pod.index, pod.attempt, pod.remote) for stage, pod, _ in wanted
     }
     statement.put_all(state.work.pods, refs)
-    binding = [pod.name for stage, pod, _ in wanted if stage.task_state[pod.index] == TaskState.BINDING]
     statement.include_all(state.round.under_way, binding)
     for stage, pod, claim in wanted:
         hold_sources(state, refs[pod.name], statement)
