@@ -258,7 +258,8 @@ class View:
         said = [
             each for each in (self._declared.get(info.name, 0), self.agents.limits.get(info.name, 0)) if each
         ]
-        return replace(info, cache_bytes=min(said, default=0))
+        limit = min(said, default=0)
+        return info if info.cache_bytes == limit else replace(info, cache_bytes=limit)
 
     def _cache_limited(self, name: str) -> None:
         if name in self.nodes:

@@ -111,6 +111,10 @@ def _read(node: Node, gpu_resource: str) -> tuple[NodeInfo, tuple[str, ...]]:
 
 def _allocatable(node: Node, gpu_resource: str, wrong: list[str]) -> Resources:
     """The resources that pods may take. An amount that cannot be parsed is 0 and is noted in `wrong`."""
+    try:
+        return resources_of(node.status.allocatable, gpu_resource)
+    except InvalidRequest:
+        pass  # which of them?
     amounts = {}
     for name, value in node.status.allocatable.items():
         try:
