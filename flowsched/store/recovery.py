@@ -29,7 +29,7 @@ from flowsched.store import tables
 from flowsched.store.accounting import forget_sums, keep_sums
 from flowsched.store.async_engine import AsyncConnection
 from flowsched.store.database import Database, unbroken
-from flowsched.store.rows import Living, OpenAttempt, Recovered, Recovery, ReplicaRow
+from flowsched.store.rows import Living, Recovered, Recovery, ReplicaRow
 from flowsched.store.workflows import (
     OUTPUT_COLUMNS,
     STAGE_COLUMNS,
@@ -46,7 +46,6 @@ _r, _u = tables.replicas.c, tables.queue_usage.c
 _TASK_ORDER: Final = (_t.stage, _t["index"])
 #: Rows fetched at a time: between two fetches the event loop gets its turn.
 _FETCH: Final = 10_000
-_OPEN: Final = tuple(_a["workflow_id" if name == "workflow" else name] for name in OpenAttempt._fields)
 _LIVE: Final = text(f"workflows.{tables.LIVE}")
 _LIVING: Final = tuple(_w[name] for name in Living._fields)
 
@@ -68,7 +67,7 @@ async def outline(database: Database) -> Recovery:
         }
         return Recovery(
             living=[Living._make(row) for row in living],
-            attempts=await _open_attempts(connection),
+            pods=await _open_pods(connection),
             replicas=[ReplicaRow._make(row) for row in replicas],
             last_seq=counters.get("workflow", 0),
             last_event=counters.get("event", 0),
@@ -130,14 +129,11 @@ async def _load(connection: AsyncConnection, which: ColumnElement[bool]) -> dict
     return found
 
 
-async def _open_attempts(connection: AsyncConnection) -> list[OpenAttempt]:
-    """Attempts of live workflows that have no recorded end."""
-    query = _of_workflows(_OPEN, _LIVE).where(_a.ended_ms.is_(None)).order_by(_w.seq, _a.stage, _a["index"])
-    return [
-        OpenAttempt._make((*row[:-1], bytes(row.pod)))
-        async for rows in _streamed(connection, query)
-        for row in rows
-    ]
+async def _open_pods(connection: AsyncConnection) -> list[bytes]:
+    """Launch orders of the attempts of live workflows that have no recorded end."""
+    query = _of_workflows([_a.pod], _LIVE).where(_a.ended_ms.is_(None))
+    parts = _streamed(connection, query.order_by(_w.seq, _a.stage, _a["index"]))
+    return [bytes(pod) async for rows in parts for (pod,) in rows]
 
 
 def _amounts(past: str) -> dict[str, int]:

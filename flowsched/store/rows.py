@@ -91,20 +91,6 @@ class AttemptUseRow(NamedTuple):
     pod: bytes  #: its launch order, which has what it asked for
 
 
-class OpenAttempt(NamedTuple):
-    """An attempt that has no recorded end, with its launch order."""
-
-    name: str
-    workflow: str
-    stage: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which no code needs here
-    attempt: int
-    node: str
-    epoch: int
-    at_ms: int
-    pod: bytes
-
-
 class StoredEvent(NamedTuple):
     """One line of history. Ids grow in the order of commits, over all workflows."""
 
@@ -181,7 +167,7 @@ class Recovery:
     """What a new leader reads first: one consistent look at everything that lives, without the workflows themselves."""
 
     living: list[Living]  #: in order of submission
-    attempts: list[OpenAttempt]
+    pods: list[bytes]  #: launch orders of attempts that have no recorded end
     replicas: list[ReplicaRow]
     last_seq: int  #: newest submission seen: later ones are found by `after`
     last_event: int

@@ -187,7 +187,7 @@ async def test_a_new_leader_reads_what_lives(
     assert [(o.uri, o.value) for o in a.outputs] == [("u", "v")]
     assert [stage.name for stage in b.stages] == ["align", "train"]
     assert b.workflow.cancel_requested
-    assert [(o.name, o.pod) for o in found.attempts] == [("p1", b'{"pod": "p1"}')]
+    assert found.pods == [b'{"pod": "p1"}']
     assert found.replicas == [ReplicaRow("u", "n", 5)]
     assert (found.last_seq, found.last_event) == (3, await reads.last_event())
     named = await load(database, "done")

@@ -97,7 +97,7 @@ async def recover(database: Database, state: EngineState, nodes: Sequence[NodeIn
             dataset = state.cluster.catalogue.intern(replica.uri, replica.size_bytes)
             state.cluster.catalogue.add_replica(dataset, at)
     state.cluster.snapshot.usage.load(recovery.usage, state.cluster.snapshot.axes)
-    pods = [decode_pod(attempt.pod) for attempt in recovery.attempts]
+    pods = list(map(decode_pod, recovery.pods))
     return Found(recovery.living, pods, recovery.last_seq, recovery.bindings)
 
 
