@@ -111,7 +111,7 @@ class SyncRun:
         return self.client.cache(self.id)
 
     def tasks(self, *, stage: str | None = None, state: str | None = None) -> Iterator[TaskView]:
-        """Its tasks by stage and index, with the outputs of those that succeeded."""
+        """Its tasks by stage and index, as `Client.tasks` gives them."""
         return self.client.tasks(self.id, stage=stage, state=state)
 
     def task(self, stage: str, index: int = 0) -> TaskView:
@@ -137,7 +137,7 @@ class SyncRun:
         return self.client.output(self.id, stage, index, name)
 
     def download(self, stage: str, index: int, name: str, path: str | Path | Callable[[str], Path]) -> Path:
-        """Save an output; see `Client.download`."""
+        """Save an output, a folder as a tar file; see `Client.download`."""
         return self.client.download(self.id, stage, index, name, path)
 
     def download_all(self, stage: str, folder: str | Path, *, name: str | None = None) -> list[Path]:
@@ -266,7 +266,7 @@ class SyncClient:
     def tasks(
         self, workflow: str, *, stage: str | None = None, state: str | None = None
     ) -> Iterator[TaskView]:
-        """Tasks by stage and index, with the outputs of those that succeeded."""
+        """Tasks by stage and index, with the outputs of those that succeeded, and without `attempts`; see `Client.tasks`."""
         return self._each(self._client.tasks(workflow, stage=stage, state=state))
 
     def timelines(self, workflow: str) -> Iterator[TimelineView]:
@@ -323,15 +323,14 @@ class SyncClient:
     def download(
         self, workflow: str, stage: str, index: int, name: str, path: str | Path | Callable[[str], Path]
     ) -> Path:
-        """Save an output; see `Client.download`."""
-        target = Path(path) if isinstance(path, str) else path
-        return self._do(self._client.download(workflow, stage, index, name, target))
+        """Save an output, a folder as a tar file; see `Client.download`."""
+        return self._do(self._client.download(workflow, stage, index, name, path))
 
     def download_all(
         self, workflow: str, stage: str, folder: str | Path, *, name: str | None = None
     ) -> Saved:
         """Save the outputs of those tasks of a stage that succeeded; see `Client.download_all`."""
-        return self._do(self._client.download_all(workflow, stage, Path(folder), name=name))
+        return self._do(self._client.download_all(workflow, stage, folder, name=name))
 
     def explain(self, workflow: str, stage: str | None = None, index: int | None = None) -> Explanations:
         """Why what does not run does not run; of one task, also why it went to its node."""

@@ -120,7 +120,7 @@ class Run:
     def tasks(
         self, *, stage: str | None = None, state: str | None = None, page: int = 1000
     ) -> AsyncGenerator[TaskView, None]:
-        """Its tasks by stage and index, with the outputs of those that succeeded."""
+        """Its tasks by stage and index, as `Client.tasks` gives them."""
         return self.client.tasks(self.id, stage=stage, state=state, page=page)
 
     async def task(self, stage: str, index: int = 0) -> TaskView:
@@ -145,11 +145,13 @@ class Run:
         """The bytes of an output, in pieces; see `Client.output`."""
         return self.client.output(self.id, stage, index, name)
 
-    async def download(self, stage: str, index: int, name: str, path: Path | Callable[[str], Path]) -> Path:
-        """Save an output; see `Client.download`."""
+    async def download(
+        self, stage: str, index: int, name: str, path: str | Path | Callable[[str], Path]
+    ) -> Path:
+        """Save an output, a folder as a tar file; see `Client.download`."""
         return await self.client.download(self.id, stage, index, name, path)
 
-    async def download_all(self, stage: str, folder: Path, *, name: str | None = None) -> list[Path]:
+    async def download_all(self, stage: str, folder: str | Path, *, name: str | None = None) -> list[Path]:
         """Save the outputs of a stage; see `Client.download_all`."""
         return await self.client.download_all(self.id, stage, folder, name=name)
 
@@ -349,7 +351,10 @@ class Client:
     async def tasks(
         self, workflow: str, *, stage: str | None = None, state: str | None = None, page: int = 1000
     ) -> AsyncGenerator[TaskView, None]:
-        """Tasks by stage and index, with the outputs of those that succeeded; pages are fetched as they are needed."""
+        """Tasks by stage and index, with the outputs of those that succeeded; pages are fetched as they are needed.
+
+        Their `attempts` are empty here: `task` fills those of one task, and `attempts` gives those of all.
+        """
         asked = _params(stage=stage, state=state, limit=page)
         while True:
             found = await self._get(f"{_path(workflow)}/tasks", TaskPage, asked)
@@ -502,9 +507,11 @@ class Client:
         return read_output(self._session, _output_path(workflow, stage, index, name))
 
     async def download(
-        self, workflow: str, stage: str, index: int, name: str, path: Path | Callable[[str], Path]
+        self, workflow: str, stage: str, index: int, name: str, path: str | Path | Callable[[str], Path]
     ) -> Path:
         """Save an output; the file is there wholly or not at all. Returns where it is.
+
+        An output that is a folder becomes one tar file, which `tarfile` unpacks.
 
         Args:
             workflow: Its id.
@@ -517,7 +524,7 @@ class Client:
         return await save_output(self._session, _output_path(workflow, stage, index, name), path)
 
     async def download_all(
-        self, workflow: str, stage: str, folder: Path, *, name: str | None = None
+        self, workflow: str, stage: str, folder: str | Path, *, name: str | None = None
     ) -> Saved:
         """Save the outputs of those tasks of a stage that succeeded, as `flowsched get` does. Returns where they are.
 
@@ -535,7 +542,7 @@ class Client:
         if stage not in stages:
             raise NotFound(f"workflow {workflow}: {no_such('stage', stage, stages)}")
         names = None if name is None else {name}
-        return [path async for path, _ in save_outputs(self, workflow, stages[stage], names, folder)]
+        return [path async for path, _ in save_outputs(self, workflow, stages[stage], names, Path(folder))]
 
     async def explain(
         self, workflow: str, stage: str | None = None, index: int | None = None
@@ -597,7 +604,8 @@ class Client:
     async def put_queue(self, name: str, **settings: Any) -> QueueView:
         """Create or change a queue; the rest stays: `weight, parent, priority, paused, reclaimable, order, cap, guarantee`.
 
-        The last two map resources to amounts; a resource that is not named keeps its amount, and None takes it away.
+        A queue of higher priority also stops tasks of lower ones to get their room: docs/preemption.md. `cap` and `guarantee`
+        map resources to amounts; a resource that is not named keeps its amount, and None takes it away.
         """
         body = json.dumps(settings).encode()
         content, _ = await self._session.request("PUT", f"/api/v1/queues/{quote(name, safe='')}", body=body)

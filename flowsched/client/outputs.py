@@ -32,7 +32,7 @@ async def read_output(session: Session, path: str) -> AsyncGenerator[bytes, None
             yield block
 
 
-async def save_output(session: Session, path: str, target: Path | Callable[[str], Path]) -> Path:
+async def save_output(session: Session, path: str, target: str | Path | Callable[[str], Path]) -> Path:
     """Save an output: under a temporary name beside its own, until all of it is there.
 
     Args:
@@ -51,13 +51,14 @@ async def save_output(session: Session, path: str, target: Path | Callable[[str]
     raise AssertionError("the last attempt returns or raises")
 
 
-async def _save(session: Session, path: str, target: Path | Callable[[str], Path]) -> Path:
+async def _save(session: Session, path: str, target: str | Path | Callable[[str], Path]) -> Path:
     async with session.stream(path, params={}) as response:
         name = named(response.headers)
-        if isinstance(target, Path):
-            file = target / name if await asyncio.to_thread(target.is_dir) else target
-        else:
+        if callable(target):
             file = target(name)
+        else:
+            file = Path(target)
+            file = file / name if await asyncio.to_thread(file.is_dir) else file
         file.parent.mkdir(parents=True, exist_ok=True)
         temporary = file.with_name(f".flowsched-{secrets.token_hex(8)}.part")
         try:

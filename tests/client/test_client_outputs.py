@@ -8,6 +8,7 @@ import pytest
 from fake_service import FakeService
 
 from flowsched import Client, errors
+from flowsched.workflow.views import OutputView, TaskView
 
 
 async def test_an_output_is_read_in_pieces(client: Client, service: FakeService) -> None:
@@ -23,12 +24,28 @@ async def test_an_output_is_saved_under_its_own_name_or_mine(
     """In a folder under the task's name for it; a file as I say; what was there before is replaced."""
     service.add()
     service.write("vcf", "größe.vcf", b"calls")
-    assert await client.download("wf1", "call", 0, "vcf", tmp_path) == tmp_path / "größe.vcf"
+    assert await client.download("wf1", "call", 0, "vcf", str(tmp_path)) == tmp_path / "größe.vcf"
     mine = tmp_path / "deep" / "mine.vcf"
-    for _ in range(2):
-        assert await client.download("wf1", "call", 0, "vcf", mine) == mine
+    for path in (mine, str(mine)):
+        assert await client.download("wf1", "call", 0, "vcf", path) == mine
     assert mine.read_bytes() == b"calls"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["deep", "größe.vcf", "mine.vcf"]
+
+
+async def test_the_outputs_of_a_stage_go_into_a_folder_that_is_named_by_a_text(
+    client: Client, service: FakeService, tmp_path: Path
+) -> None:
+    """As `SyncClient` takes it."""
+    service.add()
+    service.write("vcf", "calls.vcf", b"calls")
+    output = OutputView(name="vcf", uri="flowsched:x", size_bytes=5)
+    service.task_views = [
+        TaskView(stage="call", index=0, shard=0, role="", state="SUCCEEDED", attempt=0, outputs=[output])
+    ]
+    run = await client.find("wf1")
+    [saved] = await run.download_all("call", str(tmp_path / "results"))
+    assert saved.relative_to(tmp_path / "results").name == "calls.vcf"
+    assert saved.read_bytes() == b"calls"
 
 
 async def test_a_broken_download_leaves_nothing(client: Client, service: FakeService, tmp_path: Path) -> None:

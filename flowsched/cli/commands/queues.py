@@ -41,7 +41,9 @@ def set_queue(
     name: Annotated[str, typer.Argument(help="The queue; made if there is none.")],
     weight: Annotated[int | None, typer.Option(min=1, help="Its share beside its siblings.")] = None,
     parent: Annotated[str | None, typer.Option(help="The queue above it.")] = None,
-    priority: Annotated[int | None, typer.Option(help="Higher goes first.")] = None,
+    priority: Annotated[
+        int | None, typer.Option(help="Higher goes first, and takes room from lower.")
+    ] = None,
     paused: Annotated[bool | None, typer.Option("--pause/--resume", help="Start nothing new of it.")] = None,
     reclaimable: Annotated[
         bool | None,
