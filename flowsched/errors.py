@@ -239,7 +239,7 @@ class RunFailed(FlowschedError):
 
 
 class CannotStart(UserWarning):
-    """A workflow that a program waits for asks for what no node has: `Run.wait` warns, and goes on waiting.
+    """A workflow that a program waits for asks for what no node has, or its queue may have: `Run.wait` warns, and goes on waiting.
 
-    Nodes may come later. `warnings.simplefilter("error", CannotStart)` makes `wait` raise instead.
+    Nodes may come later, or a cap be raised. `warnings.simplefilter("error", CannotStart)` makes `wait` raise instead.
     """

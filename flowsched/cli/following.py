@@ -27,7 +27,7 @@ from flowsched.cli.naming import find, index_of, is_index, task_name
 from flowsched.cli.printing import output, render, terminal_text
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
-from flowsched.client.calls import STREAMS
+from flowsched.client.calls import LARGER_THAN_QUEUE, STREAMS
 from flowsched.errors import CannotStart, Conflict, InvalidRequest, NotFound, Unavailable
 from flowsched.workflow.efficiency import OUT_OF_MEMORY
 from flowsched.workflow.views import EventView, StageView, TaskView, WaitingView, WorkflowView
@@ -56,7 +56,7 @@ class Interrupted(Exception):
 
 
 class NeverStarts(Exception):
-    """A stage asks for what no node has."""
+    """A stage asks for what no node has, or for more than its queue may have."""
 
     def __init__(self, waiting: WaitingView) -> None:
         super().__init__(waiting.message)
@@ -178,7 +178,10 @@ async def watch(client: Client, ident: str, *, endless: bool = True) -> int:
 
 
 async def give_up(client: Client, ident: str, never: NeverStarts) -> int:
-    """Cancel a workflow that no node can run, and say what would let it run."""
+    """Cancel a workflow that no node can run, or that its queue's cap forbids, and say what would let it run."""
+    capped = never.waiting.code == LARGER_THAN_QUEUE
+    why = "asks for more than its queue may have" if capped else "can run on no node"
+    coming = "the cap will be raised" if capped else "such a node will come"
     told = [
         suggestion.message
         for each in await client.explain(ident, never.waiting.stage)
@@ -186,15 +189,11 @@ async def give_up(client: Client, ident: str, never: NeverStarts) -> int:
         if each.code == never.waiting.code
     ]
     with contextlib.suppress(Conflict):
-        await client.cancel(ident, f"{never.waiting.stage} can run on no node")
+        await client.cancel(ident, f"{never.waiting.stage} {why}")
     with contextlib.suppress(TimeoutError):  # what still runs is taken up by the next service on this root
         await client.wait(ident, GIVE_UP_S)
-    complain(
-        f"stage {never.waiting.stage} can run on no node, so {ident} was cancelled: {never.waiting.message}"
-    )
-    say(
-        f"  next: {'; or '.join(dict.fromkeys(told)) or 'ask for less'}; or --wait-for-nodes, if such a node will come"
-    )
+    complain(f"stage {never.waiting.stage} {why}, so {ident} was cancelled: {never.waiting.message}")
+    say(f"  next: {'; or '.join(dict.fromkeys(told)) or 'ask for less'}; or --wait-for-nodes, if {coming}")
     return FAILED
 
 

@@ -199,6 +199,8 @@ STREAMS: Final[tuple[Literal["stderr", "stdout"], ...]] = ("stderr", "stdout")
 LOOK_S: Final = 30.0
 POLL_S: Final = 1.0
 FIRST_LOOKS: Final = 2
+#: The permanent reason for which more nodes are no cure (`scheduling.plan.ReasonCode`).
+LARGER_THAN_QUEUE: Final = "LargerThanQueue"
 #: So long it asks why a workflow has not ended in time.
 WHY_S: Final = 5.0
 
@@ -447,9 +449,14 @@ class Client:
                 view = await self.get(workflow)
                 permanent = permanent + 1 if view.waiting is not None and view.waiting.permanent else 0
                 if permanent == 2 and view.waiting is not None:
-                    said = f"{view.name} ({view.id}) cannot start on the nodes that there are: {_waits(view.waiting)}"
+                    capped = view.waiting.code == LARGER_THAN_QUEUE
+                    where = "under the cap of its queue" if capped else "on the nodes that there are"
+                    cure = "raise the cap" if capped else "add nodes"
                     warnings.warn(
-                        f"{said}; it is waited for: cancel it, or add nodes", CannotStart, stacklevel=1
+                        f"{view.name} ({view.id}) cannot start {where}: {_waits(view.waiting)}; it is waited for: cancel "
+                        f"it, or {cure}",
+                        CannotStart,
+                        stacklevel=1,
                     )
             return view
         finally:

@@ -13,16 +13,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from far_server import Far
 from typer.testing import CliRunner
 
 from flowsched import tokens
 from flowsched.app import Settings, cautions, left_behind
+from flowsched.cli import following
 from flowsched.cli.commands.app import app
 from flowsched.cli.doctor import EXTRAS
+from flowsched.client import Client
 from flowsched.cluster.kubernetes.settings import KubernetesSettings
 from flowsched.cluster.node.folder_lock import lock_folder
 from flowsched.errors import ConfigurationError
 from flowsched.scheduling.reasons import quantity
+from flowsched.workflow.views import WaitingView
 
 
 @pytest.mark.parametrize("option", ["--cpu", "--memory", "--disk-rate", "--nic-rate", "--max-live-bytes"])
@@ -169,3 +173,29 @@ def test_every_extra_for_users_is_in_the_readme_and_in_the_doctor() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert set(EXTRAS) <= set(project["optional-dependencies"])
     assert "otel" in EXTRAS
+
+
+def test_a_run_that_is_larger_than_its_queue_is_told_of_the_cap(
+    far: Far, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of nodes: more of them would not help. The reason of the cancel says the same."""
+    monkeypatch.setattr(following, "GIVE_UP_S", 0.1)
+    far.service.add("wide")
+    message = "queue batch may never have more than 2 CPU, and this needs 3 CPU"
+    waiting = WaitingView(
+        stage="wide", tasks=1, state="QUEUED", code="LargerThanQueue", message=message, permanent=True
+    )
+
+    async def given_up() -> int:
+        async with Client(far.url) as client:
+            return await following.give_up(client, "wf1", following.NeverStarts(waiting))
+
+    assert asyncio.run(given_up()) == 1
+    said = capsys.readouterr().err
+    assert (
+        "error: stage wide asks for more than its queue may have, so wf1 was cancelled: queue batch" in said
+    )
+    assert "or --wait-for-nodes, if the cap will be raised" in said
+    assert far.service.commands == [
+        ("wf1", "cancel", {"reason": "wide asks for more than its queue may have"})
+    ]

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
@@ -167,6 +168,14 @@ def test_a_wait_warns_of_what_cannot_start_and_says_why_it_ended(far: Far) -> No
         with warnings.catch_warnings():
             warnings.simplefilter("error", errors.CannotStart)
             with pytest.raises(errors.CannotStart, match="cancel it, or add nodes"):
+                connected.wait("wf1", 60)
+            capped = msgspec.structs.replace(reason, code="LargerThanQueue")
+            far.service.workflows["wf1"] = msgspec.structs.replace(
+                far.service.workflows["wf1"], waiting=capped
+            )
+            with pytest.raises(
+                errors.CannotStart, match=r"start under the cap of its queue: .* or raise the cap$"
+            ):
                 connected.wait("wf1", 60)
 
 

@@ -127,6 +127,23 @@ def test_a_cap_is_raised_by_what_is_missing() -> None:
     assert "raise the cap of queue night by 1 CPU to 5 CPU" in found
 
 
+def test_a_cap_below_the_request_is_named_while_others_fill_the_queue() -> None:
+    """No end of theirs would help, so the change is the one that is needed in any case; their claims stay as they were."""
+    snapshot = cluster(4)
+    run(snapshot, "mine", 0, 2, until_ms=90 * HOUR, queue="night")
+    queues = QueueTree([Queue("night", cap=(2000,))])
+    private = asked(
+        snapshot, bag(1, what=shape(3), queue="night"), bag(2, queue="night"), queues=queues
+    ).copy()
+    found = outlook(private)
+    assert found.binds == (("task", "cpu"), ("night", "cap cpu"))
+    assert [each.message for each in found.suggestions] == [
+        "ask for 2 CPU instead of 3 CPU for each task",
+        "raise the cap of queue night by 1 CPU to 3 CPU",
+    ]
+    assert list(private.snapshot.claims) == ["mine"]
+
+
 def test_a_taint_a_label_and_a_rack_are_named() -> None:
     """Each the only thing in the way."""
     tainted = Snapshot()

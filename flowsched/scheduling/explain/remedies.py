@@ -35,10 +35,11 @@ from flowsched.scheduling.io_budget import demands_of
 from flowsched.scheduling.placement.capacity import Capacity
 from flowsched.scheduling.placement.cost_table import PlacementRequest, price
 from flowsched.scheduling.placement.gang import Ints, NodeChoice
+from flowsched.scheduling.plan import ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
-from flowsched.scheduling.queues.tree import QueueTree
-from flowsched.scheduling.reasons import quantity, vector_text
+from flowsched.scheduling.queues.tree import QueueTree, Shares
+from flowsched.scheduling.reasons import over_cap, quantity, vector_text
 from flowsched.scheduling.reservations import Calendar, runtime_of
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.data import Catalogue
@@ -436,10 +437,26 @@ def suggest(
 def outlook(situation: Situation, most: int = 3) -> Outlook:
     """What binds a group, and up to `most` changes that would let it start.
 
+    A group that asks for more than its queue's cap is seen alone on the cluster: no end of what runs would let it start.
+
     Args:
         situation: A private copy (`Situation.copy`): changes are tried in place, and undone.
         most: How many suggestions, at most.
     """
+    snapshot, queues = situation.snapshot, situation.queues
+    capped = over_cap(situation.group, Shares(queues, snapshot), queues, snapshot)
+    if capped is None or capped.code is not ReasonCode.LARGER_THAN_QUEUE:
+        return _outlook(situation, most)
+    statement = Statement()
+    try:
+        for owner in list(snapshot.claims):
+            snapshot.unclaim(owner, statement)
+        return _outlook(replace(situation, others=()), most)
+    finally:
+        statement.rollback()
+
+
+def _outlook(situation: Situation, most: int) -> Outlook:
     situation.snapshot.devices.look(role.shape.requests for role in situation.group.roles)
     trial = _Trial(situation)
     if trial.starts(None):
