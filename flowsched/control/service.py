@@ -32,6 +32,7 @@ from flowsched.control.tes import TesService
 from flowsched.control.timeline import Columns, rows_of
 from flowsched.control.tracing import LABEL, is_header
 from flowsched.control.views import queue_views
+from flowsched.engine.delta import TaskWrite
 from flowsched.engine.explain import Explanation, explain, first_reason, stage_reason
 from flowsched.engine.recovery import untouched_state
 from flowsched.engine.state import EngineState
@@ -51,7 +52,7 @@ from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
 from flowsched.workflow.returned import added, as_totals
 from flowsched.workflow.run.run import WorkflowRun
-from flowsched.workflow.run.states import ReportedState, RunState, TaskState
+from flowsched.workflow.run.states import TERMINAL, ReportedState, RunState, TaskState
 from flowsched.workflow.spec import StageSpec, WorkflowSpec, filled
 from flowsched.workflow.views import (
     AttemptPage,
@@ -162,6 +163,8 @@ def no_stage(workflow: str, stage: str, spec: WorkflowSpec) -> str:
 _TAKEN_IN_LOOKS: Final = 50
 _TAKEN_IN_PAUSE_S: Final = 0.02
 COMMANDS: Final = ("cancel", "pause", "resume", "retry")
+#: What becomes of tasks whose stage or workflow ends without them.
+_DROPPED: Final = (TaskState.CANCELLED, TaskState.SKIPPED)
 #: A step that takes longer than this is stuck: livez fails.
 STUCK_MS: Final = 60_000
 #: A list by state reads at most so many pages of the database for one of its own; the next request goes on where it stopped.
@@ -531,8 +534,26 @@ class Service:
 
     async def _stage_rows(
         self, workflow: str, number: int, tasks: int, wanted: TaskState | None, start: int, limit: int
-    ) -> list[Any]:
-        """Rows of one stage from `start`, from memory while the workflow lives, else from SQL."""
+    ) -> list[TaskWrite]:
+        """Rows of one stage from `start`, from memory while the workflow lives, else from SQL.
+
+        What was never started has no reason of its own, and gets that of its stage, or of the workflow.
+        """
+        rows = await self._written_rows(workflow, number, tasks, wanted, start, limit)
+        dropped = [row.state in _DROPPED and not row.reason for row in rows]
+        if not any(dropped):
+            return rows
+        run = self._run(workflow)
+        stage = (await self._reads.stages(workflow))[number] if run is None else run.stages[number]
+        whole = await self._reads.get(workflow) if run is None else run
+        why = stage.reason or whole.reason
+        return [
+            views.dropped_row(row, why) if lacks else row for row, lacks in zip(rows, dropped, strict=True)
+        ]
+
+    async def _written_rows(
+        self, workflow: str, number: int, tasks: int, wanted: TaskState | None, start: int, limit: int
+    ) -> list[TaskWrite]:
         run, state = self._run(workflow), self._state()
         if run is not None and state is not None and run.stages[number].uniform is None:
             live = run.stages[number]
@@ -649,6 +670,8 @@ class Service:
             raise InvalidRequest("an index says nothing without the name of its stage")
         task = await self.task(workflow, stage, index)
         found = [each for each in await self.explain(workflow, stage=stage) if each.state == task.state]
+        if not found and task.reason and TaskState[task.state] in TERMINAL:
+            found = [views.ended_view(task)]
         placed = views.placed_view(task)
         return found if placed is None else [*found, placed]
 
@@ -661,11 +684,13 @@ class Service:
             await self._at_rest()
             run, state, now = self._run(workflow), self._state(), self._clock()
             if run is None or state is None:
-                living = not RunState((await self._reads.get(workflow)).state).terminal
-                if living and self._leader.leadership.standing_by:
+                row = await self._reads.get(workflow)
+                if not RunState(row.state).terminal and self._leader.leadership.standing_by:
                     raise Unavailable(self._who_leads())
                 return [
-                    Explanation(s.name, (), s.counts.get(s.state, 0), s.state, s.state.title(), s.reason)
+                    Explanation(
+                        s.name, (), s.counts.get(s.state, 0), s.state, s.state.title(), s.reason or row.reason
+                    )
                     for s in await self._reads.stages(workflow)
                     if s.state in ("FAILED", "SKIPPED", "CANCELLED") and stage in (None, s.name)
                 ]

@@ -260,6 +260,12 @@ def task_state(name: str | None) -> TaskState | None:
         raise InvalidRequest(f"there is no task state {name!r}; there are {names}") from error
 
 
+def dropped_row(row: TaskWrite, why: str) -> TaskWrite:
+    """The row of a task that was dropped with its stage or workflow. `why`: the reason of that."""
+    never = row.state == TaskState.CANCELLED and row.bound_ms is None
+    return row._replace(reason=f"not started: {why}" if never and why else why)
+
+
 #: From when until when a task waited, where that is known.
 Waited: TypeAlias = tuple[int | None, int | None]
 
@@ -343,6 +349,18 @@ def attempt_use_view(use: AttemptUseRow) -> AttemptUseView:
         shard=(use.shard or 0) if use.call else asked.shard,
         item=asked.item,
         requested={name: amount for name, amount in requested.items() if amount},
+    )
+
+
+def ended_view(task: TaskView) -> ExplanationView:
+    """Why a task has ended as it did."""
+    return ExplanationView(
+        stage=task.stage,
+        shards=[task.shard],
+        tasks=1,
+        state=task.state,
+        code=task.state.title(),
+        message=task.reason,
     )
 
 

@@ -62,6 +62,13 @@ def test_a_narrow_terminal_cuts_no_number() -> None:
     ]
 
 
+def test_a_failed_stage_accounts_for_all_its_tasks() -> None:
+    """Those that were not started since another one failed are in no other column."""
+    counts = {"SUCCEEDED": 6, "FAILED": 1, "CANCELLED": 1}
+    failed = stage_view(0, "trial", state="FAILED", counts=counts)
+    assert "1 cancelled" in drawn(render.stage_table([failed]))
+
+
 def test_of_many_stages_those_are_shown_where_something_happens() -> None:
     """In the document's order, and the rest in one line."""
     stages = [stage_view(n, f"s{n}", state="SUCCEEDED" if n < 50 else "PENDING") for n in range(100)]

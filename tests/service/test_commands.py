@@ -125,3 +125,43 @@ async def test_what_is_missing_is_named_not_the_workflow_that_is_there(tmp_path:
                 await ask
         with pytest.raises(NotFound, match=r"^there is no workflow with the id nope$"):
             await one.service.task("nope", "a", 0)
+
+
+async def test_what_a_failed_sibling_kept_from_starting_says_so(tmp_path: Path) -> None:
+    """One task runs at a time, and the first fails: the others' reason is that one, in lists and in `explain`."""
+    document = (
+        b'{"name": "w", "stages": [{"name": "a", "scatter": {"count": 3}, "command": ["x"], "resources": {"cpu": 3}}, '
+        b'{"name": "b", "needs": ["a"], "command": ["x"]}]}'
+    )
+    world = FakeProcesses(lambda pod: Outcome(1, runtime_ms=300))
+    async with process(url_for(tmp_path / "db"), tmp_path, world) as one:
+        one.lead()
+        await one.ready()
+        ident = (await one.service.submit(document)).id
+        await until(one, ident, "FAILED")
+        rows = {(task.stage, task.index): task for task in (await one.service.tasks(ident)).tasks}
+        dropped = [task for task in rows.values() if task.state == "CANCELLED"]
+        assert dropped
+        failed = next(task for task in rows.values() if task.state == "FAILED")
+        for task in dropped:
+            assert task.reason == f"not started: task {failed.index} failed: exit code 1"
+            [found] = await one.service.explain(ident, stage="a", index=task.index)
+            assert (found.state, found.code, found.message) == ("CANCELLED", "Cancelled", task.reason)
+        assert (await one.service.task(ident, "b", 0)).reason == "'a' did not succeed"
+
+
+async def test_what_a_user_cancelled_says_why(tmp_path: Path) -> None:
+    """What ran, and what had not started; `explain` has the words of the user too."""
+    world = FakeProcesses(lambda _: Outcome(runtime_ms=60_000))
+    async with process(url_for(tmp_path / "db"), tmp_path, world) as one:
+        one.lead()
+        await one.ready()
+        chain = b'{"name": "w", "stages": [{"name": "a", "command": ["x"]}, {"name": "b", "needs": ["a"], "command": ["x"]}]}'
+        ident = (await one.service.submit(chain)).id
+        await until(one, ident, "RUNNING")
+        await one.service.command(ident, "cancel", {"reason": "had enough"})
+        await until(one, ident, "CANCELLED")
+        why = "cancelled by request: had enough"
+        reasons = [task.reason for task in (await one.service.tasks(ident)).tasks]
+        assert reasons == [why, f"not started: {why}"]
+        assert [each.message for each in await one.service.explain(ident)] == [why, why]

@@ -337,7 +337,7 @@ def stage_table(stages: Iterable[StageView]) -> Columns:
             f"{found['done']}/{view.width * view.members}",
             str(found["failed"]),
             str(view.cached or ""),
-            moving(view.counts),
+            moving(view.counts) or _not_started(view),
             seconds(view.queued_seconds),
             seconds(view.staging_seconds),
             "<0.1s" if 0 < view.running_seconds < 0.05 else seconds(view.running_seconds),
@@ -346,6 +346,12 @@ def stage_table(stages: Iterable[StageView]) -> Columns:
             note=why(view),
         )
     return table
+
+
+def _not_started(view: StageView) -> Text:
+    """Of a stage that failed, how many tasks were cancelled for that."""
+    left = view.counts.get("CANCELLED", 0) if view.state == "FAILED" else 0
+    return text(f"{left} cancelled" if left else "", _STATE_STYLES["CANCELLED"])
 
 
 def cache_table(found: Iterable[CacheView]) -> Columns:

@@ -24,7 +24,7 @@ class TaskState(IntEnum):
     RELEASING = 8  #: in: it is being taken away; out: it is gone, then it becomes its *goal*
     SUCCEEDED = 9  #: terminal, unless an output is lost while the workflow lives (then QUEUED)
     FAILED = 10  #: terminal: attempts used up, or a policy said so
-    CANCELLED = 11  #: terminal
+    CANCELLED = 11  #: terminal: a user cancelled the workflow, or its stage failed before it was started
     SKIPPED = 12  #: terminal: its stage's `when` said no, or what it needs was skipped
 
 
@@ -65,7 +65,7 @@ class ReportedState(StrEnum):
     CANCELLING = "CANCELLING"
     SUCCEEDED = "SUCCEEDED"  #: it has ended well; `(2× exit 3)`: of two tasks with another exit code than 0
     FAILED = "FAILED"  #: it has ended: a task failed for good; `reason` says which
-    CANCELLED = "CANCELLED"  #: it has ended: a user cancelled it
+    CANCELLED = "CANCELLED"  #: it has ended: a user cancelled it, or its workflow was given up
     SKIPPED = "SKIPPED"  #: it has ended: its stage's `when` said no, or what it needs was skipped
 
     @property

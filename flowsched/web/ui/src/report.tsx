@@ -127,7 +127,7 @@ function Head({ run }: { run: Reported }) {
         {labels.length > 0 && <div><dt>Labels</dt><dd>{labels.map(([key, value]) => `${key}=${value}`).join(", ")}</dd></div>}
         <div><dt>Began</dt><dd>{at(workflow.started_at)}</dd></div>
         <div><dt>Time</dt><dd>{time === null ? "it has not ended" : duration(time)}</dd></div>
-        <div><dt>Tasks</dt><dd>{count(done)} of {count(all)} ended</dd></div>
+        <div><dt>Tasks</dt><dd>{count(done)} of {count(all)} succeeded</dd></div>
         {stages.some((each) => each.cached > 0) && <div><dt>Taken from the cache</dt><dd>{counted(sum(stages.map((each) => each.cached)), "task")}</dd></div>}
         <div><dt>Attempts that failed</dt><dd>{count(run.failed.length + run.failed_more)}</dd></div>
         <div><dt>Core-hours held</dt><dd>{amount(sum(stages.map((each) => each.core_hours)))}</dd></div>

@@ -122,7 +122,7 @@ function Box({ stage, x, y, critical, selected, onSelect }: BoxProps) {
   });
   const kind = stage.gang ? `gang of ${count(stage.members)}` : `${count(done)}/${count(all)}`;
   const name = shortened(stage.name, 24);
-  const told = `${stage.name}: ${done} of ${all} tasks have ended${critical ? ", on the critical path" : ""}`;
+  const told = `${stage.name}: ${done} of ${all} tasks have succeeded${critical ? ", on the critical path" : ""}`;
   const choose = () => onSelect?.(stage.name);
   return (
     <g

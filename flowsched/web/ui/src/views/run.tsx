@@ -127,7 +127,7 @@ function Heading({ run, stages, open }: { run: Workflow; stages: Stage[]; open: 
         <div><dt>Queue</dt><dd>{run.queue}</dd></div>
         {run.user && <div><dt>User</dt><dd>{run.user}</dd></div>}
         {run.source && <div><dt>Engine</dt><dd>{run.source}</dd></div>}
-        <div><dt>Tasks</dt><dd>{count(done)} of {count(all)} ended</dd></div>
+        <div><dt>Tasks</dt><dd>{count(done)} of {count(all)} succeeded</dd></div>
         <div><dt>Accepted</dt><dd>{moment(run.created_at)}</dd></div>
         <div><dt>Time</dt><dd>{run.started_at ? duration(to - Date.parse(run.started_at)) : "—"}</dd></div>
         <div><dt>Input found on the node</dt><dd>{bytes(local)}</dd></div>
