@@ -362,16 +362,19 @@ async def logs(
 
 
 async def _first_failed(client: Client, ident: str) -> tuple[str, int]:
-    """Stage and index of the first task that failed.
+    """Stage and index of the first task that failed, or of the only task.
 
     Raises:
-        InvalidRequest: No task failed; with the stages that there are.
+        InvalidRequest: No task failed, and there are several; with the stages that there are.
     """
     failed = await _some(client, ident, None, "FAILED", 1)
     if failed:
         output.hint(f"{task_name(failed[0])} failed; for another task give its STAGE, and its INDEX or ITEM")
         return failed[0].stage, failed[0].index
-    names = [stage.name for stage in await client.stages(ident)]
+    stages = await client.stages(ident)
+    names = [stage.name for stage in stages]
+    if len(stages) == 1 and stages[0].width * stages[0].members == 1:
+        return names[0], 0
     raise InvalidRequest(
         f"no task of {ident} failed: of which stage? It has {', '.join(names[:_NAMED])}{' …' * (len(names) > _NAMED)}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -40,7 +41,7 @@ def serve(settings: app.Settings, supervise: bool | None, no_token: bool) -> Non
     port_stays = (
         held and supervisor.ACCEPTED_FD not in os.environ
     )  # systemd holds it, and starts the service again
-    sockets = sockets or listening.bound(settings.host, settings.port)
+    sockets = sockets or _bound(settings)
     if not held and (settings.kubernetes is None if supervise is None else supervise):
         fd = credentials.keep(taken)
         supervisor.keep(sockets, command, credentials_fd=fd, log_json=settings.log_json)
@@ -60,6 +61,23 @@ def serve(settings: app.Settings, supervise: bool | None, no_token: bool) -> Non
         raise
     if not port_stays:
         _withdraw(announced)
+
+
+def _bound(settings: app.Settings) -> list[socket.socket]:
+    """The sockets that the service listens on.
+
+    Raises:
+        ConfigurationError: The port is taken. Where a service has the root, too, another port alone would not help.
+    """
+    try:
+        return listening.bound(settings.host, settings.port)
+    except ConfigurationError as error:
+        url = None if settings.kubernetes is not None else tokens.url_of(settings.root)
+        if url is None:
+            raise
+        raise ConfigurationError(
+            f"{error}; but the service at {url} has {settings.root}: give --server {url}; or take another --root, too"
+        ) from None
 
 
 def _withdraw(announced: Mapping[Path, int]) -> None:

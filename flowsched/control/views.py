@@ -31,7 +31,7 @@ from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.resources import format_duration, parse_duration
 from flowsched.workflow.returned import added
 from flowsched.workflow.run.run import StageRun
-from flowsched.workflow.run.states import RunState, TaskState, reported_state
+from flowsched.workflow.run.states import TERMINAL, RunState, TaskState, reported_state
 from flowsched.workflow.spec import Resources, RoleSpec, StageSpec, WorkflowSpec, qos_class
 from flowsched.workflow.views import (
     CACHE_NAMED,
@@ -369,13 +369,15 @@ def placed_view(task: TaskView) -> ExplanationView | None:
     if not task.attempts:
         return None
     last = task.attempts[-1]
+    over = last.ended_at is not None and TaskState[task.state] not in TERMINAL
+    earlier = f"attempt {last.attempt}, which has ended, was on " if over else ""
     return ExplanationView(
         stage=task.stage,
         shards=[task.shard],
         tasks=1,
         state=task.state,
         code="Placed",
-        message=_placed_text(last.node, last.choice),
+        message=earlier + _placed_text(last.node, last.choice),
     )
 
 

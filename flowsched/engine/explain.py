@@ -28,6 +28,7 @@ from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.reasons import quantity
 from flowsched.workflow.estimates import ENOUGH, RUNTIME, SAID
 from flowsched.workflow.resources import format_bytes, format_duration
+from flowsched.workflow.run.advance import EVICTED
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import When
@@ -439,13 +440,23 @@ def _queued(
         at = np.array(alike)
         if key in reasons:
             reason = reasons[key]
-            told = _of(stage, at, reason.code, reason.message, reason.numbers, reason.start_ms, reason.group)
+            message = reason.message + _stopped(stage, alike)
+            told = _of(stage, at, reason.code, message, reason.numbers, reason.start_ms, reason.group)
             if forecast:
                 told = structs.replace(told, estimate=estimate_text(state, run, stage, int(at[0])))
                 told = _with_interval(state, told, reason, now)
             yield told
         else:
             yield _of(stage, at, *_TURN)
+
+
+def _stopped(stage: StageRun, tasks: Sequence[int]) -> str:
+    """That tasks which wait ran before, and were taken away; the event `task.evicted` says for what."""
+    taken = [stage.reasons[task] for task in tasks if stage.reasons.get(task) in EVICTED]
+    if not taken:
+        return ""
+    who = "it was" if len(tasks) == 1 else f"{len(taken)} of {len(tasks)} were"
+    return f"; {who} stopped before: {', '.join(sorted(set(taken)))} (the events say for what)"
 
 
 def _with_interval(state: EngineState, told: Explanation, reason: Reason, now: int) -> Explanation:

@@ -221,7 +221,7 @@ class TaskView(View, kw_only=True):
     item: str | None = None
     state: str
     qos: str = ""  #: BestEffort, Burstable or Guaranteed: pods with the lesser promise are evicted first
-    reason: str = ""
+    reason: str = ""  #: why it ended so; of one that waits or runs again, why its last attempt ended
     attempt: int  #: the current or last one, from 0
     node: str | None = None
     exit_code: int | None = (

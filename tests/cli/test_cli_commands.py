@@ -237,6 +237,10 @@ def test_a_log_without_a_stage_is_that_of_the_task_that_failed(flowsched: Run, f
     none = flowsched("logs", ident)
     assert none.exit_code == 2
     assert f"no task of {ident} failed: of which stage? It has split, call" in none.stderr
+    far.service.stage_views = [stage_view(0, "call", width=1)]
+    far.service.task_views = [task_view("call", 0)]
+    assert flowsched("logs", ident).stdout == "written\n"
+    assert far.service.logged[-1] == ("call", 0, "stdout")
 
 
 def test_a_paused_workflow_is_said_to_be_so_once(flowsched: Run, far: Far) -> None:

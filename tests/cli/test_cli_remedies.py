@@ -165,6 +165,20 @@ def test_who_serves_a_root_is_said_where_its_port_is_another(tmp_path: Path) -> 
     assert "keeps none" in ended.stderr
 
 
+def test_a_second_service_on_a_root_is_told_of_the_root_with_the_port(tmp_path: Path) -> None:
+    """Another port alone would be refused next."""
+    with socket.create_server(("127.0.0.1", 0)) as served:
+        port = served.getsockname()[1]
+        path = tokens.announce(port, "t0", tmp_path)
+        ended = CliRunner().invoke(
+            app, ["serve", "--root", str(tmp_path), "--port", str(port), "--no-supervise"]
+        )
+        path.unlink()
+    assert ended.exit_code == 2
+    assert f"the service at http://127.0.0.1:{port} has {tmp_path}: give --server" in ended.stderr
+    assert "or take another --root, too" in ended.stderr
+
+
 def test_every_extra_for_users_is_in_the_readme_and_in_the_doctor() -> None:
     """Of those that pyproject.toml declares; `dev` and its like are for those who work on flowsched."""
     text = (Path(__file__).parents[2] / "README.md").read_text()

@@ -123,6 +123,16 @@ def test_who_leaves_says_why() -> None:
     assert told["RELEASING"] == "is being taken away: Preempted"
 
 
+def test_who_was_stopped_and_waits_again_says_so() -> None:
+    """Beside the reason for which it waits now; those that never ran are counted in the same line."""
+    scene = filled()
+    scene.submit("high", RING, priority=10)
+    released(scene, *(f"fs-low-many-{n}-0" for n in range(3)))
+    [waits] = [each for each in explain(scene.state, scene.runs["low"], scene.now) if each.state == "QUEUED"]
+    assert (waits.code, waits.tasks) == ("Insufficient", 5)
+    assert waits.message.endswith("; 3 of 5 were stopped before: Preempted (the events say for what)")
+
+
 def test_while_it_waits_nobody_else_is_taken_away() -> None:
     """However often the backlog is looked at."""
     scene = filled()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from flowsched.control.views import placed_view
 from flowsched.errors import InvalidRequest, NotFound
 from flowsched.store.database import url_for
+from flowsched.workflow.views import AttemptView, TaskView
 from tests.cluster.fake import FakeProcesses
 from tests.service.processes import Process, process
 
@@ -68,3 +72,15 @@ async def test_a_task_that_waits_is_explained_by_its_index_too(tmp_path: Path) -
             await one.service.explain(ident, index=0)
         with pytest.raises(NotFound, match="tasks 0 to 0"):
             await one.service.explain(ident, stage="a", index=1)
+
+
+def test_the_node_of_an_ended_attempt_is_not_told_as_that_of_a_task_that_waits() -> None:
+    """A task that was evicted had a node, and has none now."""
+    at = datetime(2026, 3, 1, tzinfo=UTC)
+    past = AttemptView(attempt=0, pod="p", node="n0", bound_at=at, ended_at=at)
+    task = TaskView(stage="a", index=0, shard=0, role="", state="QUEUED", attempt=1, attempts=[past])
+    waits, ended = placed_view(task), placed_view(replace(task, state="SUCCEEDED"))
+    assert waits is not None
+    assert ended is not None
+    assert waits.message == "attempt 0, which has ended, was on n0: why was not kept"
+    assert ended.message == "n0: why was not kept"

@@ -88,7 +88,7 @@ Id = Annotated[
 
 
 Output = Annotated[Form, typer.Option("--output", "-o", help="table, json or jsonl.")]
-Reason = Annotated[str | None, typer.Option(help="Why, for those who look at it later.")]
+Reason = Annotated[str | None, typer.Option(help="Why; `flowsched events` shows it.")]
 Limit = Annotated[int, typer.Option(min=1, help="Most entries.")]
 Document = Annotated[
     str, typer.Argument(metavar="DOCUMENT", help="A workflow as JSON or YAML; - reads standard input.")
