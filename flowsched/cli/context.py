@@ -122,8 +122,9 @@ def _guarded(given: Options, work: Callable[[], int | None], unavailable: str) -
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader (`| head`) has seen enough. Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        from flowsched.cli.printing.output import drop_stdout
+
+        drop_stdout()
         return FAILED
     except errors.FlowschedError as error:
         if given.debug:

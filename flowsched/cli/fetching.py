@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from flowsched.cli.context import DONE, say
-from flowsched.cli.naming import index_of
+from flowsched.cli.naming import index_of, task_name
 from flowsched.cli.printing import render
 from flowsched.client import Client
 from flowsched.client.calls import save_outputs
@@ -47,13 +47,56 @@ async def get(client: Client, ident: str, what: str | None, task: str | None, in
     if asked[0] not in stages:
         raise NotFound(f"workflow {ident}: {no_such('stage', asked[0], stages)}")
     await _check_kept(client, ident)
+    if asked[1] is not None:
+        _check_declared(declared_outputs(await client.document(ident)), asked, f"workflow {ident}")
     index = None if task is None else await index_of(client, ident, asked[0], task)
     if into == "-":
-        return await _to_stdout(client, ident, asked, index)
-    saved = await save(client, ident, [stages[asked[0]]], [asked], Path(into), index, nested=False)
-    if not saved:
-        raise NotFound(f"{what} of {ident}: nothing was written there (so far)")
+        found = await _to_stdout(client, ident, asked, index)
+    else:
+        stage = stages[asked[0]]
+        found = bool(await save(client, ident, [stage], [asked], Path(into), index, nested=False))
+    if not found:
+        raise NotFound(await _why_nothing(client, ident, stages[asked[0]], index, what))
     return DONE
+
+
+async def _why_nothing(client: Client, ident: str, stage: StageView, index: int | None, what: str) -> str:
+    """What to say where nothing was saved."""
+    task = None if index is None else await client.task(ident, stage.name, index)
+    whose, state = (stage.name, stage.state) if task is None else (task_name(task), task.state)
+    so_far = "" if (await client.get(ident)).ended_at else " so far"
+    return f"{what} of {ident}: nothing was written there{so_far}; {whose} is {state}"
+
+
+def declared_outputs(document: bytes) -> dict[str, list[str]]:
+    """The names of the outputs that each stage of a document declares; empty where the document has faults."""
+    try:
+        return {
+            stage["name"]: [declared["name"] for declared in stage.get("outputs", [])]
+            for stage in json.loads(document)["stages"]
+        }
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}
+
+
+def _check_declared(declared: Mapping[str, Sequence[str]], asked: Wanted, where: str) -> None:
+    """Refuse what no run of a document writes.
+
+    Raises:
+        NotFound: It has no such stage, or the stage no such output.
+    """
+    stage, name = asked
+    if declared and stage not in declared:
+        raise NotFound(f"{where}: {no_such('stage', stage, declared)}")
+    if declared and name is not None and name not in declared[stage]:
+        raise NotFound(f"{where}: {no_such(f'output of {stage}', name, declared[stage])}")
+
+
+def check(document: bytes, fetch: Sequence[str]) -> None:
+    """Refuse a name behind `--fetch` before the document runs; see `_check_declared`."""
+    declared = declared_outputs(document)
+    for text in fetch:
+        _check_declared(declared, wanted(text), "--fetch")
 
 
 async def _check_kept(client: Client, ident: str) -> None:
@@ -65,21 +108,28 @@ async def _check_kept(client: Client, ident: str) -> None:
         )
 
 
-async def _to_stdout(client: Client, ident: str, asked: Wanted, index: int | None) -> int:
+async def _to_stdout(client: Client, ident: str, asked: Wanted, index: int | None) -> bool:
+    """Write one output to stdout; False where there is none.
+
+    Raises:
+        Conflict: There are several.
+    """
     found = [
         (task.index, output.name)
         async for task in _tasks(client, ident, asked[0], index)
         for output in task.outputs
         if asked[1] in (None, output.name)
     ]
-    if len(found) != 1:
-        there = ", ".join(f"{asked[0]}.{name} {number}" for number, name in found[:5]) or "none"
+    if not found:
+        return False
+    if len(found) > 1:
+        there = ", ".join(f"{asked[0]}.{name} {number}" for number, name in found[:5])
         raise Conflict(f"`-O -` takes exactly one output; these fit ({len(found)}): {there}")
     number, name = found[0]
     async for chunk in client.output(ident, asked[0], number, name):
         sys.stdout.buffer.write(chunk)
     sys.stdout.flush()
-    return DONE
+    return True
 
 
 async def save_results(client: Client, ident: str, out: Path, fetch: Sequence[str]) -> None:
@@ -89,10 +139,6 @@ async def save_results(client: Client, ident: str, out: Path, fetch: Sequence[st
     if not asked:
         document = json.loads(await client.document(ident))
         asked = [(name, None) for name in final_stages(document)]
-    names = {stage.name for stage in stages}
-    for name, _ in asked:
-        if name not in names:
-            raise NotFound(f"--fetch: {no_such('stage', name, sorted(names))}")
     if not await save(client, ident, stages, asked, out, None, nested=True):
         say(
             f"nothing was saved in {out}: {', '.join(name for name, _ in asked)} wrote no outputs "

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+import json
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from flowsched.cli import naming, used_images
-from flowsched.cli.following import failed_log
+from flowsched.cli.context import say
+from flowsched.cli.following import failed_log, is_local
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
@@ -83,7 +87,9 @@ async def workflow(
         output.hint(f"\na call of the run {view.run}: `flowsched show {view.run}`")
     if view.state == "FAILED":
         log = await failed_log(client, ident)
-        again = f"`flowsched retry {ident}` (after an edit: with `--changed FILE`)"
+        again = (
+            f"`flowsched retry {ident}` (after an edit of the document or of an input: with `--changed FILE`)"
+        )
         if view.source or view.run:
             engine = view.source or "the engine of its run"
             again = f"run it again with {engine}, which decides what is tried again"
@@ -165,10 +171,44 @@ async def command(client: Client, ident: str, kind: str, reason: str | None, for
     """`flowsched cancel | pause | resume | retry`."""
     view = await getattr(client, kind)(ident, reason)
     output.one(view, form, lambda: render.workflow_head(view))
-    if kind == "retry" and form is Form.TABLE:
-        output.hint(
-            f"with the document as it was submitted; after an edit: `flowsched retry {ident} --changed FILE`"
+    if kind != "retry":
+        return
+    kept = [found async for found in _kept_before_a_change(client, ident)] if is_local(client.url) else []
+    for task, path in kept[:1]:
+        more = f" (so do {len(kept) - 1} more)" if len(kept) > 1 else ""
+        say(
+            f"warning: {naming.task_name(task)} keeps its result{more}, although {path} has changed since it read it. To read it "
+            f"again, once this run has ended: `flowsched retry {ident} --changed FILE`"
         )
+    if not kept and form is Form.TABLE:
+        output.hint(
+            "it keeps what succeeded, with the document as it was submitted; after an edit of the document or of an input: "
+            f"`flowsched retry {ident} --changed FILE`"
+        )
+
+
+async def _kept_before_a_change(client: Client, ident: str) -> AsyncIterator[tuple[TaskView, Path]]:
+    """The tasks that have succeeded and read a file of this machine that has changed since, each with the first such file."""
+    for stage in json.loads(await client.document(ident)).get("stages", []):
+        uris = [urlsplit(given["uri"]) for given in stage.get("inputs", []) if "uri" in given]
+        paths = [unquote(uri.path) for uri in uris if uri.scheme in ("", "file")]
+        if not paths:
+            continue
+        async for task in client.tasks(ident, stage=stage["name"], state="SUCCEEDED"):
+            read_at = task.started_at or task.ready_at
+            for text in paths:
+                path = Path(text.replace("{index}", str(task.shard)).replace("{item}", task.item or "{item}"))
+                if read_at is not None and _changed_at(path) > read_at.timestamp():
+                    yield task, path
+                    break
+
+
+def _changed_at(path: Path) -> float:
+    """When a file was last written, in seconds since 1970; 0 where there is none to be seen."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 # ---- explain --cluster: why cores, memory and GPUs were idle ----

@@ -253,6 +253,8 @@ async def run(
     newest ended one of the same name.
     """
     named = source(path, replay)
+    if results is not None and isinstance(named, Document):
+        fetching.check(named.raw, results.fetch)
     there = None if settings is None else tokens.url_of(settings.root)
     if settings is not None and there is not None:
         say(f"{settings.root} belongs to the service at {there}: it runs there, on that service's nodes")
@@ -361,7 +363,8 @@ def in_use(error: InUse, root: Path) -> ConfigurationError:
     where = (
         f"its service listens at {url}: give --server {url}"
         if url
-        else "if it is a service, give its --server URL"
+        else "if it is another `flowsched run`, wait for its end (a service takes several runs at once: `flowsched serve`); "
+        "if it is a service, give its --server URL"
     )
     return ConfigurationError(f"{str(error).partition('. ')[0]}; {where}; or take another --root")
 
@@ -393,25 +396,27 @@ async def result(
     if form is not Form.TABLE:
         outputs = [{"stage": p.stage, "index": p.index, **msgspec.to_builtins(p.output)} for p in made]
         answer = {"workflow": view, "stages": stages, "outputs": outputs, "images": images}
-        output.one(answer if report is None else {**answer, "synthetic": report}, form, lambda: "")
+        with output.while_read():
+            output.one(answer if report is None else {**answer, "synthetic": report}, form, lambda: "")
         if results is not None and following.verdict(view) == DONE:
             await fetching.save_results(client, ident, results.out, results.fetch)
         return
-    if output.console(stderr=True).is_terminal:
-        print()
-    else:
-        output.show(render.workflow_head(view))
-    if report is None:
-        output.show(render.stage_table(stages))
-    if made and report is None:
-        print()
-        output.show(output_table(made))
-    for image in images:
-        output.show(used_images.image_line(image))
-    if report is not None:
-        from flowsched.cli import traces
+    with output.while_read():
+        if output.console(stderr=True).is_terminal:
+            print()
+        else:
+            output.show(render.workflow_head(view))
+        if report is None:
+            output.show(render.stage_table(stages))
+        if made and report is None:
+            print()
+            output.show(output_table(made))
+        for image in images:
+            output.show(used_images.image_line(image))
+        if report is not None:
+            from flowsched.cli import traces
 
-        output.show(traces.table(report))
+            output.show(traces.table(report))
     log = ""
     if following.verdict(view) != DONE:
         log = await _failures(client, view, own or tokens.root_of(client.url))
@@ -545,9 +550,10 @@ def _next_steps(
     first = "" if own is None else f"`flowsched serve{root}`, then "
     if view.state == "FAILED":
         shown = f"`flowsched logs {view.id} {log}{root}`; " if log else ""
-        again = f"`flowsched run {path} --resume{root}` runs what has not succeeded"
+        again = f"`flowsched run {path} --resume{root}` runs what has not succeeded, or has changed"
         if own is None:
-            again = f"`flowsched retry {view.id}`; after an edit `flowsched retry {view.id} --changed {path}`"
+            changed = f"`flowsched retry {view.id} --changed {path}`"
+            again = f"`flowsched retry {view.id}`; after an edit of the document or of an input {changed}"
         say(f"\nnext: {shown}{again}")
     elif view.state == "SUCCEEDED" and made and not saved:
         say(f"\nnext: {first}`flowsched get {view.id} {made[-1].stage}` saves its outputs here")

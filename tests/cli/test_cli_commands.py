@@ -459,8 +459,42 @@ def test_logs_into_a_pipe_are_the_bytes_themselves(flowsched: Run, far: Far) -> 
 def test_commands_are_passed_on(flowsched: Run, far: Far, kind: str) -> None:
     """With the reason."""
     workflow = far.service.add(state="FAILED")
+    far.service.documents[workflow] = b'{"name": "g", "stages": [{"name": "a", "command": ["x"]}]}'
     assert flowsched(kind, workflow, "--reason", "why").exit_code == 0
     assert far.service.commands == [(workflow, kind, {"reason": "why"})]
+
+
+def test_a_retry_warns_of_results_whose_input_has_changed(flowsched: Run, far: Far, tmp_path: Path) -> None:
+    """The task that read the file keeps its result: the command that reads it again is named. Other files do not count."""
+    workflow = far.service.add(state="FAILED")
+    inputs = [
+        {"name": "fq", "uri": f"file://{tmp_path}/{{item}}%20x.fq"},
+        {"name": "far", "uri": "s3://b/k"},
+        {"name": "gone", "uri": f"{tmp_path}/gone"},
+    ]
+    stages = [
+        {"name": "trim", "command": ["x"], "inputs": inputs},
+        {"name": "qc", "command": ["x"], "inputs": [{"name": "t", "from": "trim.o"}]},
+    ]
+    far.service.documents[workflow] = json.dumps({"name": "g", "stages": stages}).encode()
+    far.service.task_views = [
+        task_view("trim", index, item=f"S{index}", state="SUCCEEDED", started_at=BEGIN) for index in range(3)
+    ]
+    for index in range(3):
+        path = tmp_path / f"S{index} x.fq"
+        path.touch()
+        os.utime(path, times=(BEGIN.timestamp() - 1,) * 2)
+    said = flowsched("retry", workflow).stderr
+    assert "warning" not in said
+    assert (
+        f"after an edit of the document or of an input: `flowsched retry {workflow} --changed FILE`" in said
+    )
+    far.service.finish(workflow, "FAILED")
+    os.utime(tmp_path / "S1 x.fq", times=(BEGIN.timestamp() + 1,) * 2)
+    assert flowsched("retry", workflow).stderr == (
+        f"warning: trim[1] (S1) keeps its result, although {tmp_path}/S1 x.fq has changed since it read it. To read it again, "
+        f"once this run has ended: `flowsched retry {workflow} --changed FILE`\n"
+    )
 
 
 def test_a_queue_is_set_by_what_is_said(flowsched: Run, far: Far) -> None:

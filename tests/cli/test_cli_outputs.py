@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fake_service import task_view
+import pytest
+from fake_service import stage_view, task_view, workflow_view
 from far_server import Far
 
 from flowsched.cli.fetching import final_stages
@@ -27,6 +28,8 @@ def scattered(far: Far) -> None:
         task_view("call", index, state="SUCCEEDED", outputs=[output]) for index in range(3)
     ]
     far.service.write("vcf", "calls.vcf", b"calls")
+    call = {"name": "call", "command": ["x"], "outputs": [{"name": "vcf", "path": "calls.vcf"}]}
+    far.service.documents["wf1"] = json.dumps({"name": "g", "stages": [call]}).encode()
 
 
 def test_outputs_of_a_scattered_stage_go_into_a_folder_per_shard(
@@ -47,7 +50,6 @@ def test_without_a_stage_the_outputs_of_the_final_stages_are_saved(
 ) -> None:
     """As `run --out` does: a folder for each stage. `-O -` says that it takes one output."""
     scattered(far)
-    far.service.documents["wf1"] = b'{"name": "g", "stages": [{"name": "call", "command": ["x"]}]}'
     result = flowsched("get", "wf1", "-O", str(tmp_path / "out"))
     assert result.exit_code == 0, result.stderr
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.vcf"))
@@ -68,9 +70,49 @@ def test_what_is_not_there_is_said(flowsched: Run, far: Far) -> None:
     """A stage, an output, something that was removed."""
     scattered(far)
     assert "no stage 'nope'" in flowsched("get", "wf1", "nope").stderr
-    assert "nothing was written" in flowsched("get", "wf1", "call.bam").stderr
+    said = "workflow wf1: there is no output of call 'vfc'; did you mean 'vcf'?"
+    assert said in flowsched("get", "wf1", "call.vfc").stderr
+    assert said in flowsched("get", "wf1", "call.vfc", "1", "-O", "-").stderr
     far.service.write("vcf", "calls.vcf", None)
     assert "any more" in flowsched("get", "wf1", "call").stderr
+
+
+@pytest.mark.parametrize("into", ["out", "-"])
+def test_what_was_not_written_says_what_became_of_its_stage(
+    flowsched: Run, far: Far, tmp_path: Path, into: str
+) -> None:
+    """It says "so far" only while the run goes on."""
+    scattered(far)
+    far.service.workflows["wf1"] = workflow_view(1)
+    into = into if into == "-" else str(tmp_path / into)
+    for state, told in (("QUEUED", "there so far; call is QUEUED"), ("SKIPPED", "there; call is SKIPPED")):
+        far.service.task_views = []
+        far.service.stage_views = [stage_view(0, "call", state=state)]
+        if state == "SKIPPED":
+            far.service.finish("wf1", "FAILED")
+        result = flowsched("get", "wf1", "call.vcf", "-O", into)
+        assert (result.exit_code, result.stderr) == (
+            2,
+            f"error: call.vcf of wf1: nothing was written {told}\n",
+        )
+
+
+def test_a_misspelt_output_is_told_before_the_run(flowsched: Run, far: Far, tmp_path: Path) -> None:
+    """Nothing is submitted. `--fetch` without `--out` is a mistake of usage."""
+    stage = {"name": "merge", "command": ["x"], "outputs": [{"name": "table", "path": "t"}]}
+    path = tmp_path / "d.json"
+    path.write_text(json.dumps({"name": "x", "stages": [stage]}))
+    for name, told in (
+        ("mrege", "--fetch: there is no stage 'mrege'; did you mean 'merge'?"),
+        ("all", "--fetch: there is no stage 'all'; there is merge"),
+        ("merge.tabel", "--fetch: there is no output of merge 'tabel'; did you mean 'table'?"),
+    ):
+        result = flowsched("run", str(path), "--out", str(tmp_path / "out"), "--fetch", name)
+        assert (result.exit_code, result.stderr) == (2, f"error: {told}\n")
+    result = flowsched("run", str(path), "--fetch", "merge")
+    assert result.exit_code == 2
+    assert "give --out, too" in result.stderr
+    assert not far.service.documents
 
 
 def test_the_stages_nobody_reads() -> None:
@@ -117,3 +159,36 @@ def test_a_run_leaves_its_results_in_a_folder(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "named" / "part" / "1" / "x.txt").read_text() == "1\n"
     assert "`flowsched get w" in run().stderr
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_reader_that_leaves_does_not_keep_results_from_being_saved(tmp_path: Path, form: str) -> None:
+    """`run | head`: the outputs are saved, and the exit code is the run's."""
+    stage = {
+        "name": "whole",
+        "command": ["/bin/sh", "-c", "echo 1 > x"],
+        "outputs": [{"name": "x", "path": "x"}],
+    }
+    (tmp_path / "d.json").write_text(json.dumps({"name": "x", "stages": [stage]}))
+    read, write = os.pipe()
+    os.close(read)
+    command = [
+        sys.executable,
+        "-m",
+        "flowsched",
+        "run",
+        "d.json",
+        "--root",
+        "root",
+        "--out",
+        "out",
+        "-o",
+        form,
+    ]
+    environment = {**os.environ, "FLOWSCHED_SERVER": ""}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, text=True, stdout=write, stderr=subprocess.PIPE, timeout=300
+    )
+    os.close(write)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "whole" / "x").read_text() == "1\n"

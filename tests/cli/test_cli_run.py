@@ -105,6 +105,25 @@ def test_a_run_resumes_the_one_before(tmp_path: Path) -> None:
     assert [output["value"].strip() for output in found["outputs"]] == ["103"]
 
 
+def test_a_second_run_beside_one_says_what_to_do(tmp_path: Path) -> None:
+    """Both need the same folder: it waits for the end of the other, or a service takes both."""
+    stage = {"name": "a", "command": ["/bin/sh", "-c", f"touch {tmp_path}/begun; sleep 600"]}
+    first = start({"name": "long", "stages": [stage]}, tmp_path)
+    try:
+        while not (tmp_path / "begun").exists():
+            assert first.poll() is None, "it has ended"
+            time.sleep(0.05)
+        second = start({"name": "long", "stages": [stage]}, tmp_path)
+        _, said = second.communicate(timeout=100)
+        assert second.returncode == 2
+        assert f"flowsched.db is in use by process {first.pid} on " in said
+        assert "if it is another `flowsched run`, wait for its end" in said
+        assert "a service takes several runs at once: `flowsched serve`" in said
+    finally:
+        first.send_signal(signal.SIGINT)
+        first.communicate(timeout=100)
+
+
 def succeeded(folder: Path) -> int:
     """The tasks that have succeeded, as the database of a run without a server has them."""
     file = folder / "flowsched" / "flowsched.db"

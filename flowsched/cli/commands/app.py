@@ -162,6 +162,10 @@ def run_command(
     """
     from flowsched.cli import running
 
+    if fetch and out is None:
+        raise typer.BadParameter(
+            "it says which outputs `--out DIR` saves: give --out, too", param_hint="--fetch"
+        )
     given = options(ctx)
     settings = None
     if root is not None or given.server is None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import textwrap
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,12 +20,34 @@ from flowsched.cli.printing.terminal_text import json_text
 V = TypeVar("V")
 
 
+class _Console(Console):
+    """Of rich, but that it does not end the process where the reader of stdout has gone."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def console(stderr: bool = False) -> Console:
     """A console that knows whether it is a terminal."""
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty():
-        return Console(file=stream, highlight=False, markup=False, emoji=False)
-    return Console(file=stream, highlight=False, markup=False, emoji=False, width=PIPED_WIDTH, no_color=True)
+        return _Console(file=stream, highlight=False, markup=False, emoji=False)
+    return _Console(file=stream, highlight=False, markup=False, emoji=False, width=PIPED_WIDTH, no_color=True)
+
+
+@contextmanager
+def while_read() -> Iterator[None]:
+    """Leave the body where the reader of stdout (`| head`) has seen enough; what is printed later goes nowhere."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop_stdout()
+
+
+def drop_stdout() -> None:
+    """Let stdout go nowhere: its reader has gone, and Python would complain when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show(renderable: RenderableType, *, stderr: bool = False) -> None:

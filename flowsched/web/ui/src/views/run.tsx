@@ -117,7 +117,7 @@ function Heading({ run, stages, open }: { run: Workflow; stages: Stage[]; open: 
           {!over && !run.paused && <button type="button" onClick={command("pause")}>Pause</button>}
           {!over && run.paused && <button type="button" onClick={command("resume")}>Resume</button>}
           {!over && <button type="button" onClick={command("cancel")}>Cancel</button>}
-          {run.state === "FAILED" && !run.source && <button type="button" onClick={command("retry")}>Retry what failed</button>}
+          {run.state === "FAILED" && !run.source && <button type="button" onClick={command("retry")} title="Keeps what succeeded. After an edit of the document or of an input file: flowsched retry RUN --changed FILE, or flowsched run FILE --resume">Retry what failed</button>}
         </div>
       </div>
       <Failure message={problem} />
