@@ -222,7 +222,8 @@ def _next_steps(root: Path) -> tuple[str, ...]:
         f"{program} run {_short(share('workflows', first))}",
         f"{program} serve --nodes {NODES} --cpu {CPU} --memory {MEMORY} \\\n"
         f"    --root {root}   # then, beside it:",
-        f"{program} ls      {program} show NAME      {program} explain NAME      {program} top",
+        f"{program} ls",
+        f"{program} show NAME   # and `explain NAME`, `top`",
         *(
             (f"{program} get variant-calling concat   # the called variants",)
             if VIRTUAL_NODES.has_genomics

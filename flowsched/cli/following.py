@@ -43,6 +43,8 @@ AWAY_S: Final = 2.0
 GIVE_UP_S: Final = 60.0
 #: So many stages are named where one must be chosen.
 _NAMED: Final = 20
+#: The kind of a suggestion that the user cannot follow alone: it comes last.
+_MORE_NODES: Final = "node"
 #: So many changes are named after which such a workflow would start.
 _SUGGESTED: Final = 3
 #: What helps a task that was killed for its memory.
@@ -185,7 +187,7 @@ async def give_up(client: Client, ident: str, never: NeverStarts) -> int:
     told = [
         suggestion.message
         for each in await client.explain(ident, never.waiting.stage)
-        for suggestion in each.suggestions[:_SUGGESTED]
+        for suggestion in sorted(each.suggestions[:_SUGGESTED], key=lambda found: found.kind == _MORE_NODES)
         if each.code == never.waiting.code
     ]
     with contextlib.suppress(Conflict):
@@ -327,12 +329,12 @@ async def logs(
         if stage is None or not is_index(task or "0"):
             raise
         return await _kept_log(settings, (workflow, stage, int(task or "0"), attempt), stream, where=where)
-    if stage is None:
-        stage, index = await _first_failed(client, ident)
-    elif task is None:
-        index = await _first_of(client, ident, stage)
-    else:
-        index = await index_of(client, ident, stage, task)
+    chosen = stage is not None
+    stage, index = await _task_of(client, ident, stage, task)
+    if not (chosen or errors or attempt is not None) and await _wrote_only_errors(
+        client, ident, stage, index
+    ):
+        errors, stream = True, "stderr"
     if where:
         return _print_path(await _file(client, ident, stage, index, attempt, stream), f"{stage}[{index}]")
     kept = terminal_text.LogText() if sys.stdout.isatty() else None
@@ -378,6 +380,24 @@ async def _first_failed(client: Client, ident: str) -> tuple[str, int]:
     raise InvalidRequest(
         f"no task of {ident} failed: of which stage? It has {', '.join(names[:_NAMED])}{' …' * (len(names) > _NAMED)}"
     )
+
+
+async def _task_of(client: Client, ident: str, stage: str | None, task: str | None) -> tuple[str, int]:
+    """Stage and index of the task that a user named, by both, by its stage, or not at all."""
+    if stage is None:
+        return await _first_failed(client, ident)
+    if task is None:
+        return stage, await _first_of(client, ident, stage)
+    return stage, await index_of(client, ident, stage, task)
+
+
+async def _wrote_only_errors(client: Client, ident: str, stage: str, index: int) -> bool:
+    """Whether the last attempt of a task wrote to stderr and nothing to stdout. Says so."""
+    out, err = [await client.log_tail(ident, stage, index, 1, stream=each) for each in ("stdout", "stderr")]
+    if out or not err:
+        return False
+    output.hint("it wrote nothing to stdout; this is its stderr:")
+    return True
 
 
 async def _first_of(client: Client, ident: str, stage: str) -> int:
@@ -480,6 +500,7 @@ async def _wrote_nothing(client: Client, task: TaskView, ident: str, stream: str
         )
         return FAILED
     told = [each.message for each in await client.explain(ident, task.stage) if each.state == task.state]
+    told = [why for why in (*told, task.reason) if why]
     complain(f"{name} has not run: it is {task.state}" + "".join(f"; {why}" for why in told[:1]))
     return FAILED
 

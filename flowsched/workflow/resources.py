@@ -199,14 +199,16 @@ def _as_text(value: object) -> str:
     return text
 
 
+#: How people write bytes elsewhere: 8GB, 256Mb, 1 GIB, 300 MBytes, 8K.
+_UNIT_OF_BYTES: Final = re.compile(r"[0-9.]+ ?(?:k|[kmgtpe]i?b(?:ytes?)?)", re.IGNORECASE)
+
+
 def _hint(text: str) -> str:
     if text.startswith("-"):
         return "it may not be negative"
-    if re.fullmatch(r"[0-9.]+ ?(?:K|[kKMGTPE]i?B)", text):
-        unit = text.rstrip("B")[-2:].strip("0123456789. ").upper().replace("I", "i")
-        return (
-            f"write {unit[:1]}i (times 1024) or {unit[:1].replace('K', 'k')} (times 1000), as in Kubernetes"
-        )
+    if _UNIT_OF_BYTES.fullmatch(text):
+        letter = text.lstrip("0123456789. ")[0].upper()
+        return f"write {letter}i (times 1024) or {letter.replace('K', 'k')} (times 1000), as in Kubernetes"
     return 'write a number, or one with a suffix as in Kubernetes: "500m", "8Gi", "2G"'
 
 

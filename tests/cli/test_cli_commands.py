@@ -936,6 +936,23 @@ def test_an_empty_log_says_why(flowsched: Run, far: Far) -> None:
     waits = flowsched("logs", workflow, "align", "1")
     assert waits.exit_code == 1
     assert "align[1] has not run: it is QUEUED" in waits.stderr
+    far.service.task_views = [task_view("align", 0, state="CANCELLED", attempts=[])]
+    ended = flowsched("logs", workflow, "align", "0").stderr
+    assert ended == "error: align[0] has not run: it is CANCELLED\n"
+    far.service.task_views = [task_view("align", 0, state="FAILED", exit_code=1)]
+    failed = flowsched("logs", workflow)
+    assert (failed.exit_code, failed.stdout) == (0, "oh\n")
+    assert "it wrote nothing to stdout; this is its stderr:\n" in failed.stderr
+
+
+@pytest.mark.parametrize("word", ["rm", "clean", "delete"])
+def test_who_wants_to_remove_a_run_learns_how_runs_go(flowsched: Run, word: str) -> None:
+    """Not another command that is spelt alike."""
+    refused = flowsched(word, "wf1")
+    assert refused.exit_code == 2
+    assert "--keep-days" in refused.stderr
+    assert "db expire" in refused.stderr
+    assert "Did you mean" not in refused.stderr
 
 
 def test_a_failed_task_says_what_may_help(far: Far) -> None:

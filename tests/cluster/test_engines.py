@@ -77,8 +77,8 @@ async def test_a_refusal_begins_with_what_to_do(path: Path) -> None:
     assert refusal is not None
     advice, _, found = refusal.message.partition(" Found: ")
     assert advice == (
-        "no container engine runs the image 'bwa:2': `flowsched doctor` says what to mend, `--images ignore` takes the "
-        "programs of this machine."
+        "no container engine runs the image 'bwa:2': `flowsched doctor` says what to mend, `--images ignore` of "
+        "`flowsched serve` or `run` takes the programs of this machine."
     )
     assert "default_ulimits" in found
 

@@ -243,7 +243,7 @@ def test_nodes_that_other_groups_get_are_told_apart() -> None:
     """One that waits and goes first takes the first of two nodes."""
     wants, first = bag(2, what=shape(2, 4)), bag(1, what=shape(2, 4), priority=5)
     assert said(asked(Snapshot(), wants, first)) == [
-        "2 more nodes with 2 CPU, 4 GiB memory, 1 of them for what goes first"
+        "2 more nodes with 2 CPU, 4 GiB memory (1 of them would go to what is before it in the queue)"
     ]
 
 

@@ -44,7 +44,7 @@ def test_from_the_list_to_a_log_and_a_reason(look: Look, site: Site) -> None:
     page.get_by_role("heading", name="germline").wait_for()
     page.get_by_text(re.compile(r"^[\d,]+ of [\d,]+ succeeded$")).wait_for()
     page.get_by_role("button", name=re.compile("^huge: ")).click()
-    page.get_by_text("Why tasks of huge wait").wait_for()
+    page.get_by_text("Why tasks of huge do not run").wait_for()
     page.locator(".reasons").get_by_text("larger than any node").wait_for()
     page.get_by_role("button", name=re.compile("^greet: ")).press("Enter")
     rows = page.get_by_role("application")

@@ -98,6 +98,19 @@ def test_what_people_write(parse: object, text: object, value: int) -> None:
             "8GB",
             "'8GB' is no quantity: write Gi (times 1024) or G (times 1000), as in Kubernetes",
         ),
+        *(
+            (
+                parse_bytes,
+                text,
+                f"'{text}' is no quantity: write Mi (times 1024) or M (times 1000), as in Kubernetes",
+            )
+            for text in ("256Mb", "256mb", "256 MIB", "256MBytes", "256mib")
+        ),
+        (
+            parse_bytes,
+            "8gb",
+            "'8gb' is no quantity: write Gi (times 1024) or G (times 1000), as in Kubernetes",
+        ),
         (parse_bytes, "8K", "'8K' is no quantity: write Ki (times 1024) or k (times 1000), as in Kubernetes"),
         (parse_bytes, "-1", "'-1' is no quantity: it may not be negative"),
         (parse_bytes, -1, "'-1' is no quantity: it may not be negative"),

@@ -23,12 +23,25 @@ _VALUED: Final = ("--server", "--token")
 _FLAGS: Final = ("--debug",)
 
 
+#: Commands that other tools have to remove runs.
+_REMOVALS: Final = ("clean", "delete", "purge", "remove", "rm")
+
+
 class Group(TyperGroup):
     """Commands that accept the global options after the command too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Hoist the global options; what follows `--` stays."""
         return list(super().parse_args(ctx, hoisted(args)))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """What people type to remove a run is answered with how runs go."""
+        if ctx.parent is None and args and args[0] in _REMOVALS:
+            ctx.fail(
+                f"there is no command {args[0]!r}: a service removes a run and its data when it ended long ago "
+                "(`flowsched serve --keep-days`, 30), `flowsched db expire` does so while none runs; `flowsched cancel` stops a run"
+            )
+        return super().resolve_command(ctx, args)
 
 
 def hoisted(args: list[str]) -> list[str]:

@@ -174,8 +174,8 @@ class Images:
         wanted = " and ".join(repr(name) for name in images_of(pod))
         found = "; ".join(self._reasons) or "--containers none was said"
         return (
-            f"no container engine runs the image {wanted}: `flowsched doctor` says what to mend, `--images ignore` takes "
-            f"the programs of this machine. Found: {found}"
+            f"no container engine runs the image {wanted}: `flowsched doctor` says what to mend, `--images ignore` of "
+            f"`flowsched serve` or `run` takes the programs of this machine. Found: {found}"
         )
 
     def _fresh(self, name: str) -> Image | None:

@@ -50,7 +50,6 @@ _PART: Final = 500
 _SLICE_S: Final = 0.02
 #: Pause before a look-up is tried again while the database is away.
 _PAUSE_S: Final = 1.0
-_CHANGED: Final = "changed since"
 
 Versions = Mapping[str, Fingerprint | str]
 
@@ -237,7 +236,7 @@ def _asked(
         changed: dict[str, Fingerprint | str] = {}
         if began_ms is not None:  # of a run that ended: what was changed since is not what it read
             changed = {
-                uri: f"{_CHANGED} {run.id} read it"
+                uri: "it has changed since this run read it"
                 for uri in outside_of(run, stage, shard)
                 if _is_newer(versions.get(uri), began_ms)
             }

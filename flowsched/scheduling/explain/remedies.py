@@ -591,7 +591,7 @@ def told(change: Suggestion, situation: Situation) -> str:
                 return f"{nodes} like {change.object}"
             first = max(change.to - nodes_for(situation.group), 0)
             return f"{nodes} with {_made(situation)}" + (
-                f", {first} of them for what goes first" if first else ""
+                f" ({first} of them would go to what is before it in the queue)" if first else ""
             )
 
 

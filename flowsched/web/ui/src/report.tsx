@@ -228,7 +228,7 @@ function Usage({ run, other }: { run: Reported; other: boolean }) {
   const measured = run.efficiency.some((each) => each.cpu_seconds !== null || each.memory_used_bytes !== null);
   return (
     <Part id="usage" other={other} title="Used, of what was asked for">
-      {!measured && <p class="note">Nothing was measured: no attempt has ended yet, or its node has no agent that measures.</p>}
+      {!measured && <p class="note">Nothing was measured: tasks came from the cache, no attempt has ended yet, or its node has no agent that measures.</p>}
       <Wide class="list" label={`Table: Used, of what was asked for${other ? OTHER : ""}`}>
         <thead>
           <tr>

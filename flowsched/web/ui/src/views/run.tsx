@@ -315,7 +315,7 @@ function Reasons({ run, stage }: { run: string; stage: string }) {
   const looked = cache?.filter((found) => found.stage === stage) ?? [];
   return (
     <div class="card">
-      <h3>Why tasks of {stage} wait</h3>
+      <h3>Why tasks of {stage} do not run</h3>
       <Failure message={answer.error} />
       {why && <Explanations found={why} none="No task of this stage waits." />}
       {looked.length > 0 && (
