@@ -1,4 +1,4 @@
-"""The dispatcher: step, commit, act. Woken by events, with a short debounce; the only writer of engine state.
+"""The dispatcher: step, commit, act. Woken by events, with a short pause between two steps; the only writer of engine state.
 
 Order matters and is all there is to crash safety: step -> commit -> keep -> executor. What the executor is asked for has been
 durable before; a crash in between is healed by recovery, which asks the executor what became of every open intent.
@@ -28,7 +28,8 @@ from flowsched.workflow.spec import WorkflowSpec
 
 log = structlog.get_logger(__name__)
 
-#: Events that come this close together are one step: a stage's thousand ends need not be a thousand commits.
+#: Between two steps: a stage's thousand ends need not be a thousand commits. What comes after a longer pause is stepped at once,
+#: since a slot is idle from the end of its task until the step.
 DEBOUNCE_S: Final = 0.003
 #: Events that let no group start need no step of their own so soon: a commit costs as much as a hundred of them.
 QUIET_S: Final = 0.05
@@ -68,6 +69,7 @@ class Inbox:
         self._under_way = self._taken = 0  #: events in the current step, and in all before it
         self._wake = asyncio.Event()
         self._later: asyncio.TimerHandle | None = None  #: wakes for quiet events
+        self._rested_at = float("-inf")  #: the event loop's time at the end of the last step
 
     def put(self, events: Sequence[EngineEvent], *, quiet: bool) -> None:
         """Add events; never blocks. `quiet`: no group can start because of them."""
@@ -87,6 +89,7 @@ class Inbox:
     def taken(self) -> None:
         """The step has taken in what it was given."""
         self._taken, self._under_way = self._taken + self._under_way, 0
+        self._rested_at = asyncio.get_running_loop().time()
 
     async def settled(self) -> None:
         """Wait until all that waits now has been taken in, or `SETTLED_S` are over."""
@@ -97,11 +100,13 @@ class Inbox:
             await asyncio.sleep(0.01)
 
     async def wait(self, timeout_s: float | None) -> None:
-        """Wait until something comes, then a moment more for what comes with it."""
+        """Wait until something comes, and until the last step is `DEBOUNCE_S` ago."""
         try:
             async with asyncio.timeout(timeout_s):  # wait_for of Python 3.11 may lose a cancel
                 await self._wake.wait()
-            await asyncio.sleep(DEBOUNCE_S)
+            pause_s = self._rested_at + DEBOUNCE_S - asyncio.get_running_loop().time()
+            if pause_s > 0:
+                await asyncio.sleep(pause_s)
         except TimeoutError:
             return
         finally:
