@@ -171,6 +171,21 @@ def test_the_runner_loads_what_a_container_task_needs_before_it_forks() -> None:
     assert (done.stdout, done.stderr.splitlines()[-1]) == ("True True True\n", "OSError")
 
 
+def test_the_end_of_an_attempts_process_shows_before_it_is_reaped(tmp_path: Path) -> None:
+    """The runner listens to it no longer then: a pipe whose other end is closed is always ready."""
+    program = (
+        "import os; from runner.apart import Apart\n"
+        f"apart = Apart({{'name': 'a', 'folder': {str(tmp_path)!r}, 'container': {{}}}}, [])\n"
+        "before = apart.is_shut; os.waitid(os.P_PID, apart.pid, os.WEXITED | os.WNOWAIT)\n"
+        "print(before, apart.records(), apart.is_shut)"
+    )
+    folder = Path(flowsched.__file__).parent / "cluster/local"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "False [] True\n", done.stderr
+
+
 async def test_a_step_that_may_fail(real_world: RealWorld) -> None:
     """The next one runs; the last one's failure counts for nothing either, but its code is told."""
     steps = (

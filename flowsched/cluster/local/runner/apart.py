@@ -48,6 +48,7 @@ class Apart:
         os.close(answers)
         self._data = b""
         self.started = self.is_over = False
+        self.is_shut = False  #: no more records come: the process is ending, or has ended
 
     @property
     def descriptors(self) -> list[int]:
@@ -57,9 +58,11 @@ class Apart:
     def records(self) -> list[Record]:
         """What it has handed over since; each is answered by `durable`."""
         try:
-            self._data += os.read(self.reading, 1 << 16)
+            block = os.read(self.reading, 1 << 16)
         except OSError:
             return []
+        self.is_shut = not block
+        self._data += block
         found: list[Record] = []
         while len(self._data) >= _LENGTH_BYTES:
             end = _LENGTH_BYTES + int.from_bytes(self._data[:_LENGTH_BYTES], "big")

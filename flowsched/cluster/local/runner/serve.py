@@ -303,16 +303,20 @@ class Runner:
         del self._open[plain.name], self._marked[plain.mark]
 
     def _hear(self, apart: Apart) -> None:
+        was_shut = apart.is_shut
         for record in apart.records():
             self._journal.add(record)
             self._answers.append(apart)
+        if apart.is_shut and not was_shut:  # it would be ready in every turn until the process can be reaped
+            self._poll.unregister(apart.reading)
         if apart.is_over:
             self._open.pop(apart.name, None)
 
     def _lose(self, apart: Apart) -> None:
         """Bury the process of an attempt; without an end from it the service ends what it has left."""
         self._hear(apart)
-        self._poll.unregister(apart.reading)
+        if not apart.is_shut:
+            self._poll.unregister(apart.reading)
         del self._heard[apart.reading]
         if not apart.is_over:
             self._journal.add({"kind": "lost", "name": apart.name})
