@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flowsched.engine.backlog import ranks_by_size
 from flowsched.scheduling.state.data import Catalogue
-from flowsched.simulation.clusters import SimulatedCluster, SimulatedNode
+from flowsched.simulation.clusters import Loss, SimulatedCluster, SimulatedNode
 from flowsched.simulation.documents import from_document
 from flowsched.simulation.policies import simulated
 from flowsched.simulation.world import World
@@ -43,12 +44,12 @@ def document(runtime: str) -> dict[str, Any]:
     }
 
 
-def run(runtime: str) -> World:
-    """Four nodes of two cores, links of 100 MB/s: a copy of the reference takes ten seconds."""
-    nodes = tuple(SimulatedNode(f"n{at}", 2, nic_in=100 * MB, nic_out=100 * MB) for at in range(4))
+def run(runtime: str, count: int = 4, losses: Sequence[Loss] = ()) -> World:
+    """Nodes of two cores, links of 100 MB/s: a copy of the reference takes ten seconds."""
+    nodes = tuple(SimulatedNode(f"n{at}", 2, nic_in=100 * MB, nic_out=100 * MB) for at in range(count))
     cluster = SimulatedCluster(nodes)
     work = from_document(check_workflow(document(runtime)), "w", "w.json", cluster)
-    return simulated("flowsched", cluster, [work])
+    return simulated("flowsched", cluster, [work], losses)
 
 
 def copies_began(world: World) -> set[bool]:
@@ -61,6 +62,12 @@ def test_a_reference_is_everywhere_before_it_is_asked_for() -> None:
     """Producers of a minute leave the links all the time there is; those of a second do not, and it moves when it is wanted."""
     assert copies_began(run("60s")) == {True}
     assert copies_began(run("1s")) == {False}
+
+
+def test_a_reference_goes_to_no_more_nodes_than_it_has_readers() -> None:
+    """Eight tasks read it. It stays where it is while there are nine nodes, and moves once there are eight."""
+    assert copies_began(run("60s", count=9)) == {False}
+    assert True in copies_began(run("60s", count=9, losses=[Loss(8, 5.0)]))
 
 
 def test_of_tasks_that_are_alike_those_that_read_most_go_first() -> None:

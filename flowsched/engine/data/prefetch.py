@@ -209,49 +209,55 @@ def pass_over(recorder: Recorder, dataset: int, source: str) -> None:
 _LEAST_BYTES: Final = 256_000_000
 
 
-def spreads_of(run: WorkflowRun) -> tuple[Spread, ...]:
-    """The datasets of a workflow that may be worth it, however many nodes there are."""
+def spreads_of(run: WorkflowRun, nodes: int) -> tuple[Spread, ...]:
+    """The datasets of a workflow that may be worth having on so many nodes: at least as many shards read each."""
     readers: dict[str, list[int]] = {}
     for stage in run.stages:
         for spec in stage.spec.inputs:
             if spec.stage is None and spec.uri is not None and "{" not in spec.uri and not stage.spec.gang:
                 readers.setdefault(spec.uri, []).append(stage.number)
-    return tuple(Spread(uri, tuple(stages)) for uri, stages in readers.items())
+    return tuple(
+        Spread(uri, tuple(stages))
+        for uri, stages in readers.items()
+        if sum(run.stages[s].spec.width for s in stages) >= nodes
+    )
 
 
 def spreading(recorder: Recorder) -> Iterator[TransferWant]:
     """What shall be on every node before it is asked for there."""
     state = recorder.state
-    if not state.policy.profile.locality or len(state.cluster.snapshot) < 2:
+    data, catalogue, snapshot = state.data, state.cluster.catalogue, state.cluster.snapshot
+    if not state.policy.profile.locality or len(snapshot) < 2:
         return
+    nodes = int(np.count_nonzero(snapshot.ready))
+    if nodes != data.spread_over:
+        data.spreads.clear()
+        data.spread_over = nodes
     ready: list[int] | None = None
     for run in state.work.runs.values():
-        if run.id not in state.data.spreads:
-            state.data.spreads[run.id] = spreads_of(run)
-        for spread in state.data.spreads[run.id]:
-            dataset = state.cluster.catalogue.find(spread.uri)
-            if dataset is None or state.cluster.catalogue.sizes[dataset] < _LEAST_BYTES:
+        spreads = data.spreads.get(run.id)
+        if spreads is None:
+            spreads = data.spreads[run.id] = spreads_of(run, nodes)
+        for spread in spreads:
+            dataset = catalogue.find(spread.uri)
+            if dataset is None or catalogue.sizes[dataset] < _LEAST_BYTES:
+                continue
+            there = catalogue.nodes_of(dataset)
+            if len(there) >= nodes or not catalogue.origins[dataset]:
                 continue
             if ready is None:
-                ready = np.flatnonzero(state.cluster.snapshot.ready).tolist()
-            there = state.cluster.catalogue.nodes_of(dataset)
-            if len(there) >= len(ready) or not state.cluster.catalogue.origins[dataset]:
-                continue
-            copy_ms = (
-                state.cluster.catalogue.sizes[dataset]
-                * 1000
-                // max(1, int(state.cluster.snapshot.nic_in[ready].max()))
-            )
-            rank = _rank(run, spread, len(ready), copy_ms)
+                ready = np.flatnonzero(snapshot.ready).tolist()
+            copy_ms = catalogue.sizes[dataset] * 1000 // max(1, int(snapshot.nic_in[ready].max()))
+            rank = _rank(run, spread, copy_ms)
             if rank is not None:
                 for node in ready:
                     if node not in there:
                         yield TransferWant(dataset, node, rank, run.spec.priority, 2)
 
 
-def _rank(run: WorkflowRun, spread: Spread, nodes: int, copy_ms: int) -> int | None:
-    """The rank of the first stage that reads it soon. None if too few shards read it, or no stage waits long enough for a copy."""
-    if run.paused or run.cancel_requested or sum(run.stages[s].spec.width for s in spread.stages) < nodes:
+def _rank(run: WorkflowRun, spread: Spread, copy_ms: int) -> int | None:
+    """The rank of the first stage that reads it soon. None if no stage waits long enough for a copy."""
+    if run.paused or run.cancel_requested:
         return None
     pending = [run.stages[s] for s in spread.stages if run.stages[s].counts[TaskState.PENDING]]
     soon = [stage.number for stage in pending if _awaits(run, stage, copy_ms)]

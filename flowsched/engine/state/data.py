@@ -82,7 +82,7 @@ class DataState:
         read_from: (dataset, node) -> how many pods elsewhere read it there.
         pushes: (dataset, node) -> what shall be copied to its gather node, and for which stage: (want, workflow, stage).
         push_backlog: Node -> bytes of `pushes` to it.
-        spreads: Workflow -> what may be worth having everywhere.
+        spreads: Workflow -> what may be worth having on each of `spread_over` ready nodes.
         foreseen: (dataset, node) -> what waiting tasks will read there.
         gathers: (workflow, stage) -> how its outputs are gathered.
         gathered: (workflow, stage) -> stages it gathers, and of how many of their shards.
@@ -105,6 +105,7 @@ class DataState:
     pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = field(default_factory=dict)
     push_backlog: dict[int, int] = field(default_factory=dict)
     spreads: dict[str, tuple[Spread, ...]] = field(default_factory=dict)
+    spread_over: int = 0
     foreseen: dict[tuple[int, int], TransferWant] = field(default_factory=dict)
     gathers: dict[tuple[str, int], Gather | None] = field(default_factory=dict)
     gathered: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
