@@ -139,11 +139,13 @@ def spread_of(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes
     # Beyond the first and the last sample the spread continues like the guess: the longest runtime may not have occurred yet.
     edge = 1_000 // (trend.samples + 1)
     low, high = trend.quantile(size, edge), trend.quantile(size, 1_000 - edge)
+    inner = [at for at, level in enumerate(LEVELS) if edge <= level <= 1_000 - edge]
+    first, last = inner[0], inner[-1]
     return tuple(
-        low * GUESSED[at] // GUESSED[1]
-        if level < edge
-        else high * GUESSED[at] // GUESSED[-2]
-        if level > 1_000 - edge
+        low * GUESSED[at] // GUESSED[first]
+        if at < first
+        else high * GUESSED[at] // GUESSED[last]
+        if at > last
         else trend.quantile(size, level)
         for at, level in enumerate(LEVELS)
     )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
 from bench.virtual.drive import Drive, Fate
-from flowsched.engine.explain import expected_starts, explain
+from flowsched.engine.explain import expected_starts, explain, spread_of
 from flowsched.engine.state import EngineState
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
 from flowsched.workflow.document.decode import check_workflow
+from flowsched.workflow.estimates import Measured
+from flowsched.workflow.graph import StageGraph
+from flowsched.workflow.run.run import WorkflowRun
 
 SECOND = 1_000
 
@@ -64,6 +69,28 @@ def test_explain_says_whose_estimate_counts_and_how_good_it_is() -> None:
     drive.run(until=drive.now)
     (told,) = explain(drive.state, drive.state.work.runs["more"], drive.now)
     assert told.estimate == "runs for 20s, learned from 20; eight of ten between 11.1s and 27.9s"
+
+
+@given(st.lists(st.integers(1, 600), min_size=5, max_size=24))
+def test_a_spread_ascends(runtimes_s: list[int]) -> None:
+    """However many runtimes were seen: a higher level is never below a lower one."""
+    state = EngineState()
+    spec = check_workflow(document("kind", 1))
+    run = WorkflowRun("w", spec, StageGraph(spec), 1)
+    for runtime in runtimes_s:
+        state.work.estimates.learn("kind", "s", runtime * SECOND, Measured())
+    spread = spread_of(state, run, run.stages[0], 0)
+    assert spread is not None
+    assert list(spread) == sorted(spread)
+
+
+def test_the_interval_of_few_samples_ascends() -> None:
+    """Six runs of about 8 s: eight of ten of the next take between 6.1 s and 10.4 s."""
+    drive = waiting([7, 8, 8, 8, 8, 9])
+    drive.submit("more", check_workflow(document("kind", 4)), at=drive.now)
+    drive.run(until=drive.now)
+    (told,) = explain(drive.state, drive.state.work.runs["more"], drive.now)
+    assert told.estimate == "runs for 8s, learned from 6; eight of ten between 6.1s and 10.4s"
 
 
 def test_asking_changes_nothing() -> None:
