@@ -114,7 +114,7 @@ class Standing:
 
     Args:
         epoch: Of the lease that it holds or held last; 0 = it has never led.
-        lease_s: Seconds until it must not count on its lease any more; None = it does not lead.
+        lease_s: Seconds until it must not count on its lease any more; None = it does not lead, or its lease has run out.
         failed_terms: Terms that failed one after the other.
         recovering: Workflows that live and are not back in memory yet.
         counted: What the executor counts since the start, by name.
@@ -247,7 +247,7 @@ class Metrics:
         """All of them. Gauges are left out where this process has no state that can be read now: it does not lead.
 
         Args:
-            state: The engine's, at rest; None = there is none.
+            state: The engine's, at rest; None = there is none, or the lease has run out.
             standing: How this process stands beside it.
             now_ms: Wall-clock ms.
         """

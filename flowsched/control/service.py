@@ -771,11 +771,12 @@ class Service:
         return before[name]
 
     async def metrics(self) -> bytes:
-        """Metrics in Prometheus' text format; gauges only where this process leads."""
+        """Metrics in Prometheus' text format; gauges only where this process leads and its lease has not run out."""
         await self._at_rest()
         leader = self._leader
         standing = leader.standing(self._executor.counters())
-        return await leader.metrics.text(self._state(), standing, self._clock())
+        state = None if standing.lease_s is None else self._state()
+        return await leader.metrics.text(state, standing, self._clock())
 
     async def nodes(self) -> list[NodeView]:
         """All nodes."""

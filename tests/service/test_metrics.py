@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -72,6 +73,32 @@ async def test_what_runs_what_waits_and_what_ended_is_counted(tmp_path: Path) ->
     assert found["flowsched_longest_wait_seconds", ("LargerThanNode",)] > 0
     assert found["flowsched_ledger_drift_nodes", ()] == 0
     assert found["flowsched_unknown_pods", ()] == 0
+
+
+async def test_a_process_whose_lease_ran_out_does_not_lead(tmp_path: Path) -> None:
+    """Its clock moves past the lease: flowsched_leader is 0 and its gauges are gone, until the lease is renewed."""
+    moved = [0.0]
+
+    def monotonic() -> float:
+        return time.monotonic() + moved[0]
+
+    world = FakeProcesses(lambda pod: Outcome(runtime_ms=1, exit_code=0))
+    async with process(url_for(tmp_path / "db"), tmp_path, world, monotonic=monotonic) as one:
+        one.lead()
+        await one.ready()
+        leading = _said(await one.service.metrics())
+        moved[0] = 20.0
+        away = _said(await one.service.metrics())
+        async with asyncio.timeout(60):
+            back = away
+            while back["flowsched_leader", ()] == 0:
+                await asyncio.sleep(0.05)
+                back = _said(await one.service.metrics())
+    gauge = ("flowsched_nodes", ("ready",))
+    assert [each["flowsched_leader", ()] for each in (leading, away)] == [1, 0]
+    assert [gauge in each for each in (leading, away, back)] == [True, False, True]
+    assert ("flowsched_lease_remaining_seconds", ()) not in away
+    assert away["flowsched_lease_epoch", ()] == 1
 
 
 async def test_a_gang_is_counted_when_its_last_member_runs(tmp_path: Path) -> None:

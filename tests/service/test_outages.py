@@ -85,8 +85,10 @@ def test_a_database_away_for_longer_than_the_lease_costs_no_exit_and_no_task(
         while time.monotonic() < end:
             assert service.alive(), service.tail()
             time.sleep(0.5)
+        assert "flowsched_leader 0.0" in service.get("/metrics")[1]  # FlowschedNoLeader fires
         server.start()
         service.ready()
+        assert "flowsched_leader 1.0" in service.get("/metrics")[1]
         assert asyncio.run(ended(service.url, workflow)) == "SUCCEEDED"
         assert marks.read_text() == "START 0\nEND 0\n"
         assert service.stop() == 0

@@ -213,11 +213,12 @@ class Leader:
 
     def standing(self, counted: Mapping[str, int]) -> Standing:
         """How this process stands, for metrics. `counted`: what its executor counts."""
-        leads = self.dispatcher is not None
+        left_s = self.leadership.left_s()
+        leads = self.dispatcher is not None and left_s > 0
         living, back = self.recovered[1], self.recovered[0]
         return Standing(
             epoch=self.leadership.epoch,
-            lease_s=self.leadership.left_s() if leads else None,
+            lease_s=left_s if leads else None,
             failed_terms=self.failures,
             recovering=living - back,
             counted=counted,
