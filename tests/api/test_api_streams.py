@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from aiohttp import ClientPayloadError
+from aiohttp import ClientPayloadError, ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 from fake_service import LIMITS, FakeService
+from structlog.testing import capture_logs
 
 from flowsched.api.routes import Limits
 from flowsched.api.server import build_api
+from flowsched.errors import Unavailable
 
 
 async def test_events_end_with_the_workflow(api: TestClient, service: FakeService) -> None:
@@ -72,6 +74,12 @@ async def test_all_events_are_one_stream(api: TestClient, service: FakeService) 
     await until(lambda: service.streams_open == 0)
 
 
+async def read_all(answer: ClientResponse, found: bytearray) -> None:
+    """Read until the stream ends or breaks; `found` has what came before that."""
+    while part := await asyncio.wait_for(answer.content.readany(), 60):
+        found.extend(part)
+
+
 async def test_a_stream_that_breaks_does_not_end_cleanly(api: TestClient, service: FakeService) -> None:
     """The title of the problem, no internals, no `end`."""
     workflow = service.add()
@@ -80,16 +88,29 @@ async def test_a_stream_that_breaks_does_not_end_cleanly(api: TestClient, servic
     service.failure = RuntimeError("hunter2")
     service.happen(workflow, "x")
     found = bytearray()
-
-    async def read_all() -> None:
-        while part := await asyncio.wait_for(answer.content.readany(), 60):
-            found.extend(part)
-
     with pytest.raises(ClientPayloadError):
-        await read_all()
+        await read_all(answer, found)
     assert b"event: problem" in found
     assert b"event: end" not in found
     assert b"hunter2" not in found
+
+
+async def test_a_stream_that_breaks_as_the_database_is_away_is_no_error_of_the_log(
+    api: TestClient, service: FakeService
+) -> None:
+    """The outage has a warning of its own: the stream adds no error and no traceback, and its client hears of the problem."""
+    workflow = service.add()
+    answer = await api.get(f"/api/v1/workflows/{workflow}/events")
+    await asyncio.sleep(0.05)
+    with capture_logs() as logged:
+        service.failure = Unavailable("postgresql://db does not answer")
+        service.happen(workflow, "x")
+        found = bytearray()
+        with pytest.raises(ClientPayloadError):
+            await read_all(answer, found)
+    assert b"event: problem" in found
+    (line,) = [each for each in logged if each["event"] == "stream broke"]
+    assert (line["log_level"], "exc_info" in line) == ("debug", False)
 
 
 async def test_draining_ends_streams_and_readiness(service: FakeService) -> None:

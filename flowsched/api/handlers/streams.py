@@ -277,8 +277,14 @@ async def _send(call: Call[Q], response: web.StreamResponse, data: bytes) -> Non
 async def _broken(
     call: Call[Q], response: web.StreamResponse, error: Exception, *, write: bool = True
 ) -> None:
-    """Something failed in the middle of a stream: log it and cut off, since a clean end means success."""
-    log.error("stream broke", path=call.request.path, exc_info=error)
+    """Something failed in the middle of a stream: log it and cut off, since a clean end means success.
+
+    A database that is away is no failure of the service: its outage has a warning of its own, however many streams there are.
+    """
+    if isinstance(error, Unavailable):
+        log.debug("stream broke", path=call.request.path, error=str(error))
+    else:
+        log.error("stream broke", path=call.request.path, exc_info=error)
     if write:
         title = error.title if isinstance(error, FlowschedError) else "Internal error"
         try:
