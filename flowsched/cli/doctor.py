@@ -328,7 +328,10 @@ async def service(place: Place) -> list[Check]:
             try:
                 nodes = await client.nodes()
             except Unavailable as error:  # it answers, and does not lead
-                step = "ask the service that leads for nodes and reasons; this one answers reads and takes over by itself"
+                step = (
+                    "ask the service that leads (--server URL) for nodes and reasons; this one answers reads. It takes over by "
+                    "itself on Kubernetes, never on one machine (docs/outages.md)"
+                )
                 return [Check("service", "warn", f"{place.url} answers ({missing}): {error}", step)]
     except Unauthorized as error:
         step = (

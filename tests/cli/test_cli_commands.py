@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gzip
 import json
@@ -28,7 +29,7 @@ from flowsched.cli.commands.app import app, keep_only
 from flowsched.cli.commands.options import hoisted
 from flowsched.cli.printing import render
 from flowsched.cli.printing.columns import Columns
-from flowsched.client import session
+from flowsched.client import Client, session
 from flowsched.client.session import ATTEMPTS
 from flowsched.cluster.local.runner.cgroups import Base
 from flowsched.workflow.views import AttemptView, CacheView, ImageView, NodeView, OutputView, StageView
@@ -666,6 +667,26 @@ def test_the_doctor_names_the_option_for_gpus(tmp_path: Path, monkeypatch: pytes
         "ok",
         "none in /dev: tasks that ask for GPUs wait for other nodes",
         "",
+    )
+
+
+def test_doctor_does_not_promise_a_take_over_on_one_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A standby answers and does not lead; whether it ever will depends on where it runs."""
+
+    async def ready(_: Client) -> tuple[bool, str]:
+        return True, "standing by: a leads on host:/a"
+
+    async def nodes(_: Client) -> list[object]:
+        raise errors.Unavailable("this process does not lead")
+
+    monkeypatch.setattr(Client, "ready", ready)
+    monkeypatch.setattr(Client, "nodes", nodes)
+    (found,) = asyncio.run(doctor.service(doctor.Place(tmp_path, "", "http://127.0.0.1:1", None)))
+    assert found.mark == "warn"
+    assert found.next.endswith(
+        "It takes over by itself on Kubernetes, never on one machine (docs/outages.md)"
     )
 
 
