@@ -18,6 +18,7 @@ from rich.text import Text
 from flowsched.client import Client, Run
 from tests.images import image
 from tests.kubernetes.hollow import demo as hollow
+from tests.kubernetes.hollow.binaries import missing as hollow_missing
 from tests.kubernetes.nodes.cluster import RealCluster, missing
 from tests.kubernetes.nodes.installed import VARIANT_CALLING, WORKFLOWS, Installation
 from tests.postgres import NoPostgres, Server
@@ -31,6 +32,9 @@ def main() -> int:
     """Exit code 0 when everything ended as it should."""
     console = Console(soft_wrap=True)
     if (why := missing()) is not None:
+        if (also := hollow_missing()) is not None:
+            console.print(f"error: no cluster for the demonstration. Real nodes: {why}. Hollow nodes: {also}")
+            return 2
         console.print(
             f"No real nodes: {why}\nInstead, nodes that run pods' commands as processes of this machine:\n"
         )
