@@ -176,6 +176,9 @@ async def watch(client: Client, ident: str, *, endless: bool = True) -> int:
         say(f"\nno longer watching; {ident} goes on. Come back: `flowsched watch {ident}`")
         say(f"stop it: `flowsched cancel {ident}`")
         return INTERRUPTED
+    except Unavailable:
+        say(f"no longer watching; {ident} goes on with the service. Come back: `flowsched watch {ident}`")
+        raise
     return verdict(view)
 
 

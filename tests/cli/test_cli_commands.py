@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from fake_service import BEGIN, stage_view, task_view
@@ -531,6 +531,31 @@ def test_errors_are_a_sentence_and_a_next_step(
     assert result.stderr.startswith("error: ")
     assert said in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_standby_names_whom_to_ask_and_not_to_ask_again(flowsched: Run, far: Far) -> None:
+    """It never answers, however often it is asked."""
+    far.service.failure = errors.Unavailable(
+        "this process does not lead: standing by: ask http://127.0.0.1:1"
+    )
+    result = flowsched("nodes")
+    assert result.exit_code == 3
+    assert result.stderr.endswith("ask http://127.0.0.1:1\n")
+
+
+def test_a_watch_that_loses_the_service_says_how_to_come_back(
+    flowsched: Run, far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workflow goes on with the service."""
+    ident = far.service.add("germline")
+
+    async def lost(*given: object, **named: object) -> NoReturn:
+        raise errors.Unavailable("no answer from the service")
+
+    monkeypatch.setattr(following, "follow", lost)
+    result = flowsched("watch", ident)
+    assert result.exit_code == 3
+    assert f"Come back: `flowsched watch {ident}`" in result.stderr
 
 
 def test_a_document_is_checked_without_a_service(document: Path) -> None:
