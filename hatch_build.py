@@ -54,9 +54,10 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]  # object, wher
 
 
 def build() -> None:
-    """Build the page into `DIST`; does nothing if it was built from these sources already."""
+    """Build the page into `DIST`, unless it was built from these sources already."""
     wanted = _digest([*sorted(UI.glob("src/**/*")), *sorted(UI.glob("*.json")), UI / "build.mjs"])
     if _reads(MODULES / ".built") == wanted and (DIST / "index.html").exists():
+        print("the web page was built from these sources already", flush=True)
         return
     node = _with_modules()
     print("building the web page …", flush=True)

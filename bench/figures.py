@@ -80,7 +80,7 @@ def tasks(found: Any) -> list[Figure]:
     if why := rows["flowsched"]["why"]:
         raise Failed(f"flowsched: {why}")
     ours = rows["flowsched"]
-    limit = "files and folders of each attempt; `true` itself"
+    limit = "an engine step for every four tasks; folders of attempts; `true` itself"
     made = []
     for name in ("xargs", "hyperqueue"):
         peer = rows[name]
@@ -187,7 +187,7 @@ def users(found: Any) -> list[Figure]:
     history = next(int(key.split()[2].rstrip(",")) for key in said if key.startswith("ls of "))
     crowd = next(int(key.split()[0]) for key in said if "users without a pause" in key)
     living = found[0]["living"]
-    rows = "SQL and JSON of 100 workflows"
+    rows = "JSON and HTTP of 100 workflows, in Python"
 
     def request(what: str, name: str) -> Figure:
         return compared(f"{what}, CPU", number(name), number("livez: CPU, ms"), "ms", "GET /livez", rows)

@@ -106,7 +106,9 @@ def _no_zone(offer: PlacementRequest, rows: Sequence[Ints], snapshot: Snapshot) 
         quantity(snapshot.axes[a], n) for a, n in asked if n and snapshot.axes[a] not in _MARKS
     )
     head = f"{sum(fits)} of {wanted} members fit NUMA zones" if wanted > 1 else "no NUMA zone has room"
-    facts = f"of {int(roomy.sum())} nodes with room {full} have it in no single one"
+    facts = (
+        f"of {_nodes(int(roomy.sum()))} with room {full} {'has' if full == 1 else 'have'} it in no single one"
+    )
     message = f"{head}; {role.name} needs {needs} in one zone: {facts}"
     numbers = {"fit": sum(fits), "wanted": wanted, "nodes": int(roomy.sum()), "zones_full": full}
     return Reason(offer.group.key, ReasonCode.ZONES, message, numbers)
@@ -132,7 +134,7 @@ def _kept_apart(
         if wanted > 1
         else "kept from nodes with room"
     )
-    message = f"{head}; {offer.group.roles[offer.order[at]].name}: of {nodes} nodes {facts}"
+    message = f"{head}; {offer.group.roles[offer.order[at]].name}: of {_nodes(nodes)} {facts}"
     numbers = {"fit": sum(fits), "wanted": wanted, "nodes": nodes, "apart": sum(n for _, n in refusals)}
     return Reason(offer.group.key, ReasonCode.NEIGHBOURS, message, numbers)
 
@@ -244,7 +246,7 @@ def _shortage(
             )
     parts = [f"{role.name} needs {' and '.join(asked)}" if asked else ""]
     parts.append(worst[1] if worst is not None else "")
-    parts.append(f"of {offer.allowed[at].count} nodes {', '.join(lacking)}" if lacking else "")
+    parts.append(f"of {_nodes(offer.allowed[at].count)} {', '.join(lacking)}" if lacking else "")
     if worst is None and role_at is None:
         together, more = _together(offer, rows, snapshot)
         parts.append(together)
@@ -348,6 +350,10 @@ def quantity(axis: str, amount: int) -> str:
     if axis == "io":
         return f"{amount // 1_000_000} MB/s {word}"
     return f"{amount} {word}"
+
+
+def _nodes(number: int) -> str:
+    return f"{number} node{'s' * (number != 1)}"
 
 
 def vector_text(axes: Sequence[str], amounts: Sequence[int]) -> str:

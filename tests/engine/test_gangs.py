@@ -261,8 +261,7 @@ def test_pieces_of_two_devices_are_not_a_device() -> None:
     (told,) = explain(scene.state, scene.runs["c"], scene.now)
     assert told.code == "Insufficient"
     assert (
-        "n0 has 800m GPU free, by device 400m, 400m; of 1 nodes 1 has GPUs free in pieces only"
-        in told.message
+        "n0 has 800m GPU free, by device 400m, 400m; of 1 node 1 has GPUs free in pieces only" in told.message
     )
     scene.end("fs-b-t-0-0")
     assert scene.pods["fs-c-t-0-0"].gpu_ids == (1,)

@@ -560,7 +560,7 @@ def test_a_reason_speaks_of_the_role_that_does_not_fit() -> None:
     reason = decide(snapshot, group(1, roles)).reasons[0]
     assert reason.message == (
         "1 of 2 members fit; ps needs 1 CPU and 1 GiB memory; the best node, ssd, has 0 CPU free of 1 CPU; "
-        "of 1 nodes 1 lacks CPU"
+        "of 1 node 1 lacks CPU"
     )
     assert reason.numbers["nodes_lacking_memory"] == 0
     snapshot = cluster(4)

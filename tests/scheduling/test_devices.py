@@ -154,7 +154,7 @@ def test_a_pod_that_must_wait_is_told_what_is_free_by_device() -> None:
     assert reason.code is ReasonCode.INSUFFICIENT
     assert reason.message == (
         "no node has room; task needs 1 CPU and 1 GiB memory and 700m GPU; n0 has 900m GPU free, by device 500m, 400m; "
-        "of 1 nodes 1 has GPUs free in pieces only"
+        "of 1 node 1 has GPUs free in pieces only"
     )
     assert reason.numbers["nodes_lacking_gpu_device"] == 1
     assert reason.start_ms == 5000

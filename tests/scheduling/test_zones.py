@@ -70,7 +70,7 @@ def test_a_node_takes_as_many_as_its_zones_do() -> None:
     (reason,) = found.reasons
     assert reason.code is ReasonCode.ZONES
     assert (
-        "needs 5 CPU and 1 GiB memory in one zone: of 1 nodes with room 1 have it in no single one"
+        "needs 5 CPU and 1 GiB memory in one zone: of 1 node with room 1 has it in no single one"
         in reason.message
     )
 

@@ -148,6 +148,21 @@ def test_the_gantt_shows_what_its_filters_say(look: Look, site: Site) -> None:
     ).wait_for()
 
 
+def test_the_cache_names_its_shards(look: Look, site: Site) -> None:
+    """Each by its item: those that were taken, and the one that ran."""
+    command = ["sh", "-c", "echo $FLOWSCHED_ITEM > o"]
+    stage = {"name": "qc", "cache": True, "command": command, "outputs": [{"name": "o", "path": "o"}]}
+    stage["resources"] = {"cpu": "50m", "memory": "8Mi"}
+    for items in (["S1", "S2", "S3"], ["S1", "S4", "S3"]):
+        last = {"name": "last", "command": ["true"], "needs": ["qc"], "resources": stage["resources"]}
+        run = site.submit({"name": "cached", "stages": [{**stage, "scatter": {"items": items}}, last]})
+        site.until(run, lambda counts: counts.get("SUCCEEDED") == 4)
+    page = look().open(f"#/runs/{run}")
+    page.get_by_role("button", name=re.compile("^qc: ")).click()
+    page.get_by_text("2 shards (S1, S3): taken from").wait_for()
+    page.get_by_text("1 shard (S4): ran: ").wait_for()
+
+
 def test_the_page_takes_a_token_from_its_address(look: Look, site: Site) -> None:
     """`/ui#token=…` opens without the form, and the token leaves the address at once."""
     page = look().page

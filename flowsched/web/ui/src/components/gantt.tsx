@@ -3,7 +3,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { duration } from "../model/format";
 import { PHASES, type Span, type TaskTable } from "../model/tasks";
-import { group } from "../model/states";
+import { ended, group } from "../model/states";
 
 export interface GanttProps {
   table: TaskTable;
@@ -105,6 +105,10 @@ export function Gantt({ table, version, rows, name, now, height, selected = -1, 
       to2d.fillText(name(row), 6, y + ROW / 2 + 0.5);
       to2d.restore();
       const found = table.spans(row, now, spans);
+      if (found === 0 && ended(table.stateOf(row))) {
+        to2d.fillStyle = colours["muted"]!;
+        to2d.fillText(table.reasons.get(row) || table.stateOf(row), labels + 4, y + ROW / 2 + 0.5);
+      }
       for (let each = found - 1; each >= 0; each--) {
         const span = spans[each]!;
         const left = Math.max(0, (span.from - from) * scale);

@@ -144,6 +144,7 @@ export interface CacheFound {
   stage: string;
   shards: number;
   first: number;
+  which: string[];
   source: string;
   why: string;
 }

@@ -324,7 +324,7 @@ function Reasons({ run, stage }: { run: string; stage: string }) {
           <ul class="reasons">
             {looked.slice(0, 20).map((found) => (
               <li key={found.first}>
-                {counted(found.shards, "shard")} from [{found.first}]: {found.source ? <b>taken from {found.source}</b> : `ran: ${found.why}`}
+                {counted(found.shards, "shard")} ({found.which.join(", ") + (found.shards > found.which.length ? " …" : "")}): {found.source ? <b>taken from {found.source}</b> : `ran: ${found.why}`}
               </li>
             ))}
           </ul>
