@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from flowsched.control.admission import LiveLimits
     from flowsched.control.leading.leader import TermSettings
     from flowsched.control.profiles import ProfileBook
+    from flowsched.workflow.spec import StageSpec
 
 DEFAULT_PORT: Final = 8470
 IMAGES: Final = ("use", "ignore")
@@ -808,15 +809,15 @@ class KeptAttempt:
 
 
 async def kept_attempt(
-    settings: Settings, workflow: str, stage: str, index: int, attempt: int | None
+    settings: Settings, workflow: str, stage: str | None, task: str | None, attempt: int | None
 ) -> KeptAttempt:
     """The last (or a given) attempt of a task, without a service: read from the database, which stays as it is.
 
     Args:
         settings: Root and database of the service.
         workflow: Its id, its name (the newest of that name), or the beginning of its id.
-        stage: Of the task.
-        index: Of the task.
+        stage: Of the task; None = that of the first task that failed.
+        task: Its index, or the item of its shard; None = the first.
         attempt: Its number; None = the last.
 
     Raises:
@@ -825,6 +826,8 @@ async def kept_attempt(
     """
     from flowsched.store.database import Database
     from flowsched.store.workflows import Workflows
+    from flowsched.workflow.document.decode import decode_workflow
+    from flowsched.workflow.run.states import TaskState
 
     async with await Database.open(settings.url, create=False, migrate=False, exclusive=False) as database:
         reads = Workflows(database)
@@ -836,9 +839,19 @@ async def kept_attempt(
         )
         if not chosen:
             raise NotFound(f"there is no workflow {workflow!r} in {settings.root}")
-        stages = {row.name: row.stage for row in await reads.stages(chosen[0].id)}
-        if stage not in stages:
+        spec = decode_workflow(await reads.spec(chosen[0].id))
+        stages = {each.name: number for number, each in enumerate(spec.stages)}
+        if stage is None:
+            failed = (await reads.tasks(chosen[0].id, states=[TaskState.FAILED], limit=1)).items
+            if not failed:
+                raise NotFound(
+                    f"no task of {chosen[0].id} failed: of which stage? It has {', '.join(stages)}"
+                )
+            stage, index = spec.stages[failed[0].stage].name, failed[0].index
+        elif stage not in stages:
             raise NotFound(f"workflow {chosen[0].id}: {no_such('stage', stage, stages)}")
+        else:
+            index = _index_of(spec.stages[stages[stage]], task or "0")
         tries = {row.attempt: row for row in await reads.attempts(chosen[0].id, stages[stage], index)}
     if not tries:
         raise NotFound(f"{stage}[{index}] of {chosen[0].id} has not run")
@@ -847,6 +860,16 @@ async def kept_attempt(
         raise NotFound(f"{stage}[{index}] has no attempt {number}; it has {', '.join(map(str, tries))}")
     folder = attempt_folder(settings.root, tries[number].node, tries[number].name)
     return KeptAttempt(chosen[0].id, stage, index, number, folder)
+
+
+def _index_of(stage: StageSpec, task: str) -> int:
+    """The index of a task that a user named by its index, or by the item of its shard. Numbers are indices."""
+    if task.isdecimal() and task.isascii():
+        return int(task)
+    items = stage.items or ()
+    if task not in items:
+        raise NotFound(f"{stage.name}: {no_such('item', task, items)}")
+    return items.index(task) * stage.members
 
 
 def attempt_folder(root: Path, node: str, pod: str) -> Path:

@@ -29,7 +29,7 @@ OF_TASKS: Final[Mapping[str, str]] = {
     "FLOWSCHED_OUTPUT_NAME": "For each output: the path at which the task writes it",
     "FLOWSCHED_CONTENT_NUMBER": "On Kubernetes, in stage-in: the text of an input with `content`",
     "FLOWSCHED_HOSTS": "Gangs: the addresses of all members by rank, separated by commas",
-    "FLOWSCHED_HOSTS_ROLE": "Gangs: the addresses of one role; `ROLE` is its name in upper case",
+    "FLOWSCHED_HOSTS_ROLE": "Gangs: the addresses of one role; `ROLE` is its name in upper case, with `_` as in names of inputs",
     "FLOWSCHED_ROLE": "Gangs: the role of this member",
     "FLOWSCHED_ROLE_INDEX": "Gangs: the number of this member within its role, from 0",
     "FLOWSCHED_ADDRESS": "Gangs: the address of this member. Listen on it, not on 0.0.0.0",

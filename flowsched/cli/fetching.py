@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from flowsched.cli.naming import index_of, task_name
 from flowsched.cli.printing import render
 from flowsched.client import Client
 from flowsched.client.calls import save_outputs
+from flowsched.client.outputs import check_declared, declared_outputs
 from flowsched.errors import Conflict, InvalidRequest, NotFound, no_such
 from flowsched.workflow.views import StageView, TaskView
 
@@ -47,8 +48,11 @@ async def get(client: Client, ident: str, what: str | None, task: str | None, in
     if asked[0] not in stages:
         raise NotFound(f"workflow {ident}: {no_such('stage', asked[0], stages)}")
     await _check_kept(client, ident)
+    declared = {} if asked[1] is None and task is None else declared_outputs(await client.document(ident))
     if asked[1] is not None:
-        _check_declared(declared_outputs(await client.document(ident)), asked, f"workflow {ident}")
+        check_declared(declared, *asked, f"workflow {ident}")
+    elif task in declared.get(what, []):
+        raise InvalidRequest(f"{task} is an output of {what}: `flowsched get {ident} {what}.{task}`")
     index = None if task is None else await index_of(client, ident, asked[0], task)
     if into == "-":
         found = await _to_stdout(client, ident, asked, index)
@@ -68,35 +72,11 @@ async def _why_nothing(client: Client, ident: str, stage: StageView, index: int 
     return f"{what} of {ident}: nothing was written there{so_far}; {whose} is {state}"
 
 
-def declared_outputs(document: bytes) -> dict[str, list[str]]:
-    """The names of the outputs that each stage of a document declares; empty where the document has faults."""
-    try:
-        return {
-            stage["name"]: [declared["name"] for declared in stage.get("outputs", [])]
-            for stage in json.loads(document)["stages"]
-        }
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return {}
-
-
-def _check_declared(declared: Mapping[str, Sequence[str]], asked: Wanted, where: str) -> None:
-    """Refuse what no run of a document writes.
-
-    Raises:
-        NotFound: It has no such stage, or the stage no such output.
-    """
-    stage, name = asked
-    if declared and stage not in declared:
-        raise NotFound(f"{where}: {no_such('stage', stage, declared)}")
-    if declared and name is not None and name not in declared[stage]:
-        raise NotFound(f"{where}: {no_such(f'output of {stage}', name, declared[stage])}")
-
-
 def check(document: bytes, fetch: Sequence[str]) -> None:
-    """Refuse a name behind `--fetch` before the document runs; see `_check_declared`."""
+    """Refuse a name behind `--fetch` before the document runs; see `check_declared`."""
     declared = declared_outputs(document)
     for text in fetch:
-        _check_declared(declared, wanted(text), "--fetch")
+        check_declared(declared, *wanted(text), "--fetch")
 
 
 async def _check_kept(client: Client, ident: str) -> None:

@@ -23,7 +23,7 @@ from rich.live import Live
 
 from flowsched import tokens
 from flowsched.cli.context import DONE, FAILED, INTERRUPTED, complain, say
-from flowsched.cli.naming import find, index_of, is_index, task_name
+from flowsched.cli.naming import find, index_of, task_name
 from flowsched.cli.printing import output, render, terminal_text
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
@@ -329,9 +329,7 @@ async def logs(
             settings.database or settings.root.joinpath("flowsched.db").exists()
         ):
             raise
-        if stage is None or not is_index(task or "0"):
-            raise
-        return await _kept_log(settings, (workflow, stage, int(task or "0"), attempt), stream, where=where)
+        return await _kept_log(settings, (workflow, stage, task, attempt), stream, where=where)
     chosen = stage is not None
     stage, index = await _task_of(client, ident, stage, task)
     if not (chosen or errors or attempt is not None) and await _wrote_only_errors(
@@ -459,7 +457,7 @@ def _print_path(path: Path | None, task: str) -> int:
 
 async def _kept_log(
     settings: Settings,
-    task: tuple[str, str, int, int | None],
+    task: tuple[str, str | None, str | None, int | None],
     stream: str,
     *,
     where: bool,

@@ -36,7 +36,7 @@ async def workflows(client: Client, filters: Mapping[str, str | None], limit: in
     if number == 0 and form is Form.TABLE:
         given = [f"--{name}" for name, value in filters.items() if value]
         output.hint(
-            f"no workflow fits {' and '.join(given)} (whole names and ids)"
+            f"no workflow fits {' and '.join(given)}" + " (whole names and ids)" * (given != ["--state"])
             if given
             else "no workflows; submit one with `flowsched submit DOCUMENT`"
         )

@@ -23,7 +23,7 @@ from urllib.parse import quote
 from flowsched.client import naming
 from flowsched.client.building import Workflow
 from flowsched.client.documents import not_json, read, resuming
-from flowsched.client.outputs import read_output, save_output
+from flowsched.client.outputs import check_declared, declared_outputs, read_output, save_output
 from flowsched.client.positions import with_lines
 from flowsched.client.session import START_S, Session, decoded
 from flowsched.client.streams import ended, followed_log, whole_log, workflow_events
@@ -525,8 +525,9 @@ class Client:
             stage: Of the task.
             index: Of the task.
             name: Of the output.
-            path: The file; a folder, which gets a file of the task's own name; or what makes a path of that name. A file that
-                is there is replaced: all shards give theirs the same name, and `download_all` keeps them apart.
+            path: The file; a folder, which is there or ends in "/" and gets a file of the task's own name; or what makes a path
+                of that name. A file that is there is replaced: all shards give theirs the same name, and `download_all` keeps
+                them apart.
         """
         return await save_output(self._session, _output_path(workflow, stage, index, name), path)
 
@@ -542,12 +543,16 @@ class Client:
             name: Of the output; None = all.
 
         Raises:
-            NotFound: There is no such stage.
+            NotFound: There is no such stage, or it declares no such output.
             Conflict: An output was written, and no node has it any more.
         """
         stages = {each.name: each for each in await self.stages(workflow)}
         if stage not in stages:
             raise NotFound(f"workflow {workflow}: {no_such('stage', stage, stages)}")
+        if name is not None:
+            check_declared(
+                declared_outputs(await self.document(workflow)), stage, name, f"workflow {workflow}"
+            )
         names = None if name is None else {name}
         return [path async for path, _ in save_outputs(self, workflow, stages[stage], names, Path(folder))]
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
 from flowsched.client.session import Session, back_off
-from flowsched.errors import Unavailable
+from flowsched.errors import NotFound, Unavailable, no_such
 
 #: A download that broke off is begun again so often in all.
 ATTEMPTS: Final = 3
@@ -57,8 +58,9 @@ async def _save(session: Session, path: str, target: str | Path | Callable[[str]
         if callable(target):
             file = target(name)
         else:
+            folder = str(target)[-1:] == "/"
             file = Path(target)
-            file = file / name if await asyncio.to_thread(file.is_dir) else file
+            file = file / name if folder or await asyncio.to_thread(file.is_dir) else file
         file.parent.mkdir(parents=True, exist_ok=True)
         temporary = file.with_name(f".flowsched-{secrets.token_hex(8)}.part")
         try:
@@ -77,3 +79,26 @@ def named(headers: Mapping[str, str]) -> str:
     whole = headers.get("Content-Disposition", "").partition("filename*=UTF-8''")[2]
     name = unquote(whole.partition(";")[0]).replace("\\", "/").rpartition("/")[2].replace("\0", "")
     return name if name not in ("", ".", "..") else "output"
+
+
+def declared_outputs(document: bytes) -> dict[str, list[str]]:
+    """The names of the outputs that each stage of a document declares; empty where the document has faults."""
+    try:
+        return {
+            stage["name"]: [declared["name"] for declared in stage.get("outputs", [])]
+            for stage in json.loads(document)["stages"]
+        }
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}
+
+
+def check_declared(declared: Mapping[str, Sequence[str]], stage: str, name: str | None, where: str) -> None:
+    """Refuse what no run of a document writes.
+
+    Raises:
+        NotFound: It has no such stage, or the stage no such output.
+    """
+    if declared and stage not in declared:
+        raise NotFound(f"{where}: {no_such('stage', stage, declared)}")
+    if declared and name is not None and name not in declared[stage]:
+        raise NotFound(f"{where}: {no_such(f'output of {stage}', name, declared[stage])}")

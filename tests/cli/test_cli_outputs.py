@@ -70,6 +70,7 @@ def test_what_is_not_there_is_said(flowsched: Run, far: Far) -> None:
     """A stage, an output, something that was removed."""
     scattered(far)
     assert "no stage 'nope'" in flowsched("get", "wf1", "nope").stderr
+    assert "`flowsched get wf1 call.vcf`" in flowsched("get", "wf1", "call", "vcf").stderr
     said = "workflow wf1: there is no output of call 'vfc'; did you mean 'vcf'?"
     assert said in flowsched("get", "wf1", "call.vfc").stderr
     assert said in flowsched("get", "wf1", "call.vfc", "1", "-O", "-").stderr

@@ -244,11 +244,12 @@ def test_the_first_interruption_cancels(tmp_path: Path, number: signal.Signals) 
 
 def test_logs_are_read_without_a_service(tmp_path: Path) -> None:
     """A run that failed says where its logs lie; `logs` finds them by the name of the workflow, and says what it read."""
-    stage = {"name": "a", "command": ["sh", "-c", "echo out; echo err >&2; exit 3"]}
+    command = ["sh", "-c", "echo out; echo err >&2; exit 3"]
+    stage = {"name": "a", "command": command, "scatter": {"items": ["S1"]}}
     process = start({"name": "fails", "stages": [stage]}, tmp_path, "--root", str(tmp_path / "r"))
     _, said = process.communicate(timeout=200)
     assert process.returncode == 1
-    assert "a[0] failed, exit code 3" in said
+    assert "a[0] (S1) failed, exit code 3" in said
     logs = [Path(line.removeprefix("  log: ")) for line in said.splitlines() if line.startswith("  log: ")]
     assert [path.read_text() for path in logs] == ["err\n", "out\n"]
 
@@ -267,6 +268,8 @@ def test_logs_are_read_without_a_service(tmp_path: Path) -> None:
     assert found.stderr.startswith("no service answers; read from")
     assert f"read from {logs[0]} (attempt 0 of a[0]" in found.stderr
     assert asked("fails", "a", "--path").stdout == f"{logs[1]}\n"
+    assert asked("fails", "--path").stdout == asked("fails", "a", "S1", "--path").stdout == f"{logs[1]}\n"
+    assert "there is no item 'S2'; there is S1" in asked("fails", "a", "S2").stderr
     wrong = asked("fails", "b")
     assert wrong.returncode == 2
     assert "there is no stage 'b'; there is a" in wrong.stderr

@@ -132,6 +132,9 @@ def test_outputs_of_all_shards_are_saved_with_one_call(far: Far, tmp_path: Path)
     ]
     far.service.write("vcf", "calls.vcf", b"calls")
     far.service.write("copy", "calls.vcf", b"again")
+    far.service.documents["wf1"] = (
+        b'{"stages": [{"name": "call", "outputs": [{"name": "vcf"}, {"name": "copy"}]}]}'
+    )
     with flowsched.SyncClient(far.url) as connected:
         run = connected.find("wf1")
         files = run.download_all("call", tmp_path)
@@ -144,6 +147,8 @@ def test_outputs_of_all_shards_are_saved_with_one_call(far: Far, tmp_path: Path)
         ]  # fmt: skip
         with pytest.raises(NotFound, match="there is no stage 'cal'; did you mean 'call'"):
             run.download_all("cal", tmp_path)
+        with pytest.raises(NotFound, match="there is no output of call 'vfc'; did you mean 'vcf'"):
+            run.download_all("call", tmp_path, name="vfc")
 
 
 def test_a_wait_warns_of_what_cannot_start_and_says_why_it_ended(far: Far) -> None:
