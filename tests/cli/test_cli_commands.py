@@ -202,6 +202,7 @@ def test_the_log_of_a_stage_is_that_of_its_first_task_and_says_so(flowsched: Run
     alone = flowsched("logs", ident, "call")
     assert (alone.stdout, alone.stderr) == ("written\n", "")
     far.service.stage_views = [stage_view(0, "call")]
+    far.service.documents[ident] = b'{"stages": [{"name": "call"}]}'
     for command in ("logs", "explain", "seff", "get"):
         wrong = flowsched(command, ident, "call", "S2")
         assert wrong.exit_code == 2
