@@ -243,7 +243,7 @@ class Session:
         raise AssertionError("the last attempt returns or raises")
 
     def _stranger(self) -> str | None:
-        """The other account whose service listens at the usual address.
+        """Find out which other account's service listens at the usual address.
 
         The client sends no work there, even if that service needs no token. None where the user named an address or has a token
         for it, or where no other account's service listens.

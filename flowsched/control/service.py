@@ -163,7 +163,7 @@ def no_stage(workflow: str, stage: str, spec: WorkflowSpec) -> str:
 _TAKEN_IN_LOOKS: Final = 50
 _TAKEN_IN_PAUSE_S: Final = 0.02
 COMMANDS: Final = ("cancel", "pause", "resume", "retry")
-#: What becomes of tasks whose stage or workflow ends without them.
+#: The states of tasks that never ran since their stage or workflow ended before.
 _DROPPED: Final = (TaskState.CANCELLED, TaskState.SKIPPED)
 #: A step that takes longer than this is stuck: livez fails.
 STUCK_MS: Final = 60_000

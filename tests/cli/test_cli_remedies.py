@@ -26,7 +26,7 @@ from flowsched.cluster.kubernetes.settings import KubernetesSettings
 from flowsched.cluster.node.folder_lock import lock_folder
 from flowsched.errors import ConfigurationError
 from flowsched.scheduling.reasons import quantity
-from flowsched.workflow.views import WaitingView
+from flowsched.workflow.views import ExplanationView, SuggestionView, WaitingView
 
 
 @pytest.mark.parametrize("option", ["--cpu", "--memory", "--disk-rate", "--nic-rate", "--max-live-bytes"])
@@ -213,3 +213,35 @@ def test_a_run_that_is_larger_than_its_queue_is_told_of_the_cap(
     assert far.service.commands == [
         ("wf1", "cancel", {"reason": "wide asks for more than its queue may have"})
     ]
+
+
+def test_what_a_user_can_do_alone_comes_before_more_nodes(
+    far: Far, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the service thinks cheaper."""
+    monkeypatch.setattr(following, "GIVE_UP_S", 0.1)
+    far.service.add("wide")
+    waiting = WaitingView(
+        stage="wide", tasks=1, state="QUEUED", code="LargerThanNode", message="too large", permanent=True
+    )
+    suggestions = [SuggestionView(kind=kind, message=f"by {kind}") for kind in ("node", "request")]
+
+    async def explain(client: Client, workflow: str, stage: str) -> list[ExplanationView]:
+        return [
+            ExplanationView(
+                stage=stage, tasks=1, state="QUEUED", code="LargerThanNode", message="too large",
+                suggestions=suggestions,
+            )
+        ]  # fmt: skip
+
+    monkeypatch.setattr(Client, "explain", explain)
+
+    async def given_up() -> int:
+        async with Client(far.url) as client:
+            return await following.give_up(client, "wf1", following.NeverStarts(waiting))
+
+    assert asyncio.run(given_up()) == 1
+    assert (
+        "next: by request; or by node; or --wait-for-nodes, if such a node will come"
+        in capsys.readouterr().err
+    )
