@@ -78,6 +78,16 @@ def test_the_whole_gang_is_claimed_with_the_memory_it_is_given() -> None:
     assert scene.state.cluster.snapshot.used[0, 1] >> 20 == 1088
 
 
+def test_an_attempt_that_another_service_has_released_costs_nothing() -> None:
+    """The database is a backup of a moment before that: this service has asked for nothing. The task runs again."""
+    scene = Scene()
+    scene.submit("w", task())
+    scene.end("fs-w-a-0-0", code=143, reason="Released")
+    assert scene.launched == ["fs-w-a-0-1"]
+    scene.end("fs-w-a-0-1", code=0)
+    assert scene.state_of("w") == "SUCCEEDED: a SUCCEEDED"
+
+
 def test_lost_attempts_cost_nothing() -> None:
     """One attempt allowed, three lost: the fourth still runs; from the third on it waits 8 s."""
     scene = Scene()

@@ -212,7 +212,8 @@ class RunnerProcesses:
             log.warning("attempts of an earlier version run again", attempts=ran)
         self._cgroups = await self._in_thread(find_base)
         self._runners = Runners(site.root, self._command)
-        await self._in_thread(self._runners.open)
+        if strangers := await self._in_thread(self._runners.open):
+            log.warning("another folder was here before: its tasks were ended", runners=strangers)
         await self._in_thread(self._sweep)
         for cache in self._caches.values():
             cache.folder.mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from flowsched.cluster.local.journals import JournalReader, Life
 from flowsched.cluster.local.runner.journal import DONE
-from flowsched.cluster.local.runner.kin import boot_id, start_time
+from flowsched.cluster.local.runner.kin import KILL_LIMIT_S, boot_id, descendants, start_time
 from flowsched.cluster.local.runner.records import wall_ms
 
 COMMAND: Final = (sys.executable, "-I", "-S", "-X", "utf8", str(Path(__file__).with_name("run_attempt.py")))
@@ -198,15 +198,29 @@ class Runners:
         self._orders = -1
         self._children: list[int] = []
 
-    def open(self) -> None:
-        """Read what earlier runners have written."""
+    def open(self) -> int:
+        """Read what earlier runners have written. Returns how many runners of a folder that was here before it has ended."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         with self._lock:
             self._all = tuple(
                 Runner(Path(item.path))
                 for item in sorted(os.scandir(self._folder), key=lambda item: item.name)
             )
+        ended = self._end_strangers()
         self.refresh()
+        return ended
+
+    def _end_strangers(self) -> int:
+        """End the runners that bear this root's name and whose lock is not in it, with all that they run.
+
+        Their root was moved away or removed, and a backup put in its place: no journal here says what they do.
+        """
+        ended = 0
+        for pid, name in _runners_of(self._root):
+            if Runner(self._folder / name).find_dead():
+                _end_tree(pid)
+                ended += 1
+        return ended
 
     def close(self) -> None:
         """Give no more orders. The runners go on with what they have."""
@@ -407,6 +421,38 @@ class Runners:
                         continue
                 self._children.remove(pid)
             return bool(self._children)
+
+
+def _runners_of(root: Path) -> list[tuple[int, str]]:
+    """The processes of this machine that are runners of a root of this path, and their names. None where there is no /proc."""
+    found = []
+    script, path = os.fsencode(Path(COMMAND[-1]).name), os.fsencode(root)
+    for item in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (item / "cmdline").read_bytes().split(b"\0")[:-1]
+            if words[-2:-1] == [path] and words[-3].endswith(script) and (item / "root").samefile("/"):
+                found.append((int(item.name), os.fsdecode(words[-1])))
+        except (OSError, IndexError):  # it has ended, or is another user's
+            continue
+    return found
+
+
+def _end_tree(pid: int) -> None:
+    """Kill a runner and all that stems from it. It is stopped first, so that it neither starts nor buries anything meanwhile."""
+    end = time.monotonic() + KILL_LIMIT_S
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
+        while time.monotonic() < end:
+            alive = [
+                each for each in descendants([pid]) if each != pid and is_running(each, start_time(each))
+            ]
+            if not alive:
+                break
+            for each in alive:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
+            time.sleep(0.005)
+        os.kill(pid, signal.SIGKILL)
 
 
 def is_running(pid: int, start: int) -> bool:

@@ -52,6 +52,8 @@ REFUSED: Final = (
 )
 #: How long a gang may go on with fewer than its minimum while a member looks for room again (FAULTS.md P4).
 T_GANG_MS: Final = 60_000
+#: A service took the pod away. Where this one did not ask for it, the database is a backup of an earlier moment: the task goes on.
+RELEASED: Final = "Released"
 #: The one reason that lets a task's memory grow.
 OUT_OF_MEMORY: Final = "OOMKilled"
 #: The first word of the reason of a task that took the result of another: "CACHED w1/align/3".
@@ -410,6 +412,8 @@ class Advance(Outcomes):
             self._released(stage, task)
         elif end.exit_code == 0 and not end.reason:
             self._succeeded(stage, task, attempt, end)
+        elif end.reason == RELEASED:
+            self._lost(stage, task, RELEASED, started=True)
         else:
             self._failed(stage, task, attempt, end)
         self.settle()
