@@ -60,13 +60,16 @@ class CacheKeys:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def same(self, keys: Collection[str], members: int, besides: str) -> dict[str, list[Same]]:
+    async def same(
+        self, keys: Collection[str], members: int, besides: str, first: str = ""
+    ) -> dict[str, list[Same]]:
         """Shards with these keys that have succeeded: those that ran, then those that took a result, the newest first.
 
         Args:
             keys: What is looked for.
             members: Tasks of a shard.
             besides: A workflow whose own shards are left out.
+            first: A workflow whose shards come before all others: what reads their results has read the same outputs there.
         """
         found: dict[str, list[Same]] = {}
         wanted = sorted(set(keys))
@@ -76,7 +79,9 @@ class CacheKeys:
                     select(_k.key, _k.workflow_id, _k.stage, _k.shard, _k.source, _s.name)
                     .join(tables.stages, and_(_s.workflow_id == _k.workflow_id, _s.stage == _k.stage))
                     .where(_k.key.in_(wanted[start : start + _PART]), _k.workflow_id != besides)
-                    .order_by(_k.source != "", _k.at_ms.desc(), _k.workflow_id.desc())
+                    .order_by(
+                        _k.workflow_id != first, _k.source != "", _k.at_ms.desc(), _k.workflow_id.desc()
+                    )
                 )
                 candidates: dict[str, list[tuple[str, int, int, str, str]]] = {}
                 for row in await connection.execute(query):

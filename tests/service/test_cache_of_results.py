@@ -118,6 +118,21 @@ async def test_a_run_that_was_cancelled_half_way_goes_on(lab: Lab) -> None:
     assert [view.ran for view in await lab.one.service.cache(second)] == [False, False, True, True, True]
 
 
+async def test_results_of_the_resumed_run_come_before_the_same_of_others(lab: Lab) -> None:
+    """A copy under another name has run the same first stage later, and its second differs: what the resumed run has made of its
+    own first stage is found all the same.
+    """
+    inputs = [{"name": "data", "uri": "file:///data/x"}]
+    first = {"name": "w", "stages": [stage("a", inputs=inputs), stage("b", "a")]}
+    other = {"name": "copy", "stages": [stage("a", inputs=inputs), stage("b", "a", command=["other"])]}
+    ran = await lab.run(first)
+    await lab.run(other, resume=await lab.run(other))
+    again = await lab.run(first, resume=ran)
+    assert await lab.found(again) == [("a", 1, f"from {ran}/a"), ("b", 1, f"from {ran}/b")]
+    last = await lab.run(first, resume=again)
+    assert [why.startswith("from ") for _, _, why in await lab.found(last)] == [True, True]
+
+
 async def test_a_task_that_was_cancelled_before_it_began_has_not_run(lab: Lab) -> None:
     """It was looked up, and no result was taken; no node is large enough for it."""
     document = {"name": "a", "stages": [stage("one", cache=True, resources={"cpu": 1000})]}

@@ -162,7 +162,8 @@ class Memoizer:
         await self._identify(run, stage, shards, versions)
         await self._dispatcher.rest()
         asked = await self._in_slices(_asked(run, stage, shards, versions, tenant))
-        same = await self._keys.same([each.key for each in asked if each.key], stage.members, run.id)
+        keys = [each.key for each in asked if each.key]
+        same = await self._keys.same(keys, stage.members, run.id, first=run.spec.resume)
         names = sorted({role.image for role in stage.spec.roles if role.image})
         digests = await self._executor.image_digests(names) if same and names else {}
         missed = [each for each in asked if not same.get(each.key)]
