@@ -8,6 +8,7 @@ FlowschedError                 500
 ├── Forbidden                  403  known, but not allowed
 ├── NotFound                   404
 ├── Conflict                   409  the state does not allow it, or an idempotency key was used for another body
+│   └── NotLeader              409  another process leads, on another root: this one never takes over
 ├── Unsupported                422  asked for something this installation cannot do (says what would)
 ├── TooMuch                    429  so much lives already that this is not accepted now: cancel some, or come again
 ├── Unavailable                503  the database or the leader is not there; try again
@@ -153,6 +154,12 @@ class Conflict(FlowschedError):
 
     status = 409
     title = "The present state does not allow this"
+
+
+class NotLeader(Conflict):
+    """Only the leader can answer, and it runs on another root; the message names it. Asking this process again does not help."""
+
+    title = "Another process leads"
 
 
 class Unsupported(FlowschedError):

@@ -8,6 +8,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
+from flowsched.api.forwarding import LEADERS
 from flowsched.api.handlers.tes import TesCreated
 from flowsched.api.parameters import HEADERS, LONGEST, TEXT
 from flowsched.api.problems import MEDIA
@@ -206,6 +207,8 @@ def _possible(route: Route[Any]) -> list[int]:
         possible.append(404)
     if route.body is not None:
         possible += [409, 413, 422]
+    elif route.name in LEADERS:
+        possible.append(409)
     return sorted(possible)
 
 

@@ -176,7 +176,7 @@ def tell(error: Exception, unavailable: str = SERVICE_WAITS) -> None:
             errors.Unavailable,
             f"start one with `flowsched serve`, or name another: {_servers()}"
             if str(error).startswith("no answer from")
-            else ("" if "does not lead" in str(error) else unavailable),  # the error says whom to ask
+            else unavailable,
         ),
     ):
         if step and isinstance(error, kind):

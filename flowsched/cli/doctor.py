@@ -27,7 +27,7 @@ from flowsched.cluster.local.containers import ENGINES, find_engine
 from flowsched.cluster.local.runner.cgroups import find_base
 from flowsched.cluster.local.runner.namespace import WHAT_TO_DO, refusal
 from flowsched.cluster.registry import BUILT_IN, executors
-from flowsched.errors import ConfigurationError, FlowschedError, Unauthorized, Unavailable
+from flowsched.errors import ConfigurationError, FlowschedError, NotLeader, Unauthorized, Unavailable
 
 Mark = Literal["ok", "warn", "fail"]
 _LOG: Final = (
@@ -327,11 +327,11 @@ async def service(place: Place) -> list[Check]:
                 return [Check("service", "fail", f"{place.url}: {missing}", _LOG)]
             try:
                 nodes = await client.nodes()
-            except Unavailable as error:  # it answers, and does not lead
-                step = (
-                    "ask the service that leads (--server URL) for nodes and reasons; this one answers reads. It takes over by "
-                    "itself on Kubernetes, never on one machine (docs/outages.md)"
-                )
+            except NotLeader as error:
+                step = "that service has nodes and reasons; this one answers reads, and never takes over (docs/outages.md)"
+                return [Check("service", "warn", f"{place.url} answers: {error}", step)]
+            except Unavailable as error:  # it answers, and does not lead yet
+                step = "it answers reads meanwhile, and leads by itself as soon as the lease is free (docs/outages.md)"
                 return [Check("service", "warn", f"{place.url} answers ({missing}): {error}", step)]
     except Unauthorized as error:
         step = (

@@ -26,6 +26,7 @@ from flowsched.errors import (
     InvalidDocument,
     InvalidRequest,
     NotFound,
+    NotLeader,
     TooLarge,
     TooMuch,
     Unauthorized,
@@ -413,6 +414,8 @@ def problem_error(status: int, content: bytes) -> FlowschedError:
     if status == 422 and faults:
         return InvalidDocument(faults)
     kind = _ERRORS.get(status) or (InvalidRequest if status < 500 else FlowschedError)
+    if status == NotLeader.status and view.title == NotLeader.title:
+        kind = NotLeader
     error = kind(view.detail or view.title)
     if isinstance(error, Unauthorized):
         error.add_note(TOKEN)

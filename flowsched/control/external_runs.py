@@ -26,7 +26,7 @@ from flowsched.engine.explain import first_reason
 from flowsched.engine.idle_book import HOUR_MS
 from flowsched.engine.recovery import untouched_state
 from flowsched.engine.transaction import task_row
-from flowsched.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from flowsched.errors import Conflict, InvalidRequest, NotFound
 from flowsched.store.database import Database
 from flowsched.store.rows import WorkflowRow
 from flowsched.store.runs import CallRow, Failure, RunRow, Runs, Tally
@@ -462,7 +462,7 @@ class RunService(Service):
     async def idle(self, *, since: str = DAY) -> IdleReportView:
         """Why what was idle was idle. Only the leader knows."""
         if self._leader.dispatcher is None:
-            raise Unavailable("this process does not lead (yet): ask again in a moment")
+            raise self._not_leading()
         return idle_report(self._leader.idle, self._clock(), since)
 
     async def explain(

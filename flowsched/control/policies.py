@@ -15,7 +15,7 @@ from flowsched.engine.admission import recorded_idle
 from flowsched.engine.events import Tick
 from flowsched.engine.explain import Explanation, situations_of
 from flowsched.engine.state import EngineState
-from flowsched.errors import Conflict, Fault, FlowschedError, Unavailable
+from flowsched.errors import Conflict, Fault, FlowschedError
 from flowsched.scheduling.explain.recording import Draft, Tape
 from flowsched.scheduling.explain.remedies import outlook
 from flowsched.scheduling.policy.extension import Guard
@@ -81,7 +81,8 @@ class PolicyDesk:
         """See the protocol.
 
         Raises:
-            Unavailable: This process does not lead.
+            NotLeader: Another process leads, on another root.
+            Unavailable: This process does not lead yet.
             Conflict: No cycle took place for a while.
         """
         async with self._recording:
@@ -93,7 +94,7 @@ class PolicyDesk:
     async def _recorded(self) -> Draft | FlowschedError:
         dispatcher = self._leader.dispatcher
         if dispatcher is None:
-            raise Unavailable("this process does not lead (yet): ask again in a moment")
+            raise self._leader.leadership.not_leading()
         state = dispatcher.state
         tape: Tape = []
         await dispatcher.rest()

@@ -38,7 +38,16 @@ from flowsched.engine.recovery import untouched_state
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import pod_name
 from flowsched.engine.transaction import task_row
-from flowsched.errors import Conflict, Fault, InvalidDocument, InvalidRequest, NotFound, Unavailable, no_such
+from flowsched.errors import (
+    Conflict,
+    Fault,
+    FlowschedError,
+    InvalidDocument,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+    no_such,
+)
 from flowsched.executor.protocol import Executor
 from flowsched.store.accounting import Accounting
 from flowsched.store.cache_keys import CacheKeys
@@ -686,7 +695,7 @@ class Service:
             if run is None or state is None:
                 row = await self._reads.get(workflow)
                 if not RunState(row.state).terminal and self._leader.leadership.standing_by:
-                    raise Unavailable(self._who_leads())
+                    raise self._not_leading()
                 return [
                     Explanation(
                         s.name, (), s.counts.get(s.state, 0), s.state, s.state.title(), s.reason or row.reason
@@ -726,6 +735,8 @@ class Service:
 
     async def put_queue(self, name: str, settings: Mapping[str, Any]) -> QueueView:
         """Create or change a queue."""
+        if self._leader.leadership.elsewhere:
+            raise self._not_leading()  # before the row is kept
         before = {row.name: row for row in await self._queues.list()}
         row = queue_row(name, settings, before.get(name, QueueRow(name)))
         check_tree(row, before)
@@ -858,22 +869,18 @@ class Service:
         """Memory, once it can be looked at. Nothing may be awaited between this and the look.
 
         Raises:
-            Unavailable: This process does not lead.
+            NotLeader: Another process leads, on another root.
+            Unavailable: This process does not lead yet.
         """
         await self._at_rest()
         state = self._state()
         if state is None:
-            raise Unavailable(self._who_leads())
+            raise self._not_leading()
         return state
 
-    def _who_leads(self) -> str:
+    def _not_leading(self) -> FlowschedError:
         """Why this process cannot answer what only the leader knows, and what to do."""
-        leadership = self._leader.leadership
-        if leadership.leaderless:
-            return f"this process does not lead: {leadership.standing_by}"
-        if leadership.standing_by:
-            return f"this process does not lead: {leadership.standing_by}; ask that service (--server URL)"
-        return f"this process does not lead yet: {self.ready()[1]}; ask again in a moment"
+        return self._leader.leadership.not_leading(self.ready()[1])
 
     async def _at_rest(self) -> None:
         """Wait until no long step changes memory."""

@@ -535,13 +535,13 @@ def test_errors_are_a_sentence_and_a_next_step(
 
 
 def test_a_standby_names_whom_to_ask_and_not_to_ask_again(flowsched: Run, far: Far) -> None:
-    """It never answers, however often it is asked."""
-    far.service.failure = errors.Unavailable(
-        "this process does not lead: standing by: ask http://127.0.0.1:1"
-    )
+    """It never answers, however often it is asked: the command ends at once."""
+    far.service.failure = errors.NotLeader("this process does not lead: ask http://127.0.0.1:1")
+    began = time.monotonic()
     result = flowsched("nodes")
-    assert result.exit_code == 3
-    assert result.stderr.endswith("ask http://127.0.0.1:1\n")
+    assert result.exit_code == 2
+    assert result.stderr == "error: this process does not lead: ask http://127.0.0.1:1\n"
+    assert time.monotonic() - began < 5
 
 
 def test_a_watch_that_loses_the_service_says_how_to_come_back(
@@ -696,24 +696,29 @@ def test_the_doctor_names_the_option_for_gpus(tmp_path: Path, monkeypatch: pytes
     )
 
 
-def test_doctor_does_not_promise_a_take_over_on_one_machine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("raised", "step"),
+    [
+        (errors.NotLeader("host:/a leads"), "and never takes over (docs/outages.md)"),
+        (errors.Unavailable("not yet"), "leads by itself as soon as the lease is free (docs/outages.md)"),
+    ],
+)
+def test_doctor_says_whether_a_standby_takes_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, raised: errors.FlowschedError, step: str
 ) -> None:
-    """A standby answers and does not lead; whether it ever will depends on where it runs."""
+    """A standby answers and does not lead. It says which of the two cases it is."""
 
     async def ready(_: Client) -> tuple[bool, str]:
         return True, "standing by: a leads on host:/a"
 
     async def nodes(_: Client) -> list[object]:
-        raise errors.Unavailable("this process does not lead")
+        raise raised
 
     monkeypatch.setattr(Client, "ready", ready)
     monkeypatch.setattr(Client, "nodes", nodes)
     (found,) = asyncio.run(doctor.service(doctor.Place(tmp_path, "", "http://127.0.0.1:1", None)))
     assert found.mark == "warn"
-    assert found.next.endswith(
-        "It takes over by itself on Kubernetes, never on one machine (docs/outages.md)"
-    )
+    assert found.next.endswith(step)
 
 
 def test_the_doctor_looks_at_everything(flowsched: Run, tmp_path: Path) -> None:

@@ -294,7 +294,7 @@ def test_a_second_replica_on_another_root_says_for_whom_it_stands_by_and_answers
             living = asyncio.run(submitted(second.url, appending(marks, 600.0)))
             second.until(lambda: marks.read_text().count("START") == 2, "started")
             status, text = second.get(f"/api/v1/workflows/{living}/explain")
-            assert (status, f"{tmp_path / 'a'}; ask that service" in text) == (503, True)
+            assert (status, f"{tmp_path / 'a'}; ask that service: --server URL" in text) == (409, True)
             asyncio.run(cancelled(second.url, living))
             logs = f"/api/v1/workflows/{workflow}/tasks/work/0/logs"
             assert first.get(logs) == (200, "")
@@ -308,4 +308,4 @@ def test_a_second_replica_on_another_root_says_for_whom_it_stands_by_and_answers
             assert second.get("/readyz")[0] == 503
             assert second.get(f"/api/v1/workflows/{workflow}")[0] == 200
             status, text = second.get("/api/v1/nodes")
-            assert (status, "--take-over" in text, "in a moment" in text) == (503, True, False)
+            assert (status, "--take-over" in text, "in a moment" in text) == (409, True, False)

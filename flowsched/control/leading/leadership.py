@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final, TypeVar
 
 import structlog
 
-from flowsched.errors import ConfigurationError, FlowschedError, LeadershipLost, Unavailable
+from flowsched import tokens
+from flowsched.errors import ConfigurationError, FlowschedError, LeadershipLost, NotLeader, Unavailable
 from flowsched.executor.protocol import Executor
 from flowsched.store.database import Database, Outage, chance, pauses
 from flowsched.store.lease import Lease, Renewal
@@ -69,13 +72,20 @@ def _of_another_cluster(owner: str, ours: str) -> ConfigurationError:
     )
 
 
+def _announced_url(cluster: str) -> str | None:
+    """The URL of the service on a cluster `HOST:ROOT`, if this user runs it on this machine; else None."""
+    host, _, root = cluster.partition(":")
+    return tokens.url_of(Path(root)) if host == socket.gethostname() else None
+
+
 class Leadership:
     """Whether this process may lead.
 
     Attributes:
         epoch: Of the lease that it holds or held last; 0 = it has never led.
         standing_by: For which process it stands by, while another one leads.
-        leaderless: It stands by, and no process leads: the cluster that the database belongs to is another one.
+        elsewhere: The other cluster that the database belongs to: this process stands by, and never takes over. "" = it may lead.
+        leaderless: `elsewhere` is set, and no process leads there.
         accepted: Cluster and database may be led by this process: it leads, or stands by.
         waits_for: What must come back before it can go on: the database, room on a disk.
     """
@@ -100,7 +110,7 @@ class Leadership:
         self._lease = Lease(database)
         self._renewed = self._beat = monotonic()
         self.epoch = 0
-        self.standing_by = ""
+        self.standing_by = self.elsewhere = ""
         self.leaderless = False
         self.accepted = False
         self.waits_for = ""
@@ -167,7 +177,7 @@ class Leadership:
         while True:
             epoch = await self.insist("the database does not answer", self._ask_to_lead)
             if epoch is not None:
-                self.standing_by, self.leaderless = "", False
+                self.standing_by, self.elsewhere, self.leaderless = "", "", False
                 return epoch
             await asyncio.sleep(RENEW_S / 2)
 
@@ -181,9 +191,9 @@ class Leadership:
                 raise _of_another_cluster(owner, self._executor.identity)
             if not holding.live:
                 text = f"no process leads {owner}: start flowsched there, or here with --take-over if it is gone for good"
-                self._stand_by(text, leaderless=True)
+                self._stand_by(text, elsewhere=owner, leaderless=True)
             else:
-                self._stand_by(f"{holding.holder} leads on {owner}")
+                self._stand_by(f"{holding.holder} leads on {owner}", elsewhere=owner)
             return None
         epoch = await self._lease.acquire(self._holder, LEASE_MS, self._clock())
         if epoch is not None:
@@ -193,9 +203,24 @@ class Leadership:
         self._stand_by(f"{holding.holder} leads" + (f" on {owner}" if owner else ""))
         return None
 
-    def _stand_by(self, text: str, *, leaderless: bool = False) -> None:
+    def not_leading(self, waits_for: str = "") -> NotLeader | Unavailable:
+        """Why this process cannot answer what only the leader knows, and what to do.
+
+        Args:
+            waits_for: What it waits for before it leads, if that is known.
+        """
+        if not self.elsewhere:
+            waits = f": {waits_for}" if waits_for else ""
+            return Unavailable(f"this process does not lead yet{waits}; ask again in a moment")
+        if self.leaderless:
+            return NotLeader(f"this process does not lead: {self.standing_by}")
+        url = _announced_url(self.elsewhere) or "URL"
+        return NotLeader(f"this process does not lead: {self.standing_by}; ask that service: --server {url}")
+
+    def _stand_by(self, text: str, *, elsewhere: str = "", leaderless: bool = False) -> None:
         """Note for which process this one stands by, and say so once."""
-        self.accepted, self.leaderless, text = True, leaderless, f"standing by: {text}"
+        self.accepted, self.elsewhere, self.leaderless = True, elsewhere, leaderless
+        text = f"standing by: {text}"
         if text != self.standing_by:
             self.standing_by = text
             log.info(text)
