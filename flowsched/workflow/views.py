@@ -79,7 +79,7 @@ class WorkflowView(View, kw_only=True):
     reason: str = ""  #: why it ended so
     waiting: WaitingView | None = None  #: while no task runs, why; else only what never ends by itself
     created_at: datetime
-    started_at: datetime | None = None
+    started_at: datetime | None = None  #: a retry starts it anew
     ended_at: datetime | None = None
     stages: int
     tasks: int
@@ -122,7 +122,7 @@ class StageView(View, kw_only=True):
     counts: dict[str, int] = {}
     returned: dict[str, int] = {}  #: as in `WorkflowView`
     cached: int = 0  #: tasks that took the result of a task of another workflow
-    started_at: datetime | None = None
+    started_at: datetime | None = None  #: a retry that tries it again starts it anew
     ended_at: datetime | None = None
     queued_seconds: float = 0.0  #: sums over its tasks
     staging_seconds: float = 0.0  #: from the choice of a node to the arrival of the inputs there

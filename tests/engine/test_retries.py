@@ -165,6 +165,18 @@ def test_a_users_retry_starts_what_failed_or_was_skipped() -> None:
     scene.nothing_left()
 
 
+def test_a_retry_starts_the_run_and_what_it_tries_again_anew() -> None:
+    """A day passed between the failure and the retry: neither the run nor stage b ran meanwhile. Stage a did not start again."""
+    scene = failed_workflow()
+    began = scene.runs["w"].stages[0].started_ms
+    scene.tell(Revived(scene.runs["w"], 7), after=86_400_000)
+    run = scene.runs["w"]
+    assert (run.started_ms, run.stages[1].started_ms) == (scene.now, scene.now)
+    assert run.stages[0].started_ms == began != scene.now
+    (written,) = scene.last.delta.workflows
+    assert written.started_ms == scene.now
+
+
 def test_a_retry_that_is_asked_for_twice_is_one() -> None:
     """The second finds the workflow alive: nothing is started a second time, and its row is done."""
     scene = failed_workflow()

@@ -536,11 +536,15 @@ class Advance(Outcomes):
         self._set_run(RunState.PAUSED if paused else RunState.RUNNING, why=why)
 
     def retry(self, why: str = "") -> None:
-        """Try again what failed, was cancelled or skipped; what succeeded stays."""
+        """Try again what failed, was cancelled or skipped; what succeeded stays.
+
+        The run starts now: the time for which it lay failed is none of its running time.
+        """
         run = self.run
         if not run.state.terminal:
             return  # asked twice: it runs again already
         self.statement.assign(run, "cancel_requested", False)
+        self.statement.assign(run, "started_ms", self.now)
         self.statement.assign(run, "ended_ms", None)
         again = [stage for stage in run.stages if stage.state is not RunState.SUCCEEDED]
         for stage in again:

@@ -578,6 +578,7 @@ class Settling(Moves):
         self.statement.assign(stage, "closed", False)
         self.statement.assign(stage, "upset", False)
         self.statement.assign(stage, "verdict", None)
+        self.statement.assign(stage, "started_ms", None)
         self.statement.assign(stage, "ended_ms", None)
         if stage.uniform is not None:
             self._move_uniform(stage, _S.PENDING)
