@@ -863,13 +863,20 @@ async def kept_attempt(
 
 
 def _index_of(stage: StageSpec, task: str) -> int:
-    """The index of a task that a user named by its index, or by the item of its shard. Numbers are indices."""
+    """The index of a task that a user named by its index, the item of its shard, or its role. Numbers are indices."""
+    from flowsched.workflow.spec import PLAIN_ROLE
+
     if task.isdecimal() and task.isascii():
         return int(task)
     items = stage.items or ()
-    if task not in items:
-        raise NotFound(f"{stage.name}: {no_such('item', task, items)}")
-    return items.index(task) * stage.members
+    if task in items:
+        return items.index(task) * stage.members
+    roles = [role.name for role in stage.roles for _ in range(role.replicas) if role.name != PLAIN_ROLE]
+    if task in roles:
+        return roles.index(task)
+    raise NotFound(
+        f"{stage.name}: {no_such('role' if roles else 'item', task, dict.fromkeys(roles) or items)}"
+    )
 
 
 def attempt_folder(root: Path, node: str, pod: str) -> Path:

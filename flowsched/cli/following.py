@@ -540,7 +540,7 @@ async def failed_log(client: Client, ident: str) -> str:
     async with contextlib.aclosing(client.tasks(ident, state="FAILED", page=1)) as failed:
         async for task in failed:
             killed = task.reason == OUT_OF_MEMORY
-            helps = f"{task.stage}[{task.index}] had too little memory: {MORE_MEMORY}" if killed else ""
+            helps = f"{task_name(task)} had too little memory: {MORE_MEMORY}" if killed else ""
             for stream in STREAMS:
                 with contextlib.suppress(NotFound):
                     async with contextlib.aclosing(

@@ -18,23 +18,28 @@ async def find(client: Client, given: str, *, to_change: bool = False, own: bool
 
 
 async def index_of(client: Client, ident: str, stage: str, given: str) -> int:
-    """The index of a task that a user named by its index or by the item of its shard. Numbers are indices.
+    """The index of a task that a user named by its index, by the item of its shard, or by its role in a gang.
+
+    Numbers are indices.
 
     Raises:
-        NotFound: No task has this item.
+        NotFound: No task has this item or role.
         Conflict: Several have it.
     """
     if is_index(given):
         return int(given)
-    found = [task.index async for task in client.tasks(ident, stage=stage) if task.item == given]
+    tasks = [task async for task in client.tasks(ident, stage=stage)]
+    kind, found = "item", [task.index for task in tasks if task.item == given]
+    if not found:
+        kind, found = "role", [task.index for task in tasks if _role_of(task) == given]
     if not found:
         raise NotFound(
-            f"{given!r} is no number from 0 on, and no item of {stage} in {ident}; `flowsched show {ident} --tasks` "
-            "lists the index and the item of each task"
+            f"{given!r} is no number from 0 on, and no item or role of {stage} in {ident}; `flowsched show {ident} --tasks` "
+            "lists the index, the role and the item of each task"
         )
     if len(found) > 1:
         raise Conflict(
-            f"{len(found)} tasks of {stage} have the item {given!r}: give an index, of {', '.join(map(str, found[:5]))}"
+            f"{len(found)} tasks of {stage} have the {kind} {given!r}: give an index, of {', '.join(map(str, found[:5]))}"
             + (" …" if len(found) > 5 else "")
         )
     return found[0]
@@ -46,5 +51,13 @@ def is_index(given: str) -> bool:
 
 
 def task_name(task: TaskView) -> str:
-    """A task with its item: `align[1] (HG002)`."""
-    return f"{task.stage}[{task.index}]" + (f" ({task.item})" if task.item else "")
+    """A task with its item and its role in a gang: `align[1] (HG002)`, `train[1] (actor)`."""
+    known = [name for name in (task.item, _role_of(task)) if name]
+    return f"{task.stage}[{task.index}]" + (f" ({', '.join(known)})" if known else "")
+
+
+def _role_of(task: TaskView) -> str:
+    """The role that the document gave it; "" outside gangs."""
+    from flowsched.workflow.spec import PLAIN_ROLE  # only here: commands start without the document's values
+
+    return "" if task.role == PLAIN_ROLE else task.role

@@ -226,6 +226,25 @@ def test_a_task_is_named_by_the_item_of_its_shard(flowsched: Run, far: Far) -> N
     assert "2 tasks of call have the item 'twin': give an index, of 3, 4" in several.stderr
 
 
+def test_a_member_of_a_gang_is_named_by_its_role(flowsched: Run, far: Far) -> None:
+    """A role of several members names none of them. Errors say the role with the index."""
+    ident = far.service.add()
+    far.service.log["stderr"] = b"oh\n"
+    roles = ["learner", "actor", "actor"]
+    far.service.task_views = [task_view("rl", at, role=role) for at, role in enumerate(roles)]
+    far.service.stage_views = [stage_view(0, "rl")]
+    assert flowsched("logs", ident, "rl", "learner", "-e").stdout == "oh\n"
+    assert far.service.logged[-1] == ("rl", 0, "stderr")
+    several = flowsched("logs", ident, "rl", "actor")
+    assert several.exit_code == 2
+    assert "2 tasks of rl have the role 'actor': give an index, of 1, 2" in several.stderr
+    far.service.task_views = [task_view("rl", 0)]
+    assert "'task' is no number from 0 on" in flowsched("logs", ident, "rl", "task").stderr
+    far.service.log["stderr"] = b""
+    far.service.task_views = [task_view("rl", 1, role="actor", state="FAILED", reason="OOMKilled")]
+    assert "rl[1] (actor)" in flowsched("logs", ident).stderr
+
+
 def test_a_log_without_a_stage_is_that_of_the_task_that_failed(flowsched: Run, far: Far) -> None:
     """Where no task failed, the stages are named."""
     ident = far.service.add()

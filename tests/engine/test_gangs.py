@@ -111,7 +111,7 @@ def test_a_gang_that_fails_for_good_takes_its_members_with_it() -> None:
     scene.end("fs-w-g-0-0", "fs-w-g-2-0")
     assert scene.states("w", "g") == "CANCELLED FAILED CANCELLED"
     assert scene.state_of("w") == "FAILED: g FAILED"
-    assert scene.runs["w"].reason == "g: task 1 failed: exit code 2"
+    assert scene.runs["w"].reason == "g: task 1 (worker) failed: exit code 2"
 
 
 def test_an_elastic_gang_starts_with_its_minimum_and_skips_the_rest_for_good() -> None:

@@ -403,7 +403,7 @@ def explain(
     stage: Annotated[str | None, typer.Argument(help="Only this stage.")] = None,
     index: Annotated[
         str | None,
-        typer.Argument(metavar="INDEX|ITEM", help="Only this task: also why on its node."),
+        typer.Argument(metavar="INDEX|ITEM|ROLE", help="Only this task: also why on its node."),
     ] = None,
     cluster: Annotated[bool, typer.Option("--cluster", help="Why cores are idle instead.")] = False,
     since: Annotated[str, typer.Option(help="With --cluster: how far back, as 8h or 7d.")] = "24h",
@@ -433,7 +433,7 @@ def logs(
     stage: Annotated[str | None, typer.Argument(help="The stage. [the first task that failed]")] = None,
     index: Annotated[
         str | None,
-        typer.Argument(metavar="INDEX|ITEM", help="Which of its tasks. [the first]"),
+        typer.Argument(metavar="INDEX|ITEM|ROLE", help="Which of its tasks. [the first]"),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the attempt has ended.")
@@ -473,7 +473,7 @@ def get_command(
         typer.Argument(metavar="STAGE[.OUTPUT]", help="Which outputs. [those of the final stages]"),
     ] = None,
     index: Annotated[
-        str | None, typer.Argument(metavar="INDEX|ITEM", help="Of one of its tasks. [all]")
+        str | None, typer.Argument(metavar="INDEX|ITEM|ROLE", help="Of one of its tasks. [all]")
     ] = None,
     into: Annotated[str, typer.Option("--out", "-O", metavar="DIR", help="Where to; - is stdout.")] = ".",
 ) -> None:

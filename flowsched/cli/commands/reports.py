@@ -47,7 +47,9 @@ def seff(
     ctx: typer.Context,
     workflow: Id,
     stage: Annotated[str | None, typer.Argument(help="Only this stage, with each of its attempts.")] = None,
-    index: Annotated[str | None, typer.Argument(metavar="INDEX|ITEM", help="Only this task of it.")] = None,
+    index: Annotated[
+        str | None, typer.Argument(metavar="INDEX|ITEM|ROLE", help="Only this task of it.")
+    ] = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Say what tasks used of what they asked for.

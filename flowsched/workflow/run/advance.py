@@ -29,7 +29,7 @@ from flowsched.workflow.run.transitions import (
     Indices,
     Settling,
 )
-from flowsched.workflow.spec import Action, On, When
+from flowsched.workflow.spec import PLAIN_ROLE, Action, On, When
 
 _S = TaskState
 _E = TaskEvent
@@ -78,7 +78,7 @@ class Outcomes(Settling):
             return
         self._check_shard(stage, task // stage.members)
         if action is Action.ABORT_WORKFLOW:
-            self._abort(f"stage {stage.spec.name!r}: task {task} completed")
+            self._abort(f"stage {stage.spec.name!r}: {_named(stage, task)} completed")
 
     def _well(self, stage: StageRun, task: int) -> None:
         """Count the task as done, and forget the reasons of earlier failures."""
@@ -251,7 +251,9 @@ class Outcomes(Settling):
             self._event("task.evicted", stage, task, reason=reason, message=message)
         if action in (Action.FAIL_STAGE, Action.ABORT_WORKFLOW):
             self._release(stage, there, _S.FAILED)
-            self._fail_stage(stage, f"task {there[0]} was taken away: {reason}, and a policy says so")
+            self._fail_stage(
+                stage, f"{_named(stage, int(there[0]))} was taken away: {reason}, and a policy says so"
+            )
             if action is Action.ABORT_WORKFLOW:
                 self._abort(f"stage {stage.spec.name!r} lost a task: {reason}")
         else:
@@ -330,12 +332,15 @@ class Outcomes(Settling):
 
 
 def _named(stage: StageRun, task: int) -> str:
-    """A task with its item: `task 1 (HG002)`. Of a path or URI the last part is enough."""
-    items = stage.spec.items
-    if items is None:
-        return f"task {task}"
-    item = items[task // stage.members].rstrip("/").rpartition("/")[2]
-    return f"task {task} ({item if len(item) <= _ITEM_SHOWN else item[: _ITEM_SHOWN - 1] + '…'})"
+    """A task with its item and its role: `task 1 (HG002)`, `task 1 (actor)`. Of a path or URI the last part is enough."""
+    items, known = stage.spec.items, []
+    if items is not None:
+        item = items[task // stage.members].rstrip("/").rpartition("/")[2]
+        known.append(item if len(item) <= _ITEM_SHOWN else item[: _ITEM_SHOWN - 1] + "…")
+    role = stage.spec.roles[stage.role_of[task % stage.members]].name
+    if role != PLAIN_ROLE:
+        known.append(role)
+    return f"task {task}" + (f" ({', '.join(known)})" if known else "")
 
 
 #: Longer items are cut in reasons.
