@@ -245,6 +245,10 @@ def test_nodes_that_other_groups_get_are_told_apart() -> None:
     assert said(asked(Snapshot(), wants, first)) == [
         "2 more nodes with 2 CPU, 4 GiB memory (1 of them would go to what is before it in the queue)"
     ]
+    wants, *siblings = (bag(key, what=shape(2, 4), name=f"w/align[{key}]") for key in (2, 0, 1))
+    assert said(asked(Snapshot(), wants, *siblings)) == [
+        "3 more nodes with 2 CPU, 4 GiB memory (2 of them would go to other tasks of w/align)"
+    ]
 
 
 def test_what_cannot_be_applied_says_what_there_is() -> None:

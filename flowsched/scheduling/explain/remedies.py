@@ -591,8 +591,17 @@ def told(change: Suggestion, situation: Situation) -> str:
                 return f"{nodes} like {change.object}"
             first = max(change.to - nodes_for(situation.group), 0)
             return f"{nodes} with {_made(situation)}" + (
-                f" ({first} of them would go to what is before it in the queue)" if first else ""
+                f" ({first} of them would go to {_before(situation, first)})" if first else ""
             )
+
+
+def _before(situation: Situation, nodes: int) -> str:
+    """Which groups would get so many of the added nodes: other shards of the group's own stage, if they need that many."""
+    stage, shard, _ = situation.group.name.rpartition("[")
+    siblings = [other for other in situation.others if shard and other.name.rpartition("[")[0] == stage]
+    if sum(map(nodes_for, siblings)) >= nodes:
+        return f"other tasks of {stage}"
+    return "what is before it in the queue"
 
 
 _SAID: Final = {
