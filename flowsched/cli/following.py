@@ -12,7 +12,7 @@ import json
 import signal
 import sys
 import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -556,6 +556,24 @@ async def failed_log(client: Client, ident: str) -> str:
                 return helps
             return f"`flowsched logs {ident} {log_arguments(task, STREAMS[0])}`"
     return ""
+
+
+async def next_try(client: Client, ident: str, stages: Sequence[StageView], file: str = "FILE") -> str:
+    """The command that tries a failed workflow again, and what must come before it where it would fail in the same way."""
+    retry, changed = f"`flowsched retry {ident}`", f"`flowsched retry {ident} --changed {file}`"
+    failed = next((stage.name for stage in stages if stage.state == "FAILED"), None)
+    reason = ""
+    if failed is not None:
+        async with contextlib.aclosing(client.tasks(ident, stage=failed, state="FAILED", page=1)) as tasks:
+            reason = await anext((task.reason async for task in tasks), "")
+    if reason == "InputMissing":
+        return (
+            f"put the input where {failed} looks for it, then {retry}; if a task of this run should have written it, "
+            f"{changed} runs that task again"
+        )
+    if reason == "ImageRefused":
+        return f"start the service as the reason says, then {retry}; or change the image in the document, then {changed}"
+    return f"{retry}; after an edit of the document or of an input {changed}"
 
 
 async def log_tail(client: Client, ident: str, stage: str, index: int, lines: int) -> tuple[str, list[str]]:

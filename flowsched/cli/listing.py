@@ -15,7 +15,7 @@ from rich.text import Text
 
 from flowsched.cli import naming, used_images
 from flowsched.cli.context import say
-from flowsched.cli.following import failed_log, is_local
+from flowsched.cli.following import failed_log, is_local, next_try
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
@@ -87,12 +87,11 @@ async def workflow(
         output.hint(f"\na call of the run {view.run}: `flowsched show {view.run}`")
     if view.state == "FAILED":
         log = await failed_log(client, ident)
-        again = (
-            f"`flowsched retry {ident}` (after an edit of the document or of an input: with `--changed FILE`)"
-        )
         if view.source or view.run:
             engine = view.source or "the engine of its run"
             again = f"run it again with {engine}, which decides what is tried again"
+        else:
+            again = await next_try(client, ident, stages)
         more = [again] if log else [f"`flowsched explain {ident}`", again]
         output.hint("\nnext: " + "\n      ".join(filter(None, [log, *more])))
 

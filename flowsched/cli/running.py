@@ -423,7 +423,12 @@ async def result(
     elif results is not None:
         print()
         await fetching.save_results(client, ident, results.out, results.fetch)
-    _next_steps(view, made, stages, own, saved=results is not None, log=log, path=path)
+    retry = (
+        await following.next_try(client, ident, stages, path)
+        if own is None and view.state == "FAILED"
+        else ""
+    )
+    _next_steps(view, made, stages, own, saved=results is not None, log=log, path=path, retry=retry)
     if results is not None and view.state != "SUCCEEDED":
         say(f"{results.out} was not written: the run has not succeeded")
 
@@ -545,15 +550,15 @@ def _next_steps(
     saved: bool,
     log: str,
     path: str,
+    retry: str,
 ) -> None:
     root = "" if own is None or own == tokens.data_folder() else f" --root {own}"
     first = "" if own is None else f"`flowsched serve{root}`, then "
     if view.state == "FAILED":
         shown = f"`flowsched logs {view.id} {log}{root}`; " if log else ""
         again = f"`flowsched run {path} --resume{root}` runs what has not succeeded, or has changed"
-        if own is None:
-            changed = f"`flowsched retry {view.id} --changed {path}`"
-            again = f"`flowsched retry {view.id}`; after an edit of the document or of an input {changed}"
+        if retry:
+            again = retry
         say(f"\nnext: {shown}{again}")
     elif view.state == "SUCCEEDED" and made and not saved:
         say(f"\nnext: {first}`flowsched get {view.id} {made[-1].stage}` saves its outputs here")

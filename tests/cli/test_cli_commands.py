@@ -485,6 +485,39 @@ def test_commands_are_passed_on(flowsched: Run, far: Far, kind: str) -> None:
     assert far.service.commands == [(workflow, kind, {"reason": "why"})]
 
 
+@pytest.mark.parametrize(
+    ("reason", "helps"),
+    [
+        (
+            "InputMissing",
+            "put the input where b looks for it, then `flowsched retry {id}`; if a task of this run should have written it, "
+            "`flowsched retry {id} --changed FILE` runs that task again",
+        ),
+        (
+            "ImageRefused",
+            "start the service as the reason says, then `flowsched retry {id}`; or change the image in the document, "
+            "then `flowsched retry {id} --changed FILE`",
+        ),
+        (
+            "exit code 1",
+            "`flowsched retry {id}`; after an edit of the document or of an input `flowsched retry {id} --changed FILE`",
+        ),
+    ],
+)
+def test_what_failed_says_what_must_change_before_a_retry(
+    flowsched: Run, far: Far, reason: str, helps: str
+) -> None:
+    """The reason of the stage that failed counts; the failure of a stage whose failures are ignored does not."""
+    ident = far.service.add(state="FAILED", ended_at=BEGIN)
+    far.service.stage_views = [stage_view(0, "a", state="SUCCEEDED"), stage_view(1, "b", state="FAILED")]
+    far.service.task_views = [
+        task_view("a", 0, state="FAILED", reason="exit code 3", exit_code=3),
+        task_view("b", 0, state="FAILED", reason=reason),
+    ]
+    said = flowsched("show", ident).stderr
+    assert f"      {helps.format(id=ident)}\n" in said
+
+
 def test_a_retry_warns_of_results_whose_input_has_changed(flowsched: Run, far: Far, tmp_path: Path) -> None:
     """The task that read the file keeps its result: the command that reads it again is named. Other files do not count."""
     workflow = far.service.add(state="FAILED")
