@@ -14,8 +14,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from flowsched.cli import naming, used_images
-from flowsched.cli.context import say
-from flowsched.cli.following import failed_log, is_local, next_try
+from flowsched.cli.context import DONE, INTERRUPTED, say
+from flowsched.cli.following import failed_log, is_local, next_try, watch
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
@@ -166,12 +166,26 @@ async def remove_queue(client: Client, name: str, form: Form) -> None:
     output.one(view, form, lambda: render.text(f"removed queue {name}"))
 
 
-async def command(client: Client, ident: str, kind: str, reason: str | None, form: Form) -> None:
-    """`flowsched cancel | pause | resume | retry`."""
+async def command(
+    client: Client, ident: str, kind: str, reason: str | None, form: Form, *, wait: bool = False
+) -> int:
+    """`flowsched cancel | pause | resume | retry`. `wait`: show how it goes until it has ended, and end as it does."""
     view = await getattr(client, kind)(ident, reason)
-    output.one(view, form, lambda: render.workflow_head(view))
-    if kind != "retry":
-        return
+    if not wait:
+        output.one(view, form, lambda: render.workflow_head(view))
+    if kind == "retry":
+        await _say_what_is_kept(client, ident, form)
+    if not wait:
+        return DONE
+    code = await watch(client, ident)
+    if code != INTERRUPTED:
+        ended = await client.get(ident)
+        output.one(ended, form, lambda: render.workflow_head(ended))
+    return code
+
+
+async def _say_what_is_kept(client: Client, ident: str, form: Form) -> None:
+    """After `retry`: which results it keeps although their inputs have changed, or how such inputs are read again."""
     kept = [found async for found in _kept_before_a_change(client, ident)] if is_local(client.url) else []
     for task, path in kept[:1]:
         more = f" (so do {len(kept) - 1} more)" if len(kept) > 1 else ""

@@ -221,13 +221,19 @@ async def _warn_of_what_never_starts(client: Client, ident: str) -> None:
         )
 
 
-async def resubmit(given: Options, workflow: str, path: str, form: Form) -> int:
-    """`flowsched retry --changed`: a new run that takes the results of another."""
+async def resubmit(given: Options, workflow: str, path: str, form: Form, *, wait: bool = False) -> int:
+    """`flowsched retry --changed`: a new run that takes the results of another. `wait`: as for `submit`."""
     raw = document(path)
     async with client_of(given.server, given.token) as client:
         base = await naming.find(client, workflow, own=True)
         with raw.faults_by_line():
             accepted = await client.submit(raw.raw, resume=base)
+        if wait:
+            say(f"submitted {accepted.id}")
+            code = await following.watch(client, accepted.id)
+            if code != INTERRUPTED:
+                await result(client, accepted.id, form, own=None, path=path)
+            return code
         output.one({"id": accepted.id, "resumes": base}, form, lambda: accepted.id)
         if form is Form.TABLE:
             output.hint(

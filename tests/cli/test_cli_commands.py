@@ -518,6 +518,22 @@ def test_what_failed_says_what_must_change_before_a_retry(
     assert f"      {helps.format(id=ident)}\n" in said
 
 
+def test_a_retry_can_be_waited_for(flowsched: Run, far: Far, document: Path) -> None:
+    """As `submit --wait`: it ends as the workflow does, with `--changed` as the new one does."""
+    ident = far.service.add(state="FAILED", ended_at=BEGIN)
+    far.service.documents[ident] = b'{"name": "g", "stages": [{"name": "a", "command": ["x"]}]}'
+    ends = threading.Timer(0.5, lambda: far.service.finish(ident, "FAILED"))
+    ends.start()
+    waited = flowsched("retry", ident, "--wait")
+    ends.join()
+    assert (waited.exit_code, f"germline {ident} FAILED" in waited.stdout) == (1, True)
+    far.service.finish_on_submit = "SUCCEEDED"
+    anew = flowsched("retry", ident, "--changed", str(document), "-w")
+    assert (anew.exit_code, "SUCCEEDED" in anew.stdout) == (0, True)
+    refused = flowsched("retry", ident, "--changed", str(document), "--reason", "x")
+    assert (refused.exit_code, "leave out --reason" in refused.stderr) == (2, True)
+
+
 def test_a_retry_warns_of_results_whose_input_has_changed(flowsched: Run, far: Far, tmp_path: Path) -> None:
     """The task that read the file keeps its result: the command that reads it again is named. Other files do not count."""
     workflow = far.service.add(state="FAILED")

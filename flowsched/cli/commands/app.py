@@ -513,15 +513,18 @@ def retry(
             metavar="FILE", help="A new run, of this document; what did not change is not run again."
         ),
     ] = None,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Show how it goes until it has ended.")] = False,
     output: Output = Form.TABLE,
 ) -> None:
     """Try again what failed."""
-    if changed is not None:
-        from flowsched.cli import running
-
-        run(options(ctx), running.resubmit(options(ctx), workflow, changed, output))
+    if changed is None:
+        _command(ctx, workflow, "retry", reason, output, wait=wait)
         return
-    _command(ctx, workflow, "retry", reason, output)
+    if reason is not None:
+        raise typer.BadParameter("--changed makes a new run, which keeps no reason: leave out --reason")
+    from flowsched.cli import running
+
+    run(options(ctx), running.resubmit(options(ctx), workflow, changed, output, wait=wait))
 
 
 @app.command()
@@ -598,13 +601,15 @@ def _say_version(asked: bool) -> None:
         raise typer.Exit
 
 
-def _command(ctx: typer.Context, workflow: str, kind: str, reason: str | None, output: Form) -> None:
+def _command(
+    ctx: typer.Context, workflow: str, kind: str, reason: str | None, output: Form, *, wait: bool = False
+) -> None:
     from flowsched.cli import listing
 
     about(
         ctx,
         workflow,
-        lambda client, ident: listing.command(client, ident, kind, reason, output),
+        lambda client, ident: listing.command(client, ident, kind, reason, output, wait=wait),
         to_change=True,
         own=kind == "retry",
     )
