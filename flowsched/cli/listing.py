@@ -254,8 +254,9 @@ def idle_panel(report: IdleReportView) -> RenderableType:
     parts: list[RenderableType] = []
     for name, whole in report.resources.items():
         causes = [cause for cause in CAUSES if whole.causes.get(cause)]
+        parts.append(render.text(f"{name}, {_UNITS.get(name, name)}", "bold"))
         table = render.plain_table(
-            f"={name}, {_UNITS.get(name, name)}",
+            "=hour",
             ">capacity",
             ">used",
             ">idle",

@@ -1122,3 +1122,11 @@ def test_show_takes_a_run_whose_tasks_do_not_begin_at_0(flowsched: Run, far: Far
     shown = flowsched("show", workflow)
     assert shown.exit_code == 0, shown.stderr
     assert "image samtools:1 ignored" in shown.stdout
+
+
+@pytest.mark.parametrize("group", ["db", "queue", "nodes"])
+def test_help_of_a_group_is_whole_at_80_columns(flowsched: Run, group: str) -> None:
+    """The first sentence of each of its commands fits its line."""
+    result = CliRunner().invoke(app, [group, "-h"], terminal_width=80)
+    assert result.exit_code == 0
+    assert "..." not in result.stdout.partition("Commands:")[2]

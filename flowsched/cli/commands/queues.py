@@ -17,7 +17,10 @@ Node = Annotated[str, typer.Argument(help="The node.")]
 
 @queue.command("ls")
 def list_queues(ctx: typer.Context, output: Output = Form.TABLE) -> None:
-    """List queues: what they may use, use, deserve and wait for, and what their users have used."""
+    """List queues.
+
+    What they may use, use, deserve and wait for, and what their users have used.
+    """
     from flowsched.cli import listing
 
     ask(ctx, lambda client: listing.queues(client, output))
@@ -82,7 +85,10 @@ def remove_queue(
     name: Annotated[str, typer.Argument(help="The queue.")],
     output: Output = Form.TABLE,
 ) -> None:
-    """Remove a queue; refused while workflows in it live, or queues are below it."""
+    """Remove a queue.
+
+    Refused while workflows in it live, or queues are below it.
+    """
     from flowsched.cli import listing
 
     ask(ctx, lambda client: listing.remove_queue(client, name, output))
@@ -112,7 +118,10 @@ def drain_node(
     grace: Annotated[str, typer.Option(help="What has not ended by then runs elsewhere: 90s, 5m.")] = "0s",
     output: Output = Form.TABLE,
 ) -> None:
-    """Empty a node: nothing new goes there, and what runs is moved at no charge, gangs as a whole."""
+    """Empty a node for maintenance.
+
+    Nothing new goes there, and what runs is moved at no charge, gangs as a whole.
+    """
     from flowsched.cli import listing
     from flowsched.errors import InvalidRequest
     from flowsched.workflow.resources import parse_duration

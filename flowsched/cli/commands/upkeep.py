@@ -67,7 +67,10 @@ def upgrade(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
 
 @db.command()
 def current(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
-    """Print the schema's revision, or `empty`; exit code 1 if this version needs another."""
+    """Print the schema's revision, or `empty`.
+
+    Exit code 1 if this version needs another.
+    """
     from flowsched.cli import upkeep
 
     run(options(ctx), upkeep.current(settings_for(ctx, root=root, database=db).url), DATABASE_AWAY)
@@ -93,7 +96,10 @@ def expire(
     db: Database = None,
     root: Root = None,
 ) -> None:
-    """Remove workflows that ended long ago; refused while a service leads, which does so itself (serve --keep-days)."""
+    """Remove workflows that ended long ago.
+
+    Refused while a service leads, which does so itself (serve --keep-days).
+    """
     from flowsched.cli import upkeep
 
     run(options(ctx), upkeep.expire(settings_for(ctx, root=root, database=db).url, days), DATABASE_AWAY)
