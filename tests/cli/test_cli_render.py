@@ -260,6 +260,16 @@ LISTED = [
 ]  # fmt: skip
 
 
+def test_a_list_has_the_first_sentence_of_a_reason() -> None:
+    """`show` has all of it: what a container engine said may have eight lines."""
+    reason = "a: task 0 failed: ImageRefused (no engine runs the image 'x'. Found: docker: it is not in PATH)"
+    view = workflow_view(1, state="FAILED", reason=reason)
+    listed = drawn(render.workflow_table([view], BEGIN), PIPED_WIDTH)
+    assert "ImageRefused (no engine runs the image 'x'. …\n" in listed
+    assert "Found" not in listed
+    assert "Found: docker" in drawn(render.workflow_head(view), PIPED_WIDTH)
+
+
 def test_a_list_of_workflows_at_three_widths() -> None:
     """Names first; the reason stands below; what matters least goes first; nothing is wider than the terminal."""
     now = BEGIN + timedelta(minutes=10)

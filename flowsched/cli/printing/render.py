@@ -256,6 +256,12 @@ def why(view: WorkflowView | StageView) -> Text | None:
     return text(f"{stage}{waiting.message}", "yellow")
 
 
+def _first_sentence(said: Text | None) -> Text | None:
+    """The first sentence of a reason, for lists: `show` and `explain` have all of it."""
+    end = -1 if said is None else said.plain.find(". ")
+    return said if said is None or end < 0 else said[: end + 1].append(" …")
+
+
 class WorkflowTable(Columns):
     """A list of workflows; ids are cut on a terminal, where any command takes the beginning of one."""
 
@@ -302,7 +308,7 @@ class WorkflowTable(Columns):
                 seconds(max(0.0, took.total_seconds())),
                 text(view.queue),
                 moment(view.created_at),
-                note=why(view),
+                note=_first_sentence(why(view)),
             )
         return super().lines(width)
 
