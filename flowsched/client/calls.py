@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import uuid
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
@@ -776,9 +777,10 @@ async def save_outputs(
         stage: Of the tasks.
         names: Of the outputs; None = all.
         folder: For the files of the stage, or of the one task.
-        index: Of one task; None = all that have succeeded, each shard of several in a folder of its own.
+        index: Of one task; None = all that have succeeded, each shard of several in a folder of its own (`_folders`).
     """
     taken: set[Path] = set()
+    folders = await _folders(client, workflow, stage) if stage.width > 1 and index is None else {}
 
     async def tasks() -> AsyncIterator[TaskView]:
         if index is not None:
@@ -788,7 +790,9 @@ async def save_outputs(
             yield task
 
     async for task in tasks():
-        place = folder / str(task.shard) if stage.width > 1 and index is None else folder
+        place = (
+            folder / folders.get(task.shard, str(task.shard)) if stage.width > 1 and index is None else folder
+        )
         for output in task.outputs:
             if names is not None and output.name not in names:
                 continue
@@ -800,6 +804,17 @@ async def save_outputs(
             path = await client.download(workflow, stage.name, task.index, output.name, choose)
             taken.add(path)
             yield path, output
+
+
+#: Items that can be names of folders.
+_FOLDER_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@,-]{0,199}")
+
+
+async def _folders(client: Client, workflow: str, stage: StageView) -> dict[int, str]:
+    """By shard, its item as a folder name; empty where not every item is one, or two differ at most in case: numbers name them."""
+    items = {task.shard: task.item or "" async for task in client.tasks(workflow, stage=stage.name)}
+    apart = len({item.casefold() for item in items.values()}) == len(items)
+    return items if apart and all(map(_FOLDER_NAME.fullmatch, items.values())) else {}
 
 
 def is_terminal(state: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_service import FakeService
+from fake_service import FakeService, stage_view
 
 from flowsched import Client, errors
 from flowsched.workflow.views import OutputView, TaskView
@@ -46,6 +46,42 @@ async def test_the_outputs_of_a_stage_go_into_a_folder_that_is_named_by_a_text(
     [saved] = await run.download_all("call", str(tmp_path / "results"))
     assert saved.relative_to(tmp_path / "results").name == "calls.vcf"
     assert saved.read_bytes() == b"calls"
+
+
+@pytest.mark.parametrize(
+    ("items", "folders"),
+    [
+        (["HG001", "HG002"], ["HG001", "HG002"]),
+        (["s3://lab/a.fq", "HG002"], ["0", "1"]),
+        (["hg001", "HG001"], ["0", "1"]),
+        (["..", "HG002"], ["0", "1"]),
+        ([None, None], ["0", "1"]),
+    ],
+)
+async def test_folders_of_shards_have_the_names_of_their_items(
+    client: Client, service: FakeService, tmp_path: Path, items: list[str | None], folders: list[str]
+) -> None:
+    """Where all of them are names of files, and apart also where case does not count; else the number of the shard."""
+    service.add()
+    service.write("vcf", "calls.vcf", b"calls")
+    service.stage_views = [stage_view(0, "call", width=2)]
+    output = OutputView(name="vcf", uri="flowsched:x", size_bytes=5)
+    service.task_views = [
+        TaskView(
+            stage="call",
+            index=at,
+            shard=at,
+            item=item,
+            role="",
+            state="SUCCEEDED",
+            attempt=0,
+            outputs=[output],
+        )
+        for at, item in enumerate(items)
+    ]
+    run = await client.find("wf1")
+    saved = await run.download_all("call", tmp_path)
+    assert [path.parent.relative_to(tmp_path).name for path in saved] == folders
 
 
 async def test_a_broken_download_leaves_nothing(client: Client, service: FakeService, tmp_path: Path) -> None:
