@@ -29,6 +29,8 @@ Quantity: TypeAlias = int | float | str
 T = TypeVar("T")
 
 #: Words for resources that a stage or a role takes directly.
+#: As documents have it.
+_PRIORITY: Final = 1_000_000_000
 _RESOURCES = ("cpu", "memory", "disk", "gpu")
 #: What stages, gangs and roles may have besides: the words of the document, whose modules need numpy. A test compares both.
 _TEMPLATE_WORDS: Final = ("command", "env", "limits", "secrets", "resources", "container")
@@ -120,6 +122,13 @@ class Workflow:
                 raise InvalidRequest(
                     f"{word} of the workflow: found {text!r}, expected a text: {word}={str(text)!r}"
                 )
+        rank = _plain(priority)
+        if rank is not None and (
+            isinstance(rank, bool) or not isinstance(rank, int) or abs(rank) > _PRIORITY
+        ):
+            raise InvalidRequest(
+                f"priority of the workflow: found {priority!r}, expected a whole number from {-_PRIORITY:,} to {_PRIORITY:,}"
+            )
         self.name = name
         said = _mapping(labels, f"labels of workflow {name!r}", '{"sample": "NA18507"}')
         self._head = _plain(_given(queue=queue, user=user, priority=priority, labels=said))

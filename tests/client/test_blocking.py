@@ -166,10 +166,11 @@ def test_a_wait_warns_of_what_cannot_start_and_says_why_it_ended(far: Far) -> No
         with (
             pytest.warns(
                 errors.CannotStart, match=r"wide \(wf1\) cannot start .* train waits: it is too wide"
-            ),
+            ) as warned,
             pytest.raises(TimeoutError, match=r"QUEUED, train waits: it is too wide \(LargerThanCluster\)"),
         ):
             connected.wait("wf1", 4)
+        assert warned[0].filename == __file__  # not a line of the library
         with warnings.catch_warnings():
             warnings.simplefilter("error", errors.CannotStart)
             with pytest.raises(errors.CannotStart, match="cancel it, or add nodes"):
@@ -271,6 +272,10 @@ def test_what_failed_says_what_it_wrote(far: Far) -> None:
         (lambda w, s: flowsched.Workflow("y").stage("b", command=["b"], inputs={"o": s["o"]}), "of another workflow"),
         (lambda w, s: flowsched.Workflow(5), "name of the workflow: found 5, expected a text: name='5'"),
         (lambda w, s: flowsched.Workflow("q", queue=5), "queue of the workflow: found 5"),
+        (
+            lambda w, s: flowsched.Workflow("q", priority="high"),
+            "priority of the workflow: found 'high', expected a whole number from -1,000,000,000 to 1,000,000,000",
+        ),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_says_what_to_write(build: Any, words: str) -> None:
