@@ -24,6 +24,7 @@ from flowsched.scheduling.queues.ordering import minimum_of
 from flowsched.scheduling.queues.tree import QueueTree, Shares
 from flowsched.scheduling.state.gpus import DEVICES, GPU, copies_by_device
 from flowsched.scheduling.state.snapshot import IO, PODS, Snapshot
+from flowsched.workflow.resources import format_cpu
 
 #: The service on one machine does not look for GPUs: the user gives their number.
 _NO_GPU: Final = "no node has a GPU (on one machine `flowsched serve --gpus N` says how many there are)"
@@ -293,7 +294,9 @@ def _in_pieces(table: CostTable, sums: Ints, free: Ints, snapshot: Snapshot) -> 
     if not pieces.any():
         return 0, ""
     best = int(np.argmax(np.where(pieces, free.max(axis=1) * (1 << 30) + sums, -1)))
-    devices = ", ".join(f"{left}m" for left in sorted(free[best].tolist(), reverse=True)[:_SHOWN] if left > 0)
+    devices = ", ".join(
+        format_cpu(left) for left in sorted(free[best].tolist(), reverse=True)[:_SHOWN] if left > 0
+    )
     return int(
         pieces.sum()
     ), f"{snapshot.names[best]} has {quantity('gpu', int(sums[best]))} free, by device {devices}"
@@ -330,17 +333,11 @@ def over_cap(group: PodGroup, shares: Shares, queues: QueueTree, snapshot: Snaps
     return Reason(group.key, ReasonCode.QUEUE_LIMIT, text, numbers)
 
 
-#: From so many thousandths on, an amount that is not whole is written as 100.5 rather than 100500m.
-_LARGE_MILLIS: Final = 100_000
-
-
 def quantity(axis: str, amount: int) -> str:
-    """An amount of a resource for people: 1500m CPU, 4 CPU, 2 GiB memory, 100 MB/s disk bandwidth."""
+    """An amount of a resource for people: 1.5 CPU, 4 CPU, 2 GiB memory, 100 MB/s disk bandwidth."""
     word = _WORDS.get(axis, axis)
     if axis in ("cpu", "gpu"):
-        if amount % 1000 and amount < _LARGE_MILLIS:
-            return f"{amount}m {word}"
-        return f"{amount // 1000}{f'.{amount % 1000:03d}'.rstrip('0').rstrip('.')} {word}"
+        return f"{format_cpu(amount)} {word}"
     if axis in ("memory", "disk"):
         for unit, bits in _BINARY:
             if amount >> bits:

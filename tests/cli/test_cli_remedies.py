@@ -85,7 +85,7 @@ def test_an_announcement_goes_with_its_service_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("amount", "text"),
     [
-        (500, "500m CPU"),
+        (500, "0.5 CPU"),
         (4000, "4 CPU"),
         (100_500, "100.5 CPU"),
         (100_000_500, "100000.5 CPU"),

@@ -260,9 +260,7 @@ def test_pieces_of_two_devices_are_not_a_device() -> None:
     assert devices(scene) == {0: 600, 1: 600}
     (told,) = explain(scene.state, scene.runs["c"], scene.now)
     assert told.code == "Insufficient"
-    assert (
-        "n0 has 800m GPU free, by device 400m, 400m; of 1 node 1 has GPUs free in pieces only" in told.message
-    )
+    assert "n0 has 0.8 GPU free, by device 0.4, 0.4; of 1 node 1 has GPUs free in pieces only" in told.message
     scene.end("fs-b-t-0-0")
     assert scene.pods["fs-c-t-0-0"].gpu_ids == (1,)
 

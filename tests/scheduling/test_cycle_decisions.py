@@ -538,7 +538,7 @@ def test_a_reason_says_how_much_is_missing_where() -> None:
     plan = decide(snapshot, gang(1, 3, shape(1.5)))
     assert plan.reasons[0].code is ReasonCode.INSUFFICIENT
     assert plan.reasons[0].message == (
-        "0 of 3 members fit; worker needs 1500m CPU and 1 GiB memory; the best node, n2, has 4 CPU free of 4 CPU; "
+        "0 of 3 members fit; worker needs 1.5 CPU and 1 GiB memory; the best node, n2, has 4 CPU free of 4 CPU; "
         "of 3 nodes 2 lack CPU, 1 lacks memory"
     )
     numbers = plan.reasons[0].numbers

@@ -153,7 +153,7 @@ def test_a_pod_that_must_wait_is_told_what_is_free_by_device() -> None:
     (reason,) = found.reasons
     assert reason.code is ReasonCode.INSUFFICIENT
     assert reason.message == (
-        "no node has room; task needs 1 CPU and 1 GiB memory and 700m GPU; n0 has 900m GPU free, by device 500m, 400m; "
+        "no node has room; task needs 1 CPU and 1 GiB memory and 0.7 GPU; n0 has 0.9 GPU free, by device 0.5, 0.4; "
         "of 1 node 1 has GPUs free in pieces only"
     )
     assert reason.numbers["nodes_lacking_gpu_device"] == 1
@@ -180,7 +180,7 @@ def test_whole_gpus_are_whole_devices() -> None:
     assert placed(plan(snapshot, bag(1, 3, 1000))) == {1: [(0, [0, 0, 1000, 0]), (0, [0, 0, 0, 1000])]}
     assert placed(plan(snapshot, bag(1, 1, 2000))) == {1: [(0, [0, 0, 1000, 1000])]}
     (reason,) = plan(snapshot, bag(1, 1, 3000)).reasons
-    assert "n0 has 3 GPU free, by device 1000m, 1000m, 500m, 500m" in reason.message
+    assert "n0 has 3 GPU free, by device 1, 1, 0.5, 0.5" in reason.message
 
 
 def test_groups_of_one_cycle_see_each_others_devices() -> None:

@@ -106,14 +106,14 @@ def test_a_little_less_cpu_is_asked_for_to_the_milli_core() -> None:
     change = best(asked(snapshot, bag(1, what=shape(4))))
     assert (change.kind, change.object, change.what) == (Kind.REQUEST, "task", "cpu")
     assert (change.was, change.to) == (4000, 3500)
-    assert change.message == "ask for 3500m CPU instead of 4 CPU for each task"
+    assert change.message == "ask for 3.5 CPU instead of 4 CPU for each task"
 
 
 def test_a_smaller_gang_is_suggested_where_six_of_eight_fit() -> None:
     """Two nodes take six of eight members."""
     found = said(asked(cluster(6, 6), gang(1, 8, shape(2))))
     assert found[:2] == [
-        "ask for 1500m CPU instead of 2 CPU for each worker",
+        "ask for 1.5 CPU instead of 2 CPU for each worker",
         "start with 6 members instead of 8 (minimum of worker)",
     ]
 
@@ -168,7 +168,7 @@ def test_who_holds_the_room_is_named() -> None:
     run(snapshot, "a", 0, 3, until_ms=900 * HOUR, group="train/fit")
     run(snapshot, "b", 0, 1, until_ms=900 * HOUR, group="etl/sort")
     found = said(asked(snapshot, bag(1, what=shape(0.001))))
-    assert "free 1m CPU on node n0 (held by train/fit 3 CPU, etl/sort 1 CPU)" in found
+    assert "free 0.001 CPU on node n0 (held by train/fit 3 CPU, etl/sort 1 CPU)" in found
 
 
 def test_room_that_is_kept_for_a_group_is_named_first() -> None:
