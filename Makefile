@@ -14,7 +14,7 @@ TRACES ?=
 MINUTES ?= 5
 SEED ?= 1
 
-.PHONY: help demo demo-kubernetes test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-node promtool kube-test kube-faults spark-test images docs lock lower-bounds notebooks clients postgres ui browser format schema clean
+.PHONY: help demo demo-kubernetes kube-built test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-node promtool kube-test kube-faults spark-test images docs lock lower-bounds notebooks clients postgres ui browser format schema clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -44,8 +44,14 @@ notebooks: $(STAMPS)/test ## run docs/notebooks on a service of their own and ke
 demo: $(STAMPS)/demo ## real genomics and gang training on three virtual nodes, on this machine
 	@$(BIN)/flowsched demo
 
-demo-kubernetes: $(STAMPS)/test ## real samtools and a gang on two real nodes (after make kube-node); without root on hollow ones (after make kube-assets)
+demo-kubernetes: kube-built $(STAMPS)/test ## real samtools and a gang on two real nodes (after make kube-node); without root on hollow ones (after make kube-assets)
 	@$(BIN)/python -m tests.kubernetes.nodes.demo
+
+# Before the tests' packages are installed, which takes minutes.
+kube-built:
+	@for each in "$$TEST_ASSET_KUBE_APISERVER" "$$KUBEBUILDER_ASSETS/kube-apiserver" "$$(command -v kube-apiserver)" \
+		"$${XDG_CACHE_HOME:-$$HOME/.cache}/flowsched/kube/bin/kube-apiserver"; do if [ -x "$$each" ]; then exit 0; fi; done; \
+		echo "error: no kube-apiserver for a cluster: run 'make kube-node' (real nodes; Linux, root) or 'make kube-assets' (hollow ones) first" >&2; exit 2
 
 lint: $(STAMPS)/test ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
