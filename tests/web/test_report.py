@@ -55,6 +55,8 @@ def test_a_report_shows_the_run_by_itself(page: Page) -> None:
     page.wait_for_function(PAINTED)
     timeline = page.get_by_role("application").first
     assert "of 35 tasks" in (timeline.get_attribute("aria-label") or "")
+    legend = page.get_by_role("list", name="Colours").first.locator("li").all_inner_texts()
+    assert [text.strip() for text in legend][-2:] == ["failed", "no bar: cached, or never ran"]
     page.locator(".box", has_text="greet").first.click()
     page.get_by_role("heading", name="Timeline of greet").wait_for()
     assert "of 30 tasks" in (timeline.get_attribute("aria-label") or "")

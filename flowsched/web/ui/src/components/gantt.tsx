@@ -242,6 +242,10 @@ export function Gantt({ table, version, rows, name, now, height, selected = -1, 
               <span class={`swatch phase-${phase}`} /> {phase}
             </li>
           ))}
+          <li>
+            <span class="swatch phase-failed" /> failed
+          </li>
+          <li>no bar: cached, or never ran</li>
         </ul>
         <div class="zoom">
           <button type="button" onClick={() => zoomed(0.6)} aria-label="Zoom in">+</button>
