@@ -17,7 +17,7 @@ from flowsched.cli.printing.output import hint
 from flowsched.client.calls import Client
 from flowsched.errors import ConfigurationError
 from flowsched.version import VERSION
-from flowsched.workflow.efficiency import efficiencies, running_ms, succeeded, whole
+from flowsched.workflow.efficiency import efficiencies, failed, running_ms, whole
 from flowsched.workflow.views import AttemptUseView
 
 #: Failed attempts that a report lists; it says how many more there are.
@@ -64,15 +64,15 @@ async def reported(client: Client, ident: str) -> dict[str, Any]:
             break
     attempts = [each async for each in client.attempts(ident)]
     stages_used = efficiencies(attempts)
-    failed = [each for each in attempts if each.ended_at is not None and not succeeded(each)]
+    bad = [each for each in attempts if failed(each)]
     return {
         "workflow": workflow,
         "stages": stages,
         "timelines": timelines,
         "efficiency": stages_used,
         "cpu_efficiency": whole(stages_used)["cpu_efficiency"],
-        "failed": [_failed(each) for each in failed[:MOST_FAILED]],
-        "failed_more": max(0, len(failed) - MOST_FAILED),
+        "failed": [_failed(each) for each in bad[:MOST_FAILED]],
+        "failed_more": max(0, len(bad) - MOST_FAILED),
     }
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from flowsched.cli.printing.output import hint
 from flowsched.client.calls import Client
-from flowsched.workflow.efficiency import running_ms, succeeded
+from flowsched.workflow.efficiency import RELEASED, running_ms, succeeded
 from flowsched.workflow.views import AttemptUseView
 
 COLUMNS: Final = (
@@ -82,7 +82,7 @@ def status(attempt: AttemptUseView) -> str:
         return "RUNNING" if attempt.started_at is not None else "SUBMITTED"
     if succeeded(attempt):
         return "COMPLETED"
-    return "ABORTED" if attempt.reason == "Released" else "FAILED"
+    return "ABORTED" if attempt.reason == RELEASED else "FAILED"
 
 
 def duration(ms: int) -> str:

@@ -24,6 +24,8 @@ _NEARLY_ALL: Final = 0.9
 #: More cores are advised if an attempt used more than this many times what it asked for.
 _BEYOND: Final = 1.25
 OUT_OF_MEMORY: Final = "OOMKilled"
+#: Of an attempt that was taken away: its task was preempted, drained or cancelled.
+RELEASED: Final = "Released"
 
 
 class EfficiencyView(View, kw_only=True):
@@ -31,7 +33,7 @@ class EfficiencyView(View, kw_only=True):
 
     stage: str
     attempts: int = 0
-    failed: int = 0  #: attempts that did not succeed
+    failed: int = 0  #: attempts that failed; one that was taken away did not
     running_seconds: float = 0.0  #: sum over attempts
     core_seconds: float = 0.0  #: asked for, while they ran
     cpu_seconds: float | None = None  #: used
@@ -62,7 +64,7 @@ def efficiency(stage: str, attempts: Sequence[AttemptUseView]) -> EfficiencyView
     for each in attempts:
         ran_ms = running_ms(each)
         cores, memory = each.requested.get("cpu", 0) / 1000, each.requested.get("memory", 0)
-        view.failed += not succeeded(each)
+        view.failed += failed(each)
         view.running_seconds += ran_ms / 1000
         view.core_seconds += cores * ran_ms / 1000
         view.cores_asked = max(view.cores_asked, cores)
@@ -95,6 +97,11 @@ def running_ms(attempt: AttemptUseView) -> int:
 def succeeded(attempt: AttemptUseView) -> bool:
     """Whether it ended well."""
     return attempt.exit_code == 0 and not attempt.reason
+
+
+def failed(attempt: AttemptUseView) -> bool:
+    """Whether it ended badly by itself: it was not taken away (preempted, drained, cancelled)."""
+    return attempt.ended_at is not None and not succeeded(attempt) and attempt.reason != RELEASED
 
 
 def _memory_advice(view: EfficiencyView, attempts: Sequence[AttemptUseView]) -> list[str]:

@@ -105,6 +105,12 @@ def test_memory_that_was_enough_in_the_end_is_advised() -> None:
     assert view.advice == ["memory: 2 attempts had too little with 1 GiB to 2 GiB: ask for 3712Mi"]
 
 
+def test_what_was_taken_away_has_not_failed() -> None:
+    """Of three attempts one was preempted, one ended with exit code 1, one succeeded: one failed."""
+    (view,) = efficiencies([attempt(code=143, reason="Released"), attempt(code=1), attempt()])
+    assert (view.attempts, view.failed) == (3, 1)
+
+
 @given(st.integers(1, 1 << 45))
 def test_advised_memory_holds_what_was_used(number: int) -> None:
     """Never less than asked of it, at most an eighth or 32 MiB more, and a document reads it as that many bytes."""
