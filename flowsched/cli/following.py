@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 LOOK_S: Final = 0.4
 #: How long a service whose database is away is left alone between two looks.
 AWAY_S: Final = 2.0
+#: How often a command says that it still waits for a service.
+REMIND_S: Final = 60.0
 #: How long `run` waits until a workflow that it has cancelled is gone.
 GIVE_UP_S: Final = 60.0
 #: So many stages are named where one must be chosen.
@@ -88,28 +90,29 @@ class _Patience:
             raise NeverStarts(view.waiting)
 
 
-async def follow(client: Client, ident: str, *, endless: bool = True) -> WorkflowView:
+async def follow(client: Client, ident: str, *, endless: bool = True, returns: bool = True) -> WorkflowView:
     """Show progress until a workflow has ended.
 
     Args:
         client: Of its server.
         ident: Its id.
         endless: Go on although a stage asks for what no node has.
+        returns: A service that does not answer any more may come back: wait for it. Says so, and again every `REMIND_S`.
 
     Raises:
         NeverStarts: It does, and `endless` is not set.
-        Unavailable: No service answers. One that answers, and waits for its database, is waited for.
+        Unavailable: No service answers, and `returns` is not set.
     """
     warnings.simplefilter("ignore", CannotStart)  # the progress has the reason
-    told = False
+    clock, remind = asyncio.get_running_loop().time, 0.0
     while True:
         try:
             return await _follow(client, ident, endless=endless)
         except Unavailable as error:
-            if str(error).startswith("no answer from"):
+            if not returns and str(error).startswith("no answer from"):
                 raise
-            if not told:
-                told = True
+            if clock() >= remind:
+                remind = clock() + REMIND_S
                 say(f"{error}\n{ident} goes on, and this command waits for the service; Ctrl-C leaves")
             await asyncio.sleep(AWAY_S)
 
@@ -176,9 +179,6 @@ async def watch(client: Client, ident: str, *, endless: bool = True) -> int:
         say(f"\nno longer watching; {ident} goes on. Come back: `flowsched watch {ident}`")
         say(f"stop it: `flowsched cancel {ident}`")
         return INTERRUPTED
-    except Unavailable:
-        say(f"no longer watching; {ident} goes on with the service. Come back: `flowsched watch {ident}`")
-        raise
     return verdict(view)
 
 
@@ -206,7 +206,7 @@ async def watch_own(client: Client, ident: str, *, endless: bool = False) -> int
     """Follow a workflow of the service in this process, which ends with it; raises `NeverStarts` as `follow` does."""
     try:
         async with interruptible():
-            return verdict(await follow(client, ident, endless=endless))
+            return verdict(await follow(client, ident, endless=endless, returns=False))
     except Interrupted:
         say("\ncancelling; press Ctrl-C again to leave at once")
     try:
@@ -215,7 +215,7 @@ async def watch_own(client: Client, ident: str, *, endless: bool = False) -> int
                 await client.cancel(ident, "interrupted")
             except Conflict:
                 return INTERRUPTED  # it had ended meanwhile
-            await follow(client, ident)
+            await follow(client, ident, returns=False)
     except Interrupted:
         say("left; what still runs is taken up by the next `flowsched run` or `serve` on the same --root")
     return INTERRUPTED

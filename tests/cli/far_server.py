@@ -45,8 +45,16 @@ class Far:
         """Call something over there in a moment."""
         self._loop.call_soon_threadsafe(self._loop.call_later, seconds, call, *args)
 
-    async def _start(self) -> None:
+    async def away(self, seconds: float) -> None:
+        """Close its port, and open it again after so long."""
+        assert self._server is not None
+        port = self._server.port
+        await self._server.close()
+        await asyncio.sleep(seconds)
+        await self._start(port)
+
+    async def _start(self, port: int | None = None) -> None:
         limits = Limits(follow_seconds=0.01, keep_alive_seconds=0.1)
-        self._server = TestServer(build_api(self.service, token=self._token, limits=limits))
+        self._server = TestServer(build_api(self.service, token=self._token, limits=limits), port=port)
         await self._server.start_server()
         self.url = str(self._server.make_url("")).rstrip("/")

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from fake_service import BEGIN, stage_view, task_view
@@ -399,6 +399,28 @@ def test_watching_waits_for_a_service_that_waits_for_its_database(
     assert result.stderr.count(f"{workflow} goes on, and this command waits for the service") == 1
 
 
+def test_watching_goes_on_when_the_service_is_back(
+    flowsched: Run, far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing listens for a while: it says so once, and ends with the verdict of the workflow."""
+    workflow, stages = far.service.add(), far.service.stages
+    left = False
+
+    async def leave(ident: str) -> Any:
+        nonlocal left
+        if not left:
+            left = True
+            far.service.finish(workflow)
+            asyncio.get_running_loop().create_task(far.away(0.5))
+        return await stages(ident)
+
+    monkeypatch.setattr(far.service, "stages", leave)
+    monkeypatch.setattr(following, "AWAY_S", 0.05)
+    result = flowsched("watch", workflow)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.count(f"{workflow} goes on, and this command waits for the service") == 1
+
+
 def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
     """With the option that chooses another; a token of nowhere names no address."""
     file = tmp_path / "file"
@@ -610,21 +632,6 @@ def test_a_standby_names_whom_to_ask_and_not_to_ask_again(flowsched: Run, far: F
     assert result.exit_code == 2
     assert result.stderr == "error: this process does not lead: ask http://127.0.0.1:1\n"
     assert time.monotonic() - began < 5
-
-
-def test_a_watch_that_loses_the_service_says_how_to_come_back(
-    flowsched: Run, far: Far, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The workflow goes on with the service."""
-    ident = far.service.add("germline")
-
-    async def lost(*given: object, **named: object) -> NoReturn:
-        raise errors.Unavailable("no answer from the service")
-
-    monkeypatch.setattr(following, "follow", lost)
-    result = flowsched("watch", ident)
-    assert result.exit_code == 3
-    assert f"Come back: `flowsched watch {ident}`" in result.stderr
 
 
 def test_a_document_is_checked_without_a_service(document: Path) -> None:
