@@ -8,7 +8,7 @@ import re
 import secrets
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,9 +22,18 @@ from flowsched.cli.printing import output, render
 from flowsched.cli.printing.columns import Column, Columns
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client, Run
+from flowsched.client.calls import LARGER_THAN_QUEUE
 from flowsched.client.documents import resolved_bytes
 from flowsched.client.positions import with_lines
-from flowsched.errors import ConfigurationError, Conflict, InUse, InvalidDocument, InvalidRequest
+from flowsched.errors import (
+    ConfigurationError,
+    Conflict,
+    InUse,
+    InvalidDocument,
+    InvalidRequest,
+    Unavailable,
+    no_such,
+)
 from flowsched.workflow.efficiency import OUT_OF_MEMORY
 from flowsched.workflow.views import OutputView, StageView, TaskView, WorkflowView
 
@@ -45,6 +54,8 @@ _LONGEST_YAML: Final = 4 << 20
 #: At the end so many outputs and failures are printed; `show` and `logs` have the rest.
 OUTPUTS_SHOWN: Final = 20
 FAILURES_SHOWN: Final = 3
+#: The queue of a document that names none.
+_DEFAULT_QUEUE: Final = "default"
 LINES_SHOWN: Final = 15
 
 
@@ -170,40 +181,87 @@ async def handed_in(client: Client, found: Document | Loaded, own: Path | None) 
         yield HandedIn(replay.document, replay)
 
 
-def check(path: str) -> int:
-    """`flowsched submit --dry-run`: read a document as the service does, and tell its faults. Asks no service.
+def check(paths: Sequence[str]) -> int:
+    """`flowsched submit --dry-run`: read documents as the service does, and tell the faults of the first that has some.
+
+    Asks no service.
 
     Raises:
         FlowschedError: What is wrong with it.
     """
     from flowsched.workflow.document.decode import decode_workflow
 
-    found = document(path)
-    with found.faults_by_line():
-        spec = decode_workflow(found.raw)
-    number, tasks = len(spec.stages), sum(stage.tasks for stage in spec.stages)
-    say(f"{found.name} has no faults: {number} stage{'s' * (number != 1)}, {tasks} task{'s' * (tasks != 1)}")
+    for found in [document(path) for path in paths]:
+        with found.faults_by_line():
+            spec = decode_workflow(found.raw)
+        number, tasks = len(spec.stages), sum(stage.tasks for stage in spec.stages)
+        say(
+            f"{found.name} has no faults: {number} stage{'s' * (number != 1)}, {tasks} task{'s' * (tasks != 1)}"
+        )
     return DONE
 
 
 async def submit(
-    client: Client, path: str, key: str | None, wait: bool, form: Form, replay: ReplayOptions | None = None
+    client: Client,
+    paths: Sequence[str],
+    key: str | None,
+    wait: bool,
+    form: Form,
+    replay: ReplayOptions | None = None,
 ) -> int:
-    """`flowsched submit`."""
-    async with handed_in(client, source(path, replay), None) as given:
-        run = await given.submit(client, key)
-        if not run.created:
-            say(f"{run.id} had been accepted before, under the same key")
-        if not wait:
+    """`flowsched submit`. Reads all documents before it hands in the first, and hands in all before it waits for one.
+
+    The exit code is the first that is not 0.
+    """
+    sources = [source(path, replay) for path in paths]
+    async with AsyncExitStack() as stack:
+        accepted: list[tuple[str, HandedIn, Run]] = []
+        for path, found in zip(paths, sources, strict=True):
+            given = await stack.enter_async_context(handed_in(client, found, None))
+            await _warn_of_a_new_queue(client, given.raw)
+            run = await given.submit(client, key)
+            accepted.append((path, given, run))
+            if not run.created:
+                say(f"{run.id} had been accepted before, under the same key")
+            if wait:
+                say(f"submitted {run.id}")
+                continue
             answer = {"id": run.id, "created": run.created}
-            output.one(answer, form, lambda: run.id)
+            output.one(answer, form, lambda ident=run.id: ident)  # type: ignore[misc]
             await _warn_of_what_never_starts(client, run.id)
-            return DONE
-        say(f"submitted {run.id}")
-        code = await following.watch(client, run.id)
-        if code != INTERRUPTED:
+        code = DONE
+        for path, given, run in accepted if wait else ():
+            ended = await following.watch(client, run.id)
+            if ended == INTERRUPTED:
+                return ended
             await result(client, run.id, form, own=None, replay=given.replay, path=path)
-        return code
+            code = code or ended
+    return code
+
+
+class _Queued(msgspec.Struct):
+    """The part of a document that says where it waits."""
+
+    queue: str = _DEFAULT_QUEUE
+
+
+async def _warn_of_a_new_queue(client: Client, raw: bytes) -> None:
+    """Say on stderr that a document names a queue that there is not yet, where there are others: it may be misspelt."""
+    try:
+        name = msgspec.json.decode(raw, type=_Queued).queue
+    except msgspec.MsgspecError:
+        return  # the service says what is wrong with the document
+    if name == _DEFAULT_QUEUE:
+        return
+    try:
+        known = [view.name for view in await client.queues()]
+    except Unavailable as error:
+        if str(error).startswith("no answer from"):
+            raise
+        return  # no process leads: a submission is accepted all the same
+    if name not in known and set(known) - {_DEFAULT_QUEUE}:
+        told = no_such("queue", name, known).partition("; ")[2]
+        say(f"warning: there is no queue {name!r} yet, and it is made with weight 1; {told}")
 
 
 async def _warn_of_what_never_starts(client: Client, ident: str) -> None:
@@ -215,8 +273,10 @@ async def _warn_of_what_never_starts(client: Client, ident: str) -> None:
         await asyncio.sleep(following.LOOK_S)
         view = await client.get(ident)
     if view.waiting is not None and view.waiting.permanent:
+        capped = view.waiting.code == LARGER_THAN_QUEUE
+        until = "the cap is raised" if capped else "the cluster has more"
         say(
-            f"warning: {view.waiting.stage}: {view.waiting.message}. It waits until the cluster has more: "
+            f"warning: {view.waiting.stage}: {view.waiting.message}. It waits until {until}: "
             f"`flowsched explain {ident}`; `flowsched cancel {ident}` ends it"
         )
 

@@ -32,7 +32,15 @@ from flowsched.cli.printing.columns import Columns
 from flowsched.client import Client, session
 from flowsched.client.session import ATTEMPTS
 from flowsched.cluster.local.runner.cgroups import Base
-from flowsched.workflow.views import AttemptView, CacheView, ImageView, NodeView, OutputView, StageView
+from flowsched.workflow.views import (
+    AttemptView,
+    CacheView,
+    ImageView,
+    NodeView,
+    OutputView,
+    StageView,
+    WaitingView,
+)
 
 Run = Callable[..., Any]
 
@@ -419,6 +427,59 @@ def test_watching_goes_on_when_the_service_is_back(
     result = flowsched("watch", workflow)
     assert result.exit_code == 0, result.stderr
     assert result.stderr.count(f"{workflow} goes on, and this command waits for the service") == 1
+
+
+def test_several_documents_are_submitted_at_once(flowsched: Run, far: Far, document: Path) -> None:
+    """All are handed in before the first is waited for; one that cannot be read keeps all back."""
+    other = document.with_name("other.json")
+    other.write_text('{"name": "other"}')
+    done = flowsched("submit", str(document), str(other))
+    assert (done.exit_code, done.stdout) == (0, "wf1\nwf2\n")
+    far.service.finish_on_submit = "FAILED"
+    done = flowsched("submit", str(document), str(other), "--wait")
+    assert done.exit_code == 1
+    told = [line for line in done.stderr.splitlines() if "wf3" in line or "wf4" in line]
+    assert told[:2] == ["submitted wf3", "submitted wf4"]
+    assert [far.service.workflows[ident].name for ident in ("wf3", "wf4")] == ["germline", "other"]
+    refused = flowsched("submit", str(document), str(document.with_name("none.json")))
+    assert (refused.exit_code, len(far.service.workflows)) == (2, 4)
+    keyed = flowsched("submit", str(document), str(other), "--idempotency-key", "k")
+    assert (keyed.exit_code, len(far.service.workflows)) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ([], ""),
+        (["imaging"], "warning: there is no queue 'imagng' yet, and it is made with weight 1; did you mean 'imaging'?\n"),
+        (["imagng", "imaging"], ""),
+        (["night"], "warning: there is no queue 'imagng' yet, and it is made with weight 1; there are default, night\n"),
+    ],
+)  # fmt: skip
+def test_a_queue_that_a_submission_makes_is_named(
+    flowsched: Run, far: Far, tmp_path: Path, others: list[str], said: str
+) -> None:
+    """Where there are queues beside the default one: its name may be misspelt. The workflow is accepted all the same."""
+    far.service.queue_settings |= {name: {} for name in others}
+    file = tmp_path / "q.json"
+    file.write_text('{"name": "q", "queue": "imagng"}')
+    done = flowsched("submit", str(file))
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "wf1\n", said)
+
+
+@pytest.mark.parametrize(
+    ("code", "until"),
+    [("LargerThanQueue", "the cap is raised"), ("LargerThanNode", "the cluster has more")],
+)
+def test_a_submission_that_never_starts_is_told_what_it_waits_for(
+    flowsched: Run, far: Far, document: Path, monkeypatch: pytest.MonkeyPatch, code: str, until: str
+) -> None:
+    """Of a cap more nodes are no help."""
+    waiting = WaitingView(stage="a", tasks=1, state="QUEUED", code=code, message="too large", permanent=True)
+    add = far.service.add
+    monkeypatch.setattr(far.service, "add", lambda name: add(name, waiting=waiting))
+    said = flowsched("submit", str(document)).stderr
+    assert f"warning: a: too large. It waits until {until}: `flowsched explain wf1`" in said
 
 
 def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:

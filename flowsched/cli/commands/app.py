@@ -255,7 +255,10 @@ def serve(
 @app.command()
 def submit(
     ctx: typer.Context,
-    document: Document,
+    documents: Annotated[
+        list[str],
+        typer.Argument(metavar="DOCUMENT...", help="Workflows as JSON or YAML; - reads standard input."),
+    ],
     key: Annotated[
         str | None, typer.Option("--idempotency-key", help="Submitting it twice makes one workflow.")
     ] = None,
@@ -276,16 +279,20 @@ def submit(
     image: Image = None,
     output: Output = Form.TABLE,
 ) -> None:
-    """Hand a workflow to a server; prints its id."""
+    """Hand workflows to a server; prints their ids."""
     from flowsched.cli import running
 
+    if key is not None and len(documents) > 1:
+        raise typer.BadParameter(
+            "a key stands for one document: submit them one by one", param_hint="--idempotency-key"
+        )
     if dry_run:
         if synthetic:
             raise typer.BadParameter("--synthetic makes the document on the server: leave out --dry-run")
-        carry_out(options(ctx), lambda: running.check(document))
+        carry_out(options(ctx), lambda: running.check(documents))
         return
     replay = replay_of(synthetic, time_scale, size_scale, sleep, inputs, image)
-    ask(ctx, lambda client: running.submit(client, document, key, wait, output, replay))
+    ask(ctx, lambda client: running.submit(client, documents, key, wait, output, replay))
 
 
 @app.command("ls")
