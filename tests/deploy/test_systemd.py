@@ -36,7 +36,17 @@ def test_the_command_line_is_one_of_flowsched() -> None:
     words = unit("flowsched.service")["Service"]["ExecStart"].split()
     named = {word for word in words if word.startswith("--")}
     assert words[1] == "serve"
-    assert named == {"--root"}
+    assert words[2:] == ["--root", "/var/lib/flowsched", "$OPTIONS"]  # systemd makes a word of each option
+    assert named <= (options_of(["flowsched", "serve"]) or set())
+
+
+def test_the_options_of_the_page_are_options_of_serve() -> None:
+    """docs/serving.md adds them by a line of the file of the environment; without it there are none."""
+    assert unit("flowsched.service")["Service"]["Environment"] == "OPTIONS="
+    page = (UNITS.parents[1] / "docs" / "serving.md").read_text()
+    (line,) = [line for line in page.splitlines() if line.startswith("OPTIONS=")]
+    named = {word for word in line.removeprefix("OPTIONS=").split() if word.startswith("--")}
+    assert named == {"--cpu", "--memory", "--gpus"}
     assert named <= (options_of(["flowsched", "serve"]) or set())
 
 
