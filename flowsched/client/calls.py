@@ -587,7 +587,7 @@ class Client:
         Args:
             by: "queue", "user", or "label:KEY": a row for each.
             since: Workflows that ended from then on, and those that live: a span before now ("7d"), or a time; None = all.
-            until: Workflows that ended before then, likewise. None = those that live too.
+            until: Workflows that ended before then, likewise; a date alone includes its day. None = those that live too.
             queue: Of this queue alone.
         """
         return await self._get(_USAGE, UsageView, _params(by=by, since=since, until=until, queue=queue))

@@ -760,7 +760,7 @@ class Service:
     ) -> UsageView:
         """What workflows held. Every process answers it from the database."""
         now = self._clock()
-        begin, end = (views.time_before(text, now) for text in (since, until))
+        begin, end = views.time_before(since, now), views.time_before(until, now, end_of_day=True)
         sums = await self._accounting.sums(by, since_ms=begin, until_ms=end, queue=queue)
         return views.usage_view(by, begin, end, queue, sums)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -787,8 +787,13 @@ def _users(state: EngineState) -> dict[str, list[QueueUserView]]:
 # ---- accounting ----
 
 
-def time_before(text: str | None, now: int) -> int | None:
+def time_before(text: str | None, now: int, *, end_of_day: bool = False) -> int | None:
     """A time as a user gives it, in ms: a span before now, or a date or time (UTC, unless it says otherwise).
+
+    Args:
+        text: As it was given; None = no time.
+        now: Wall-clock ms.
+        end_of_day: A date alone means the end of that day, not its begin.
 
     Raises:
         InvalidRequest: It is neither.
@@ -797,6 +802,8 @@ def time_before(text: str | None, now: int) -> int | None:
         return None
     try:
         at = datetime.fromisoformat(text)
+        if end_of_day and _is_date(text):
+            at += timedelta(days=1)
         return int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
         pass  # no time: a span
@@ -804,6 +811,15 @@ def time_before(text: str | None, now: int) -> int | None:
         return now - parse_duration(text)
     except InvalidRequest as error:
         raise InvalidRequest(f"{error}; or a date or time, such as 2026-11-01 or 2026-11-01T08:00Z") from None
+
+
+def _is_date(text: str) -> bool:
+    """Whether it is a date without a time."""
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def usage_view(

@@ -143,6 +143,13 @@ async def test_usage_counts_ended_workflows_and_those_that_live(tmp_path: Path) 
             view = await one.service.usage(by=by)
             assert [row.name for row in view.rows] == names
         assert (await one.service.usage(since="2020-01-01", until="1h", queue="lab")).rows == []
+        view = await one.service.usage(since="2026-11-01", until="2026-11-01")
+        assert (str(view.since), str(view.until)) == (
+            "2026-11-01 00:00:00+00:00",
+            "2026-11-02 00:00:00+00:00",
+        )
+        view = await one.service.usage(until="2026-11-01T00:00")
+        assert str(view.until) == "2026-11-01 00:00:00+00:00"
         with pytest.raises(
             InvalidRequest, match=r"'soon' is no duration.* or a date or time, such as 2026-11-01"
         ):

@@ -150,8 +150,8 @@ class UsageQuery(Query, frozen=True, kw_only=True):
             str,
             msgspec.Meta(
                 max_length=64,
-                description="Workflows that ended before then, likewise; those that live do not count.",
-                examples=["1d", "2026-12-01"],
+                description="Workflows that ended before then; a date alone includes its day. Those that live do not count.",
+                examples=["1d", "2026-11-30"],
             ),
         ]
         | None

@@ -26,7 +26,8 @@ def usage(
         typer.Option(help="Workflows that ended from then on, and those that live: 7d, 2026-11-01. [all]"),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(help="Workflows that ended before then. [those that live too]")
+        str | None,
+        typer.Option(help="Workflows that ended before then; a date includes its day. [those that live too]"),
     ] = None,
     in_queue: Annotated[str | None, typer.Option("--queue", help="Of this queue alone.")] = None,
     output: Annotated[str, typer.Option("--output", "-o", help="table, json or csv.")] = "table",
