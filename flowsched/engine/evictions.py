@@ -185,7 +185,7 @@ def change_drain(recorder: Recorder, name: str, until_ms: int | None) -> None:
     node = told if known is None else known.node
     statement.put(state.cluster.drains, name, Drain(until_ms, node))
     if name in state.cluster.snapshot.index:
-        state.cluster.snapshot.put_node(replace(node, ready=False), statement)
+        state.cluster.snapshot.put_node(_closed(node), statement)
 
 
 def as_drained(recorder: Recorder, node: NodeInfo) -> NodeInfo:
@@ -194,7 +194,13 @@ def as_drained(recorder: Recorder, node: NodeInfo) -> NodeInfo:
     if drain is None:
         return node
     recorder.statement.put(recorder.state.cluster.drains, node.name, replace(drain, node=node))
-    return replace(node, ready=False)
+    return _closed(node)
+
+
+def _closed(node: NodeInfo) -> NodeInfo:
+    """A node that takes no pods any more, and says why."""
+    why = f"{node.name} is drained (`flowsched nodes uncordon {node.name}`)"
+    return replace(node, ready=False, trouble=node.trouble or why)
 
 
 def empty_nodes(recorder: Recorder) -> None:

@@ -386,7 +386,7 @@ def _first_queued(state: EngineState, run: WorkflowRun, stage: StageRun, now: in
     wait = int(stage.not_before[task]) - now
     reason = Reason(-1, *_TURN)
     if run.paused or state.policy.queues.paused(run.spec.queue):
-        reason = Reason(-1, ReasonCode.PAUSED, _paused(run))
+        reason = Reason(-1, ReasonCode.PAUSED, _paused(state, run))
     elif wait > 0:
         reason = Reason(-1, ReasonCode.BACKOFF, _held_back(wait), {"wait_ms": wait})
     else:
@@ -408,9 +408,12 @@ def _first_queued(state: EngineState, run: WorkflowRun, stage: StageRun, now: in
 _TURN: Final = ReasonCode.BACKLOG_WINDOW, "ready; it is placed as soon as its turn comes"
 
 
-def _paused(run: WorkflowRun) -> str:
-    what = "the workflow" if run.paused else f"queue {run.spec.queue!r}"
-    return f"{what} is paused; resume it to go on"
+def _paused(state: EngineState, run: WorkflowRun) -> str:
+    """What is paused, the workflow or the first paused queue on the way to its own, and the command that takes it back."""
+    if run.paused:
+        return f"the workflow is paused; `flowsched resume {run.id}` lets it go on"
+    name = next(queue.name for queue in state.policy.queues.path(run.spec.queue) if queue.paused)
+    return f"queue {name!r} is paused; `flowsched queue set {name} --resume` lets it go on"
 
 
 def _held_back(wait_ms: int) -> str:
@@ -423,7 +426,7 @@ def _queued(
     """Why queued tasks wait, one explanation a cause."""
     queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
     if run.paused or state.policy.queues.paused(run.spec.queue):
-        yield _of(stage, queued, ReasonCode.PAUSED, _paused(run))
+        yield _of(stage, queued, ReasonCode.PAUSED, _paused(state, run))
         return
     held = queued[stage.not_before[queued] > now]
     if len(held):

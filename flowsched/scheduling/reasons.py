@@ -79,7 +79,7 @@ def why_not(offer: PlacementRequest, room: Capacity, snapshot: Snapshot, profile
 
 def none_ready(snapshot: Snapshot) -> str:
     """What to say where no node takes new pods."""
-    text = f"none of {len(snapshot)} nodes is ready"
+    text = "the only node is not ready" if len(snapshot) == 1 else f"none of {len(snapshot)} nodes is ready"
     return f"{text}: {snapshot.troubles}" if snapshot.troubles else text
 
 

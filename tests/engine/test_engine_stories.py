@@ -102,7 +102,10 @@ def test_pause_starts_nothing_new_and_resume_goes_on() -> None:
     scene.end("fs-w-a-0-0")
     assert scene.launched == []
     (told,) = explain(scene.state, scene.runs["w"], scene.now)
-    assert (told.code, told.message) == ("Paused", "the workflow is paused; resume it to go on")
+    assert (told.code, told.message) == (
+        "Paused",
+        "the workflow is paused; `flowsched resume w` lets it go on",
+    )
     scene.command("w", "resume")
     assert scene.launched == ["fs-w-b-0-0"]
     assert scene.state_of("w") == "RUNNING: a SUCCEEDED, b RUNNING"
@@ -111,11 +114,12 @@ def test_pause_starts_nothing_new_and_resume_goes_on() -> None:
 def test_a_paused_queue_starts_nothing() -> None:
     """Until it is opened again."""
     scene = Scene()
-    scene.tell(QueueChanged(Queue("slow", paused=True)))
-    scene.submit("w", A, queue="slow")
+    scene.tell(QueueChanged(Queue("slow", paused=True)), QueueChanged(Queue("child", parent="slow")))
+    scene.submit("w", A, queue="child")
     assert scene.launched == []
     (told,) = explain(scene.state, scene.runs["w"], scene.now)
-    assert (told.code, told.message) == ("Paused", "queue 'slow' is paused; resume it to go on")
+    message = "queue 'slow' is paused; `flowsched queue set slow --resume` lets it go on"
+    assert (told.code, told.message) == ("Paused", message)
     scene.tell(QueueChanged(Queue("slow")))
     assert scene.launched == ["fs-w-a-0-0"]
 

@@ -10,6 +10,7 @@ from flowsched.engine.events import NodeDrained, QueueChanged
 from flowsched.engine.explain import explain, situations_of
 from flowsched.engine.step import step
 from flowsched.executor.protocol import NodeChanged, PodStarted
+from flowsched.scheduling.explain.remedies import outlook
 from flowsched.scheduling.plan import Nomination
 from flowsched.scheduling.queues.tree import Queue
 from tests.engine.scene import Scene, node
@@ -359,6 +360,12 @@ def test_a_node_is_used_again_as_the_cluster_says_it_is_by_then() -> None:
     scene.submit("w", bag(3))
     scene.tell(NodeChanged(node(cpu=2)))
     assert scene.launched == []
+    (told,) = explain(scene.state, scene.runs["w"], scene.now)
+    message = "the only node is not ready: n0 is drained (`flowsched nodes uncordon n0`)"
+    assert (told.code, told.message) == ("NoNodes", message)
+    (group,) = situations_of(scene.state, [told.group], scene.now).values()
+    (ready,) = [each for each in outlook(group).suggestions if each.kind == "ready"]
+    assert ready.message == "let node n0 take pods again: n0 is drained (`flowsched nodes uncordon n0`)"
     scene.tell(drained(None))
     assert scene.launched == ["fs-w-many-0-0", "fs-w-many-1-0"]
 

@@ -221,10 +221,12 @@ async def test_a_task_that_waits_says_why(tes: Tes) -> None:
     await tes.process.service.put_queue("night", {"paused": True})
     held = await tes.create({**HELLO, "resources": {"backend_parameters": {"queue": "night"}}})
     (entry,) = (await said(tes, held, "Paused"))["logs"]
-    assert entry["system_logs"] == ["Paused: queue 'night' is paused; resume it to go on"]
+    assert entry["system_logs"] == [
+        "Paused: queue 'night' is paused; `flowsched queue set night --resume` lets it go on"
+    ]
     listed = await tes.list(view="FULL", state="QUEUED")
     assert [task["logs"][0]["system_logs"] for task in listed["tasks"] if task["id"] == held] == [
-        ["Paused: queue 'night' is paused; resume it to go on"]
+        ["Paused: queue 'night' is paused; `flowsched queue set night --resume` lets it go on"]
     ]
     await tes.process.service.put_queue("night", {"paused": False})
     assert "system_logs" not in (await tes.until(held))["logs"][0]

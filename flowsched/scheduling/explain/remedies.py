@@ -577,6 +577,9 @@ def told(change: Suggestion, situation: Situation) -> str:
         case Kind.FREE:
             more, who = _exact(change, change.to - change.was), ", ".join(_holders(change, situation))
             return f"free {more} on node {change.object}" + (f" (held by {who})" if who else "")
+        case Kind.READY:
+            why = situation.snapshot.info(situation.snapshot.index[change.object]).trouble
+            return f"let node {change.object} take pods again" + (f": {why}" if why else "")
         case Kind.STORAGE:
             now, then = (f"{-(-rate // 1_000_000)} MB/s" for rate in (change.was, change.to))
             return (
@@ -613,9 +616,8 @@ _SAID: Final = {
     Kind.RACK: "prefer one rack instead of requiring it",
     Kind.ONE_PER_NODE: "let its pods share a node",
     Kind.RULE: "drop its demand: {rule}",
-    Kind.RESUME: "resume queue {object}",
+    Kind.RESUME: "resume queue {object}: `flowsched queue set {object} --resume`",
     Kind.LABEL: "add the label {what} to node {object}",
-    Kind.READY: "let node {object} take pods again",
     Kind.INPUT: "bring back its input {what}",
     Kind.COPY: "have its input {what} on node {object}",
 }

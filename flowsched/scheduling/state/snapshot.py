@@ -152,6 +152,7 @@ def book_all(snapshot: Snapshot, claims: Sequence[Claim], amounts: NDArray[np.in
 
 _NOWHERE: Final = 1 << 60  #: milli-CPU no node has
 _FEW: Final = 2  #: claims that are sooner made one by one
+_TROUBLES: Final = 5  #: causes that one sentence names
 #: One value per node, beside the (N, R) arrays.
 _COLUMNS: Final[dict[str, type]] = {
     "ready": np.bool_,
@@ -237,10 +238,10 @@ class Snapshot:
 
     @property
     def troubles(self) -> str:
-        """Why nodes are not ready, in words: each cause once."""
-        return "; ".join(
-            dict.fromkeys(info.trouble for info in self._infos if info.trouble and not info.ready)
-        )
+        """Why nodes are not ready, in words: each cause once, the first few."""
+        told = list(dict.fromkeys(info.trouble for info in self._infos if info.trouble and not info.ready))
+        more = [f"and {len(told) - _TROUBLES} more"] if len(told) > _TROUBLES else []
+        return "; ".join([*told[:_TROUBLES], *more])
 
     def _matrix(self, name: str) -> NDArray[np.int64]:
         return self.matrices[name][: len(self.names), : len(self.axes)]
