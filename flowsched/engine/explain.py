@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Final
 
 import msgspec
@@ -112,7 +114,7 @@ def estimate_text(state: EngineState, run: WorkflowRun, stage: StageRun, task: i
     expected_ms, _ = expected(state, run, stage, inputs)
     disk = demand_text(state, run, stage, inputs)
     if expected_ms is None:
-        return f"runtime unknown, taken for {format_duration(state.policy.profile.default_runtime_ms)}{disk}"
+        return f"runtime unknown, counted as {format_duration(state.policy.profile.default_runtime_ms)}{disk}"
     size = sum(state.cluster.catalogue.sizes[dataset] for dataset in inputs)
     samples = state.work.estimates.samples(run.spec.name, stage.spec.name)
     whose = "as its document says" if said is not None else f"learned from {samples}"
@@ -445,7 +447,7 @@ def _queued(
         at = np.array(alike)
         if key in reasons:
             reason = reasons[key]
-            message = reason.message + _stopped(stage, alike)
+            message = reason.message + _come_first(state, reason) + _stopped(stage, alike)
             told = _of(stage, at, reason.code, message, reason.numbers, reason.start_ms, reason.group)
             if forecast:
                 told = structs.replace(told, estimate=estimate_text(state, run, stage, int(at[0])))
@@ -453,6 +455,29 @@ def _queued(
             yield told
         else:
             yield _of(stage, at, *_TURN)
+
+
+#: Reasons of groups that wait for room which others may free.
+_FOR_ROOM: Final = frozenset(
+    {ReasonCode.INSUFFICIENT, ReasonCode.GANG_INCOMPLETE, ReasonCode.RACK, ReasonCode.IO_BUDGET}
+)
+
+
+def _come_first(state: EngineState, reason: Reason) -> str:
+    """The other queues whose waiting tasks the last cycle looked at before a group that waits for room, as text for people."""
+    own = state.round.refused.get(reason.group)
+    if own is None or reason.code not in _FOR_ROOM:
+        return ""
+    tasks: Counter[str] = Counter()
+    for number in takewhile(lambda number: number != reason.group, state.round.refused):
+        other, why = state.round.refused[number], state.round.reasons.get(number)
+        if other.queue != own.queue and why is not None and why.code in _FOR_ROOM:
+            tasks[other.queue] += sum(role.count for role in other.roles)
+    if not tasks:
+        return ""
+    told = ", ".join(f"{count} of queue {queue!r}" for queue, count in tasks.most_common(NAMED))
+    number = tasks.total()
+    return f"; {number} task{'s come' if number != 1 else ' comes'} first: {told} (`flowsched queue ls` shows the shares)"
 
 
 def _stopped(stage: StageRun, tasks: Sequence[int]) -> str:

@@ -148,6 +148,9 @@ def test_tables_hold_what_the_views_say() -> None:
     assert "in 5m00s" in text
     late = drawn(render.explain_panel([reason], now=datetime(2026, 3, 1, 12, 6, tzinfo=UTC)))
     assert ": any moment" in late
+    reason.estimate = "runtime unknown, counted as 1h; 3 MB/s disk bandwidth are counted for it"
+    text = drawn(render.explain_panel([reason], now=BEGIN))
+    assert "in 5m00s; tasks of unknown runtime count as 1h\n" in text
     assert "Nothing waits" in drawn(render.explain_panel([]))
 
 

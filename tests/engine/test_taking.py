@@ -386,3 +386,23 @@ def test_a_dropped_step_forgets_a_drain() -> None:
     assert scene.state.cluster.drains == {}
     scene.submit("w", bag(1))
     assert scene.launched == ["fs-w-many-0-0"]
+
+
+def test_explain_names_the_queue_whose_tasks_come_first() -> None:
+    """Queue b holds all cores, so what waits of queue a goes before its next task. What is freed for b has to do for both."""
+    scene = Scene(node(cpu=2))
+    scene.submit("b", bag(3), queue="b")
+    scene.start("fs-b-many-0-0", "fs-b-many-1-0")
+    scene.submit("a", bag(2), queue="a")
+    assert scene.launched == []
+    (told,) = explain(scene.state, scene.runs["b"], scene.now)
+    assert told.message.endswith(
+        "lacks CPU; 2 tasks come first: 2 of queue 'a' (`flowsched queue ls` shows the shares)"
+    )
+    (first,) = explain(scene.state, scene.runs["a"], scene.now)
+    assert "come first" not in first.message
+    (group,) = situations_of(scene.state, [told.group], scene.now).values()
+    (free,) = [each.message for each in outlook(group, most=9).suggestions if each.kind == "free"]
+    assert free == (
+        "free 2 CPU on node n0, of which 1 CPU would go to what is before it in the queue (held by b/many 2 CPU)"
+    )

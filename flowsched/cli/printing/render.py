@@ -72,6 +72,8 @@ _SHORTEST_OF_ENGINES: Final = 16
 MOST_CODES: Final = 2
 #: A larger number of ms is a moment, no span: 1973.
 _A_MOMENT_MS: Final = 10**11
+#: How an estimate says that a runtime is unknown, before the time that the task counts as.
+_COUNTED_AS: Final = "runtime unknown, counted as "
 #: Longer names of stages are cut in the live picture.
 NAME_WIDTH: Final = 28
 
@@ -602,11 +604,8 @@ def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None 
         if view.start_at is not None:
             left = 1.0 if now is None else (view.start_at - now).total_seconds()
             wait = "" if now is None else f", in {seconds(left)}" if left >= 0.05 else ": any moment"
-            guess = (
-                ", if tasks run as long as is taken for them"
-                if view.estimate.startswith("runtime unknown")
-                else ""
-            )
+            counted = view.estimate.partition(_COUNTED_AS)[2].partition(";")[0]
+            guess = f"; tasks of unknown runtime count as {counted}" if counted else ""
             by = "by " if guess else ""
             parts.append(_below(Text(f"expected to start {by}{moment(view.start_at)}{wait}{guess}")))
         if view.start_low_at is not None and view.start_high_at is not None:

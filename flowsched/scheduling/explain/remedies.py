@@ -576,7 +576,13 @@ def told(change: Suggestion, situation: Situation) -> str:
             return f"raise the cap of queue {change.object} by {more} to {_exact(change, change.to)}"
         case Kind.FREE:
             more, who = _exact(change, change.to - change.was), ", ".join(_holders(change, situation))
-            return f"free {more} on node {change.object}" + (f" (held by {who})" if who else "")
+            first = _goes_first(change, situation)
+            taken = (
+                f", of which {_exact(change, first)} would go to what is before it in the queue"
+                if first
+                else ""
+            )
+            return f"free {more} on node {change.object}{taken}" + (f" (held by {who})" if who else "")
         case Kind.READY:
             why = situation.snapshot.info(situation.snapshot.index[change.object]).trouble
             return f"let node {change.object} take pods again" + (f": {why}" if why else "")
@@ -639,6 +645,14 @@ def _exact(change: Suggestion, amount: int) -> str:
             else f"{amount >> 30} GiB {change.what}"
         )
     return quantity(change.what, amount)
+
+
+def _goes_first(change: Suggestion, situation: Situation) -> int:
+    """How much of the room that is to be freed other groups take before one pod of the group has its own; 0 for a gang."""
+    if situation.group.gang:
+        return 0
+    axis = situation.snapshot.axes.index(change.what)
+    return max(0, change.to - change.was - situation.group.roles[0].shape.requests[axis])
 
 
 #: How room is told that victims have left, and that nobody else gets.
