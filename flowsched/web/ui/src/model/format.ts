@@ -38,6 +38,7 @@ export function counted(amount: number, noun: string): string {
 export function quantity(resource: string, amount: number): string {
   if (resource === "cpu" || resource === "gpu") return String(Math.round(amount) / 1000);
   if (resource === "memory" || resource === "disk") return bytes(amount);
+  if (resource === "io") return `${bytes(amount)}/s`;
   return count(amount);
 }
 
