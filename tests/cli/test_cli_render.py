@@ -223,6 +223,19 @@ def test_fault_46c_names_cannot_command_a_terminal() -> None:
         assert r"\x1b]0;owned\x07\x1b[2J" in text
 
 
+def test_lists_name_the_users_where_there_are_several() -> None:
+    """In `ls` as a column, in `show` beside the state; a list of one user has no column."""
+    ada, bob = workflow_view(1, "a", user="ada"), workflow_view(2, "b", user="bob")
+    head, first, second = (
+        line.split() for line in drawn(render.workflow_table([ada, bob], BEGIN), 140).splitlines()
+    )
+    at = head.index("USER") + 2  # NOW has two words more: 1 running, 3 queued
+    assert (first[at + 1], second[at + 1]) == ("ada", "bob")
+    assert "USER" not in drawn(render.workflow_table([ada], BEGIN), 140)
+    assert render.workflow_head(ada).plain == "a wf1 RUNNING of user ada"
+    assert render.workflow_head(workflow_view(1, "a")).plain == "a wf1 RUNNING"
+
+
 @given(st.binary(), st.integers(0, 8))
 def test_a_log_on_a_terminal_is_the_same_wherever_it_is_cut(raw: bytes, cut: int) -> None:
     """And holds no control characters but line ends and tabs."""

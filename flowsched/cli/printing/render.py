@@ -224,6 +224,8 @@ def _progress_line(stage: StageView, name_width: int, done_width: int) -> Text:
 def workflow_head(view: WorkflowView, now: datetime | None = None) -> Text:
     """A workflow in one line."""
     made = Text.assemble(text(view.name, "bold"), " ", text(view.id, "dim"), " ", state_of(view))
+    if view.user:
+        made.append(" of user ", "dim").append_text(text(view.user, "dim"))
     began, end = view.started_at or view.created_at, view.ended_at or now
     if end is not None:
         made.append(f" after {seconds(max(0.0, (end - began).total_seconds()))}", "dim")
@@ -264,6 +266,11 @@ def _first_sentence(said: Text | None) -> Text | None:
     return said if said is None or end < 0 else said[: end + 1].append(" …")
 
 
+def _users(workflows: Sequence[WorkflowView]) -> bool:
+    """Whether they are of several users."""
+    return len({view.user for view in workflows}) > 1
+
+
 class WorkflowTable(Columns):
     """A list of workflows; ids are cut on a terminal, where any command takes the beginning of one."""
 
@@ -278,6 +285,7 @@ class WorkflowTable(Columns):
                 Column("NOW", rank=2),
                 Column("TIME", rank=1, right=True),
                 Column("QUEUE", rank=5, cut=True),
+                *([Column("USER", rank=3, cut=True)] if _users(workflows) else ()),
                 Column("CREATED", rank=4),
             )
         )
@@ -309,6 +317,7 @@ class WorkflowTable(Columns):
                 moving(view.counts),
                 seconds(max(0.0, took.total_seconds())),
                 text(view.queue),
+                *([text(view.user)] if _users(self._views) else ()),
                 moment(view.created_at),
                 note=_first_sentence(why(view)),
             )

@@ -23,6 +23,7 @@ export function RunsView() {
     every: 10_000,
   });
   const runs = live.value?.workflows;
+  const users = new Set(runs?.map((run) => run.user)).size > 1;
   const now = useNow(runs?.some((run) => !ended(run.state)) ? 1000 : 30_000);
   return (
     <>
@@ -51,11 +52,12 @@ export function RunsView() {
               <th scope="col">State</th>
               <th scope="col">Tasks</th>
               <th scope="col">Queue</th>
+              {users && <th scope="col">User</th>}
               <th scope="col">Accepted</th>
               <th scope="col">Time</th>
             </tr>
           </thead>
-          <tbody>{runs.map((run) => <Row key={run.id} run={run} now={now} />)}</tbody>
+          <tbody>{runs.map((run) => <Row key={run.id} run={run} users={users} now={now} />)}</tbody>
         </table>
       )}
       {live.value?.next_page_token && limit < 1000 && (
@@ -65,7 +67,8 @@ export function RunsView() {
   );
 }
 
-function Row({ run, now }: { run: Workflow; now: number }) {
+/** `users`: whether the list has runs of several users, and so a column for them. */
+function Row({ run, users, now }: { run: Workflow; users: boolean; now: number }) {
   const { done, all } = progress(run.counts);
   const why = run.waiting?.message ?? run.reason;
   const to = run.ended_at ? Date.parse(run.ended_at) : now;
@@ -78,6 +81,7 @@ function Row({ run, now }: { run: Workflow; now: number }) {
       <td><StateWord state={run.state} /></td>
       <td class="bar"><StateBar counts={run.counts} /> <span class="number">{count(done)}/{count(all || run.tasks)}</span></td>
       <td>{run.queue}</td>
+      {users && <td>{run.user}</td>}
       <td title={moment(run.created_at)}>{since(run.created_at, now)}</td>
       <td class="number">{run.started_at ? duration(to - Date.parse(run.started_at)) : "—"}</td>
     </tr>
