@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -12,6 +13,10 @@ from rich.text import Text
 from flowsched.cli.context import DONE, FAILED, say
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
+from flowsched.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from flowsched.app import Settings
 
 
 async def set_secret(root: Path, name: str, value: bytes) -> int:
@@ -50,22 +55,43 @@ async def remove_secret(root: Path, name: str) -> int:
 # ---- db: the schema, what is in it, and what is old ----
 
 
-async def upgrade(url: str) -> int:
+def _kept(settings: Settings, *, makes: bool = False) -> str:
+    """The URL of the database that a command is about.
+
+    Args:
+        settings: The root, and the database that the user named.
+        makes: The command makes the root's own database, where no service has used the root yet.
+
+    Raises:
+        ConfigurationError: The root has none, so its service keeps its rows in another one, of which only that service knows.
+    """
+    own = settings.database is None
+    new = makes and not (settings.root / "secret").exists()
+    if own and not new and not (settings.root / "flowsched.db").exists():
+        raise ConfigurationError(
+            f"{settings.root} has no database of its own. Where the service uses PostgreSQL, give its URL: --db URL, or "
+            "FLOWSCHED_DATABASE in the environment (with the unit of systemd root finds it in /etc/flowsched/environment); "
+            "where it has another root: --root DIR"
+        )
+    return settings.url
+
+
+async def upgrade(settings: Settings) -> int:
     """Bring the schema to this version."""
     from flowsched import app
 
-    before, now = await app.database_upgrade(url)
+    before, now = await app.database_upgrade(_kept(settings, makes=True))
     if before is not None:
         say(f"schema upgraded from {before} to {now}" if before else f"schema made: {now}")
     print(now)
     return DONE
 
 
-async def facts(url: str, form: Form) -> int:
+async def facts(settings: Settings, form: Form) -> int:
     """What is known of a database; 1 when it is not what this version expects."""
     from flowsched import app
 
-    found = await app.database_facts(url)
+    found = await app.database_facts(_kept(settings))
     output.one(found, form, lambda: _facts(found))
     same = found["revision"] == found["expected_revision"]
     return DONE if same and found.get("integrity_check", "ok") == "ok" else FAILED
@@ -80,19 +106,19 @@ def _facts(found: dict[str, object]) -> Text:
     return Text("\n").join(lines)
 
 
-async def current(url: str) -> int:
+async def current(settings: Settings) -> int:
     """The revision of the schema."""
     from flowsched import app
 
-    found = await app.database_facts(url)
+    found = await app.database_facts(_kept(settings))
     print(found["revision"] or "empty")
     return DONE if found["revision"] == found["expected_revision"] else FAILED
 
 
-async def expire(url: str, days: float) -> int:
+async def expire(settings: Settings, days: float) -> int:
     """Remove workflows that ended long ago."""
     from flowsched import app
 
     before_ms = time.time_ns() // 1_000_000 - int(days * 86_400_000)
-    print(f"{await app.database_expire(url, before_ms)} workflows removed")
+    print(f"{await app.database_expire(_kept(settings), before_ms)} workflows removed")
     return DONE

@@ -898,6 +898,26 @@ def test_the_doctor_says_what_becomes_of_a_schema(
     assert (current.stdout.strip(), current.exit_code) == (revision or "empty", 1)
 
 
+@pytest.mark.parametrize("command", ["current", "check", "expire", "upgrade"])
+def test_a_root_without_a_database_of_its_own_is_told_how_to_name_the_other(
+    tmp_path: Path, command: str
+) -> None:
+    """Its service, which has made its secret there, is on PostgreSQL. Nothing is made."""
+    (tmp_path / "secret").write_bytes(b"s" * 32)
+    done = CliRunner().invoke(app, ["db", command, "--root", str(tmp_path)])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"{tmp_path} has no database of its own" in done.stderr
+    assert "--db URL, or FLOWSCHED_DATABASE" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
+
+
+def test_upgrade_makes_the_database_of_a_new_root(tmp_path: Path) -> None:
+    """Before the first start of its service."""
+    made = CliRunner().invoke(app, ["db", "upgrade", "--root", str(tmp_path)])
+    current = CliRunner().invoke(app, ["db", "current", "--root", str(tmp_path)])
+    assert (made.exit_code, current.exit_code, current.stdout) == (0, 0, made.stdout)
+
+
 def test_the_doctor_says_that_a_service_asks_for_a_token(tmp_path: Path) -> None:
     """Without one, or with a wrong one, the port is not merely taken."""
     with Far(token="word") as far:

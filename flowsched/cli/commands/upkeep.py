@@ -62,7 +62,8 @@ def upgrade(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
     """
     from flowsched.cli import upkeep
 
-    run(options(ctx), upkeep.upgrade(settings_for(ctx, root=root, database=db).url), DATABASE_AWAY)
+    settings = settings_for(ctx, root=root, database=db)
+    run(options(ctx), upkeep.upgrade(settings), DATABASE_AWAY)
 
 
 @db.command()
@@ -73,7 +74,8 @@ def current(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
     """
     from flowsched.cli import upkeep
 
-    run(options(ctx), upkeep.current(settings_for(ctx, root=root, database=db).url), DATABASE_AWAY)
+    settings = settings_for(ctx, root=root, database=db)
+    run(options(ctx), upkeep.current(settings), DATABASE_AWAY)
 
 
 @db.command()
@@ -81,7 +83,8 @@ def check(ctx: typer.Context, db: Database = None, root: Root = None, output: Ou
     """Look whether the database is well; exit code 1 if not."""
     from flowsched.cli import upkeep
 
-    run(options(ctx), upkeep.facts(settings_for(ctx, root=root, database=db).url, output), DATABASE_AWAY)
+    settings = settings_for(ctx, root=root, database=db)
+    run(options(ctx), upkeep.facts(settings, output), DATABASE_AWAY)
 
 
 @db.command()
@@ -102,4 +105,5 @@ def expire(
     """
     from flowsched.cli import upkeep
 
-    run(options(ctx), upkeep.expire(settings_for(ctx, root=root, database=db).url, days), DATABASE_AWAY)
+    settings = settings_for(ctx, root=root, database=db)
+    run(options(ctx), upkeep.expire(settings, days), DATABASE_AWAY)
