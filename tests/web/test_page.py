@@ -177,3 +177,14 @@ def test_a_link_with_a_token_leads_to_one_run(look: Look, site: Site) -> None:
     page.goto(f"{site.served.url}/ui#token={site.token}/runs/{site.runs['germline']}")
     page.get_by_role("heading", name="germline").wait_for()
     assert page.url.endswith(f"/ui#/runs/{site.runs['germline']}")
+
+
+def test_the_list_names_users_where_there_are_several(look: Look, site: Site) -> None:
+    """As a column; runs without a user leave it empty."""
+    for user in ("ada", "bob"):
+        stage = {"name": "s", "command": ["true"], "resources": SMALL}
+        site.submit({"name": f"of-{user}", "user": user, "stages": [stage]})
+    page = look().open()
+    page.get_by_role("columnheader", name="User").wait_for()
+    for user in ("ada", "bob"):
+        page.get_by_role("row", name=f"of-{user}").get_by_role("cell", name=user, exact=True).wait_for()
