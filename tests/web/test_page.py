@@ -148,6 +148,28 @@ def test_the_gantt_shows_what_its_filters_say(look: Look, site: Site) -> None:
     ).wait_for()
 
 
+def test_failures_that_a_policy_ignores_are_seen(look: Look, site: Site) -> None:
+    """List, run, stages, graph and timeline say `(2× exit 1)`, as the commands do."""
+    script = "test $FLOWSCHED_INDEX -ge 2"
+    trial = {"name": "trial", "command": ["sh", "-c", script], "scatter": {"count": 4}, "resources": SMALL}
+    trial["policies"] = [{"event": "task_failed", "action": "ignore"}]
+    last = {"name": "last", "command": ["true"], "needs": ["trial"], "resources": SMALL}
+    run = site.submit({"name": "sweep", "stages": [trial, last]})
+    site.until(run, lambda counts: counts.get("SUCCEEDED") == 5)
+    codes = "(2× exit 1)"
+    page = look().open()
+    page.locator("tr", has_text="sweep").get_by_text(codes).wait_for()
+    page.get_by_role("link", name="sweep").click()
+    page.locator("h1").get_by_text(codes).wait_for()
+    page.locator(".box tspan").get_by_text(codes).wait_for()
+    page.locator(".stages tr", has_text="trial").get_by_text(codes).wait_for()
+    assert (
+        page.locator(".fill-returned").count() == 3
+    )  # the run's bar, the stage's, the legend of the timeline
+    page.get_by_role("application").click(position={"x": 30, "y": 35})
+    page.locator(".gantt-told").get_by_text(re.compile(r"trial\[0\]: SUCCEEDED .* exit code 1")).wait_for()
+
+
 def test_the_cache_names_its_shards(look: Look, site: Site) -> None:
     """Each by its item: those that were taken, and the one that ran."""
     command = ["sh", "-c", "echo $FLOWSCHED_ITEM > o"]

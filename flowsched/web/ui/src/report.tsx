@@ -118,7 +118,7 @@ function Head({ run }: { run: Reported }) {
   const labels = Object.entries(workflow.labels);
   return (
     <>
-      <h1>{workflow.name} <StateWord state={workflow.state} /></h1>
+      <h1>{workflow.name} <StateWord state={workflow.state} returned={workflow.returned} /></h1>
       <dl class="facts">
         <div><dt>Id</dt><dd><code>{workflow.id}</code></dd></div>
         <div><dt>Queue</dt><dd>{workflow.queue}</dd></div>
@@ -137,7 +137,7 @@ function Head({ run }: { run: Reported }) {
         <div><dt>Input found on the node</dt><dd>{bytes(sum(stages.map((each) => each.bytes_local)))}</dd></div>
         <div><dt>Input moved</dt><dd>{bytes(sum(stages.map((each) => each.bytes_moved)))}</dd></div>
       </dl>
-      <StateBar counts={workflow.counts} />
+      <StateBar counts={workflow.counts} returned={workflow.returned} />
       {workflow.reason && <p class="note bad">{workflow.reason}</p>}
     </>
   );
@@ -368,7 +368,7 @@ function Data({ run, other }: { run: Reported; other: boolean }) {
           {run.stages.map((stage) => (
             <tr key={stage.name}>
               <td class="wide">{stage.name}</td>
-              <td><StateWord state={stage.state} /></td>
+              <td><StateWord state={stage.state} returned={stage.returned} /></td>
               <td class="number">{bytes(stage.bytes_local)}</td>
               <td class="number">{bytes(stage.bytes_moved)}</td>
               <td class="number">{said(used.get(stage.name)?.read_bytes)}</td>
@@ -506,7 +506,7 @@ function Compared({ one, other }: { one: Reported; other: Reported }) {
               <tr key={name}>
                 <td class="wide">{name}</td>
                 <td>
-                  {a.stage ? <StateWord state={a.stage.state} /> : <span class="muted">not in this one</span>}
+                  {a.stage ? <StateWord state={a.stage.state} returned={a.stage.returned} /> : <span class="muted">not in this one</span>}
                   {b.stage?.state !== a.stage?.state && <span class="why">other: {b.stage?.state ?? "not in it"}</span>}
                 </td>
                 <td class="number">{shown(times[0], duration)}</td>

@@ -4,7 +4,7 @@ import { graphlib, layout } from "@dagrejs/dagre";
 import { useMemo } from "preact/hooks";
 import { criticalPath } from "../model/critical";
 import { count } from "../model/format";
-import { group, grouped, progress } from "../model/states";
+import { exitCodes, group, grouped, progress } from "../model/states";
 import type { Stage } from "../model/views";
 
 export interface DagProps {
@@ -114,7 +114,7 @@ function Box({ stage, x, y, critical, selected, onSelect }: BoxProps) {
   const { done, all } = progress(stage.counts);
   const inner = WIDTH - 20;
   let left = 10;
-  const bars = grouped(stage.counts).map(([of, tasks]) => {
+  const bars = grouped(stage.counts, stage.returned).map(([of, tasks]) => {
     const width = (inner * tasks) / Math.max(1, all);
     const bar = <rect key={of} class={`bar-${of}`} x={left} y={42} width={width} height={9} />;
     left += width;
@@ -122,7 +122,8 @@ function Box({ stage, x, y, critical, selected, onSelect }: BoxProps) {
   });
   const kind = stage.gang ? `gang of ${count(stage.members)}` : `${count(done)}/${count(all)}`;
   const name = shortened(stage.name, 24);
-  const told = `${stage.name}: ${done} of ${all} tasks have succeeded${critical ? ", on the critical path" : ""}`;
+  const codes = exitCodes(stage.returned);
+  const told = `${stage.name}: ${done} of ${all} tasks have succeeded${codes && ` ${codes}`}${critical ? ", on the critical path" : ""}`;
   const choose = () => onSelect?.(stage.name);
   return (
     <g
@@ -141,7 +142,7 @@ function Box({ stage, x, y, critical, selected, onSelect }: BoxProps) {
       <title>{stage.waiting ? `${told}; ${stage.waiting.message}` : told}</title>
       <rect class="frame" width={WIDTH} height={HEIGHT} rx={6} />
       <text class="name" x={10} y={19}>{name}</text>
-      <text class="word" x={10} y={35}>{stage.state}</text>
+      <text class="word" x={10} y={35}>{stage.state} <tspan class="exits">{codes}</tspan></text>
       <text class="word" x={WIDTH - 10} y={35} text-anchor="end">{kind}</text>
       <rect class="bar-pending" x={10} y={42} width={inner} height={9} />
       {bars}

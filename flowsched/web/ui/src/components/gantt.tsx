@@ -43,10 +43,11 @@ export function Gantt({ table, version, rows, name, now, height, selected = -1, 
   const to = zoom ? zoom.to : end;
   const labels = Math.round(Math.min(220, Math.max(84, size.width * 0.24)));
   const place = rows.indexOf(selected);
+  const returned = useMemo(() => rows.some((row) => table.hasReturned(row)), [table, version, rows]);
 
   const colours = useMemo<Colours>(() => {
     const style = scroller.current ? getComputedStyle(scroller.current) : undefined;
-    const names = ["text", "muted", "line", "panel", "accent", "failed", ...PHASES];
+    const names = ["text", "muted", "line", "panel", "accent", "failed", "returned", "exits", ...PHASES];
     return Object.fromEntries(names.map((each) => [each, style?.getPropertyValue(`--${each}`).trim() || "#888"]));
   }, [scheme, size.width]);
 
@@ -101,7 +102,8 @@ export function Gantt({ table, version, rows, name, now, height, selected = -1, 
       to2d.rect(0, y, labels - 6, ROW);
       to2d.clip();
       const failed = group(table.stateOf(row)) === "failed";
-      to2d.fillStyle = failed ? colours["failed"]! : colours["text"]!;
+      const returned = table.hasReturned(row);
+      to2d.fillStyle = failed ? colours["failed"]! : returned ? colours["exits"]! : colours["text"]!;
       to2d.fillText(name(row), 6, y + ROW / 2 + 0.5);
       to2d.restore();
       const found = table.spans(row, now, spans);
@@ -115,7 +117,8 @@ export function Gantt({ table, version, rows, name, now, height, selected = -1, 
         const right = Math.min(plot, (span.to - from) * scale);
         if (right < 0 || left > plot) continue;
         const thin = span.phase === "queued" || span.phase === "starting";
-        to2d.fillStyle = failed && span.phase === "running" ? colours["failed"]! : colours[span.phase]!;
+        const end = failed ? "failed" : returned ? "returned" : "running";
+        to2d.fillStyle = colours[span.phase === "running" ? end : span.phase]!;
         to2d.fillRect(labels + left, y + (thin ? 6 : 3), Math.max(span.phase === "queued" ? 0.5 : 1.5, right - left), ROW - (thin ? 12 : 6));
       }
     }
@@ -246,6 +249,7 @@ export function Gantt({ table, version, rows, name, now, height, selected = -1, 
             <span class="swatch phase-failed" /> failed
           </li>
           <li>no bar: cached, or never ran</li>
+          {returned && <li><span class="swatch fill-returned" /> succeeded, exit not 0</li>}
         </ul>
         <div class="zoom">
           <button type="button" onClick={() => zoomed(0.6)} aria-label="Zoom in">+</button>
@@ -270,6 +274,6 @@ function said(table: TaskTable, row: number, name: (row: number) => string, now:
   const found = table.spans(row, now, spans);
   const parts = spans.slice(0, found).reverse().map((span) => `${span.phase} ${duration(span.to - span.from)}`);
   const node = table.nodeOf(row);
-  const reason = table.reasons.get(row);
+  const reason = table.reasons.get(row) ?? (table.hasReturned(row) && `exit code ${table.exitCode[row]}`);
   return [`${name(row)}: ${table.stateOf(row)}`, node && `on ${node}`, reason, ...parts].filter(Boolean).join(" · ");
 }

@@ -25,10 +25,23 @@ export function ended(state: string): boolean {
   return state === "SUCCEEDED" || state === "FAILED" || state === "CANCELLED" || state === "SKIPPED";
 }
 
-/** Tasks by group, zeros left out. */
-export function grouped(counts: Record<string, number>): [name: string, tasks: number][] {
+/** Of more different exit codes only the number of tasks is shown. */
+const MOST_CODES = 2;
+
+/** Tasks by group, zeros left out. Those that succeeded though their exit code is not 0 are a group of their own, "returned". */
+export function grouped(counts: Record<string, number>, returned: Record<string, number>): [name: string, tasks: number][] {
+  const apart = Object.values(returned).reduce((sum, tasks) => sum + tasks, 0);
   return GROUPS.map(([name, states]) => [name, states.reduce((sum, state) => sum + (counts[state] ?? 0), 0)] as [string, number])
+    .flatMap(([name, tasks]): [string, number][] => (name === "succeeded" ? [[name, tasks - apart], ["returned", apart]] : [[name, tasks]]))
     .filter(([, tasks]) => tasks > 0);
+}
+
+/** The exit codes beside 0 of tasks that succeeded, as `flowsched ls` shows them: "(2× exit 1)". Empty if there are none. */
+export function exitCodes(returned: Record<string, number>): string {
+  const codes = Object.entries(returned).map(([code, tasks]) => `${tasks}× exit ${code}`);
+  if (codes.length === 0) return "";
+  if (codes.length <= MOST_CODES) return `(${codes.join(", ")})`;
+  return `(${Object.values(returned).reduce((sum, tasks) => sum + tasks, 0)}× exit not 0)`;
 }
 
 /** How many tasks have succeeded, of how many, as `flowsched ls` counts. */

@@ -168,6 +168,11 @@ export class TaskTable {
     return this.stateOf(row) === "SUCCEEDED" && Number.isNaN(this.bound[row]!);
   }
 
+  /** Whether the task succeeded though its exit code is not 0: a policy ignored its failure, or its client judges by the code. */
+  hasReturned(row: number): boolean {
+    return this.exitCode[row]! > 0 && this.stateOf(row) === "SUCCEEDED";
+  }
+
   /** Whether the task has not ended. */
   open(row: number): boolean {
     return this.live[this.state[row]!] ?? true;

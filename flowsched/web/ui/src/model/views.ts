@@ -23,6 +23,8 @@ export interface Workflow {
   stages: number;
   tasks: number;
   counts: Record<string, number>;
+  /** Exit code → tasks that succeeded though it is not 0. */
+  returned: Record<string, number>;
   paused: boolean;
   cancel_requested: boolean;
   source: string;
@@ -44,6 +46,7 @@ export interface Stage {
   gang: boolean;
   needs: string[];
   counts: Record<string, number>;
+  returned: Record<string, number>;
   /** Tasks that took the result of a task of another run. */
   cached: number;
   started_at: string | null;

@@ -111,7 +111,7 @@ function Heading({ run, stages, open }: { run: Workflow; stages: Stage[]; open: 
     <>
       <div class="heading">
         <h1>
-          {run.name} <StateWord state={run.state} />
+          {run.name} <StateWord state={run.state} returned={run.returned} />
         </h1>
         <div class="actions">
           {!over && !run.paused && <button type="button" onClick={command("pause")}>Pause</button>}
@@ -133,7 +133,7 @@ function Heading({ run, stages, open }: { run: Workflow; stages: Stage[]; open: 
         <div><dt>Input found on the node</dt><dd>{bytes(local)}</dd></div>
         <div><dt>Input moved</dt><dd>{bytes(moved)}</dd></div>
       </dl>
-      <StateBar counts={run.counts} />
+      <StateBar counts={run.counts} returned={run.returned} />
       {run.waiting && (
         <p class={run.waiting.permanent ? "note bad" : "note"}>
           {counted(run.waiting.tasks, "task")} of <b>{run.waiting.stage}</b> {run.waiting.tasks === 1 ? "is" : "are"} {run.waiting.state}: {run.waiting.message}
@@ -282,8 +282,8 @@ function StageTable({ stages, selected, onSelect }: { stages: Stage[]; selected:
                   {stage.gang && <span class="tag">gang of {stage.members}</span>}
                   {(stage.waiting || stage.reason) && <span class={stage.waiting?.permanent || stage.state === "FAILED" ? "why bad" : "why"}>{stage.waiting?.message ?? stage.reason}</span>}
                 </td>
-                <td><StateWord state={stage.state} /></td>
-                <td class="bar"><StateBar counts={stage.counts} /> <span class="number">{count(done)}/{count(all)}</span></td>
+                <td><StateWord state={stage.state} returned={stage.returned} /></td>
+                <td class="bar"><StateBar counts={stage.counts} returned={stage.returned} /> <span class="number">{count(done)}/{count(all)}</span></td>
                 <td class="number" title="sum over its tasks">{duration(1000 * stage.queued_seconds)}</td>
                 <td class="number" title="sum over its tasks">{duration(1000 * stage.staging_seconds)}</td>
                 <td class="number" title="sum over its tasks">{duration(1000 * stage.running_seconds)}</td>

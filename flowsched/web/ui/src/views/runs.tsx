@@ -78,8 +78,8 @@ function Row({ run, users, now }: { run: Workflow; users: boolean; now: number }
         <a href={href("runs", run.id)}>{run.name}</a> <code class="id">{shortId(run.id)}</code>
         {why && <span class={run.waiting?.permanent || run.state === "FAILED" ? "why bad" : "why"}>{run.waiting ? `${run.waiting.stage}: ${why}` : why}</span>}
       </td>
-      <td><StateWord state={run.state} /></td>
-      <td class="bar"><StateBar counts={run.counts} /> <span class="number">{count(done)}/{count(all || run.tasks)}</span></td>
+      <td><StateWord state={run.state} returned={run.returned} /></td>
+      <td class="bar"><StateBar counts={run.counts} returned={run.returned} /> <span class="number">{count(done)}/{count(all || run.tasks)}</span></td>
       <td>{run.queue}</td>
       {users && <td>{run.user}</td>}
       <td title={moment(run.created_at)}>{since(run.created_at, now)}</td>
