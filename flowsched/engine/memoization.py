@@ -179,8 +179,13 @@ def encode_parts(parts: Parts) -> str:
     return json.dumps(parts, sort_keys=True, separators=(",", ":"))
 
 
-def difference(now: Parts, before: Parts) -> str:
-    """What differs between two shards, in words; empty where nothing does."""
+def difference(run: str, now: Parts, before: Parts) -> str:
+    """What differs between two shards, in words; empty where nothing does.
+
+    Args:
+        run: The run of the first shard: what it reads may have been taken from another run.
+        now, before: Not modified.
+    """
     found = [
         what
         for key, what in _ROLE_WORDS.items()
@@ -190,7 +195,7 @@ def difference(now: Parts, before: Parts) -> str:
     old, new = before["inputs"], now["inputs"]
     for name in dict.fromkeys((*new, *old)):
         if new.get(name) != old.get(name):
-            found.append(_input_difference(name, new.get(name), old.get(name)))
+            found.append(_input_difference(run, name, new.get(name), old.get(name)))
     return ", ".join(dict.fromkeys(found))
 
 
@@ -217,17 +222,20 @@ def _role(role: RoleSpec) -> Parts:
     }
 
 
-def _input_difference(name: str, now: Any, before: Any) -> str:
+def _input_difference(run: str, name: str, now: Any, before: Any) -> str:
     if now is None or before is None:
         return f"input {name} is {'gone' if now is None else 'new'}"
     new, old = [[each for each in found[1] if isinstance(each, list)] for found in (now, before)]
     made = [uri for uri, _ in new if uri.startswith(_MADE_HERE)]
     if made:
-        return f"input {name} (made anew by {made[0].split('/')[1]})"
+        maker, stage = made[0].removeprefix(_MADE_HERE).split("/")[:2]
+        return f"input {name} ({f'made anew by {stage}' if maker == run else f'{stage} took it from {maker}/{stage}'})"
+    by_content = all("/" not in uri for uri, _ in new)  # else a file that was only touched counts as changed
+    if by_content != all("/" not in uri for uri, _ in old):
+        ways = ("size and time", "content")
+        known = f"known by its {ways[by_content]} now, by its {ways[not by_content]} before"
+        return f"input {name} ({known}: `serve --cache-content` has changed)"
     if [uri for uri, _ in new] == [uri for uri, _ in old]:
-        by_content = all(
-            "/" not in uri for uri, _ in new
-        )  # else a file that was only touched counts as changed
         return f"{'content' if by_content else 'version (size and time, or ETag)'} of input {name}"
     return f"input {name}"
 

@@ -206,6 +206,35 @@ async def test_an_input_that_changed_or_cannot_be_identified(lab: Lab) -> None:
     assert await lab.found(third) == [("one", 1, "input data cannot be identified: 403")]
 
 
+async def test_files_that_are_known_in_another_way(lab: Lab) -> None:
+    """The service was started with another `--cache-content`: no file has changed."""
+    one = stage("one", inputs=[{"name": "data", "uri": "file:///data/x"}], cache=True)
+    first = await lab.run({"name": "w", "stages": [one]})
+    lab.world.versions["file:///data/x"] = Fingerprint("abc", 0, by_content=True)
+    second = await lab.run({"name": "w", "stages": [one]})
+    known = "known by its content now, by its size and time before"
+    assert await lab.found(second) == [
+        ("one", 1, f"input data ({known}: `serve --cache-content` has changed) differs from {first}/one")
+    ]
+
+
+async def test_an_input_that_was_taken_from_another_run(lab: Lab) -> None:
+    """The stage that wrote it did not run again. It went back to a command that an older run had."""
+    other = {"command": ["do", "else"]}
+    prep, reads = stage("prep", cache=True), stage("reads", "prep", cache=True)
+    first = await lab.run({"name": "w", "stages": [prep]})
+    second = await lab.run({"name": "w", "stages": [{**prep, **other}, reads]})
+    third = await lab.run({"name": "w", "stages": [prep, reads]})
+    assert await lab.found(third) == [
+        ("prep", 1, f"from {first}/prep"),
+        ("reads", 1, f"input from-prep (prep took it from {first}/prep) differs from {second}/reads"),
+    ]
+    fourth = await lab.run({"name": "w", "stages": [{**prep, "command": ["do", "new"]}, reads]})
+    assert (await lab.found(fourth))[1] == (
+        "reads", 1, f"input from-prep (made anew by prep) differs from {third}/reads",
+    )  # fmt: skip
+
+
 async def test_a_slow_input_holds_up_no_other_stage(lab: Lab) -> None:
     """A server that does not answer, or a file that takes minutes to digest: other stages are looked up meanwhile."""
     go = lab.world.slow["file:///slow"] = asyncio.Event()

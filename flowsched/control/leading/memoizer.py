@@ -180,7 +180,9 @@ class Memoizer:
                     if run.spec.resume and not stage.spec.cache
                     else "it has not succeeded before"
                 )
-                why = each.unknown or (never if old is None else _why(each, old.parts, _name(*old[:3])))
+                why = each.unknown or (
+                    never if old is None else _why(run.id, each, old.parts, _name(*old[:3]))
+                )
             hits = () if moved else tuple(map(_hit, candidates))
             found.append(ShardLookup(each.shard, each.key, each.place, encode_parts(each.parts), hits, why))
         return found
@@ -297,7 +299,7 @@ def _other_image(same: Same, now: Mapping[str, str]) -> str:
     return ""
 
 
-def _why(asked: _Asked, parts: str, name: str) -> str:
+def _why(run: str, asked: _Asked, parts: str, name: str) -> str:
     """Why a shard runs though it ran before."""
-    differs = difference(asked.parts, json.loads(parts))
+    differs = difference(run, asked.parts, json.loads(parts))
     return f"{differs} differs from {name}" if differs else f"{name} has no result that can be taken"
