@@ -27,7 +27,7 @@ from flowsched.scheduling.explain.remedies import OTHERS, Outlook
 from flowsched.scheduling.explain.situation import Situation
 from flowsched.scheduling.plan import PERMANENT, Reason, ReasonCode
 from flowsched.scheduling.policy.framework import Profile
-from flowsched.scheduling.reasons import quantity
+from flowsched.scheduling.reasons import larger_than_cap, quantity
 from flowsched.workflow.estimates import ENOUGH, RUNTIME, SAID
 from flowsched.workflow.resources import format_bytes, format_duration
 from flowsched.workflow.run.advance import EVICTED
@@ -328,24 +328,56 @@ def _shards(stage: StageRun, state: TaskState) -> tuple[int, ...]:
 
 
 def _too_large(state: EngineState, run: WorkflowRun, stage: StageRun) -> Explanation | None:
-    """That a stage will wait for ever once its turn comes: it asks for more than any node has in all.
+    """That a stage will wait for ever once its turn comes: it asks for more than any node has in all, or than its queue's cap.
 
     None for a stage that may be skipped, and where no node has been seen.
     """
+    found = _larger_than_node(state, stage) or _larger_than_queue(state, run, stage)
+    if found is None or _conditional(run, stage):
+        return None
+    code, (message, numbers) = found
+    return _all_pending(stage, code, message, numbers)
+
+
+def _larger_than_node(
+    state: EngineState, stage: StageRun
+) -> tuple[ReasonCode, tuple[str, dict[str, int]]] | None:
     largest = state.cluster.snapshot.largest
     for role in stage.spec.roles:
         given = role.resources
         asked = (given.cpu_millicores, given.memory_bytes, given.disk_bytes, given.gpu_millis)
         for axis, (wants, has) in enumerate(zip(asked, largest, strict=False)):
-            if wants > has and largest[0] and not _conditional(run, stage):
+            if wants > has and largest[0]:
                 name = state.cluster.snapshot.axes[axis]
                 message = (
                     f"larger than any node; {role.name} needs {quantity(name, wants)}; the most that a node has is "
                     f"{quantity(name, has)}"
                 )
                 numbers = {f"need_{name}": wants, f"most_{name}": has}
-                return _all_pending(stage, ReasonCode.LARGER_THAN_NODE, message, numbers)
+                return ReasonCode.LARGER_THAN_NODE, (message, numbers)
     return None
+
+
+def _larger_than_queue(
+    state: EngineState, run: WorkflowRun, stage: StageRun
+) -> tuple[ReasonCode, tuple[str, dict[str, int]]] | None:
+    """By what one task of the stage asks for; of a gang, by the sum over the members that it starts with."""
+    gang = stage.spec.gang and state.policy.profile.gang
+    needs: dict[str, int] = {}
+    for role in stage.spec.roles:
+        given, members = role.resources, role.minimum if gang else 1
+        asked = {
+            "cpu": given.cpu_millicores,
+            "memory": given.memory_bytes,
+            "disk": given.disk_bytes,
+            "gpu": given.gpu_millis,
+        }
+        for name, wants in (asked | dict(given.extended)).items():
+            needs[name] = needs.get(name, 0) + members * wants
+    axes = state.cluster.snapshot.axes
+    least = [needs.get(name, 0) for name in axes]
+    forbidden = larger_than_cap(run.spec.queue, least, state.policy.queues, axes)
+    return None if forbidden is None else (ReasonCode.LARGER_THAN_QUEUE, forbidden)
 
 
 def _conditional(run: WorkflowRun, stage: StageRun) -> bool:

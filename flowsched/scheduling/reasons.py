@@ -310,18 +310,9 @@ def over_cap(group: PodGroup, shares: Shares, queues: QueueTree, snapshot: Snaps
     capped = shares.capped_by(group.queue, least)
     if capped is None:
         return None
-    for above in queues.path(group.queue):
-        for axis, cap in enumerate((above.cap or ())[: len(least)]):
-            if 0 <= cap < least[axis]:
-                name = snapshot.axes[axis]
-                may = f"queue {above.name} may never have more than {quantity(name, cap)}"
-                text = f"{may}, and this needs {quantity(name, least[axis])}"
-                return Reason(
-                    group.key,
-                    ReasonCode.LARGER_THAN_QUEUE,
-                    text,
-                    {f"cap_{name}": cap, f"need_{name}": least[axis]},
-                )
+    forbidden = larger_than_cap(group.queue, least, queues, snapshot.axes)
+    if forbidden is not None:
+        return Reason(group.key, ReasonCode.LARGER_THAN_QUEUE, *forbidden)
     queue, axis = capped
     name, used = snapshot.axes[axis], shares.usage(queue)[axis]
     cap = (queues.get(queue).cap or ())[axis]
@@ -331,6 +322,31 @@ def over_cap(group: PodGroup, shares: Shares, queues: QueueTree, snapshot: Snaps
     )
     numbers = {f"cap_{name}": cap, f"used_{name}": used, f"need_{name}": least[axis]}
     return Reason(group.key, ReasonCode.QUEUE_LIMIT, text, numbers)
+
+
+def larger_than_cap(
+    queue: str, least: Sequence[int], queues: QueueTree, axes: Sequence[str]
+) -> tuple[str, dict[str, int]] | None:
+    """The cap that forbids an amount even to a queue that holds nothing, in words and numbers.
+
+    Args:
+        queue: Its name. The caps of the queues above it count too.
+        least: (R,) what is to start, in the units of `axes`.
+        queues: Not modified.
+        axes: (R,) names of the resources.
+    """
+    for above in queues.path(queue):
+        for axis, cap in enumerate((above.cap or ())[: len(least)]):
+            if 0 <= cap < least[axis]:
+                name = axes[axis]
+                may = f"queue {above.name} may never have more than {quantity(name, cap)}"
+                numbers = {f"cap_{name}": cap, f"need_{name}": least[axis]}
+                return f"{may}, and this needs {quantity(name, least[axis])}", numbers
+    return None
+
+
+#: From so many thousandths on, an amount that is not whole is written as 100.5 rather than 100500m.
+_LARGE_MILLIS: Final = 100_000
 
 
 def quantity(axis: str, amount: int) -> str:

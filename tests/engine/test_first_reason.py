@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from flowsched.engine.events import QueueChanged
 from flowsched.engine.explain import Explanation, explain, first_reason, stage_reason
+from flowsched.scheduling.queues.tree import Queue
 from tests.engine.scene import Scene, node
 
 
@@ -64,6 +66,31 @@ def test_a_stage_that_no_node_can_run_is_told_before_its_turn() -> None:
     assert stage_reason(scene.state, run, run.stages[1], scene.now) == told
     assert explain(scene.state, run, scene.now, forecast=False)[-1] == told
     assert _first(scene, "v") is None
+
+
+def test_a_gang_that_its_queues_cap_forbids_is_told_before_its_turn() -> None:
+    """The cap is compared with the members that it starts with, together. A stage whose tasks fit one by one is not judged."""
+    scene = Scene(node(cpu=4))
+    scene.tell(QueueChanged(Queue("all", cap=(3000,))), QueueChanged(Queue("sweep", parent="all")))
+    member = {"replicas": 4, "min": 2, "command": ["x"], "resources": {"cpu": 2}}
+    scene.submit(
+        "w",
+        _stage("a", 1),
+        _stage("many", 2, needs=["a"], scatter={"count": 9}),
+        {"name": "train", "gang": True, "roles": {"worker": member}, "needs": ["a"]},
+        queue="sweep",
+    )
+    scene.start("fs-w-a-0-0")
+    told = _first(scene, "w")
+    assert told is not None
+    assert (told.stage, told.state, told.code, told.permanent) == (
+        "train",
+        "PENDING",
+        "LargerThanQueue",
+        True,
+    )
+    assert told.message == "queue all may never have more than 3 CPU, and this needs 4 CPU"
+    assert explain(scene.state, scene.runs["w"], scene.now, forecast=False)[-1] == told
 
 
 def test_a_stage_that_waits_for_others_names_them() -> None:
