@@ -272,6 +272,7 @@ async def events(client: Client, ident: str, form: Form, *, follow: bool) -> int
     found: list[EventView] = []
     try:
         async with interruptible():
+            warnings.showwarning = lambda message, *_: say(f"warning: {message}")
             async for event in client.events(ident, follow=follow):
                 if form is Form.JSON:
                     found.append(event)

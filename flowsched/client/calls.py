@@ -13,7 +13,7 @@ import sys
 import uuid
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from html import escape
@@ -92,7 +92,7 @@ class Run:
         """Its stages."""
         return await self.client.stages(self.id)
 
-    def events(self, after: int = 0, *, follow: bool = True) -> AsyncIterator[EventView]:
+    def events(self, after: int = 0, *, follow: bool = True) -> AsyncGenerator[EventView, None]:
         """What happened in it, and with `follow` what happens, until it has ended."""
         return self.client.events(self.id, after, follow=follow)
 
@@ -191,6 +191,27 @@ async def _last_words(client: Client, workflow: str) -> str:
                     return f"\n{task.stage}[{task.index}] wrote to {stream} (all of it: {call}):{said}"
             return f"\n{task.stage}[{task.index}] wrote nothing"
     return ""
+
+
+class _Prospects:
+    """Warns once of a workflow that cannot start."""
+
+    def __init__(self) -> None:
+        self._permanent = 0  # seen twice in a row: nodes may just be appearing
+
+    def seen(self, view: WorkflowView) -> None:
+        """Take note of how the workflow is now."""
+        self._permanent = self._permanent + 1 if view.waiting is not None and view.waiting.permanent else 0
+        if self._permanent == 2 and view.waiting is not None:
+            capped = view.waiting.code == LARGER_THAN_QUEUE
+            where = "under the cap of its queue" if capped else "on the nodes that there are"
+            cure = "raise the cap" if capped else "add nodes"
+            warnings.warn_explicit(
+                f"{view.name} ({view.id}) cannot start {where}: {_waits(view.waiting)}; it is waited for: cancel "
+                f"it, or {cure}",
+                CannotStart,
+                *(WAITS_AT.get() or program_line()),
+            )
 
 
 # ---- the client ----
@@ -442,7 +463,7 @@ class Client:
         view = await self.get(workflow)
         end = asyncio.create_task(ended(self._session, f"{_path(workflow)}/events"))
         pauses = chain((POLL_S,) * FIRST_LOOKS, repeat(LOOK_S))
-        permanent = 0  # seen twice in a row: nodes may just be appearing
+        prospects = _Prospects()
         try:
             while not is_terminal(view.state):
                 if end.done():
@@ -450,28 +471,38 @@ class Client:
                 else:
                     await asyncio.wait({end}, timeout=next(pauses))
                 view = await self.get(workflow)
-                permanent = permanent + 1 if view.waiting is not None and view.waiting.permanent else 0
-                if permanent == 2 and view.waiting is not None:
-                    capped = view.waiting.code == LARGER_THAN_QUEUE
-                    where = "under the cap of its queue" if capped else "on the nodes that there are"
-                    cure = "raise the cap" if capped else "add nodes"
-                    warnings.warn_explicit(
-                        f"{view.name} ({view.id}) cannot start {where}: {_waits(view.waiting)}; it is waited for: cancel "
-                        f"it, or {cure}",
-                        CannotStart,
-                        *(WAITS_AT.get() or program_line()),
-                    )
+                prospects.seen(view)
             return view
         finally:
             end.cancel()
             await asyncio.gather(end, return_exceptions=True)
 
-    def events(self, workflow: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[EventView]:
+    async def events(
+        self, workflow: str, after: int = 0, *, follow: bool = True
+    ) -> AsyncGenerator[EventView, None]:
         """What happened in a workflow after event `after`, and with `follow` what happens, until it has ended.
 
-        Each event comes once, in order, however often the connection breaks.
+        Each event comes once, in order, however often the connection breaks. With `follow`, the warning
+        `flowsched.errors.CannotStart` says of a workflow from which no events come that it asks for what no node has, as in `wait`.
         """
-        return workflow_events(self._session, f"{_path(workflow)}/events", after, follow=follow)
+        prospects, pauses = _Prospects(), chain((POLL_S,) * FIRST_LOOKS, repeat(LOOK_S))
+        pause = next(pauses)
+        path = f"{_path(workflow)}/events"
+        async with aclosing(workflow_events(self._session, path, after, follow=follow)) as source:
+            while True:
+                coming = asyncio.ensure_future(anext(source, None))
+                try:
+                    while follow and not (await asyncio.wait({coming}, timeout=pause))[0]:
+                        with suppress(FlowschedError):  # the stream says so when it gives up
+                            prospects.seen(await self.get(workflow))
+                        pause = next(pauses)
+                    event = await coming
+                finally:
+                    coming.cancel()
+                    await asyncio.gather(coming, return_exceptions=True)
+                if event is None:
+                    return
+                yield event
 
     def logs(
         self,

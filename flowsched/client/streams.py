@@ -50,7 +50,7 @@ async def frames(content: aiohttp.StreamReader) -> AsyncIterator[Frame]:
 
 async def workflow_events(
     session: Session, path: str, after: int, *, follow: bool = True
-) -> AsyncIterator[EventView]:
+) -> AsyncGenerator[EventView, None]:
     """Events after one, in order, each once; ends with the workflow, or without `follow` with what has happened.
 
     Raises:

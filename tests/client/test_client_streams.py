@@ -11,6 +11,7 @@ from fake_service import FakeService
 
 from flowsched import Client, errors
 from flowsched.client.streams import frames
+from flowsched.workflow.views import WaitingView
 
 
 def pieces(*parts: bytes) -> object:
@@ -39,6 +40,20 @@ async def test_events_come_once_and_in_order_until_the_end(client: Client, servi
     service.finish(workflow)
     assert [event.id async for event in client.events(workflow)] == [1, 2, 3, 4, 5, 6, 7, 9]
     assert [event.kind async for event in client.events(workflow, after=6)] == ["e6", "workflow.succeeded"]
+
+
+async def test_events_of_what_cannot_start_warn_as_a_wait_does(client: Client, service: FakeService) -> None:
+    """Once no more events come, the reason does; and the events after it."""
+    message = "it is too wide"
+    reason = WaitingView(
+        stage="train", tasks=6, state="QUEUED", code="LargerThanCluster", message=message, permanent=True
+    )
+    workflow = service.add("wide", state="QUEUED", waiting=reason)
+    for number in range(5):
+        service.happen(workflow, f"e{number}")
+    asyncio.get_running_loop().call_later(3, service.finish, workflow)
+    with pytest.warns(errors.CannotStart, match=r"wide \(wf1\) cannot start .* train waits: it is too wide"):
+        assert [event.kind async for event in client.events(workflow)][-2:] == ["e4", "workflow.succeeded"]
 
 
 async def test_events_go_on_after_every_connection_was_cut(service: FakeService) -> None:
