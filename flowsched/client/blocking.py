@@ -299,7 +299,7 @@ class SyncClient:
         offset: int = 0,
         follow: bool = False,
     ) -> str:
-        """What a task wrote, as text; with `follow` when its attempt has ended."""
+        """What a task wrote, as text; with `follow` when it has ended. See `Client.logs`."""
         pieces = self._each(
             self._client.logs(
                 workflow, stage, index, stream=stream, attempt=attempt, offset=offset, follow=follow

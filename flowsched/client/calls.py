@@ -515,10 +515,35 @@ class Client:
         offset: int = 0,
         follow: bool = False,
     ) -> AsyncGenerator[bytes, None]:
-        """What a task wrote, in pieces; with `follow` until its attempt has ended."""
+        """What the last attempt of a task wrote, or the one that is named, in pieces.
+
+        With `follow` it goes on until the attempt that is named has ended. If none is named it begins with the attempt that
+        runs or comes next, goes on with those that follow it, and ends with the task.
+        """
+        if follow and attempt is None:
+            return self._attempts_to_come(workflow, stage, index, stream, offset)
         path = f"{_task_path(workflow, stage, index)}/logs"
         read_log = followed_log if follow else whole_log
         return read_log(self._session, path, _params(stream=stream, attempt=attempt), offset)
+
+    async def _attempts_to_come(
+        self, workflow: str, stage: str, index: int, stream: str, offset: int
+    ) -> AsyncGenerator[bytes, None]:
+        path = f"{_task_path(workflow, stage, index)}/logs"
+        after = -1  # the attempts up to this one have been read, or had ended before
+        while True:
+            task = await self.task(workflow, stage, index)
+            over = is_terminal(task.state)
+            last = task.attempts[-1] if task.attempts else None
+            if last is not None and last.attempt > after and (over or last.ended_at is None):
+                params = _params(stream=stream, attempt=last.attempt)
+                async for chunk in followed_log(self._session, path, params, offset):
+                    yield chunk
+                after, offset = last.attempt, 0
+            elif over:
+                return
+            else:
+                await asyncio.sleep(POLL_S)
 
     async def log_tail(
         self,

@@ -181,6 +181,7 @@ class FakeService:
         self.commands: list[tuple[str, str, Mapping[str, Any] | None]] = []
         self.asked: list[dict[str, Any]] = []
         self.logged: list[tuple[str, int, str]] = []  #: stage, index and stream of the logs that were read
+        self.attempts_logged: set[int | None] = set()
         self.streams_open = 0
         self.failure: BaseException | None = None
         self.submissions = 0
@@ -378,6 +379,7 @@ class FakeService:
     ) -> tuple[bytes, bool]:
         await self.task(workflow, stage, index)
         self.logged.append((stage, index, stream))
+        self.attempts_logged.add(attempt)
         chunk = self.log[stream][offset : offset + limit]
         return chunk, self.log_grows or offset + len(chunk) < len(self.log[stream])
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from fake_service import FakeService
+from fake_service import BEGIN, FakeService, task_view
 
 from flowsched import Client, errors
 from flowsched.client.streams import frames
-from flowsched.workflow.views import WaitingView
+from flowsched.workflow.views import AttemptView, WaitingView
 
 
 def pieces(*parts: bytes) -> object:
@@ -121,7 +122,7 @@ async def test_a_whole_log_is_read_over_pages(client: Client, service: FakeServi
 
 
 async def test_a_log_is_followed_to_its_end(client: Client, service: FakeService) -> None:
-    """What is written later arrives, and the end is the attempt's."""
+    """What is written later arrives, and the end is the task's."""
     workflow = service.add()
     service.log["stdout"], service.log_grows = b"one\n", True
     found = bytearray()
@@ -136,5 +137,28 @@ async def test_a_log_is_followed_to_its_end(client: Client, service: FakeService
             await asyncio.sleep(0.01)
     service.log["stdout"] += b"two\n"
     service.log_grows = False
+    service.task_views[0] = task_view("align", 0, state="SUCCEEDED")
     await asyncio.wait_for(following, 60)
     assert bytes(found) == b"one\ntwo\n"
+
+
+async def test_a_log_is_followed_from_the_next_attempt_on(client: Client, service: FakeService) -> None:
+    """What the attempt wrote that failed before is not taken for it; a third attempt comes after the second."""
+    workflow = service.add()
+    tries = [
+        AttemptView(attempt=number, pod=f"fs-align-0-{number}", node="node-0", bound_at=BEGIN, ended_at=BEGIN)
+        for number in range(3)
+    ]
+    runs = msgspec.structs.replace(tries[1], ended_at=None)
+    service.task_views[0] = task_view("align", 0, state="QUEUED", attempts=tries[:1])
+    service.log["stdout"] = b"first\n"
+    parts = client.logs(workflow, "align", 0, follow=True)
+    second = asyncio.ensure_future(anext(parts))
+    await asyncio.sleep(0.2)
+    service.task_views[0] = task_view("align", 0, attempts=[tries[0], runs])
+    service.log["stdout"] = b"second\n"
+    assert await asyncio.wait_for(second, 60) == b"second\n"
+    service.log["stdout"] = b"third\n"
+    service.task_views[0] = task_view("align", 0, state="FAILED", attempts=tries)
+    assert [part async for part in parts] == [b"third\n"]
+    assert service.attempts_logged == {1, 2}

@@ -443,7 +443,8 @@ def logs(
         typer.Argument(metavar="INDEX|ITEM|ROLE", help="Which of its tasks. [the first]"),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the attempt has ended.")
+        bool,
+        typer.Option("--follow", "-f", help="Go on until the task has ended: also with attempts to come."),
     ] = False,
     stderr: Annotated[bool, typer.Option("--stderr", "-e", help="What it wrote to stderr.")] = False,
     attempt: Annotated[
