@@ -170,6 +170,18 @@ def test_failures_that_a_policy_ignores_are_seen(look: Look, site: Site) -> None
     page.locator(".gantt-told").get_by_text(re.compile(r"trial\[0\]: SUCCEEDED .* exit code 1")).wait_for()
 
 
+def test_the_log_of_each_attempt_can_be_read(look: Look, site: Site) -> None:
+    """The last one is shown first."""
+    script = "echo this is attempt $FLOWSCHED_ATTEMPT; test $FLOWSCHED_ATTEMPT = 1"
+    flaky = {"name": "flaky", "command": ["sh", "-c", script], "resources": SMALL}
+    run = site.submit({"name": "again", "stages": [{**flaky, "retry": {"attempts": 2}}]})
+    site.until(run, lambda counts: counts.get("SUCCEEDED") == 1)
+    page = look().open(f"#/runs/{run}/tasks/flaky/0")
+    page.locator(".log").get_by_text("this is attempt 1").wait_for()
+    page.get_by_label("Attempt", exact=True).select_option("0")
+    page.locator(".log").get_by_text("this is attempt 0").wait_for()
+
+
 def test_the_cache_names_its_shards(look: Look, site: Site) -> None:
     """Each by its item: those that were taken, and the one that ran."""
     command = ["sh", "-c", "echo $FLOWSCHED_ITEM > o"]

@@ -62,7 +62,7 @@ export function TaskPanel({ run, stage, index }: TaskPanelProps) {
           {task.attempts.length > 0 && <Choice attempt={task.attempts[task.attempts.length - 1]!} />}
           {task.attempts.length > 0 && <Attempts attempts={task.attempts} />}
           {task.outputs.length > 0 && <Outputs task={task} />}
-          <Log path={path} state={task.state} attempts={task.attempts.length} />
+          <Log path={path} state={task.state} attempts={task.attempts.map((each) => each.attempt)} />
         </>
       )}
     </aside>
@@ -139,8 +139,10 @@ function Outputs({ task }: { task: Task }) {
 /** More of a log is not kept in the page: the end is what people look for. */
 const MOST = 512 * 1024;
 
-function Log({ path, state, attempts }: { path: string; state: string; attempts: number }) {
+function Log({ path, state, attempts }: { path: string; state: string; attempts: number[] }) {
   const [stream, setStream] = useState<"stdout" | "stderr">(state === "FAILED" ? "stderr" : "stdout");
+  const [chosen, setChosen] = useState<number | undefined>(undefined);
+  const attempt = chosen ?? attempts[attempts.length - 1];
   const [text, setText] = useState("");
   const [problem, setProblem] = useState("");
   const [cut, setCut] = useState(false);
@@ -153,7 +155,7 @@ function Log({ path, state, attempts }: { path: string; state: string; attempts:
     setCut(false);
     const read = async () => {
       try {
-        const part = await log(`${path}/logs?stream=${stream}&offset=${offset}&limit=262144`, stop.signal);
+        const part = await log(`${path}/logs?stream=${stream}&attempt=${attempt}&offset=${offset}&limit=262144`, stop.signal);
         if (stop.signal.aborted) return;
         const grew = part.next > offset;
         offset = part.next;
@@ -175,16 +177,21 @@ function Log({ path, state, attempts }: { path: string; state: string; attempts:
         timer = setTimeout(read, 3000);
       }
     };
-    if (attempts > 0) void read();
+    if (attempt !== undefined) void read();
     return () => {
       stop.abort();
       clearTimeout(timer);
     };
-  }, [path, stream, attempts, ended(state)]);
+  }, [path, stream, attempt, ended(state)]);
   return (
     <>
       <div class="heading">
         <h3>Log</h3>
+        {attempts.length > 1 && (
+          <select aria-label="Attempt" value={attempt} onChange={(event) => setChosen(Number(event.currentTarget.value))}>
+            {attempts.map((each) => <option key={each} value={each}>attempt {each}</option>)}
+          </select>
+        )}
         <div class="tabs" role="group" aria-label="Stream">
           {(["stdout", "stderr"] as const).map((each) => (
             <button type="button" key={each} aria-pressed={each === stream} onClick={() => setStream(each)}>{each}</button>
@@ -193,8 +200,8 @@ function Log({ path, state, attempts }: { path: string; state: string; attempts:
       </div>
       <Failure message={problem} />
       {cut && <p class="muted">Only the last 512 KiB are shown.</p>}
-      <pre class="log" ref={box} tabIndex={0} aria-label={`${stream} of the last attempt`}>
-        {text || (attempts === 0 ? "It has not started, so it has no log." : "Nothing was written here.")}
+      <pre class="log" ref={box} tabIndex={0} aria-label={attempt === undefined ? stream : `${stream} of attempt ${attempt}`}>
+        {text || (attempt === undefined ? "It has not started, so it has no log." : "Nothing was written here.")}
       </pre>
     </>
   );
