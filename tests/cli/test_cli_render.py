@@ -374,6 +374,35 @@ def test_a_table_is_never_wider_than_its_terminal(rows: list[tuple[str, str, str
         table.add("a")
 
 
+@pytest.mark.parametrize(
+    ("items", "shown"),
+    [
+        (
+            ['{"model": "resnet50", "lr": 0.001, "batch": 32}', '{"model": "resnet50", "lr": 0.001, "batch": 64}'],
+            ["batch=32", "batch=64"],
+        ),
+        (['{"lr": 0.1, "layers": [1, 2]}', '{"lr": 0.2}'],
+         ["lr=0.1 layers=[1, 2]", "lr=0.2"]),
+        (["/data/cohort-2026/fastq/S1.fastq.gz", "/data/cohort-2026/fastq/S12.fastq.gz"],
+         ["…S1.fastq.gz", "…S12.fastq.gz"]),
+        (["[" * 5_000, "x" * 60], ["[[[[[[[[[[[[", "xxxxxxxxxxxx"]),
+    ],
+)  # fmt: skip
+def test_items_that_are_cut_can_be_told_apart(items: list[str], shown: list[str]) -> None:
+    """At a width that has too little room; a pipe gets them whole."""
+    table = render.task_table([task_view("trial", at, item=item) for at, item in enumerate(items)])
+    cells = [line.plain for line in table.lines(68)][1:]
+    assert all(f"  {each}" in cell for each, cell in zip(shown, cells, strict=True)), cells
+    assert all(item in line.plain for item, line in zip(items, [*table.lines(10_000)][1:], strict=True))
+
+
+def test_an_item_of_json_cannot_command_a_terminal() -> None:
+    """Its escapes are decoded to shorten it."""
+    items = ['{"a": "\\u001b[2J", "b": "' + "x" * 90 + '"}', '{"a": "1", "b": "' + "x" * 90 + '"}']
+    assert "\x1b" not in "".join(render.told_apart(items))
+    assert render.told_apart(items)[1] == "a=1"
+
+
 def test_queues_at_80_columns_break_no_word() -> None:
     """What has no room in one line stands below its queue; a wide terminal has one line a queue."""
     queue = QueueView(

@@ -5,8 +5,8 @@ Into a pipe everything is written, one line a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rich.cells import cell_len
@@ -56,6 +56,7 @@ class Column:
         right: Aligned to the right: numbers.
         cut: Its cells may be cut, with an ellipsis. Half a number or half a state would say something else.
         whole: Shown even where no row has anything in it.
+        shorter: Shorter words for all cells of the column, where they would be cut otherwise.
     """
 
     head: str
@@ -63,6 +64,7 @@ class Column:
     right: bool = False
     cut: bool = False
     whole: bool = False
+    shorter: Callable[[Sequence[str]], Sequence[str]] | None = None
 
 
 @dataclass(slots=True)
@@ -91,6 +93,9 @@ class Columns:
         """The table as lines of at most `width` cells."""
         piped = width >= PIPED_WIDTH
         shown = self._shown(width, piped)
+        if not piped and any(self.columns[at].shorter for at in shown) and self.full_width > width:
+            yield from self._shortened().lines(width)
+            return
         widths = self._widths(shown, width)
         heads = [Text(self.columns[at].head, "bold") for at in shown]
         noted = piped and any(note is not None for _, note in self.rows)
@@ -102,6 +107,17 @@ class Columns:
                     yield Text("  ", no_wrap=True, overflow="ignore").append_text(note)
                 else:
                     yield from wrapped(note, width)
+
+    def _shortened(self) -> Columns:
+        """The same table with the shorter words of its columns."""
+        made = replace(self, columns=[replace(column, shorter=None) for column in self.columns], rows=[])
+        rows = [list(cells) for cells, _ in self.rows]
+        for at, column in enumerate(self.columns):
+            if column.shorter is not None:
+                for row, word in zip(rows, column.shorter([row[at].plain for row in rows]), strict=True):
+                    row[at] = Text(word, row[at].style)
+        made.rows = [(row, note) for row, (_, note) in zip(rows, self.rows, strict=True)]
+        return made
 
     def heads(self, width: int) -> list[str]:
         """The heads of the columns that are shown in lines of so many cells."""

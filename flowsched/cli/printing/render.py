@@ -5,9 +5,12 @@ All text from elsewhere goes through `terminal_text.line` and into `Text`, which
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import takewhile
 from typing import Final
 
 from rich.cells import cell_len
@@ -399,6 +402,38 @@ def cache_table(found: Iterable[CacheView]) -> Columns:
     return table
 
 
+def told_apart(items: Sequence[str]) -> list[str]:
+    """Items without what all share: of JSON objects `lr=0.1 batch=32`, of other texts the part after the words that all have."""
+    given = [_object(item) for item in items if item]
+    if given and all(given):
+        same = {key for key in given[0] if all(key in each and each[key] == given[0][key] for each in given)}
+        shown = iter(
+            " ".join(
+                f"{key}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+                for key, value in each.items()
+                if key not in same or len(given) == 1
+            )
+            for each in given
+        )
+        return [terminal_text.line(next(shown)) if item else "" for item in items]
+    first, last = min(filter(None, items), default=""), max(items, default="")
+    begins = re.match(
+        r"(.*[^\w.]|)",
+        "".join(a for a, _ in takewhile(lambda p: p[0] == p[1], zip(first, last, strict=False))),
+    )
+    shared = len(begins[0]) if begins else 0
+    return [f"…{item[shared:]}" if item and shared > 1 else item for item in items]
+
+
+def _object(item: str) -> dict[str, object]:
+    """The JSON object that an item is; empty if it is none."""
+    try:
+        found = json.loads(item)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def task_table(tasks: Iterable[TaskView]) -> Columns:
     """A list of tasks."""
     table = Columns(
@@ -406,11 +441,11 @@ def task_table(tasks: Iterable[TaskView]) -> Columns:
             Column("STAGE", cut=True, whole=True),
             Column("INDEX", right=True, whole=True),
             Column("ROLE", rank=5, cut=True),
-            Column("ITEM", rank=4, cut=True),
+            Column("ITEM", rank=1, cut=True, least=20, shorter=told_apart),
             Column("STATE", whole=True),
             Column("QOS", rank=9),
             Column("ATTEMPT", rank=3, right=True),
-            Column("NODE", rank=1, cut=True),
+            Column("NODE", rank=2, cut=True),
             Column("EXIT", rank=2, right=True),
             Column("RAN", rank=2, right=True),
             Column("LOCAL", rank=7, right=True),
