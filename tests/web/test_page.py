@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,12 @@ from tests.web.browser import WEB
 from tests.web.conftest import SMALL, Looking, Site
 
 Look = Callable[..., Looking]
+#: Remembers the texts that a page draws on a canvas.
+DRAWN = """
+globalThis.drawn = new Set();
+const draw = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...more) { drawn.add(text); draw.call(this, text, ...more); };
+"""
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
 
@@ -180,6 +187,26 @@ def test_the_log_of_each_attempt_can_be_read(look: Look, site: Site) -> None:
     page.locator(".log").get_by_text("this is attempt 1").wait_for()
     page.get_by_label("Attempt", exact=True).select_option("0")
     page.locator(".log").get_by_text("this is attempt 0").wait_for()
+
+
+def test_long_items_can_be_told_apart_beside_an_open_task(look: Look, site: Site) -> None:
+    """The timeline leaves out what all items share; at 1200 pixels nothing scrolls sideways, and ✕ is at the top."""
+    items = [json.dumps({"model": "a-model-with-a-long-name", "lr": 0.1, "batch": size}) for size in (32, 64)]
+    trial = {"name": "trial", "command": ["true"], "scatter": {"items": items}, "resources": SMALL}
+    run = site.submit({"name": "grid", "stages": [trial]})
+    site.until(run, lambda counts: counts.get("SUCCEEDED") == 2)
+    tab = look(viewport={"width": 1200, "height": 900})
+    tab.page.add_init_script(DRAWN)
+    page = tab.open(f"#/runs/{run}/tasks/trial/1")
+    page.get_by_role("heading", name="Why on this node").wait_for()
+    page.wait_for_function("() => drawn.has('[0] batch=32') && drawn.has('[1] batch=64')")
+    scroll = page.locator(".scroll")
+    assert scroll.evaluate("box => box.scrollWidth <= box.clientWidth")
+    title, close = page.locator("#task").bounding_box(), page.locator(".task .button").bounding_box()
+    assert title is not None
+    assert close is not None
+    assert close["y"] <= title["y"]
+    assert close["x"] >= title["x"] + title["width"]
 
 
 def test_the_cache_names_its_shards(look: Look, site: Site) -> None:

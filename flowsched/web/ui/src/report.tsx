@@ -156,6 +156,7 @@ function RunReport({ run, other }: { run: Reported; other: boolean }) {
   }, [table, number]);
   const now = Math.max(...run.timelines.map((page) => page.now_ms), 0);
   const name = (each: number): string => table.nameOf(each, byNumber.get(table.stage[each]!));
+  const shortName = (each: number): string => table.shortNameOf(each, byNumber.get(table.stage[each]!));
   return (
     <>
       {stages.length > 1 && stages.length <= MOST_STAGES && (
@@ -177,6 +178,7 @@ function RunReport({ run, other }: { run: Reported; other: boolean }) {
           version={0}
           rows={rows}
           name={name}
+          shortName={shortName}
           now={now}
           height={Math.min(460, Math.max(120, rows.length * 18 + 34))}
           selected={row}

@@ -13,6 +13,8 @@ export interface GanttProps {
   rows: Int32Array;
   /** How a row is called. */
   name: (row: number) => string;
+  /** The same in less room. */
+  shortName: (row: number) => string;
   /** Now, or the time of the report, in ms since the table's `begin`. */
   now: number;
   /** Pixels; the rows scroll inside. */
@@ -31,7 +33,7 @@ interface Colours {
   [name: string]: string;
 }
 
-export function Gantt({ table, version, rows, name, now, height, selected = -1, onSelect, onOpen }: GanttProps) {
+export function Gantt({ table, version, rows, name, shortName, now, height, selected = -1, onSelect, onOpen }: GanttProps) {
   const scroller = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const [size, setSize] = useState({ width: 0, height });
@@ -80,8 +82,9 @@ export function Gantt({ table, version, rows, name, now, height, selected = -1, 
     to2d.clearRect(0, 0, size.width, size.height);
     const plot = size.width - labels - 8;
     const scale = plot / (to - from);
+    drawGrid(to2d, plot, scale);
     drawRows(to2d, box.scrollTop, plot, scale);
-    drawAxis(to2d, plot, scale);
+    drawAxis(to2d, scale);
   };
 
   function drawRows(to2d: CanvasRenderingContext2D, top: number, plot: number, scale: number): void {
@@ -104,7 +107,8 @@ export function Gantt({ table, version, rows, name, now, height, selected = -1, 
       const failed = group(table.stateOf(row)) === "failed";
       const returned = table.hasReturned(row);
       to2d.fillStyle = failed ? colours["failed"]! : returned ? colours["exits"]! : colours["text"]!;
-      to2d.fillText(name(row), 6, y + ROW / 2 + 0.5);
+      const whole = name(row);
+      to2d.fillText(to2d.measureText(whole).width > labels - 12 ? shortName(row) : whole, 6, y + ROW / 2 + 0.5);
       to2d.restore();
       const found = table.spans(row, now, spans);
       if (found === 0 && ended(table.stateOf(row))) {
@@ -124,20 +128,31 @@ export function Gantt({ table, version, rows, name, now, height, selected = -1, 
     }
   }
 
-  function drawAxis(to2d: CanvasRenderingContext2D, plot: number, scale: number): void {
+  function drawAxis(to2d: CanvasRenderingContext2D, scale: number): void {
     to2d.fillStyle = colours["panel"]!;
     to2d.fillRect(0, 0, size.width, AXIS - 1);
     to2d.fillStyle = colours["line"]!;
     to2d.fillRect(0, AXIS - 1, size.width, 1);
-    const step = STEPS.find((each) => each * scale >= 70) ?? STEPS[STEPS.length - 1]! * Math.ceil(70 / (STEPS[STEPS.length - 1]! * scale));
-    for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
+    for (const at of ticks(scale)) {
       const x = labels + (at - from) * scale;
-      if (x > labels + plot) break;
       to2d.fillStyle = colours["line"]!;
-      to2d.fillRect(x, AXIS - 6, 1, size.height);
+      to2d.fillRect(x, AXIS - 6, 1, 6);
       to2d.fillStyle = colours["muted"]!;
       if (x + 50 < size.width) to2d.fillText(at === 0 ? "0" : duration(at), x + 3, AXIS / 2);
     }
+  }
+
+  /** Lines down from the axis, which the bars then cover. */
+  function drawGrid(to2d: CanvasRenderingContext2D, plot: number, scale: number): void {
+    to2d.fillStyle = colours["line"]!;
+    for (const at of ticks(scale)) to2d.fillRect(labels + Math.min(plot, (at - from) * scale), AXIS, 1, size.height);
+  }
+
+  /** The moments that the axis names. */
+  function ticks(scale: number): number[] {
+    const step = STEPS.find((each) => each * scale >= 70) ?? STEPS[STEPS.length - 1]! * Math.ceil(70 / (STEPS[STEPS.length - 1]! * scale));
+    const first = Math.ceil(from / step) * step;
+    return Array.from({ length: Math.max(0, Math.floor((to - first) / step) + 1) }, (_, at) => first + at * step);
   }
 
   useEffect(() => draw.current());

@@ -56,6 +56,32 @@ export function since(text: string, now: number): string {
   return ms < 2000 ? "just now" : `${duration(ms)} ago`;
 }
 
+/** Items without what all share, as `flowsched show --tasks` has them: of JSON objects "lr=0.1 batch=32", of others the part after the words that all have. */
+export function toldApart(items: readonly string[]): string[] {
+  const given = items.map(objectIn);
+  const first = given[0];
+  if (first && given.every((each) => each !== undefined)) {
+    const texts = given.map((each) => new Map(Object.entries(each!).map(([key, value]) => [key, typeof value === "string" ? value : JSON.stringify(value)])));
+    const same = new Set([...texts[0]!].filter(([key, value]) => items.length > 1 && texts.every((each) => each.get(key) === value)).map(([key]) => key));
+    return texts.map((each) => [...each].filter(([key]) => !same.has(key)).map(([key, value]) => `${key}=${value}`).join(" "));
+  }
+  const [low, high] = items.reduce(([a, b], item) => [item < a ? item : a, item > b ? item : b], [items[0] ?? "", items[0] ?? ""]);
+  let shared = 0;
+  while (shared < low.length && low[shared] === high[shared]) shared++;
+  while (shared > 0 && /[\p{L}\p{N}_.]/u.test(low[shared - 1]!)) shared--;
+  return shared > 1 ? items.map((item) => `…${item.slice(shared)}`) : [...items];
+}
+
+/** The JSON object that an item is, if it is one. */
+function objectIn(item: string): object | undefined {
+  if (!item.startsWith("{")) return undefined;
+  try {
+    return JSON.parse(item) as object;
+  } catch {
+    return undefined;
+  }
+}
+
 /** The beginning of an id that is enough to tell it from others. Ids of engines' runs begin with the second of their start. */
 export function shortId(id: string): string {
   const length = /^\d{8}_\d{6}_/.test(id) ? 20 : 12;

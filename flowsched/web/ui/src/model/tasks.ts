@@ -1,5 +1,6 @@
 // The tasks of a run as typed arrays, filled from the columns of the API and kept up to date by its events.
 
+import { toldApart } from "./format";
 import { ended } from "./states";
 import type { FlowEvent, Stage, Timeline } from "./views";
 
@@ -44,6 +45,7 @@ export class TaskTable {
   /** By number of the state: whether a task in it has not ended. */
   private readonly live: readonly boolean[];
   private rows: Map<string, number> | undefined;
+  private shortItems: Map<number, string> | undefined;
 
   constructor(pages: readonly Timeline[]) {
     const first = pages[0];
@@ -129,6 +131,24 @@ export class TaskTable {
     const item = this.items.get(row);
     const number = stage.width * stage.members === 1 ? stage.name : `${stage.name}[${this.index[row]}]`;
     return item === undefined ? number : `${number} ${item}`;
+  }
+
+  /** As `nameOf`, where there is too little room for it: the item without what those of all shards share. */
+  shortNameOf(row: number, stage: Stage | undefined): string {
+    if (!this.shortItems) {
+      const stages = new Map<number, number[]>();
+      for (const each of this.items.keys()) {
+        const known = stages.get(this.stage[each]!);
+        if (known) known.push(each);
+        else stages.set(this.stage[each]!, [each]);
+      }
+      this.shortItems = new Map([...stages.values()].flatMap((rows) => {
+        const texts = toldApart(rows.map((each) => this.items.get(each)!));
+        return rows.map((each, at): [number, string] => [each, texts[at]!]);
+      }));
+    }
+    const item = this.shortItems.get(row);
+    return item === undefined ? this.nameOf(row, stage) : `[${this.index[row]}] ${item}`;
   }
 
   /** The row of a task; -1 if the table does not hold it. */

@@ -168,6 +168,7 @@ function Body({ loaded, version, task }: BodyProps) {
   }, [opened]);
 
   const name = (at: number): string => table.nameOf(at, names.get(table.stage[at]!));
+  const shortName = (at: number): string => table.shortNameOf(at, names.get(table.stage[at]!));
   const open = (at: number) => {
     const of = names.get(table.stage[at]!);
     if (of) location.hash = href("runs", run.id, "tasks", of.name, table.index[at]!).slice(1);
@@ -218,6 +219,7 @@ function Body({ loaded, version, task }: BodyProps) {
             version={version}
             rows={rows}
             name={name}
+            shortName={shortName}
             now={now}
             height={Math.min(560, Math.max(120, rows.length * 18 + 34))}
             selected={row}

@@ -37,7 +37,7 @@ export function TaskPanel({ run, stage, index }: TaskPanelProps) {
   const [task, why] = answer.value ?? [];
   return (
     <aside class="card task" aria-labelledby="task">
-      <div class="heading">
+      <div class="heading titled">
         <h2 id="task" ref={title} tabIndex={-1}>{stage}[{index}]{task?.item && ` (${task.item})`} {task && <StateWord state={task.state} />}</h2>
         <a class="button" href={href("runs", run)} aria-label="Close the task">✕</a>
       </div>
