@@ -28,6 +28,8 @@ from flowsched.workflow.resources import format_cpu
 
 #: The service on one machine does not look for GPUs: the user gives their number.
 _NO_GPU: Final = "no node has a GPU (on one machine `flowsched serve --gpus N` says how many there are)"
+#: How a GPU is called among the extended resources of Kubernetes, as nvidia.com/gpu.
+_GPU_OF_A_VENDOR: Final = "/gpu"
 _WORDS = {"cpu": "CPU", "memory": "memory", "disk": "disk", "gpu": "GPU", "io": "disk bandwidth"}
 #: Axes that only count pods, of one kind or all.
 _MARKS = (PODS, ALIGNED)
@@ -236,6 +238,8 @@ def _shortage(
             lacking.append(f"{lack} lack{'s' * (lack == 1)} {_WORDS.get(name, name)}")
         if axis == GPU and lack and not room.allocatable(axis).any():
             worst = (len(snapshot) + 1, _NO_GPU)  # says more than any other lack
+        elif name.endswith(_GPU_OF_A_VENDOR) and lack and not room.allocatable(axis).any():
+            worst = (len(snapshot) + 1, f'no node offers {name} under that name: ask for "gpu" instead')
         elif lack and (worst is None or lack > worst[0]):
             best = int(np.argmax(np.where(table.allowed, row, -1)))
             free, whole = int(row[best]), int(room.allocatable(axis)[best])

@@ -93,6 +93,17 @@ def test_a_gang_that_its_queues_cap_forbids_is_told_before_its_turn() -> None:
     assert explain(scene.state, scene.runs["w"], scene.now, forecast=False)[-1] == told
 
 
+def test_a_gpu_by_a_name_of_kubernetes_is_answered_with_the_field() -> None:
+    """No node offers that name."""
+    scene = Scene(node(cpu=4))
+    gpu = {"nvidia.com/gpu": 1}
+    scene.submit("w", {"name": "a", "command": ["x"], "resources": {"cpu": 1, **gpu}})
+    told = _first(scene, "w")
+    assert told is not None
+    assert told.code == "LargerThanNode"
+    assert 'no node offers nvidia.com/gpu under that name: ask for "gpu" instead' in told.message
+
+
 def test_a_stage_that_waits_for_others_names_them() -> None:
     """Of the workflow that is no reason: the others run."""
     scene = Scene(node(cpu=4))
