@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -242,6 +243,11 @@ def _expected(message: str, kind: Any) -> str:
             if part.get("examples"):
                 return "text such as " + " or ".join(map(str, part["examples"]))
     wanted = message.split(", got ")[0].removeprefix("Expected ").replace("`", "")
+    if wanted == "object":
+        (schema,), _ = msgspec.json.schema_components([kind])
+        for part in (schema, *schema.get("anyOf", ())):
+            if part.get("examples"):
+                return f"an object, as {json.dumps(part['examples'][0])}"
     return {"bool": "true or false", "int": "a whole number", "str": "text"}.get(wanted, wanted)
 
 

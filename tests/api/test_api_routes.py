@@ -162,7 +162,7 @@ async def test_a_queue_is_removed(api: TestClient, service: FakeService) -> None
 
 async def test_faults_of_a_small_body_are_named_one_by_one(api: TestClient) -> None:
     """Types, ranges, unknown names."""
-    body = {"weight": 0, "paused": "yes", "cap": {"cpu": []}, "wieght": 2}
+    body = {"weight": 0, "paused": "yes", "cap": {"cpu": []}, "guarantee": 3, "wieght": 2}
     answer = await api.put("/api/v1/queues/lab", json=body)
     assert answer.status == 400
     faults = {fault["path"]: fault["expected"] for fault in (await answer.json())["faults"]}
@@ -170,6 +170,7 @@ async def test_faults_of_a_small_body_are_named_one_by_one(api: TestClient) -> N
         "$.weight": "int >= 1",
         "$.paused": "true or false",
         "$.cap[...]": "int | float | str | null",
+        "$.guarantee": 'an object, as {"cpu": 4, "memory": "8Gi"}',
         "$.wieght": "one of cap, guarantee, order, parent, paused, priority, reclaimable, weight",
     }
 

@@ -924,6 +924,17 @@ def test_faults_of_conditions(value: Any, faults: Faults) -> None:
             ],
         ),
         (
+            policy(event="failed", action="skip"),
+            [
+                ("$.stages[0].policies[0].event", '"failed"', "did you mean 'task_failed'?"),
+                (
+                    "$.stages[0].policies[0].action",
+                    '"skip"',
+                    'one of "restart_task", "restart_gang", "fail_stage", "abort_workflow", "complete_stage", "ignore"',
+                ),
+            ],
+        ),
+        (
             policy(event="task_faild", action="restrt_task"),
             [
                 ("$.stages[0].policies[0].event", '"task_faild"', "did you mean 'task_failed'?"),

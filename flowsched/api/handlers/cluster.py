@@ -22,13 +22,16 @@ Quantity = (
 DURATION: Final = r"^([0-9]{1,9}(\.[0-9]{1,9})?(ms|[dhms]))+$"
 _NAMES: Final = {"propertyNames": {"pattern": TEXT}}
 _STAYS: Final = "A resource that is not named keeps its amount; null takes it away."
+_AMOUNTS: Final = [{"cpu": 4, "memory": "8Gi"}]
 Cap = Annotated[
     dict[str, Quantity | None],
-    msgspec.Meta(description=f"At most so much at once. {_STAYS}", extra_json_schema=_NAMES),
+    msgspec.Meta(
+        description=f"At most so much at once. {_STAYS}", extra_json_schema=_NAMES, examples=_AMOUNTS
+    ),
 ]
 Guarantee = Annotated[
     dict[str, Quantity | None],
-    msgspec.Meta(description=f"So much is its own. {_STAYS}", extra_json_schema=_NAMES),
+    msgspec.Meta(description=f"So much is its own. {_STAYS}", extra_json_schema=_NAMES, examples=_AMOUNTS),
 ]
 Parent = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": TEXT, "maxLength": 1024})]
 

@@ -296,7 +296,10 @@ class Section:
         return self.whole(key, 1, allowed)
 
     def choice(self, key: str, known: Mapping[str, T], refused: Mapping[str, str] = EMPTY) -> T | None:
-        """One of several words; some that others know are refused with the reason."""
+        """One of several words; some that others know are refused with the reason.
+
+        Of words with one meaning faults name the first.
+        """
         if key not in self.values:
             return None
         value = self.values[key]
@@ -308,9 +311,12 @@ class Section:
                 return None
             close = self.reader.meant(value, known)
             if close:
-                self.fault(key, f"did you mean {close!r}?")
+                first = next(word for word in known if known[word] == known[close])
+                self.fault(key, f"did you mean {first!r}?")
                 return None
-        self.fault(key, f"one of {', '.join(json.dumps(word) for word in known)}")
+        meanings = list(known.values())
+        words = [word for at, word in enumerate(known) if meanings.index(meanings[at]) == at]
+        self.fault(key, f"one of {', '.join(map(json.dumps, words))}")
         return None
 
     def amount(self, key: str, parse: Callable[[object], int], expected: str) -> int | None:
