@@ -9,8 +9,10 @@ import asyncio
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
@@ -36,10 +38,13 @@ from flowsched.workflow.views import (
     TaskView,
     TimelineView,
     UsageView,
+    View,
+    Views,
     WorkflowView,
 )
 
 T = TypeVar("T")
+V = TypeVar("V", bound=View)
 #: At most so long connections are closed for.
 _CLOSE_S: Final = 5.0
 #: A process that was forked has no thread of the client's.
@@ -55,6 +60,26 @@ Explanations: TypeAlias = list[ExplanationView]
 Nodes: TypeAlias = list[NodeView]
 Queues: TypeAlias = list[QueueView]
 Plugins: TypeAlias = list[PluginView]
+
+
+class Rows(Iterator[V]):
+    """Views that come as they are asked for. A notebook shows the first of them as a table; they still come afterwards."""
+
+    def __init__(self, source: Iterator[V]) -> None:
+        self._source = source
+        self._read: deque[V] = deque()  #: what was shown and has not been asked for
+
+    def __next__(self) -> V:
+        return self._read.popleft() if self._read else next(self._source)
+
+    def __repr__(self) -> str:
+        return "<views that come as they are asked for: list(…) reads all of them>"
+
+    def _repr_html_(self) -> str:
+        self._read.extend(islice(self._source, max(0, html.ROWS + 1 - len(self._read))))
+        views = Views(islice(self._read, html.ROWS))
+        more = f"<p>… and more than {html.ROWS}</p>" if len(self._read) > html.ROWS else ""
+        return views._repr_html_() + more
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +135,7 @@ class SyncRun:
         """The runs that its tasks took results from, and why the other tasks ran."""
         return self.client.cache(self.id)
 
-    def tasks(self, *, stage: str | None = None, state: str | None = None) -> Iterator[TaskView]:
+    def tasks(self, *, stage: str | None = None, state: str | None = None) -> Rows[TaskView]:
         """Its tasks by stage and index, as `Client.tasks` gives them."""
         return self.client.tasks(self.id, stage=stage, state=state)
 
@@ -122,7 +147,7 @@ class SyncRun:
         """When its tasks waited, staged, ran and ended, as columns."""
         return self.client.timelines(self.id)
 
-    def attempts(self) -> Iterator[AttemptUseView]:
+    def attempts(self) -> Rows[AttemptUseView]:
         """All tries of its tasks, with what each asked for and used."""
         return self.client.attempts(self.id)
 
@@ -252,10 +277,10 @@ class SyncClient:
         label: str | None = None,
         run: str | None = None,
         ref: str | None = None,
-    ) -> Iterator[WorkflowView]:
+    ) -> Rows[WorkflowView]:
         """Workflows, newest first; see `Client.list`."""
-        return self._each(
-            self._client.list(state=state, name=name, queue=queue, label=label, run=run, ref=ref)
+        return Rows(
+            self._each(self._client.list(state=state, name=name, queue=queue, label=label, run=run, ref=ref))
         )
 
     def stages(self, workflow: str) -> Stages:
@@ -266,19 +291,17 @@ class SyncClient:
         """The runs that its tasks took results from, and why the other tasks ran."""
         return self._do(self._client.cache(workflow))
 
-    def tasks(
-        self, workflow: str, *, stage: str | None = None, state: str | None = None
-    ) -> Iterator[TaskView]:
+    def tasks(self, workflow: str, *, stage: str | None = None, state: str | None = None) -> Rows[TaskView]:
         """Tasks by stage and index, with the outputs of those that succeeded, and without `attempts`; see `Client.tasks`."""
-        return self._each(self._client.tasks(workflow, stage=stage, state=state))
+        return Rows(self._each(self._client.tasks(workflow, stage=stage, state=state)))
 
     def timelines(self, workflow: str) -> Iterator[TimelineView]:
         """When its tasks waited, staged, ran and ended, as columns, by stage and index."""
         return self._each(self._client.timelines(workflow))
 
-    def attempts(self, workflow: str) -> Iterator[AttemptUseView]:
+    def attempts(self, workflow: str) -> Rows[AttemptUseView]:
         """All tries of its tasks, with what each asked for and used."""
-        return self._each(self._client.attempts(workflow))
+        return Rows(self._each(self._client.attempts(workflow)))
 
     def task(self, workflow: str, stage: str, index: int = 0) -> TaskView:
         """One task with its attempts and outputs."""

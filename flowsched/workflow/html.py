@@ -21,7 +21,7 @@ _COLOURS: Final = {
 #: Longer texts are cut.
 _LONGEST: Final = 400
 #: Rows of a table; more are counted.
-_ROWS: Final = 500
+ROWS: Final = 500
 
 
 def table(rows: Sequence[Any], names: Sequence[str], note: str = "") -> str:
@@ -32,14 +32,14 @@ def table(rows: Sequence[Any], names: Sequence[str], note: str = "") -> str:
         names: Of the columns; none = a plain number of rows.
         note: A line above, as text.
     """
-    cells = [[cell(name, getattr(row, name)) for name in names] for row in rows[:_ROWS]]
+    cells = [[cell(name, getattr(row, name)) for name in names] for row in rows[:ROWS]]
     kept = [at for at in range(len(names)) if not cells or any(row[at] for row in cells)]
     head = "".join(f"<th style='text-align:left'>{escape(_title(names[at]))}</th>" for at in kept)
     body = "".join(
         "<tr>" + "".join(f"<td style='text-align:left'>{row[at]}</td>" for at in kept) + "</tr>"
         for row in cells
     )
-    more = f"<p>… and {len(rows) - _ROWS:,} more</p>" if len(rows) > _ROWS else ""
+    more = f"<p>… and {len(rows) - ROWS:,} more</p>" if len(rows) > ROWS else ""
     said = f"<p>{escape(note)}</p>" if note else ""
     empty = "<p>none</p>" if not rows else ""
     return f"{said}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}{empty}"
@@ -65,6 +65,8 @@ def cell(name: str, value: Any) -> str:
     match value:
         case None | "" | False:
             return ""
+        case 0 if name == "cached":
+            return ""
         case True:
             return "yes"
         case datetime():
@@ -89,6 +91,8 @@ def _pairs(name: str, values: Mapping[str, Any]) -> Iterable[str]:
     for key, value in values.items():
         if name == "counts":
             yield f"{value} {key}"
+        elif name == "returned":
+            yield f"{value}× exit {key}"
         elif key in ("cpu", "gpu") and isinstance(value, int):
             yield f"{key} {format_cpu(value)}"
         elif key in ("memory", "disk") and isinstance(value, int):

@@ -60,6 +60,7 @@ class WorkflowView(View, kw_only=True):
         "name",
         "id",
         "state",
+        "returned",
         "counts",
         "queue",
         "waiting",
@@ -99,7 +100,9 @@ class StageView(View, kw_only=True):
     SHOWN: ClassVar = (
         "name",
         "state",
+        "returned",
         "counts",
+        "cached",
         "gang",
         "waiting",
         "reason",
@@ -178,6 +181,18 @@ class AttemptView(View, kw_only=True):
 
 class AttemptUseView(AttemptView, kw_only=True):
     """One try of one task, with what it asked for beside what it used. `choice` and `images` are left out."""
+
+    SHOWN: ClassVar = (
+        "stage",
+        "index",
+        "item",
+        "attempt",
+        "node",
+        "exit_code",
+        "reason",
+        "started_at",
+        "ended_at",
+    )
 
     stage: str
     index: int

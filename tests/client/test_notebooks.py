@@ -15,6 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 
+from fake_service import task_view
 from far_server import Far
 
 from flowsched import SyncClient, Workflow
@@ -117,6 +118,29 @@ def test_a_run_shows_how_it_goes(far: Far) -> None:
         assert run.id in shown
         assert "align|" in shown  # a stage of the service in memory
         assert "name|state|" in read(client.stages(run.id)._repr_html_()).text  # type: ignore[attr-defined]
+
+
+def test_what_comes_bit_by_bit_is_a_table_too(far: Far) -> None:
+    """To show it takes nothing away; of very many rows the first are shown."""
+    with SyncClient(far.url) as client:
+        run = client.submit({"name": "hello", "stages": []})
+        tasks = run.tasks(stage="align")
+        assert next(tasks).index == 0
+        assert read(tasks._repr_html_()).text.startswith("stage|index|role|state|")
+        assert read(tasks._repr_html_()).text.count("align|") == 2
+        assert [task.index for task in tasks] == [1, 2]
+        assert "list(…)" in repr(tasks)
+        assert "hello" in read(client.list()._repr_html_()).text
+        far.service.task_views = [task_view("align", index) for index in range(1_200)]
+        many = run.tasks()
+        assert "and more than 500" in read(many._repr_html_()).text
+        assert len(list(many)) == 1_200
+
+
+def test_ignored_failures_and_cached_tasks_have_columns() -> None:
+    """Where there are any."""
+    stage = StageView(name="s", number=0, state="SUCCEEDED", width=2, members=1, returned={"1": 2}, cached=3)
+    assert read(Views([stage])._repr_html_()).text == "name|state|returned|cached|s|SUCCEEDED|2× exit 1|3|"
 
 
 def test_an_error_is_one_line_in_a_notebook() -> None:
