@@ -397,7 +397,10 @@ def _conditional(run: WorkflowRun, stage: StageRun) -> bool:
 def _pending(run: WorkflowRun, stage: StageRun) -> Explanation:
     parents = [run.stages[edge.parent] for edge in run.graph.edges_in[stage.number]]
     waiting = [parent for parent in parents if not parent.state.terminal]
-    told = ", ".join(f"{p.spec.name} ({p.done} of {p.spec.width} shards done)" for p in waiting[:NAMED])
+    told = ", ".join(
+        p.spec.name if p.spec.width == 1 else f"{p.spec.name} ({p.done} of {p.spec.width} shards done)"
+        for p in waiting[:NAMED]
+    )
     message = f"waits for {told}" if told else "waits for shards it reads from"
     return _all_pending(stage, ReasonCode.WAITING_FOR_PARENTS, message, {"stages_not_done": len(waiting)})
 

@@ -6,6 +6,7 @@ import io
 import json
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from fake_service import BEGIN, stage_view, task_view, workflow_view
 from hypothesis import given
@@ -16,6 +17,7 @@ from rich.text import Text
 from flowsched.cli.printing import output, render, terminal_text
 from flowsched.cli.printing.columns import PIPED_WIDTH, Column, Columns, wrapped
 from flowsched.workflow.views import (
+    CacheView,
     ExplanationView,
     NodeView,
     QueueUserView,
@@ -152,6 +154,8 @@ def test_tables_hold_what_the_views_say() -> None:
     text = drawn(render.explain_panel([reason], now=BEGIN))
     assert "in 5m00s; tasks of unknown runtime count as 1h\n" in text
     assert "Nothing waits" in drawn(render.explain_panel([]))
+    sure = msgspec.structs.replace(reason, start_low_at=reason.start_at, start_high_at=reason.start_at)
+    assert "eight of ten" not in drawn(render.explain_panel([sure], now=BEGIN))
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202egpj\r\n[red]x[/red]\x9b31m\x00\x7f"
@@ -394,6 +398,20 @@ def test_items_that_are_cut_can_be_told_apart(items: list[str], shown: list[str]
     cells = [line.plain for line in table.lines(68)][1:]
     assert all(f"  {each}" in cell for each, cell in zip(shown, cells, strict=True)), cells
     assert all(item in line.plain for item, line in zip(items, [*table.lines(10_000)][1:], strict=True))
+
+
+def test_the_run_of_a_result_has_its_whole_id() -> None:
+    """At 80 columns other columns are cut before it: it is copied into the next command."""
+    ident = "w1m851hmq1yfg2r9vwhm1p"
+    shards = [f"sample-{at}" for at in range(8)]
+    stage = "trim-and-filter-reads"
+    found = [
+        CacheView(stage=stage, shards=8, first=0, which=shards, source=f"{ident}/{stage}", ran=False),
+        CacheView(stage=stage, shards=1, first=8, which=["sample-8"], why="it has not succeeded before"),
+    ]
+    lines = [line.plain for line in render.cache_table(found).lines(80)]
+    assert f"{ident}/" in lines[1]
+    assert max(map(len, lines)) <= 80
 
 
 def test_an_item_of_json_cannot_command_a_terminal() -> None:

@@ -107,12 +107,13 @@ def test_a_gpu_by_a_name_of_kubernetes_is_answered_with_the_field() -> None:
 def test_a_stage_that_waits_for_others_names_them() -> None:
     """Of the workflow that is no reason: the others run."""
     scene = Scene(node(cpu=4))
-    scene.submit("w", _stage("a", 1), _stage("b", 1, needs=["a"]))
-    scene.start("fs-w-a-0-0")
+    many = _stage("m", 1, scatter={"count": 3})
+    scene.submit("w", _stage("a", 1), many, _stage("b", 1, needs=["a", "m"]))
+    scene.start("fs-w-a-0-0", "fs-w-m-0-0", "fs-w-m-1-0", "fs-w-m-2-0")
     run = scene.runs["w"]
-    told = stage_reason(scene.state, run, run.stages[1], scene.now)
+    told = stage_reason(scene.state, run, run.stages[2], scene.now)
     assert told is not None
-    assert (told.code, told.message) == ("WaitingForParents", "waits for a (0 of 1 shards done)")
+    assert (told.code, told.message) == ("WaitingForParents", "waits for a, m (0 of 3 shards done)")
     assert _first(scene, "w") is None
 
 

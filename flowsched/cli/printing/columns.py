@@ -16,8 +16,6 @@ from rich.text import Text
 #: A pipe has no width: a table is as wide as what it holds.
 PIPED_WIDTH: Final = 10_000
 _GAP: Final = 2
-#: Of a column that may be cut at least so many cells are shown.
-_LEAST: Final = 12
 #: A note takes at most so many lines of a terminal.
 _NOTE_LINES: Final = 3
 #: Cells that say nothing: a column of nothing else is left out.
@@ -56,6 +54,7 @@ class Column:
         right: Aligned to the right: numbers.
         cut: Its cells may be cut, with an ellipsis. Half a number or half a state would say something else.
         whole: Shown even where no row has anything in it.
+        least: Of a column that may be cut at least so many cells are shown.
         shorter: Shorter words for all cells of the column, where they would be cut otherwise.
     """
 
@@ -64,6 +63,7 @@ class Column:
     right: bool = False
     cut: bool = False
     whole: bool = False
+    least: int = 12
     shorter: Callable[[Sequence[str]], Sequence[str]] | None = None
 
 
@@ -152,8 +152,11 @@ class Columns:
 
     def _room(self, shown: Sequence[int], *, least: bool) -> int:
         """The cells of a line with these columns. `least`: with those cut that may be."""
-        cut = _LEAST if least else PIPED_WIDTH
-        needs = (min(self._full(at), cut) if self.columns[at].cut else self._full(at) for at in shown)
+        cut = (self.columns[at].least if least else PIPED_WIDTH for at in shown)
+        needs = (
+            min(self._full(at), most) if self.columns[at].cut else self._full(at)
+            for at, most in zip(shown, cut, strict=True)
+        )
         return sum(needs) + _GAP * (len(shown) - 1)
 
     def _widths(self, shown: Sequence[int], width: int) -> list[int]:
@@ -161,7 +164,9 @@ class Columns:
         widths = [self._full(at) for at in shown]
         over = self._room(shown, least=False) - width
         while over > 0:
-            cuts = [i for i, at in enumerate(shown) if self.columns[at].cut and widths[i] > _LEAST]
+            cuts = [
+                i for i, at in enumerate(shown) if self.columns[at].cut and widths[i] > self.columns[at].least
+            ]
             if not cuts:
                 break
             widths[max(cuts, key=lambda i: widths[i])] -= 1

@@ -69,6 +69,8 @@ BAR_WIDTH: Final = 24
 _MOVING: Final = ("running", "starting", "staging", "queued")
 #: An id begins with the millisecond of its submission: so many characters of it.
 _SHORTEST_ID: Final = 10
+#: The cells of a whole id and its slash: other commands are given it.
+_WHOLE_ID: Final = 23
 #: Engines submit calls within one millisecond, and begin the ids of their runs with a date, or with their own name.
 _SHORTEST_OF_ENGINES: Final = 16
 #: Of more different return codes only the number of tasks is shown.
@@ -382,7 +384,7 @@ def cache_table(found: Iterable[CacheView]) -> Columns:
             Column("TASKS", right=True, whole=True),
             Column("WHICH", rank=1, cut=True),
             Column("RESULT", whole=True),
-            Column("FROM", cut=True),
+            Column("FROM", cut=True, least=_WHOLE_ID + 1),
         ),
         note="WHY",
     )
@@ -654,7 +656,8 @@ def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None 
             parts.append(_below(Text(f"expected to start {by}{moment(view.start_at)}{wait}{guess}")))
         if view.start_low_at is not None and view.start_high_at is not None:
             between = f"{moment(view.start_low_at)} and {moment(view.start_high_at)}"
-            parts.append(_below(Text(f"eight of ten such starts come between {between}", "dim")))
+            if moment(view.start_low_at) != moment(view.start_high_at):
+                parts.append(_below(Text(f"eight of ten such starts come between {between}", "dim")))
         if view.estimate:
             parts.append(_below(Text(view.estimate, "dim")))
         if view.binds:
