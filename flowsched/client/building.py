@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path, PurePath
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from flowsched.errors import InvalidRequest, no_such
 
@@ -67,6 +67,11 @@ class Reference:
     def chunks(self) -> Reference:
         """Shard i of w reads the i-th of w equal parts."""
         return replace(self, match="chunk")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """A word of the document, as `index`, leads to the method."""
+        which = 'each() (match "index" of the document), all() or chunks() (match "chunk")'
+        raise AttributeError(f"an output of a stage has no {name!r}: {which} says which shards read it")
 
 
 Input: TypeAlias = str | Path | Reference | Mapping[str, Any]

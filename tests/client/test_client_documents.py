@@ -79,6 +79,16 @@ def test_what_is_wrong_is_sent_as_it_is(raw: bytes) -> None:
     assert resolved_bytes(raw, Path("/lab")) == raw
 
 
+def test_a_word_of_the_document_leads_to_the_method() -> None:
+    """`match: "index"` is `each()` here."""
+    wf = Workflow("w")
+    made = wf.stage("a", command=["a"], outputs={"o": "o"})
+    with pytest.raises(
+        AttributeError, match=r"no 'index': each\(\) \(match \"index\" of the document\), all\(\) or"
+    ):
+        made["o"].index()
+
+
 def test_references_make_edges() -> None:
     """Each kind of reference is the match it is called by."""
     wf = Workflow("germline", queue="genomics", labels={"sample": "NA1"})
