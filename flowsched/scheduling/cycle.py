@@ -227,6 +227,8 @@ class _Cycle:
             return waits is None or self.refuse(waits)
         if self.closed and self.nowhere_local(group):
             return self.refuse(Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET))
+        if self.finds_nothing(group):
+            return self.wait_for_room(self.state.pricer.unplaced(group), family)
         offer = self.state.pricer.price(group)
         left = 0
         if not group.gang:
@@ -258,6 +260,14 @@ class _Cycle:
         if group.gang or fit.pods == left:
             return True
         return fit.pods < offer.tables[0].count and self.wait_for_room(offer.wanting(1), family)
+
+    def finds_nothing(self, group: PodGroup) -> bool:
+        """Whether no node has room for a pod of a bag, no pod would make way for it, and it is promised no start: its costs decide
+        nothing.
+        """
+        if group.gang or group.roles[0].shape.rules is not None or not self.state.promises.settled:
+            return False
+        return self.state.room.lacks(group.roles[0].shape.requests) and not self.taking.may(group)
 
     def stay(self, fit: Assignment) -> Wait | None:
         """Whether pods of a bag are done earlier if they wait for a full node: its gather node, or one that has its inputs."""

@@ -69,7 +69,11 @@ def why_not(offer: PlacementRequest, room: Capacity, snapshot: Snapshot, profile
         code = ReasonCode.GANG_INCOMPLETE
     if offer.rack == "required" and offer.without_rack().place(rows, room, snapshot, profile) is not None:
         code = ReasonCode.RACK
-    elif IO in offer.axes and offer.without(IO).place(rows, room, snapshot, profile) is not None:
+    elif (
+        IO in offer.axes
+        and (offer.group.gang or not room.lacks(offer.group.roles[0].shape.requests))
+        and offer.without(IO).place(rows, room, snapshot, profile) is not None
+    ):
         code = ReasonCode.IO_BUDGET
     text, numbers = _shortage(offer, rows, room, snapshot, fits)
     head = f"{sum(fits)} of {wanted} members fit" if offer.group.gang and wanted > 1 else "no node has room"
@@ -158,6 +162,8 @@ def _never(offer: PlacementRequest, room: Capacity, snapshot: Snapshot, profile:
         if not _fits(whole, offer, at):
             text, numbers = _shortage(offer, whole, room, snapshot, [0] * len(offer.tables), at)
             return Reason(key, ReasonCode.LARGER_THAN_NODE, f"larger than any node; {text}", numbers)
+    if not offer.group.gang and offer.group.min_resources is None:
+        return None  # one pod of it fits a node, as was found above
     if offer.place(whole, room, snapshot, profile) is not None:
         return None
     fits = _fit_together(whole, offer)

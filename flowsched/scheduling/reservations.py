@@ -264,6 +264,11 @@ class Reservations:
         self._calendars: dict[bool, tuple[int, Calendar]] = {}  #: and of `taken`, how many it knows
         self._deadline = 0  #: ms; what would run beyond it stays off the reserved room
 
+    @property
+    def settled(self) -> bool:
+        """Whether this cycle promises no other group a start."""
+        return bool(self.made) or self._profile.backfill == "none"
+
     def too_long(self, group: PodGroup) -> bool:
         """Whether a group would outlast the reservation's start wherever it started now."""
         return bool(self.made) and self._now + longest_of(group, self._profile) > self._deadline
@@ -319,7 +324,7 @@ class Reservations:
 
     def reserve(self, offer: PlacementRequest) -> int | None:
         """Promise a group its earliest start; None if there is a promise already, or it could never start."""
-        if self._profile.backfill == "none" or self.made:
+        if self.settled:
             return None
         found = self.earliest(offer)
         if found is None:
@@ -528,6 +533,11 @@ class ConservativePromises(Reservations):
         self._lines: tuple[Timeline, Timeline] | None = None
         self._seen = 0  #: of `taken`, how many the timelines know
         self._chosen: tuple[int, int, int, Timeline] | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Never: each group that waits is promised a start."""
+        return False
 
     def too_long(self, group: PodGroup) -> bool:
         """Never said of a group as such: what holds it up depends on where it would run."""

@@ -15,6 +15,7 @@ from scheduling_cases import SECOND, bag, cluster
 
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.explain.recording import plan_bytes
+from flowsched.scheduling.placement.capacity import Capacity
 from flowsched.scheduling.plan import ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import PROFILES
@@ -64,6 +65,16 @@ def test_the_plan_is_that_of_one_look_at_each(seed: int, taking: bool, window: i
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FairShareOrder, "stays_first", lambda *_: False)
         assert plan_bytes(cycle(*crowded(seed, taking, window))) == found
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 1 << 20), st.booleans())
+def test_a_full_cluster_is_seen_before_costs_are_computed(seed: int, taking: bool) -> None:
+    """Groups that no node has room for get the reasons, promises and forecasts that pricing and placing them in full would give."""
+    found = plan_bytes(cycle(*crowded(seed, taking, 1024)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Capacity, "lacks", lambda *_: False)
+        assert plan_bytes(cycle(*crowded(seed, taking, 1024))) == found
 
 
 def test_all_that_wait_for_one_room_get_one_reason() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -27,6 +27,8 @@ from flowsched.scheduling.state.snapshot import IO, Snapshot, packing_axes
 
 #: Parts of a divisible bundle are counted in these; rounding favours the gang by less than one part per node.
 MILLION: Final = 1_000_000
+#: Of every pod, of the first on a node, and of each beside others of its group.
+Costs: TypeAlias = tuple[tuple[Cost, ...], tuple[Cost, ...], tuple[Cost, ...]]
 
 
 def bundle_on(left: Sequence[Ints], rest: Sequence[int], allowed: NDArray[np.bool_]) -> list[Ints] | None:
@@ -319,6 +321,12 @@ class Pricer:
         known = self._of(group.queue)._lasting(group)
         return None if known is None else known.of(group)
 
+    def unplaced(self, group: PodGroup) -> PlacementRequest:
+        """The offer of a group that finds no room: its only costs are those of copies, if some node lacks inputs."""
+        own = self._of(group.queue)
+        missing = own._missing(group)
+        return own._with_costs(group, missing, ((), () if missing is None else own._costs[1], ()))
+
     def elsewhere_ms(self, group: PodGroup) -> int | None:
         """Ms to bring all inputs of a group to a node that has none of them; None = nodes differ, or it does not matter."""
         stage_in = self._of(group.queue)._stage_in
@@ -356,10 +364,7 @@ class Pricer:
         """The offer of a group that asks for what another does that reads nothing: only where its inputs are is looked at anew."""
         snapshot, table = self._snapshot, bare.tables[0]
         terms: list[tuple[str, Ints]] = []
-        missing: Ints | None = None
-        if self._profile.locality:
-            missing = self._catalogue.missing_bytes(group.inputs, len(snapshot))
-            missing = missing if np.count_nonzero(missing) else None
+        missing = self._missing(group)
         table = CostTable(
             needs=table.needs,
             packs=table.packs,
@@ -382,15 +387,22 @@ class Pricer:
         )
 
     def _priced(self, group: PodGroup) -> PlacementRequest:
+        return self._with_costs(group, self._missing(group), self._costs)
+
+    def _missing(self, group: PodGroup) -> Ints | None:
+        """(N,) bytes of its inputs that nodes lack; None where no node lacks any, or it does not matter."""
+        if not self._profile.locality or not group.inputs:
+            return None
+        missing = self._catalogue.missing_bytes(group.inputs, len(self._snapshot))
+        return missing if np.count_nonzero(missing) else None
+
+    def _with_costs(self, group: PodGroup, missing: Ints | None, costs: Costs) -> PlacementRequest:
+        """The offer of a group. `costs`: of every pod, of the first on a node, and of each beside others."""
         snapshot, profile = self._snapshot, self._profile
         roles = [0]
         if len(group.roles) > 1:
             roles = sorted(range(len(group.roles)), key=lambda r: (-dominance(group.roles[r], snapshot), r))
         axes = self._axes(group)
-        missing: Ints | None = None
-        if profile.locality and group.inputs:
-            missing = self._catalogue.missing_bytes(group.inputs, len(snapshot))
-            missing = missing if missing.any() else None
         allowed = tuple(allowed_nodes(snapshot, group.roles[r].shape, self._filters) for r in roles)
         wanted = [(group.roles[r].shape, group.roles[r].count) for r in roles]
         company = company_of(snapshot, wanted, [where.mask for where in allowed])
@@ -404,7 +416,7 @@ class Pricer:
             role = group.roles[r]
             mask = where.mask if company is None else company.masks[at]
             terms: list[tuple[str, Ints]] = []
-            pod_costs, first_costs, step_costs = self._costs
+            pod_costs, first_costs, step_costs = costs
             first = _sum(first_costs, snapshot, self._catalogue, group, role, terms)
             each = _sum(pod_costs, snapshot, self._catalogue, group, role, terms)
             step = _sum(step_costs, snapshot, self._catalogue, group, role, [])
