@@ -22,8 +22,7 @@ from typing import Final
 from flowsched.scheduling.plan import Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import BURSTS, Profile, Storage
-from flowsched.scheduling.policy.plugins.order import effective_priority
-from flowsched.scheduling.queues.ordering import is_promised
+from flowsched.scheduling.queues.ordering import effective_priority, is_promised
 from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.state.claims import Claim
 from flowsched.scheduling.state.snapshot import Snapshot

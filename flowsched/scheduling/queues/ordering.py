@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
-from flowsched.scheduling.policy.plugins.order import (
-    OrderKey,
-    by_arrival,
-    by_rank,
-    by_shortest,
-    effective_priority,
-)
 from flowsched.scheduling.queues.tree import QueueTree
+
+OrderKey = tuple[int, ...]
+
+
+def effective_priority(group: PodGroup, now: int, promote_ms: int) -> int:
+    """The group's priority, and one more for each `promote_ms` it has waited, so that every wait ends."""
+    return group.priority + max(0, now - group.ready_ms) // promote_ms
 
 
 def in_order(
@@ -33,6 +33,10 @@ def in_order(
     from which it is further to the end than that has no time to lose, and goes before all: the last to end would end later. So does
     a gang, or a pod of more than half a node (`half`: (R,) of the largest one), whatever its workflow: room for them has to be
     collected, and a stream of short workflows would never leave them any.
+
+    A group's key is its (aged) priority, its age in whole classes, and the critical path; of equal ones the group that was ready
+    first goes first. Lengths of workflows within the same power of two count as equal: among those the critical path goes first,
+    which fills a cluster better. In a "fifo" queue only priority and arrival count.
 
     A gang that was promised a start goes before all of its priority: older and longer work would else take back from it what it
     was promised (see decisions/003).
@@ -62,20 +66,19 @@ def in_order(
         return known
 
     def key_in(name: str) -> Callable[[PodGroup], OrderKey]:
-        order, age_class_ms = profile.of(name).order, profile.of(name).age_class_ms
-        strict = order == "fifo" or queues.get(name).order == "fifo"
-
-        def wished(group: PodGroup) -> OrderKey:
-            if strict:
-                return by_arrival(group, now, profile.promote_ms)
-            if order == "shortest":
-                paths = {} if is_first(group) else remaining
-                return by_shortest(group, now, profile.promote_ms, age_class_ms, paths)
-            return by_rank(group, now, profile.promote_ms, age_class_ms)
+        own = profile.of(name)
+        strict = own.order == "fifo" or queues.get(name).order == "fifo"
+        by_length = own.order == "shortest" and bool(remaining)
 
         def key(group: PodGroup) -> OrderKey:
-            order = wished(group)
-            return (order[0], not is_promised(group), *order[1:])
+            waited = max(0, now - group.ready_ms)
+            priority = -group.priority - waited // profile.promote_ms
+            promised = not is_promised(group)
+            if strict:
+                return priority, promised, group.ready_ms, group.key
+            length = remaining[group.workflow].bit_length() if by_length and not is_first(group) else 0
+            age = -(waited // own.age_class_ms)
+            return priority, promised, age, length, -group.rank_ms, group.ready_ms, group.key
 
         return key
 
