@@ -101,7 +101,6 @@ def collect(state: EngineState, now: int, look: Look | None = None) -> Backlog:
             queued = queued[~held]
         if len(queued) == 0:
             continue
-        basis = _basis(state, run, stage, common)
         offer = _gangs if stage.spec.gang else _bags
         alike = _Alike(state, run, stage, look, homes)
         added = [_add(backlog, alike, key, tasks, now) for key, tasks in offer(state, run, stage, queued)]
@@ -111,7 +110,8 @@ def collect(state: EngineState, now: int, look: Look | None = None) -> Backlog:
         if all_of_it and not stage.spec.gang:
             own = not alike.shared or divided(state, run, stage) is not None
             shards = [int(each.tasks[0][0]) // stage.members for each in told]
-            state.work.offers[run.id, number] = Offered(told, own, shards, basis)
+            basis = _basis(state, run, stage, common)
+            state.work.offers[run.id, number] = Offered(told, own, shards, [None] * len(told), basis)
     return backlog
 
 
@@ -158,8 +158,11 @@ def _basis(
     state: EngineState, run: WorkflowRun, stage: StageRun, common: tuple[object, ...]
 ) -> tuple[object, ...]:
     """What `_again` looks at, but for gather nodes, full caches, and what is said of single groups (`WorkState.outdate`)."""
-    workflow, name = run.spec.name, stage.spec.name
-    return common, state.work.estimates.known_of(workflow, name), state.work.corrections.get((workflow, name))
+    kind, work = (run.spec.name, stage.spec.name), state.work
+    inputs = work.inputs.get(
+        (run.id, stage.number)
+    )  # what all shards read, unless each reads something of its own
+    return common, work.estimates.known_of(*kind), work.corrections.get(kind), inputs
 
 
 def _again(
@@ -178,15 +181,9 @@ def _again(
     offered = state.work.offers.get((run.id, stage.number))
     if offered is None or not offered.candidates:
         return False
-    own, basis = offered.own, _basis(state, run, stage, common)
-    shared = None if own else state.work.inputs.get((run.id, stage.number))
-    if look is None and offered.basis == basis:
-        if not own and any(
-            shared is not each.group.inputs for each in offered.candidates if each.group.reads
-        ):
-            return False
-    else:
-        told = _told(state, offered, shared, moment, look)
+    basis = _basis(state, run, stage, common)
+    if look is not None or offered.basis != basis:
+        told = _told(state, offered, moment, look)
         if told is None:
             return False
         offered.candidates, offered.basis = told, basis
@@ -196,17 +193,13 @@ def _again(
     return True
 
 
-def _told(
-    state: EngineState, offered: Offered, shared: tuple[int, ...] | None, moment: int, look: Look | None
-) -> list[Candidate] | None:
-    """The same offers with what is known now of their tasks' runtime; None where they must be made anew.
-
-    `shared`: what all shards of the stage read, unless each reads something of its own.
-    """
+def _told(state: EngineState, offered: Offered, moment: int, look: Look | None) -> list[Candidate] | None:
+    """The same offers with what is known now of their tasks' runtime; None where they must be made anew."""
     axes, candidates = len(state.cluster.snapshot.axes), offered.candidates
     if any(len(role.shape.requests) != axes for role in candidates[0].group.roles):
         return None
     told = []
+    shared = state.work.inputs.get((candidates[0].run.id, candidates[0].stage.number))
     for candidate in candidates:
         run, stage, group = candidate.run, candidate.stage, candidate.group
         if not all(map(state.cluster.catalogue.held, group.remote)):
@@ -235,12 +228,16 @@ def _told(
 
 def _find_homes(homes: Homes, run: WorkflowRun, stage: StageRun, offered: Offered) -> None:
     """Tell offers their gather nodes. Other stages send data there: nothing of this stage has to change for that."""
-    locality = homes.state.policy.profile.locality
-    if locality and gather_of(homes.state, run, stage) is None:
+    locality, routes = homes.state.policy.profile.locality, offered.routes
+    if locality and routes[0] is None and gather_of(homes.state, run, stage) is None:
         return  # a stage is known to be gathered before any of its groups has a gather node
-    for at, (candidate, shard) in enumerate(zip(offered.candidates, offered.shards, strict=True)):
-        home = homes.of(run, stage, shard) if locality else None
-        if home != candidate.group.home:
+    for at, candidate in enumerate(offered.candidates):
+        home, route = None, routes[at]
+        if locality and route is None:
+            route = routes[at] = homes.route(run, stage, offered.shards[at])
+        if locality and route is not None:
+            home = homes.at(run, route)
+        if home is not candidate.group.home and home != candidate.group.home:
             group = structs.replace(candidate.group, home=home)
             offered.candidates[at] = structs.replace(candidate, group=group)
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from flowsched.engine.data.remote_reads import readers_of, reads_remotely
 from flowsched.engine.state import EngineState
-from flowsched.engine.state.data import Gather
+from flowsched.engine.state.data import Gather, Route
 from flowsched.scheduling.pod_group import Home
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
@@ -94,29 +94,36 @@ class Homes:
 
     def __init__(self, state: EngineState) -> None:
         self.state = state
-        #: By workflow, consumer, which of its shards, and bytes of each output.
-        self._found: dict[tuple[str, int, int, int], Home] = {}
+        self._found: dict[tuple[str, Route], Home] = {}
 
-    def of(
-        self, run: WorkflowRun, stage: StageRun, shard: int, far: int = _FAR, most_bytes: int | None = None
-    ) -> Home | None:
-        """The gather node of this shard's output; None = it has none.
+    def of(self, run: WorkflowRun, stage: StageRun, shard: int, far: int = _FAR) -> Home | None:
+        """The gather node of this shard's output; None = it has none. `far`: how many stages on the search goes."""
+        route = self.route(run, stage, shard, far)
+        return None if route is None else self.at(run, route)
 
-        `far`: how many stages on the search goes. `most_bytes`: no more than so many are sent there.
-        """
-        state, gather = self.state, gather_of(self.state, run, stage)
-        if gather is None or len(state.cluster.snapshot) < 2:
-            return None
-        consumer, sent = run.stages[gather.consumer], gather.output_bytes
-        reader = consumer_shard(gather, stage, consumer, shard)
-        if most_bytes is not None:
-            sent = min(sent, most_bytes)
-        if gather.through:
-            return self.of(run, consumer, reader, far - 1, sent) if far > 0 else None
-        home = self._found.get((run.id, gather.consumer, reader, sent))
+    def route(self, run: WorkflowRun, stage: StageRun, shard: int, far: int = _FAR) -> Route | None:
+        """Which task gathers this shard's output; None = none, as far as is known yet."""
+        sent: int | None = None
+        while (gather := gather_of(self.state, run, stage)) is not None:
+            consumer = run.stages[gather.consumer]
+            reader = consumer_shard(gather, stage, consumer, shard)
+            sent = gather.output_bytes if sent is None else min(gather.output_bytes, sent)
+            if not gather.through:
+                return Route(gather.consumer, reader, sent, far)
+            if far <= 0:
+                return None
+            stage, shard, far = consumer, reader, far - 1
+        return None
+
+    def at(self, run: WorkflowRun, route: Route) -> Home | None:
+        """Where a task gathers its inputs; None = nowhere, since there are no two nodes, or none is ready that could run it."""
+        home = self._found.get((run.id, route))
         if home is not None:
             return home
-        key = (run.id, gather.consumer, reader)
+        state, (number, reader, sent, far) = self.state, route
+        if len(state.cluster.snapshot) < 2:
+            return None
+        consumer, key = run.stages[number], (run.id, number, reader)
         node = state.data.homes.get(key)
         if node is None or not state.cluster.snapshot.ready[node]:
             onward = self.of(run, consumer, reader, far - 1) if far > 0 else None
@@ -124,7 +131,7 @@ class Homes:
             if node is None:
                 return None
             state.data.homes[key] = node
-        home = self._found[*key, sent] = Home(node, sent, _coming(state, run, consumer, reader, node))
+        home = self._found[run.id, route] = Home(node, sent, _coming(state, run, consumer, reader, node))
         return home
 
 

@@ -58,6 +58,21 @@ class Gather:
     through: bool = False  #: the consumer gathers nothing, but what it writes of this will be gathered
 
 
+class Route(NamedTuple):
+    """Which task gathers an output in the end. It stays the same once it is known.
+
+    Attributes:
+        consumer, reader: Its stage, and its shard.
+        sent: Bytes of the output that go there.
+        far: How many stages on its own output is followed.
+    """
+
+    consumer: int
+    reader: int
+    sent: int
+    far: int
+
+
 class Spread(NamedTuple):
     """A dataset from outside, and the stages of a workflow that read it in all their shards."""
 

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.engine.state.data import Route
 from flowsched.engine.state.foreign import ForeignKey
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.workflow.estimates import Estimates
@@ -82,12 +83,14 @@ class Offered:
         candidates: The bags.
         own: They differ in inputs or gather nodes.
         shards: Of each bag, the first shard.
+        routes: Of each bag, which task gathers its outputs; None = none does, as far as is known yet.
         basis: What all but their gather nodes was worked out from (`backlog.collect`); None = something has changed.
     """
 
     candidates: list[Candidate]
     own: bool
     shards: list[int]
+    routes: list[Route | None]
     basis: tuple[object, ...] | None
 
 
