@@ -243,6 +243,7 @@ class AvailableTimes:
         self._left: Ints = np.minimum(calendar.ends[order] - now, _LONGEST_MS)
         self._bounds = np.searchsorted(self._nodes, np.arange(len(snapshot) + 1))
         self._queues: dict[int, _Queue] = {}  #: of nodes on which something was placed or promised since
+        self._freed: dict[int, Ints] = {}  #: by axis, (K,) what a pod and those that end before it give back
         self._starts: dict[tuple[int, ...], Ints] = {}
         self._stale: dict[tuple[int, ...], set[int]] = {}
         if snapshot.any_staging:
@@ -314,11 +315,12 @@ class AvailableTimes:
                 need = np.minimum(need, self._snapshot.allocatable[:, IO])
             lacks = need - self._free[:, axis]
             at_once &= lacks <= 0
-            sums = np.concatenate([[0], np.cumsum(self._amounts[:, axis])])
-            held &= sums[1:] - sums[self._bounds[self._nodes]] >= lacks[self._nodes]
-        when = np.flatnonzero(held)
-        nodes, first = np.unique(self._nodes[when], return_index=True)
-        starts[nodes] = self._left[when[first]]
+            if axis not in self._freed:
+                sums = np.concatenate([[0], np.cumsum(self._amounts[:, axis])])
+                self._freed[axis] = sums[1:] - sums[self._bounds[self._nodes]]
+            held &= self._freed[axis] >= lacks[self._nodes]
+        when = held.nonzero()[0][::-1]
+        starts[self._nodes[when]] = self._left[when]  # the first of a node comes last here, and counts
         starts[at_once] = 0
         return starts
 

@@ -157,7 +157,7 @@ def admit(
     for want in sorted(wants, key=lambda w: (-w.priority, w.ahead, -w.rank_ms, w.dataset, w.dest)):
         size = catalogue.sizes[want.dataset]
         pieces = limits.pieces_of(want.dataset, catalogue)
-        if not ready[want.dest] or want.dest in catalogue.nodes_of(want.dataset):
+        if not ready[want.dest] or catalogue.is_on(want.dataset, want.dest):
             continue
         # What is waited for finds a slot free, however much moves ahead of time, and small copies hardly take one.
         slots = limits.per_dest - (want.ahead > 0) + (_SMALL_SLOTS if size <= _SMALL_BYTES else 0)

@@ -52,7 +52,7 @@ def foresee(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> N
     for key, node in plan.ahead:
         group = groups[key]
         for dataset in group.inputs:
-            if node not in state.cluster.catalogue.nodes_of(dataset):
+            if not state.cluster.catalogue.is_on(dataset, node):
                 want = TransferWant(dataset, node, group.rank_ms, group.priority, 1)
                 wants.setdefault((dataset, node), want)
     if wants or state.data.foreseen:
@@ -65,7 +65,7 @@ def foreseen(recorder: Recorder) -> list[TransferWant]:
     return [
         want
         for (dataset, node), want in state.data.foreseen.items()
-        if node not in state.cluster.catalogue.nodes_of(dataset)
+        if not state.cluster.catalogue.is_on(dataset, node)
         and not state.cluster.catalogue.lost(dataset)
         and state.cluster.snapshot.ready[node]
     ]
@@ -76,7 +76,7 @@ def pushes(recorder: Recorder) -> list[TransferWant]:
     state, wants = recorder.state, []
     for pair, (want, workflow, number) in list(state.data.pushes.items()):
         run = state.work.runs.get(workflow)
-        there = pair[1] in state.cluster.catalogue.nodes_of(pair[0])
+        there = state.cluster.catalogue.is_on(*pair)
         waits = run is not None and (
             run.stages[number].counts[TaskState.PENDING] or run.stages[number].counts[TaskState.QUEUED]
         )
