@@ -48,7 +48,8 @@ class Catalogue:
         self.undivided: set[int] = set()
         self.editions: dict[int, tuple[str, int]] = {}
         self._landed: dict[int, dict[int, int]] = {}  #: dataset -> node -> its pieces there, as bits
-        self._whole: set[tuple[int, ...]] = set()  #: inputs of which none is lost, until a replica is dropped
+        #: Inputs of which none is lost, until a replica is dropped: by id, since hashing thousands takes longer than a look.
+        self._whole: dict[int, tuple[int, ...]] = {}
         self._arrays: dict[int, NDArray[np.int64]] = {}
         self._missing: dict[_MissingKey, NDArray[np.int64]] = {}
         self._missing_of: dict[int, set[_MissingKey]] = {}  #: dataset -> the keys of `_missing` that name it
@@ -88,7 +89,7 @@ class Catalogue:
     def copy(self, datasets: Collection[int]) -> Catalogue:
         """A copy in which these datasets can be changed while this one stays; all others are shared, and only read."""
         other = copy(self)
-        other._arrays, other._missing, other._missing_of, other._whole = {}, {}, {}, set()
+        other._arrays, other._missing, other._missing_of, other._whole = {}, {}, {}, {}
         other.shelves = None
         for name in ("uris", "sizes", "origins", "_replicas", "_expected", "_landed"):
             setattr(other, name, copy(getattr(self, name)))
@@ -209,11 +210,13 @@ class Catalogue:
 
     def lost_of(self, datasets: tuple[int, ...]) -> list[int]:
         """Which of them are lost. Cheap to ask again for the same as long as no replica is dropped."""
-        if datasets in self._whole:
+        if self._whole.get(id(datasets)) is datasets:
             return []
         lost = [dataset for dataset in datasets if self.lost(dataset)]
         if not lost:
-            self._whole.add(datasets)
+            if len(self._whole) >= _KEPT:
+                self._whole.clear()
+            self._whole[id(datasets)] = datasets
         return lost
 
     def bring_back(self, dataset: int, statement: Statement) -> None:
