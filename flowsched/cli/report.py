@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import html
 import json
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import resources
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from flowsched.cli.printing.output import hint
+from flowsched.cli.printing import output
 from flowsched.client.calls import Client
 from flowsched.errors import ConfigurationError
 from flowsched.version import VERSION
@@ -28,13 +29,24 @@ _TITLE: Final = "@TITLE@"
 _DATA: Final = "@DATA@"
 
 
-async def report(client: Client, ident: str, other: str | None, path: Path) -> None:
-    """`flowsched report`. `other`: the run that this one is compared with."""
+async def report(client: Client, ident: str, other: str | None, path: Path | None) -> None:
+    """`flowsched report`.
+
+    Args:
+        client: Of the service.
+        ident: The run.
+        other: The run that this one is compared with.
+        path: Of the file; - is standard output. None = named after the runs, so that no run's report replaces another's.
+    """
     frame = await asyncio.to_thread(template)
     runs = [await reported(client, each) for each in (ident, other) if each is not None]
     text = filled(frame, runs, datetime.now(UTC))
+    if path is not None and output.is_stdout(path):
+        sys.stdout.write(text)
+        return
+    path = path or Path(f"report-{ident}{f'-{other}' if other else ''}.html")
     await asyncio.to_thread(path.write_text, text, encoding="utf-8")
-    hint(f"{path}: {len(text.encode()) / 1024:.0f} KiB; open it in a browser")
+    output.hint(f"{path}: {len(text.encode()) / 1024:.0f} KiB; open it in a browser")
 
 
 def template() -> str:

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from flowsched.cli.printing.output import hint
+from flowsched.cli.printing import output
 from flowsched.client.calls import Client
 from flowsched.workflow.efficiency import RELEASED, running_ms, succeeded
 from flowsched.workflow.views import AttemptUseView
@@ -38,14 +38,14 @@ _UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 
 
 async def trace(client: Client, ident: str, path: Path | None) -> None:
-    """`flowsched trace`. `path`: None = standard output."""
+    """`flowsched trace`. `path`: None and - are standard output."""
     attempts = [each async for each in client.attempts(ident)]
     text = "".join(f"{line}\n" for line in lines(attempts))
-    if path is None:
+    if path is None or output.is_stdout(path):
         sys.stdout.write(text)
     else:
         await asyncio.to_thread(path.write_text, text)
-        hint(f"{path}: attempts: {len(attempts)}")
+        output.hint(f"{path}: attempts: {len(attempts)}")
 
 
 def lines(attempts: Iterable[AttemptUseView]) -> Iterator[str]:

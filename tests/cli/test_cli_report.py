@@ -47,6 +47,20 @@ def test_a_report_holds_all_of_its_run(flowsched: Run, far: Far, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("frame")
+def test_reports_of_two_runs_do_not_replace_each_other(
+    flowsched: Run, far: Far, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without -o the file is named after the runs; a second report of a run replaces the first."""
+    monkeypatch.chdir(tmp_path)
+    one, other = far.service.add(), far.service.add()
+    for arguments in ([one], [one], [other], [one, "--with", other]):
+        assert flowsched("report", *arguments).exit_code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"report-{one}.html", f"report-{other}.html", f"report-{one}-{other}.html",
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("frame")
 def test_two_runs_are_compared(flowsched: Run, far: Far, tmp_path: Path) -> None:
     """The one that was asked for comes first."""
     one, other = far.service.add(), far.service.add()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from far_server import Far
 
+from flowsched.cli import report
 from flowsched.cli.trace_file import duration, lines, memory
 from flowsched.workflow.views import AttemptUseView
 
@@ -89,6 +90,20 @@ def test_a_trace_goes_to_a_file(flowsched: Run, far: Far, tmp_path: Path) -> Non
     assert [line.split("\t")[3] for line in text.splitlines()] == ["name", "align (0)"]
     result = flowsched("trace", ident, "-o", str(tmp_path / "trace.tsv"))
     assert ((tmp_path / "trace.tsv").read_text(), "attempts: 1" in result.stderr) == (text, True)
+
+
+def test_a_dash_is_standard_output(
+    flowsched: Run, far: Far, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file is called `-`; the results of a run, which are several files, are refused there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(report, "template", lambda: "@TITLE@ @DATA@")
+    ident = far.service.add()
+    assert flowsched("trace", ident, "-o", "-").stdout.startswith("task_id\t")
+    assert flowsched("report", ident, "-o", "-").stdout.startswith("germline – flowsched report {")
+    refused = flowsched("run", "doc.json", "--out", "-")
+    assert (refused.exit_code, "STAGE.OUTPUT -O -" in " ".join(refused.stderr.split())) == (2, True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_seff_says_what_to_ask_for(flowsched: Run, far: Far) -> None:

@@ -166,6 +166,11 @@ def run_command(
         raise typer.BadParameter(
             "it says which outputs `--out DIR` saves: give --out, too", param_hint="--fetch"
         )
+    if out is not None and str(out) == "-":
+        raise typer.BadParameter(
+            "results are several files, which go into a folder; `flowsched get ID STAGE.OUTPUT -O -` prints one",
+            param_hint="--out",
+        )
     given = options(ctx)
     settings = None
     if root is not None or given.server is None:

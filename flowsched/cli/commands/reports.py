@@ -66,7 +66,8 @@ def trace(
     ctx: typer.Context,
     workflow: Id,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write to this file. [standard output]")
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Write to this file; - is stdout. [stdout]"),
     ] = None,
 ) -> None:
     """Write each attempt as a line of a trace.tsv.
@@ -81,9 +82,10 @@ def trace(
 def report(
     ctx: typer.Context,
     workflow: Id,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write.")] = Path(
-        "report.html"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="The file to write; - is stdout. [report-ID.html]"),
+    ] = None,
     other: Annotated[
         str | None,
         typer.Option("--with", metavar="ID|NAME", help="Compare it with this run."),
