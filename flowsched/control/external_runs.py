@@ -86,18 +86,20 @@ class RunService(Service):
         label: str | None = None,
         run: str | None = None,
         ref: str | None = None,
+        search: str | None = None,
         limit: int = 100,
         page_token: str | None = None,
     ) -> WorkflowPage:
         """Workflows and runs, newest first; with `run` the calls of that one."""
         if run is not None:
             return await super().list_workflows(
-                state=state, name=name, queue=queue, label=label, run=run, ref=ref, limit=limit, page_token=page_token
+                state=state, name=name, queue=queue, label=label, run=run, ref=ref, search=search, limit=limit,
+                page_token=page_token,
             )  # fmt: skip
         before = untoken(page_token, 1)[0] if page_token else None
         views: list[tuple[int, WorkflowView]] = []
         while len(views) <= limit:
-            more, before = await self._both(state, name, queue, label, ref, before, limit + 1)
+            more, before = await self._both(state, name, queue, label, ref, search, before, limit + 1)
             views += [(seq, view) for seq, view in more if state is None or view.state == state]
             if before is None:
                 break
@@ -112,6 +114,7 @@ class RunService(Service):
         queue: str | None,
         label: str | None,
         ref: str | None,
+        search: str | None,
         before: int | None,
         limit: int,
     ) -> tuple[list[tuple[int, WorkflowView]], int | None]:
@@ -127,6 +130,7 @@ class RunService(Service):
             labels=((key, value),) if key else (),
             run="",
             ref=ref,
+            search=search,
             before=before,
         )
         merged = await self._runs.page(which, limit)

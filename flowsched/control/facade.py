@@ -169,10 +169,11 @@ class Facade(Protocol):
         label: str | None = None,
         run: str | None = None,
         ref: str | None = None,
+        search: str | None = None,
         limit: int = 100,
         page_token: str | None = None,
     ) -> WorkflowPage:
-        """Newest first. `label` is `key=value`, `ref` the beginning of an id or a name.
+        """Newest first. `label` is `key=value`, `ref` the beginning of an id or a name, `search` that or any part of a name.
 
         A run of another engine is one workflow; with `run` its calls are listed.
         """

@@ -299,6 +299,7 @@ class Service:
         label: str | None = None,
         run: str | None = None,
         ref: str | None = None,
+        search: str | None = None,
         limit: int = 100,
         page_token: str | None = None,
     ) -> WorkflowPage:
@@ -310,7 +311,7 @@ class Service:
         found: list[WorkflowView] = []
         for _ in range(PAGES_READ):
             page = await self._reads.list(
-                states=states, name=name, queue=queue, labels=labels, run=run, ref=ref,
+                states=states, name=name, queue=queue, labels=labels, run=run, ref=ref, search=search,
                 limit=limit - len(found), token=page_token,
             )  # fmt: skip
             found += [view for view in await self.workflow_views(page.items) if wanted in (None, view.state)]

@@ -11,7 +11,7 @@ from sqlalchemy import Row, Select, Text, and_, bindparam, cast, func, null, or_
 from flowsched.store import tables
 from flowsched.store.database import Database
 from flowsched.store.rows import WorkflowRow
-from flowsched.store.workflows import PAGE, RETURNED, Shape, Which, decode, listing, workflow_row
+from flowsched.store.workflows import PAGE, RETURNED, Shape, Which, decode, listing, search_of, workflow_row
 from flowsched.workflow.run.states import RunState
 
 _r, _w, _s = tables.runs.c, tables.workflows.c, tables.stages.c
@@ -105,7 +105,7 @@ class Runs:
     async def page(self, which: Which, limit: int) -> Sequence[WorkflowRow | RunRow]:
         """Workflows that are no call of a run, and runs, together, newest first, by one query.
 
-        Of runs the states and labels are not looked at. A call of a run is there only where `ref` begins its id.
+        Of runs the states and labels are not looked at. A call of a run is there only where `ref` or `search` begins its id.
 
         Args:
             which: Of its fields `run` is "" and `tenant` and `name_prefix` are None.
@@ -179,8 +179,9 @@ _RUN_COLUMNS: Final = ("id", "seq", "name", "queue", "labels", "created_ms")
 def _both(kind: str, shape: Shape) -> Select[Any]:
     """The statement of `Runs.page`: columns of `listing` and the source of a run, which is NULL in a workflow."""
     workflows = listing(kind, shape)
-    if "ref" in shape.given:  # a name means no call of a run; the beginning of an id may be that of a call
-        begins = _w.id.like(bindparam("ref_begin"), escape="/")
+    sought = next((name for name in ("ref", "search") if name in shape.given), None)
+    if sought:  # a name means no call of a run; the beginning of an id may be that of a call
+        begins = _w.id.like(bindparam(f"{sought}_begin"), escape="/")
         without = Shape(shape.given - {"run"}, shape.labels)
         workflows = listing(kind, without).where(or_(_w.run == bindparam("run"), begins))
     alone = workflows.add_columns(cast(null(), Text).label("source")).subquery()
@@ -188,6 +189,7 @@ def _both(kind: str, shape: Shape) -> Select[Any]:
         "name": _r.name == bindparam("name"),
         "queue": _r.queue == bindparam("queue"),
         "ref": or_(_r.name == bindparam("ref"), _r.id.like(bindparam("ref_begin"), escape="/")),
+        "search": search_of(_r),
         "before": _r.seq < bindparam("before"),
     }
     columns = [

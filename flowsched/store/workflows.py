@@ -101,19 +101,20 @@ class Workflows:
         tenant: str | None = None,
         run: str | None = None,
         ref: str | None = None,
+        search: str | None = None,
         limit: int = 100,
         token: str | None = None,
     ) -> Page[WorkflowRow]:
         """Workflows, newest first. A label with an empty value asks only that it be there; "" as run, that it is no call of one.
 
-        `ref` is the beginning of an id, or a name.
+        `ref` is the beginning of an id, or a name; `search` is the beginning of an id, or any part of a name in either case.
 
         Raises:
             InvalidRequest: The token is not one of ours.
         """
         limit = _bounded(limit)
         which = Which(
-            tuple(states), name, name_prefix, queue, tenant, run, ref, tuple((labels or {}).items()),
+            tuple(states), name, name_prefix, queue, tenant, run, ref, search, tuple((labels or {}).items()),
             untoken(token, 1)[0] if token else None,
         )  # fmt: skip
         rows = await self._database.rows(listing(self._database.kind, which.shape), which.values(limit + 1))
@@ -356,6 +357,10 @@ class Workflows:
 SUMMED_STAGES: Final = 50
 
 
+#: The fields of `Which` that have the beginning of a text.
+_BEGINNINGS: Final = ("name_prefix", "ref", "search")
+
+
 class Shape(NamedTuple):
     """What a list asks for, without the values: lists of one shape have one statement."""
 
@@ -373,6 +378,7 @@ class Which(NamedTuple):
     tenant: str | None = None
     run: str | None = None
     ref: str | None = None
+    search: str | None = None
     labels: tuple[tuple[str, str], ...] = ()
     before: int | None = None
 
@@ -381,23 +387,31 @@ class Which(NamedTuple):
         """Its shape."""
         given = {name for name in self._fields if getattr(self, name) not in (None, ()) and name != "labels"}
         return Shape(
-            frozenset(given - {name for name in ("name_prefix", "ref") if not getattr(self, name)}),
+            frozenset(given - {name for name in _BEGINNINGS if not getattr(self, name)}),
             self.labels,
         )
 
     def values(self, limit: int) -> dict[str, object]:
         """The values of its statement's parameters."""
         values = {name: getattr(self, name) for name in self.shape.given} | {"limit": limit}
-        for name in ("name_prefix", "ref"):
+        for name in _BEGINNINGS:
             if name in values:
                 values[f"{name}_begin"] = _beginning(str(values[name]))
         values.pop("name_prefix", None)
+        if "search" in values:
+            values["search"] = "%" + _beginning(str(values["search"]))
         return values
 
 
 def _beginning(text_: str) -> str:
     """A pattern for texts that begin so."""
     return text_.replace("/", "//").replace("%", "/%").replace("_", "/_") + "%"
+
+
+def search_of(table: Any) -> ColumnElement[bool]:
+    """What `search` asks of the columns of workflows or of runs."""
+    part = func.lower(table.name).like(func.lower(bindparam("search")), escape="/")
+    return or_(part, table.id.like(bindparam("search_begin"), escape="/"))
 
 
 @lru_cache(maxsize=256)  # made once: making a statement costs more than running it
@@ -411,6 +425,7 @@ def listing(kind: str, shape: Shape) -> Select[Any]:
         "tenant": _w.tenant == bindparam("tenant"),
         "run": _w.run == bindparam("run"),
         "ref": or_(_w.name == bindparam("ref"), _w.id.like(bindparam("ref_begin"), escape="/")),
+        "search": search_of(_w),
         "before": _w.seq < bindparam("before"),
     }
     conditions = [given[name] for name in sorted(shape.given)]

@@ -86,12 +86,16 @@ async def test_a_call_is_found_by_its_id_and_by_the_beginning_of_it(served: Proc
     await ended(served, first, again)
     both = next(length for length in range(len(first)) if first[:length] != again[:length])
     for ident in (first, again):
+        page = await served.service.list_workflows(search=ident)
+        assert [view.id for view in page.workflows] == [ident]
         for ref in (ident, ident[:both]):
             page = await served.service.list_workflows(ref=ref)
             assert [view.id for view in page.workflows] == [ident]
         assert (await find(served.service, ident[:both])).id == ident
     page = await served.service.list_workflows(ref=first[: both - 1])
     assert [view.id for view in page.workflows] == [again, first]
+    page = await served.service.list_workflows(search="ERMLIN")
+    assert [view.id for view in page.workflows] == [RUN]
     assert (await find(served.service, "germline")).id == RUN
     with pytest.raises(NotFound, match="no beginning of one"):
         await find(served.service, "w%")

@@ -69,6 +69,19 @@ def test_from_the_list_to_a_log_and_a_reason(look: Look, site: Site) -> None:
     page.get_by_role("heading", name="greet[1]").wait_for(state="detached")
 
 
+def test_runs_are_filtered_while_one_types(look: Look, site: Site) -> None:
+    """By a part of a name, or the beginning of an id; without Enter."""
+    page = look().open()
+    page.get_by_role("link", name="germline").wait_for()
+    field = page.get_by_label("Part of a name, or the beginning of an id")
+    for text, found in (("ERML", True), ("nothing like it", False), (site.runs["germline"][:9], True)):
+        field.fill(text)
+        if found:
+            page.get_by_role("link", name="germline").wait_for()
+        else:
+            page.get_by_text("No run is like that.").wait_for()
+
+
 def test_a_gang_is_marked_on_its_nodes(look: Look, site: Site) -> None:
     """Its letter is on the tiles of its nodes, and the list says how many pods are where."""
     page = look().open("#/cluster")

@@ -52,6 +52,12 @@ class WorkflowsQuery(Query, frozen=True, kw_only=True):
     ref: (
         Annotated[str, msgspec.Meta(description="The beginning of an id, or a name.", max_length=200)] | None
     ) = None
+    search: (
+        Annotated[
+            str, msgspec.Meta(description="Any part of a name, or the beginning of an id.", max_length=200)
+        ]
+        | None
+    ) = None
     limit: Limit = 100
     page_token: PageToken | None = None
 

@@ -1,6 +1,6 @@
 // The list of runs, newest first, with the state and the first reason of each.
 
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { get } from "../api";
 import { Failure, Loading } from "../components/notes";
 import { StateBar, StateWord } from "../components/statebar";
@@ -12,12 +12,19 @@ import { href } from "../router";
 
 const STATES = ["PENDING", "QUEUED", "STAGING", "STARTING", "RUNNING", "PAUSED", "CANCELLING", "SUCCEEDED", "FAILED", "CANCELLED"];
 const PAGE = 50;
+/** The list is asked for when so long no key was pressed. */
+const TYPED_MS = 250;
 
 export function RunsView() {
   const [state, setState] = useState("");
-  const [ref, setRef] = useState("");
+  const [typed, setTyped] = useState("");
+  const [search, setSearch] = useState("");
   const [limit, setLimit] = useState(PAGE);
-  const query = new URLSearchParams({ limit: String(limit), ...(state && { state }), ...(ref && { ref }) });
+  const query = new URLSearchParams({ limit: String(limit), ...(state && { state }), ...(search && { search }) });
+  useEffect(() => {
+    const timer = setTimeout(() => setSearch(typed.trim()), TYPED_MS);
+    return () => clearTimeout(timer);
+  }, [typed]);
   const live = useLive<WorkflowPage>(`runs?${query}`, (signal) => get(`/workflows?${query}`, signal), {
     stream: "/events",
     every: 10_000,
@@ -30,7 +37,7 @@ export function RunsView() {
       <div class="heading">
         <h1>Runs</h1>
         <form class="filters" role="search" onSubmit={(event) => event.preventDefault()}>
-          <input aria-label="Name, or the beginning of an id" type="search" placeholder="name or id" value={ref} onChange={(event) => setRef(event.currentTarget.value.trim())} />
+          <input aria-label="Part of a name, or the beginning of an id" type="search" placeholder="name or id" value={typed} onInput={(event) => setTyped(event.currentTarget.value)} />
           <select aria-label="State" value={state} onChange={(event) => setState(event.currentTarget.value)}>
               <option value="">any state</option>
               {STATES.map((each) => <option key={each}>{each}</option>)}
@@ -41,7 +48,7 @@ export function RunsView() {
       {!runs && !live.error && <Loading />}
       {runs && runs.length === 0 && (
         <p class="note">
-          {state || ref ? "No run is like that." : <>There are no runs yet. <code>flowsched run workflow.json</code> submits one.</>}
+          {state || search ? "No run is like that." : <>There are no runs yet. <code>flowsched run workflow.json</code> submits one.</>}
         </p>
       )}
       {runs && runs.length > 0 && (
