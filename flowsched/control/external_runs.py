@@ -565,9 +565,9 @@ def _state(states: set[str]) -> str:
 
 
 def _run_view(row: RunRow, tallies: Sequence[Tally], nodes: int, returned: dict[str, int]) -> WorkflowView:
-    starts = [tally.started_ms for tally in tallies if tally.started_ms is not None]
     ends = [tally.ended_ms for tally in tallies if tally.ended_ms is not None]
     state = _state({tally.state for tally in tallies})
+    begin = datetime.fromtimestamp(row.created_ms / 1000, UTC)
     return WorkflowView(
         id=row.id,
         name=row.name,
@@ -576,8 +576,8 @@ def _run_view(row: RunRow, tallies: Sequence[Tally], nodes: int, returned: dict[
         labels=dict(row.labels),
         state=state,
         reason=_ended_so(state, tallies),
-        created_at=datetime.fromtimestamp(row.created_ms / 1000, UTC),
-        started_at=answers.moment(min(starts, default=None)),
+        created_at=begin,
+        started_at=begin,  # its engine is at work from then on, and the timeline begins there
         ended_at=answers.moment(max(ends, default=None)) if RunState(state).terminal else None,
         stages=nodes,
         tasks=sum(tally.tasks for tally in tallies),

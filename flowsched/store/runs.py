@@ -57,12 +57,11 @@ class CallRow(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """The tasks of a run that have their last try in one state: how many, when the first began, when the last ended."""
+    """The tasks of a run that have their last try in one state: how many, and when the last ended."""
 
     run: str
     state: str
     tasks: int
-    started_ms: int | None
     ended_ms: int | None
 
 
@@ -126,13 +125,12 @@ class Runs:
         if not runs:
             return []
         last = select(
-            _w.run, _w.state, _w.node, _w.started_ms, _w.ended_ms, _TURN.label("turn")
+            _w.run, _w.state, _w.ended_ms, _TURN.label("turn")
         ).where(_w.run.in_(runs)).subquery()  # fmt: skip
         c = last.c
         query = (
             select(
-                c.run, c.state, func.count(), func.min(c.started_ms),
-                func.max(c.ended_ms),
+                c.run, c.state, func.count(), func.max(c.ended_ms),
             ).where(c.turn == 1).group_by(c.run, c.state)
         )  # fmt: skip
         return [Tally._make(row) for row in await self._database.rows(query)]

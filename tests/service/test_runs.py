@@ -64,6 +64,8 @@ async def test_a_run_is_one_workflow_whose_stages_are_its_calls(served: Process)
     view = await served.service.workflow(RUN)
     assert (view.state, view.stages, view.tasks, view.counts) == ("SUCCEEDED", 2, 3, {"SUCCEEDED": 3})
     assert view.labels == {"sample": "a"}
+    timeline = await served.service.timeline(RUN)
+    assert view.started_at == view.created_at == timeline.begin_at
     stages = await served.service.stages(RUN)
     assert [(s.name, s.width, s.needs, s.counts, s.state) for s in stages] == [
         ("W.split", 1, [], {"SUCCEEDED": 1}, "SUCCEEDED"),
