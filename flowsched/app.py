@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -799,13 +799,18 @@ async def database_expire(url: str, before_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KeptAttempt:
-    """An attempt that a service on this machine has made, as its root and its database keep it."""
+    """A task of a service on this machine, with one of its attempts, as its root and its database keep it."""
 
     workflow: str
     stage: str
     index: int
+    item: str | None
+    state: str
+    reason: str
     attempt: int
-    folder: Path  #: with `stdout` and `stderr`, as far as anything was written
+    folder: (
+        Path | None
+    )  #: with `stdout` and `stderr`, as far as anything was written; None = the task has not run
 
 
 async def kept_attempt(
@@ -821,13 +826,14 @@ async def kept_attempt(
         attempt: Its number; None = the last.
 
     Raises:
-        NotFound: There is no such thing, or the task has not run.
+        NotFound: There is no such thing.
         ConfigurationError: The database cannot be read.
     """
+    from flowsched.engine.recovery import untouched_state
     from flowsched.store.database import Database
     from flowsched.store.workflows import Workflows
     from flowsched.workflow.document.decode import decode_workflow
-    from flowsched.workflow.run.states import TaskState
+    from flowsched.workflow.run.states import RunState, TaskState
 
     async with await Database.open(settings.url, create=False, migrate=False, exclusive=False) as database:
         reads = Workflows(database)
@@ -852,14 +858,31 @@ async def kept_attempt(
             raise NotFound(f"workflow {chosen[0].id}: {no_such('stage', stage, stages)}")
         else:
             index = _index_of(spec.stages[stages[stage]], task or "0")
-        tries = {row.attempt: row for row in await reads.attempts(chosen[0].id, stages[stage], index)}
+        number = stages[stage]
+        tries = {row.attempt: row for row in await reads.attempts(chosen[0].id, number, index)}
+        row, of = await reads.task(chosen[0].id, number, index), (await reads.stages(chosen[0].id))[number]
+    if index >= spec.stages[number].tasks:
+        raise NotFound(
+            f"stage {stage} of {chosen[0].id} has {spec.stages[number].tasks} tasks, from 0 on: no {index}"
+        )
+    items = spec.stages[number].items
+    kept = KeptAttempt(
+        chosen[0].id,
+        stage,
+        index,
+        items[index // spec.stages[number].members] if items else None,
+        (untouched_state(RunState(of.state)) if row is None else TaskState(row.state)).name,
+        of.reason if row is None else row.reason,
+        0,
+        None,
+    )
     if not tries:
-        raise NotFound(f"{stage}[{index}] of {chosen[0].id} has not run")
+        return kept
     number = max(tries) if attempt is None else attempt
     if number not in tries:
         raise NotFound(f"{stage}[{index}] has no attempt {number}; it has {', '.join(map(str, tries))}")
     folder = attempt_folder(settings.root, tries[number].node, tries[number].name)
-    return KeptAttempt(chosen[0].id, stage, index, number, folder)
+    return replace(kept, attempt=number, folder=folder)
 
 
 def _index_of(stage: StageSpec, task: str) -> int:

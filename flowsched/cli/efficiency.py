@@ -49,7 +49,7 @@ async def _untried(client: Client, ident: str, stage: str, index: int | None) ->
     """Why a task, or each of a stage, has no attempt: the cache had its result, or it has not started."""
     name = f"{stage}{'' if index is None else f'[{index}]'} of {ident}"
     task = await client.task(ident, stage, index or 0)
-    origin = taken_from(task)
+    origin = taken_from(task.reason)
     if origin is None:
         return f"{name} has not been tried: it is {task.state}"
     workflow, its_stage, _ = origin

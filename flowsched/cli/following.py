@@ -467,7 +467,10 @@ async def _kept_log(
     from flowsched.app import kept_attempt
 
     found = await kept_attempt(settings, *task)
-    path, name = found.folder / stream, f"{found.stage}[{found.index}]"
+    name = f"{found.stage}[{found.index}]" + (f" ({found.item})" if found.item else "")
+    if found.folder is None:
+        return _not_run(name, found.state, found.reason, found.reason)
+    path = found.folder / stream
     if where:
         return _print_path(path if path.exists() else None, name)
     say(f"no service answers; read from {path} (attempt {found.attempt} of {name} in {found.workflow})")
@@ -493,25 +496,29 @@ async def _wrote_nothing(client: Client, task: TaskView, ident: str, stream: str
         why = f" ({task.reason})" if task.reason else ""
         say(f"{name} is {task.state}{why} and has written nothing to {stream}; {other}")
         return DONE
-    origin = taken_from(task)
-    if origin is not None:
+    told = [each.message for each in await client.explain(ident, task.stage) if each.state == task.state]
+    return _not_run(name, task.state, task.reason, next(filter(None, (*told, task.reason)), ""))
+
+
+def _not_run(name: str, state: str, reason: str, why: str) -> int:
+    """Say of a task that has not run whose result it took, or why it is in its state."""
+    origin = taken_from(reason)
+    if origin is None:
+        complain(f"{name} has not run: it is {state}{f'; {why}' if why else ''}")
+    else:
         workflow, stage, shard = origin
         complain(
             f"{name} has not run: it took the result of {workflow}, stage {stage}, shard {shard}; "
             f"`flowsched show {workflow} --tasks` lists that run's tasks"
         )
-        return FAILED
-    told = [each.message for each in await client.explain(ident, task.stage) if each.state == task.state]
-    told = [why for why in (*told, task.reason) if why]
-    complain(f"{name} has not run: it is {task.state}" + "".join(f"; {why}" for why in told[:1]))
     return FAILED
 
 
-def taken_from(task: TaskView) -> tuple[str, str, str] | None:
-    """The workflow, stage and shard that a task took its result from; None if it took none from the cache."""
-    if not task.reason.startswith("CACHED "):
+def taken_from(reason: str) -> tuple[str, str, str] | None:
+    """The workflow, stage and shard that a task took its result from, by its reason; None if it took none from the cache."""
+    if not reason.startswith("CACHED "):
         return None
-    workflow, stage, shard = task.reason.removeprefix("CACHED ").split("/")
+    workflow, stage, shard = reason.removeprefix("CACHED ").split("/")
     return workflow, stage, shard
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from flowsched.workflow.run.states import TaskState
+from tests.serving.processes import served
 
 SUM = {
     "name": "sum",
@@ -273,6 +274,31 @@ def test_logs_are_read_without_a_service(tmp_path: Path) -> None:
     wrong = asked("fails", "b")
     assert wrong.returncode == 2
     assert "there is no stage 'b'; there is a" in wrong.stderr
+
+
+def test_a_task_without_a_log_is_told_alike_with_and_without_a_service(tmp_path: Path) -> None:
+    """One that took its result from another run, and one that was skipped: the same text, the same exit code."""
+    cached = {"name": "a", "cache": True, "command": ["true"], "scatter": {"items": ["S1"]}}
+    document = {"name": "twice", "stages": [cached, {"name": "b", "command": ["false"], "needs": ["a"]},
+                                            {"name": "c", "command": ["true"], "needs": ["b"]}]}  # fmt: skip
+    root = str(tmp_path / "r")
+    for _ in range(2):
+        start(document, tmp_path, "--root", root).communicate(timeout=200)
+
+    def asked(*args: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "flowsched", *args]
+        done = subprocess.run(command, text=True, capture_output=True, check=False, timeout=200)
+        return done.returncode, done.stderr.splitlines()[-1]
+
+    away = ("--server", "http://127.0.0.1:9")
+    without = [asked(*away, "logs", "twice", *task, "--root", root) for task in (("a", "0"), ("c",))]
+    assert [code for code, _ in without] == [1, 1]
+    assert "error: a[0] (S1) has not run: it took the result of w" in without[0][1]
+    assert "error: c[0] has not run: it is SKIPPED; 'b' did not succeed" in without[1][1]
+    with served(Path(root)) as running:
+        running.ready()
+        there = ("--server", running.url)
+        assert [asked(*there, "logs", "twice", *task) for task in (("a", "0"), ("c",))] == without
 
 
 def test_an_input_that_was_edited_is_read_anew(tmp_path: Path) -> None:
