@@ -138,6 +138,22 @@ def _url_of(root: str) -> str | None:
     return next((url for url, there in running() if there == root), None)
 
 
+def run_beside() -> tuple[int, str] | None:
+    """Process and folder of a `flowsched run` that has this user's data folder, and serves no other command; None without one."""
+    import json
+
+    root = default_root()
+    try:
+        with open(os.path.join(root, "flowsched.db.lock")) as file:
+            owner = json.load(file)
+        with open(f"/proc/{owner['pid']}/cmdline") as file:
+            words = file.read().split("\0")
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    runs = "run" in words and "serve" not in words and any("flowsched" in word for word in words)
+    return (owner["pid"], root) if runs and owner.get("host") == os.uname().nodename else None
+
+
 def running() -> Iterator[tuple[str, str]]:
     """URL and root of each service of this user that listens on this machine, and has announced a root."""
     try:

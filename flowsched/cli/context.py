@@ -30,6 +30,11 @@ FAULTS_SHOWN: Final = 50
 SERVICE_WAITS: Final = (
     "the service runs and waits for that: ask again in a moment; `flowsched doctor` and its log say more"
 )
+#: The same where a `flowsched run` has the folder.
+RUN_BESIDE: Final = (
+    "`flowsched logs RUN STAGE` reads its files meanwhile; after its end `flowsched serve` has the same folder, and shows it. "
+    "With `flowsched serve` and `flowsched submit` in place of `flowsched run` every command answers"
+)
 #: The same of a command that opens the database itself.
 DATABASE_AWAY: Final = "start the database, or correct what it refuses: --db URL, or FLOWSCHED_DATABASE"
 
@@ -51,17 +56,32 @@ def options(ctx: typer.Context) -> Options:
 
 def ask(ctx: typer.Context, work: Callable[[Client], Awaitable[int | None]]) -> None:
     """Run a command against the server, and end with its exit code."""
+    from flowsched import tokens
+    from flowsched.errors import Unavailable
+
     given = options(ctx)
+    named = given.server or os.environ.get("FLOWSCHED_SERVER")
+    beside = None if named or tokens.running_url() else tokens.run_beside()
 
     async def asked() -> int | None:
-        async with client_of(given.server, given.token) as client:
-            return await work(client)
+        async with client_of(given.server, given.token, waits=beside is None) as client:
+            try:
+                return await work(client)
+            except Unavailable:
+                if beside is None:
+                    raise
+                raise Unavailable(
+                    f"no service runs: a `flowsched run` (process {beside[0]}) has {beside[1]}, and answers no other command"
+                ) from None
 
-    run(given, asked())
+    run(given, asked(), SERVICE_WAITS if beside is None else RUN_BESIDE)
 
 
-def client_of(url: str | None, token: str | None) -> Client:
-    """A client that says once that a request takes long; that nothing listens yet it says only at a terminal."""
+def client_of(url: str | None, token: str | None, *, waits: bool = True) -> Client:
+    """A client that says once that a request takes long; that nothing listens yet it says only at a terminal.
+
+    `waits`: for a service that may be starting.
+    """
     from flowsched.client import Client
     from flowsched.client.session import START_S
 
@@ -80,7 +100,7 @@ def client_of(url: str | None, token: str | None) -> Client:
             else:
                 say(f"{client.url} has not answered yet: waiting (`flowsched doctor` says what it waits for)")
 
-    client = Client(url, token, slow=slow, start_timeout=START_S)
+    client = Client(url, token, slow=slow, start_timeout=START_S if waits else 0.0)
     return client
 
 
@@ -136,6 +156,22 @@ def _guarded(given: Options, work: Callable[[], int | None], unavailable: str) -
             raise
         complain(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
         return WRONG
+
+
+def _meant(error: OSError) -> str:
+    """The file beside a missing one that was probably meant: of the same name but for its ending, or of nearly the same."""
+    import difflib
+
+    if not isinstance(error, FileNotFoundError):
+        return ""
+    folder, name = os.path.split(os.fsdecode(error.filename))
+    try:
+        there = sorted(os.listdir(folder or "."))
+    except OSError:
+        return ""
+    alike = [each for each in there if os.path.splitext(each)[0] == os.path.splitext(name)[0]]
+    found = alike or difflib.get_close_matches(name, there, n=1, cutoff=0.8)
+    return f"; did you mean {os.path.join(folder, found[0])}?" if found else ""
 
 
 def exit_code(error: Exception) -> int:
