@@ -154,7 +154,9 @@ def _guarded(given: Options, work: Callable[[], int | None], unavailable: str) -
     except OSError as error:
         if given.debug:
             raise
-        complain(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+        complain(
+            f"{error.strerror or error}" + (f": {error.filename}{_meant(error)}" if error.filename else "")
+        )
         return WRONG
 
 

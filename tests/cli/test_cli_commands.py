@@ -741,6 +741,22 @@ def test_a_file_that_is_not_there_is_said(flowsched: Run) -> None:
     assert (result.exit_code, result.stderr) == (2, "error: No such file or directory: nope.json\n")
 
 
+def test_a_missing_file_is_answered_with_the_one_that_was_meant(
+    flowsched: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another ending, or a slip; nothing where there is no such file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "joint.yaml").touch()
+    (tmp_path / "notes.txt").touch()
+    for given in ("joint.yml", "jiont.yaml", "joint"):
+        said = flowsched("submit", given).stderr
+        assert said == f"error: No such file or directory: {given}; did you mean joint.yaml?\n"
+    assert flowsched("submit", f"{tmp_path}/joint.json").stderr.endswith(
+        f"did you mean {tmp_path}/joint.yaml?\n"
+    )
+    assert flowsched("submit", "other.yaml").stderr == "error: No such file or directory: other.yaml\n"
+
+
 def test_nobody_there_is_exit_code_3() -> None:
     """And what to do about it."""
     result = CliRunner().invoke(app, ["ls", "--server", "http://127.0.0.1:9"])
