@@ -532,6 +532,7 @@ def _alike(views: Sequence[ExplanationView]) -> list[ExplanationView]:
         if first is not view:
             first.tasks += view.tasks
             first.shards = [*first.shards, *view.shards][:10]
+            first.others = first.tasks - len(first.shards)
     return list(merged.values())
 
 

@@ -672,7 +672,8 @@ class Service:
         if stage is not None:
             await self._locate(workflow, stage, 0)
         found = await self._explained(workflow, stage)
-        return [views.explanation_view(each) for each in found]
+        specs = {each.name: each for each in (await self._documents.spec(workflow)).stages}
+        return [views.explanation_view(each, specs[each.stage]) for each in found]
 
     async def _explained_task(self, workflow: str, stage: str | None, index: int) -> list[ExplanationView]:
         """Of one task: why it is in its state, with the tasks of its stage that are too, and why on the node of its last try."""

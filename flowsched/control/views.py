@@ -420,11 +420,14 @@ def event_view(row: StoredEvent) -> EventView:
     return EventView(id=row.id, workflow=row.workflow, at=at, kind=row.kind, body=dict(row.body))
 
 
-def explanation_view(found: Explanation) -> ExplanationView:
-    """One explanation."""
+def explanation_view(found: Explanation, stage: StageSpec) -> ExplanationView:
+    """One explanation of a stage."""
+    named = len(found.shards)
     return ExplanationView(
         stage=found.stage,
         shards=list(found.shards),
+        items=[stage.items[shard] for shard in found.shards] if stage.items else [],
+        others=max(0, found.tasks // stage.members - named) if named else 0,
         tasks=found.tasks,
         state=found.state,
         code=found.code,

@@ -293,6 +293,8 @@ class ExplanationView(View, kw_only=True):
 
     stage: str
     shards: list[int] = []  #: the first few concerned
+    items: list[str] = []  #: theirs, where the stage is scattered over items
+    others: int = 0  #: how many more shards are concerned
     tasks: int  #: how many tasks it speaks of
     state: str
     code: str

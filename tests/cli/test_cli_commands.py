@@ -547,7 +547,13 @@ def test_an_explanation_has_words_and_numbers(flowsched: Run, far: Far) -> None:
     """As the service gave them."""
     far.service.add()
     assert "2 of 4 cpu are free" in flowsched("explain", "wf1", "align").stdout
-    assert "free 2000, asked 4000" in flowsched("explain", "wf1").stdout
+    assert "2000" not in flowsched("explain", "wf1").stdout, (
+        "the words have the numbers already, with their units"
+    )
+    assert json.loads(flowsched("explain", "wf1", "-o", "json").stdout)[0]["numbers"] == {
+        "free": 2000,
+        "asked": 4000,
+    }
 
 
 def test_logs_into_a_pipe_are_the_bytes_themselves(flowsched: Run, far: Far) -> None:

@@ -141,12 +141,20 @@ def test_tables_hold_what_the_views_say() -> None:
         ["queue", "lab:", "too", "much"],
     ]
     reason = ExplanationView(
-        stage="align", shards=[1, 2], tasks=40, state="QUEUED", code="no_room", message="m",
+        stage="align", shards=[1, 2], others=38, tasks=40, state="QUEUED", code="no_room", message="m",
         start_at=datetime(2026, 3, 1, 12, 5, tzinfo=UTC),
     )  # fmt: skip
     text = drawn(render.explain_panel([reason], now=BEGIN))
     assert "40 tasks QUEUED  no_room" in text
-    assert "shards 1, 2 and others" in text
+    assert "shards 1, 2 and 38 others" in text
+    named = drawn(
+        render.explain_panel([msgspec.structs.replace(reason, items=["S1", "S2"], others=1)], now=BEGIN)
+    )
+    assert "\n  S1, S2 and 1 other\n" in named
+    sure = msgspec.structs.replace(
+        reason, start_low_at=reason.start_at, start_high_at=reason.start_at, numbers={"fit": 0}
+    )
+    assert drawn(render.explain_panel([sure], now=BEGIN)) == text
     assert "in 5m00s" in text
     late = drawn(render.explain_panel([reason], now=datetime(2026, 3, 1, 12, 6, tzinfo=UTC)))
     assert ": any moment" in late

@@ -75,8 +75,6 @@ _WHOLE_ID: Final = 23
 _SHORTEST_OF_ENGINES: Final = 16
 #: Of more different return codes only the number of tasks is shown.
 MOST_CODES: Final = 2
-#: A larger number of ms is a moment, no span: 1973.
-_A_MOMENT_MS: Final = 10**11
 #: How an estimate says that a runtime is unknown, before the time that the task counts as.
 _COUNTED_AS: Final = "runtime unknown, counted as "
 #: Longer names of stages are cut in the live picture.
@@ -616,20 +614,6 @@ def node_table(nodes: Iterable[NodeView]) -> Columns:
     return table
 
 
-def measure(name: str, number: int) -> str:
-    """A number of an explanation with its unit, which its name tells: `need_memory` is bytes, `nodes_lacking_memory` a count."""
-    counts = name.startswith("nodes_lacking_")
-    if name.endswith("_ms"):
-        if number > _A_MOMENT_MS:
-            return datetime.fromtimestamp(number / 1000).astimezone().strftime("%H:%M:%S")
-        return seconds(number / 1000)
-    if not counts and name.endswith(("cpu", "gpu")):
-        return cores(number)
-    if not counts and name.endswith(("memory", "disk", "bytes")):
-        return size(number)
-    return str(number)
-
-
 def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None = None) -> RenderableType:
     """Why something does not run, one paragraph per reason."""
     if not explanations:
@@ -641,12 +625,10 @@ def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None 
         parts.append(head.append_text(text(view.code, "yellow")))
         if view.message:
             parts.append(_below(text(view.message)))
-        if view.numbers:
-            said = ", ".join(f"{name} {measure(name, number)}" for name, number in view.numbers.items())
-            parts.append(_below(text(said, "dim")))
-        if len(view.shards) > 1 and view.tasks > len(view.shards):
-            shards = ", ".join(str(shard) for shard in view.shards)
-            parts.append(_below(Text(f"shards {shards} and others", "dim")))
+        if len(view.shards) > 1:
+            shards = ", ".join(view.items or map(str, view.shards))
+            others = f" and {view.others} other{'s' * (view.others != 1)}" if view.others else ""
+            parts.append(_below(text(f"{'' if view.items else 'shards '}{shards}{others}", "dim")))
         if view.start_at is not None:
             left = 1.0 if now is None else (view.start_at - now).total_seconds()
             wait = "" if now is None else f", in {seconds(left)}" if left >= 0.05 else ": any moment"
@@ -655,9 +637,9 @@ def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None 
             by = "by " if guess else ""
             parts.append(_below(Text(f"expected to start {by}{moment(view.start_at)}{wait}{guess}")))
         if view.start_low_at is not None and view.start_high_at is not None:
-            between = f"{moment(view.start_low_at)} and {moment(view.start_high_at)}"
-            if moment(view.start_low_at) != moment(view.start_high_at):
-                parts.append(_below(Text(f"eight of ten such starts come between {between}", "dim")))
+            low, high = moment(view.start_low_at), moment(view.start_high_at)
+            if low != high:
+                parts.append(_below(Text(f"eight of ten such starts come between {low} and {high}", "dim")))
         if view.estimate:
             parts.append(_below(Text(view.estimate, "dim")))
         if view.binds:
