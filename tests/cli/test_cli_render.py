@@ -166,6 +166,13 @@ def test_tables_hold_what_the_views_say() -> None:
     assert "eight of ten" not in drawn(render.explain_panel([sure], now=BEGIN))
 
 
+def test_qos_classes_are_told_where_they_differ() -> None:
+    """Most runs have one alone: a column of `Burstable` says nothing."""
+    burstable, guaranteed = task_view("a", 0, qos="Burstable"), task_view("a", 1, qos="Guaranteed")
+    assert "QOS" not in drawn(render.task_table([burstable, burstable]))
+    assert "QOS" in drawn(render.task_table([burstable, guaranteed]))
+
+
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202egpj\r\n[red]x[/red]\x9b31m\x00\x7f"
 
 

@@ -434,8 +434,9 @@ def _object(item: str) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def task_table(tasks: Iterable[TaskView]) -> Columns:
-    """A list of tasks."""
+def task_table(tasks: Sequence[TaskView]) -> Columns:
+    """A list of tasks. Their QoS classes are told where they differ."""
+    classes = len({view.qos for view in tasks})
     table = Columns(
         (
             Column("STAGE", cut=True, whole=True),
@@ -462,7 +463,7 @@ def task_table(tasks: Iterable[TaskView]) -> Columns:
             text(view.role),
             text(view.item or ""),
             state(view.state),
-            view.qos,
+            view.qos if classes > 1 else "",
             str(view.attempt),
             text(view.node or ""),
             "" if view.exit_code is None else str(view.exit_code),
