@@ -41,7 +41,7 @@ class Fault:
     Args:
         path: Where, as a JSON path: `$.stages[2].inputs[0].from`.
         found: What stands there, shortened.
-        expected: What may stand there, in words.
+        expected: What may stand there, in words; "" where `found` says all.
     """
 
     path: str
@@ -50,6 +50,8 @@ class Fault:
 
     def __str__(self) -> str:
         """Say it in one line."""
+        if not self.expected:
+            return f"{self.path}: {self.found}"
         if self.expected.startswith("did you mean"):
             return f"{self.path}: found {self.found}; {self.expected}"
         return f"{self.path}: found {self.found}, expected {self.expected}"

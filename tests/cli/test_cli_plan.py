@@ -127,7 +127,7 @@ def test_faults_have_their_places_and_an_exit_code(tmp_path: Path) -> None:
     path.write_text("version 1.0\nworkflow w { call nobody }")
     result = run(str(path))
     assert result.exit_code == 2
-    assert f"{path}:2:14: found this (No such task/workflow: nobody)" in result.stderr
+    assert f"{path}:2:14: miniwdl refuses this: No such task/workflow: nobody" in result.stderr
 
 
 @pytest.mark.parametrize(

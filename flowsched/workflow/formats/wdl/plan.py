@@ -189,7 +189,7 @@ def _told(error: BaseException, offered: list[str] | None) -> FlowschedError:
 
 
 def _fault(pos: Error.SourcePosition, message: str) -> Fault:
-    return Fault(_place(pos), f"this ({' '.join(message.split())[:500]})", "WDL that can be planned")
+    return Fault(_place(pos), f"miniwdl refuses this: {' '.join(message.split())[:500]}", "")
 
 
 def _place(pos: Error.SourcePosition) -> str:
