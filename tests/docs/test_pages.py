@@ -44,7 +44,9 @@ def test_the_readme(tmp_path: Path) -> None:
     Reader(tmp_path, links=["workflows"]).follow(ROOT / "README.md")
 
 
-@pytest.mark.parametrize("name", ["tutorials/ml-engineer.md", "lab-box.md", "reports.md", "tes.md"])
+@pytest.mark.parametrize(
+    "name", ["tutorials/ml-engineer.md", "lab-box.md", "reports.md", "sample-sheets.md", "tes.md"]
+)
 def test_a_page(name: str, tmp_path: Path) -> None:
     """Pages that need flowsched alone."""
     Reader(tmp_path).follow(DOCS / name)
@@ -84,8 +86,8 @@ def shell_blocks() -> Iterator[tuple[Path, Block]]:
 
 
 FOLLOWED = (
-    "README.md", "tutorials/bioinformatician.md", "tutorials/ml-engineer.md", "lab-box.md", "reports.md", "tes.md", "plans.md",
-    "torchrun.md",
+    "README.md", "tutorials/bioinformatician.md", "tutorials/ml-engineer.md", "lab-box.md", "reports.md", "sample-sheets.md",
+    "tes.md", "plans.md", "torchrun.md",
 )  # fmt: skip
 
 
