@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -67,6 +69,35 @@ def test_a_report_shows_the_run_by_itself(page: Page) -> None:
     failed = page.get_by_role("region", name="Attempts that did not succeed").first
     assert failed.locator("tr", has_text="breaks[0]").locator("td").all_inner_texts()[3] == "3"
     page.get_by_role("heading", name="Compared with germline").wait_for()
+
+
+def test_cached_stages_are_not_praised_for_their_speed(
+    chromium: Browser, site: Site, file: Path, tmp_path: Path
+) -> None:
+    """Of the other run, made like it but slower and without the cache; shares differ by percentage points."""
+    before, data = re.split(r'(?<=type="application/json">)', file.read_text(encoding="utf-8"))
+    data, after = data.split("</script>", 1)
+    report = json.loads(data)
+    one, other = report["runs"]
+    one["cpu_efficiency"], other["cpu_efficiency"] = 0.21, 0.0445
+    for run, cached, ran in ((one, 30, 1.0), (other, 0, 10.0)):
+        stage = next(stage for stage in run["stages"] if stage["name"] == "greet")
+        stage["cached"], stage["running_seconds"], stage["core_hours"] = cached, ran, ran
+    made = tmp_path / "made.html"
+    made.write_text(f"{before}{json.dumps(report)}</script>{after}", encoding="utf-8")
+    page = chromium.new_page()
+    page.goto(made.as_uri())
+    whole = page.get_by_role("region", name="Table: the whole run, compared")
+    assert whole.locator("tr", has_text="CPU efficiency").locator("td").all_inner_texts()[1:] == [
+        "21 %", "4 %", "+17 points",
+    ]  # fmt: skip
+    assert whole.locator("tr", has_text="from the cache").locator("td").all_inner_texts()[1:3] == ["30", "0"]
+    row = page.get_by_role("region", name="Table: stages, compared").locator("tr", has_text="greet")
+    assert "30 cached" in row.inner_text()
+    assert "−90 %" in row.inner_text()
+    assert row.locator(".better").count() == 0
+    assert whole.locator("tr", has_text="Core-hours").locator(".better").count() == 0
+    page.close()
 
 
 def test_axe_finds_no_fault_in_a_report(page: Page) -> None:

@@ -426,17 +426,24 @@ interface Pair {
   one: number | null;
   other: number | null;
   said: (value: number) => string;
-  more?: "good" | "bad";
+  more?: "good" | "bad" | "neither";
+  /** A share: its change is told in percentage points. */
+  share?: boolean;
 }
 
 /** From the other run to this one. */
-function change(one: number | null, other: number | null, more: "good" | "bad" = "bad") {
+function change(one: number | null, other: number | null, more: Pair["more"] = "bad", share = false) {
   if (one === null || other === null || one === other) return <td class="number muted">{NONE}</td>;
+  const kind = more === "neither" ? "" : (one > other) === (more === "bad") ? "worse" : "better";
+  const sign = one > other ? "+" : "−";
+  if (share) {
+    const points = Math.abs(Math.round(100 * one) - Math.round(100 * other));
+    return <td class={`number ${points ? kind : "muted"}`}>{points ? `${sign}${counted(points, "point")}` : NONE}</td>;
+  }
   if (other === 0) return <td class="number">new</td>;
   const part = one / other - 1;
   if (Math.abs(part) < 0.005) return <td class="number muted">0 %</td>;
-  const kind = (part > 0) === (more === "bad") ? "worse" : "better";
-  const said = part >= 9 ? `×${count(Math.round(part + 1))}` : `${part > 0 ? "+" : "−"}${Math.round(100 * Math.abs(part))} %`;
+  const said = part >= 9 ? `×${count(Math.round(part + 1))}` : `${sign}${Math.round(100 * Math.abs(part))} %`;
   return <td class={`number ${kind}`}>{said}</td>;
 }
 
@@ -446,11 +453,15 @@ function wall(stage: Stage): number | null {
 
 function Compared({ one, other }: { one: Reported; other: Reported }) {
   const seconds = (value: number) => duration(1000 * value);
+  const taken = (run: Reported) => sum(run.stages.map((each) => each.cached));
+  // What was taken from the cache is no gain in speed: its change is neither good nor bad.
+  const less = taken(one) === taken(other) ? "bad" : "neither";
   const whole: Pair[] = [
-    { what: "Time", one: took(one.workflow), other: took(other.workflow), said: duration },
-    { what: "Core-hours held", one: sum(one.stages.map((each) => each.core_hours)), other: sum(other.stages.map((each) => each.core_hours)), said: amount },
-    { what: "CPU efficiency", one: one.cpu_efficiency, other: other.cpu_efficiency, said: percent, more: "good" },
-    { what: "Input moved", one: sum(one.stages.map((each) => each.bytes_moved)), other: sum(other.stages.map((each) => each.bytes_moved)), said: bytes },
+    { what: "Tasks taken from the cache", one: taken(one), other: taken(other), said: count, more: "neither" },
+    { what: "Time", one: took(one.workflow), other: took(other.workflow), said: duration, more: less },
+    { what: "Core-hours held", more: less, one: sum(one.stages.map((each) => each.core_hours)), other: sum(other.stages.map((each) => each.core_hours)), said: amount },
+    { what: "CPU efficiency", one: one.cpu_efficiency, other: other.cpu_efficiency, said: percent, more: "good", share: true },
+    { what: "Input moved", more: less, one: sum(one.stages.map((each) => each.bytes_moved)), other: sum(other.stages.map((each) => each.bytes_moved)), said: bytes },
     { what: "Attempts that failed", one: one.failed.length + one.failed_more, other: other.failed.length + other.failed_more, said: count },
   ];
   const names = [...new Set([...one.stages, ...other.stages].map((stage) => stage.name))];
@@ -477,7 +488,7 @@ function Compared({ one, other }: { one: Reported; other: Reported }) {
               <td>{pair.what}</td>
               <td class="number">{shown(pair.one, pair.said)}</td>
               <td class="number">{shown(pair.other, pair.said)}</td>
-              {change(pair.one, pair.other, pair.more)}
+              {change(pair.one, pair.other, pair.more, pair.share)}
             </tr>
           ))}
         </tbody>
@@ -504,19 +515,25 @@ function Compared({ one, other }: { one: Reported; other: Reported }) {
             const times = [a.stage ? wall(a.stage) : null, b.stage ? wall(b.stage) : null] as const;
             const ran = [a.stage?.running_seconds || null, b.stage?.running_seconds || null] as const;
             const peaks = [a.used?.memory_used_bytes ?? null, b.used?.memory_used_bytes ?? null] as const;
+            const cached = [a.stage?.cached ?? 0, b.stage?.cached ?? 0] as const;
+            const more = cached[0] === cached[1] ? "bad" : "neither";
             return (
               <tr key={name}>
-                <td class="wide">{name}</td>
+                <td class="wide">
+                  {name}
+                  {cached[0] > 0 && <span class="tag">{count(cached[0])} cached</span>}
+                  {cached[1] > 0 && <span class="tag">other: {count(cached[1])} cached</span>}
+                </td>
                 <td>
                   {a.stage ? <StateWord state={a.stage.state} returned={a.stage.returned} /> : <span class="muted">not in this one</span>}
                   {b.stage?.state !== a.stage?.state && <span class="why">other: {b.stage?.state ?? "not in it"}</span>}
                 </td>
                 <td class="number">{shown(times[0], duration)}</td>
                 <td class="number">{shown(times[1], duration)}</td>
-                {change(times[0], times[1])}
+                {change(times[0], times[1], more)}
                 <td class="number">{shown(ran[0], seconds)}</td>
                 <td class="number">{shown(ran[1], seconds)}</td>
-                {change(ran[0], ran[1])}
+                {change(ran[0], ran[1], more)}
                 <td class="number">{shown(peaks[0], bytes)}</td>
                 <td class="number">{shown(peaks[1], bytes)}</td>
                 {change(peaks[0], peaks[1])}
