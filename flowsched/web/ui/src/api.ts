@@ -38,7 +38,7 @@ async function ask(path: string, options: RequestInit = {}): Promise<Response> {
   }
   if (answer.ok) return answer;
   const problem = (await answer.json().catch(() => ({}))) as Partial<Problem>;
-  if (answer.status === 401) throw new NeedsToken(problem.detail ?? "This service asks for a token.");
+  if (answer.status === 401) throw new NeedsToken();
   throw new Refused(answer.status, problem.detail || problem.title || `HTTP ${answer.status}`);
 }
 

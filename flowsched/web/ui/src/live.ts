@@ -12,12 +12,12 @@ export interface Live<T> {
 }
 
 /** Told when the service asks for a token. */
-export const onNeedsToken: { current: (why: string) => void } = { current: () => {} };
+export const onNeedsToken: { current: () => void } = { current: () => {} };
 
 /** What to say of an error; a missing token opens the form for one. */
 export function saidOf(error: unknown): string {
   if (error instanceof NeedsToken) {
-    onNeedsToken.current(error.message);
+    onNeedsToken.current();
     return "";
   }
   return error instanceof Error ? error.message : String(error);

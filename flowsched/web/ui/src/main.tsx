@@ -19,9 +19,9 @@ const VIEWS = [
 
 function App() {
   const route = useRoute();
-  const [needed, setNeeded] = useState<string | null>(null);
+  const [needed, setNeeded] = useState(false);
   const [session, setSession] = useState(0);
-  onNeedsToken.current = (why) => setNeeded((before) => before ?? why);
+  onNeedsToken.current = () => setNeeded(true);
   const here = route[0] ?? "runs";
   useEffect(() => {
     document.title = ["flowsched", ...route.filter((_, at) => at !== 0 || route.length === 1)].join(" · ");
@@ -46,8 +46,8 @@ function App() {
         </span>
       </header>
       <main id="main" tabIndex={-1}>
-        {needed !== null ? (
-          <TokenForm why={needed} onGiven={() => { setNeeded(null); setSession(session + 1); }} />
+        {needed ? (
+          <TokenForm onGiven={() => { setNeeded(false); setSession(session + 1); }} />
         ) : (
           <View key={session} route={route} />
         )}
@@ -76,7 +76,7 @@ function View({ route }: { route: string[] }) {
   return <p class="note">There is no view {view}. <a href={href("runs")}>All runs</a></p>;
 }
 
-function TokenForm({ why, onGiven }: { why: string; onGiven: () => void }) {
+function TokenForm({ onGiven }: { onGiven: () => void }) {
   const field = useRef<HTMLInputElement>(null);
   useEffect(() => field.current?.focus(), []);
   return (
@@ -89,7 +89,11 @@ function TokenForm({ why, onGiven }: { why: string; onGiven: () => void }) {
       }}
     >
       <h1>A token is needed</h1>
-      <p>{why.startsWith("Send the header") ? "The service answers only those who have its token" : why}.</p>
+      {token() === null ? (
+        <p>The service answers only those who have its token.</p>
+      ) : (
+        <p role="alert">The service refused this token: it is not its own. Perhaps it was cut when it was copied, or it is that of another service.</p>
+      )}
       <label for="token">Token</label>
       <input id="token" ref={field} type="password" autocomplete="off" required />
       <p class="muted">
