@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -221,6 +222,37 @@ def test_long_items_can_be_told_apart_beside_an_open_task(look: Look, site: Site
     assert close is not None
     assert close["y"] <= title["y"]
     assert close["x"] >= title["x"] + title["width"]
+
+
+def test_a_run_that_failed_after_a_retry(look: Look, site: Site) -> None:
+    """Rows say why their tasks ended so, skipped stages are not on the critical path, the panel has a heading for each why."""
+    plain = {"resources": {"cpu": "50m", "memory": "8Mi"}}
+    broken = {"name": "broken", "command": ["false"], "needs": ["fine"], "retry": {"attempts": 2}}
+    stages = [
+        {"name": "fine", "command": ["sleep", "1"]},  # leaves room for words before the bars of the next
+        broken,
+        {"name": "after", "command": ["true"], "needs": ["broken"]},
+    ]
+    run = site.submit({"name": "unlucky", "stages": [plain | stage for stage in stages]})
+    site.until(run, lambda counts: counts.get("FAILED") == 1)
+    page = look().page
+    page.add_init_script(
+        "window.drawn = []; const draw = CanvasRenderingContext2D.prototype.fillText;"
+        "CanvasRenderingContext2D.prototype.fillText = function (...of) { drawn.push(of[0]); return draw.apply(this, of); };"
+    )
+    page.add_init_script(f"sessionStorage.setItem('flowsched.token', '{site.token}')")
+    page.goto(f"{site.served.url}/ui#/runs/{run}")
+    page.get_by_role("application", name=re.compile("of 3 tasks")).wait_for()
+    end = time.monotonic() + 30
+    while not {"exit code 1", "SKIPPED"} <= (drawn := set(page.evaluate("drawn"))):
+        assert time.monotonic() < end, drawn
+        page.wait_for_timeout(50)
+    page.get_by_role("button", name=re.compile("^broken: .*on the critical path")).wait_for()
+    page.get_by_role("button", name="after: 0 of 1 tasks have succeeded", exact=True).wait_for()
+    page.goto(f"{site.served.url}/ui#/runs/{run}/tasks/broken/0")
+    page.get_by_role("heading", name="Why it failed").wait_for()
+    page.locator("h3:has-text('Why it failed') + .reasons").get_by_text("exit code 1").wait_for()
+    page.locator("h3:has-text('Why on this node') + .reasons").get_by_text("Placed").wait_for()
 
 
 def test_the_cache_names_its_shards(look: Look, site: Site) -> None:

@@ -111,21 +111,29 @@ export function Gantt({ table, version, rows, name, shortName, now, height, sele
       to2d.fillText(to2d.measureText(whole).width > labels - 12 ? shortName(row) : whole, 6, y + ROW / 2 + 0.5);
       to2d.restore();
       const found = table.spans(row, now, spans);
-      if (found === 0 && ended(table.stateOf(row))) {
-        to2d.fillStyle = colours["muted"]!;
-        to2d.fillText(table.reasons.get(row) || table.stateOf(row), labels + 4, y + ROW / 2 + 0.5);
-      }
+      let [begin, end] = [plot, 0];
       for (let each = found - 1; each >= 0; each--) {
         const span = spans[each]!;
         const left = Math.max(0, (span.from - from) * scale);
         const right = Math.min(plot, (span.to - from) * scale);
         if (right < 0 || left > plot) continue;
         const thin = span.phase === "queued" || span.phase === "starting";
-        const end = failed ? "failed" : returned ? "returned" : "running";
-        to2d.fillStyle = colours[span.phase === "running" ? end : span.phase]!;
+        const ran = failed ? "failed" : returned ? "returned" : "running";
+        to2d.fillStyle = colours[span.phase === "running" ? ran : span.phase]!;
         to2d.fillRect(labels + left, y + (thin ? 6 : 3), Math.max(span.phase === "queued" ? 0.5 : 1.5, right - left), ROW - (thin ? 12 : 6));
+        [begin, end] = [Math.min(begin, left), Math.max(end, right)];
       }
+      if (ended(table.stateOf(row)) && (found === 0 || table.stateOf(row) !== "SUCCEEDED")) drawReason(to2d, row, y, begin, end, plot);
     }
+  }
+
+  /** Why a task ended so: behind its bars, which may be too short to be seen, or else before them. */
+  function drawReason(to2d: CanvasRenderingContext2D, row: number, y: number, first: number, last: number, plot: number): void {
+    const reason = table.reasons.get(row) || table.stateOf(row);
+    to2d.fillStyle = colours["muted"]!;
+    const room = to2d.measureText(reason).width + 4;
+    if (last === 0 || last + room <= plot) to2d.fillText(reason, labels + last + 4, y + ROW / 2 + 0.5);
+    else if (first >= room) to2d.fillText(reason, labels + first - room, y + ROW / 2 + 0.5);
   }
 
   function drawAxis(to2d: CanvasRenderingContext2D, scale: number): void {

@@ -4,9 +4,11 @@ import type { Stage } from "./views";
 
 /**
  * From the stage that ended last (of a run that goes on: the stage that most stages still wait behind), back over the stage that
- * each one waited for longest. Returns the names, the first stage first.
+ * each one waited for longest. A stage that ended without having begun (skipped, cancelled) is on none: no end waited for it.
+ * Returns the names, the first stage first.
  */
-export function criticalPath(stages: readonly Stage[]): string[] {
+export function criticalPath(all: readonly Stage[]): string[] {
+  const stages = all.filter((stage) => stage.started_at !== null || stage.ended_at === null || stage.state === "SUCCEEDED");
   const byName = new Map(stages.map((stage) => [stage.name, stage]));
   const depths = new Map<string, number>();
   for (const stage of inOrder(stages, byName)) {

@@ -57,8 +57,7 @@ export function TaskPanel({ run, stage, index }: TaskPanelProps) {
             <div><dt>Input moved</dt><dd>{bytes(task.bytes_moved)}</dd></div>
           </dl>
           {task.reason && <p class="note bad">{task.reason}</p>}
-          <h3>{ended(task.state) || task.state === "RUNNING" ? "Why on this node" : "Why it waits"}</h3>
-          <Explanations found={why ?? []} none="Nothing keeps it." />
+          <Reasons state={task.state} found={why ?? []} />
           {task.attempts.length > 0 && <Choice attempt={task.attempts[task.attempts.length - 1]!} />}
           {task.attempts.length > 0 && <Attempts attempts={task.attempts} />}
           {task.outputs.length > 0 && <Outputs task={task} />}
@@ -66,6 +65,23 @@ export function TaskPanel({ run, stage, index }: TaskPanelProps) {
         </>
       )}
     </aside>
+  );
+}
+
+const ENDED: Record<string, string> = { FAILED: "Why it failed", SKIPPED: "Why it was skipped", CANCELLED: "Why it was cancelled" };
+
+/** Why it waits or ended so, and apart from that why its last attempt was on its node. */
+function Reasons({ state, found }: { state: string; found: Explanation[] }) {
+  const placed = found.filter((each) => each.code === "Placed");
+  const others = found.filter((each) => each.code !== "Placed");
+  const waits = !ended(state) && state !== "RUNNING";
+  return (
+    <>
+      {(others.length > 0 || waits) && <h3>{ENDED[state] ?? "Why it waits"}</h3>}
+      {(others.length > 0 || waits) && <Explanations found={others} none="Nothing keeps it." />}
+      {placed.length > 0 && <h3>Why on this node</h3>}
+      {placed.length > 0 && <Explanations found={placed} none="" />}
+    </>
   );
 }
 
