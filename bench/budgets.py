@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bench.pains import table
 from flowsched.scheduling.policy.framework import PROFILES, Profile
@@ -24,6 +24,7 @@ from flowsched.simulation.clusters import GBIT, SimulatedCluster, SimulatedNode,
 from flowsched.simulation.documents import from_document
 from flowsched.simulation.simulate import Simulation
 from flowsched.simulation.workload import Workload
+from flowsched.values import replace
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.spec import Estimate, WorkflowSpec
 

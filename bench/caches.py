@@ -15,7 +15,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from flowsched.scheduling.policy.framework import PROFILES
@@ -23,6 +23,7 @@ from flowsched.simulation.clusters import REFERENCE, SimulatedCluster
 from flowsched.simulation.figures import figures_of
 from flowsched.simulation.simulate import Simulation
 from flowsched.simulation.workload import Workload, from_trace
+from flowsched.values import replace
 from flowsched.workflow.formats.wfformat import read_trace
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

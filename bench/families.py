@@ -25,11 +25,13 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from flowsched.values import replace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

@@ -17,7 +17,7 @@ import argparse
 import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from bench.pains import table
@@ -28,6 +28,7 @@ from flowsched.engine.state import EngineState
 from flowsched.engine.state.policy import PolicyState
 from flowsched.executor.foreign import RoomTaken
 from flowsched.scheduling.policy.framework import Profile
+from flowsched.values import replace
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.spec import Resources
 

@@ -12,7 +12,7 @@ default (it begins once 4 of 5 executors have registered, or after 30 s with at 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from bench.pains import table
@@ -25,6 +25,7 @@ from flowsched.executor.foreign import RoomTaken
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import Queue
+from flowsched.values import replace
 from flowsched.workflow.spec import Resources
 
 GB = 1_000_000_000

@@ -21,11 +21,11 @@ import random
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from flowsched.engine.state.policy import PolicyState
+from flowsched.values import replace
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]

@@ -7,7 +7,7 @@ its cycle and its profiles are those of the service; only time and pods are not 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -18,6 +18,7 @@ from flowsched.engine.state.policy import PolicyState
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
 from flowsched.scheduling.policy.framework import PROFILES, Profile
+from flowsched.values import replace
 from flowsched.workflow.document.decode import check_workflow
 
 GIB = 1 << 30

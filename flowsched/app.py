@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,7 @@ from flowsched.clock import ServiceClock, elapsed_s
 from flowsched.errors import ConfigurationError, FlowschedError, InUse, NotFound, no_such
 from flowsched.log_lines import LEVELS, configure_logging
 from flowsched.private import make_root
+from flowsched.values import replace
 
 if TYPE_CHECKING:
     from flowsched.api.connections import Connections

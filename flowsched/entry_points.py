@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import metadata
 
 from flowsched.errors import ConfigurationError
+from flowsched.values import replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +40,7 @@ from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.simulation.clusters import SimulatedCluster, SimulatedNode
 from flowsched.simulation.simulate import Simulation
 from flowsched.simulation.workload import Workload, from_trace
+from flowsched.values import replace
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.formats.wfformat import read_trace
 from flowsched.workflow.spec import WorkflowSpec

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from flowsched.api.handlers import cluster, extender, pages, plans, policy, streams, tes, workflows
 from flowsched.api.problems import MEDIA as PROBLEM
 from flowsched.api.routes import PREFIX, Answer, Body, Policy, Query, Route
+from flowsched.values import replace
 from flowsched.workflow.formats.tes.task import Task
 from flowsched.workflow.views import (
     AttemptPage,

@@ -9,7 +9,7 @@ import secrets
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +34,7 @@ from flowsched.errors import (
     Unavailable,
     no_such,
 )
+from flowsched.values import replace
 from flowsched.workflow.efficiency import OUT_OF_MEMORY
 from flowsched.workflow.views import OutputView, StageView, TaskView, WorkflowView
 

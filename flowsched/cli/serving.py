@@ -7,12 +7,12 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from flowsched import app, credentials, listening, supervisor, tokens
 from flowsched.cli.context import say
 from flowsched.errors import ConfigurationError, InUse, InvalidRequest
+from flowsched.values import replace
 
 
 def serve(settings: app.Settings, supervise: bool | None, no_token: bool) -> None:

@@ -7,7 +7,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from flowsched.simulation.policies import POLICIES, refuse_losses, simulated
 from flowsched.simulation.rivals import RIVALS
 from flowsched.simulation.simulate import trace_header
 from flowsched.simulation.workload import Workload, from_trace
+from flowsched.values import replace
 from flowsched.version import VERSION
 from flowsched.workflow.document.decode import decode_workflow
 from flowsched.workflow.formats.wfformat import LIMITS, read_trace

@@ -16,12 +16,13 @@ import numbers
 import operator
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from flowsched.errors import InvalidRequest, no_such
+from flowsched.values import replace
 
 #: An amount of CPU, memory …: a number, or text such as "500m" or "8Gi".
 Quantity: TypeAlias = int | float | str

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib.metadata import EntryPoint
 from typing import Any, Final
 
 from flowsched.entry_points import Offer, offers
 from flowsched.errors import ConfigurationError, FlowschedError
 from flowsched.executor.protocol import Executor, ServiceContext
+from flowsched.values import replace
 
 GROUP: Final = "flowsched.executors"
 #: The executors of flowsched itself, for a checkout that was installed before it had these entry points.

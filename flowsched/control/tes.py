@@ -11,7 +11,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +31,7 @@ from flowsched.store.database import Database
 from flowsched.store.requests import Repeats, Submission, TesTask
 from flowsched.store.rows import AttemptRow
 from flowsched.store.tes import TesFilter, TesRow, TesTasks, kept, page_token, read_token
+from flowsched.values import replace
 from flowsched.workflow.formats.tes import answers
 from flowsched.workflow.formats.tes.document import TaskWorkflow, workflow_of
 from flowsched.workflow.formats.tes.runs import CROMWELL, call_of, files_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
@@ -21,6 +21,7 @@ from flowsched.engine.state.data import Gather
 from flowsched.engine.state.work import Candidate, Demand, GroupKey, Offered
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.state.data import Catalogue
+from flowsched.values import replace
 from flowsched.workflow.resources import grow_memory
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState

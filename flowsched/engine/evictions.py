@@ -9,7 +9,6 @@ is placed.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -27,6 +26,7 @@ from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.gpus import GPU, Parts, parts_of
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.scheduling.victims import devices_held_for, held_for
+from flowsched.values import replace
 
 
 def keep_room(recorder: Recorder) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Final
@@ -28,6 +27,7 @@ from flowsched.scheduling.explain.situation import Situation
 from flowsched.scheduling.plan import PERMANENT, Reason, ReasonCode
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.reasons import larger_than_cap, quantity
+from flowsched.values import replace
 from flowsched.workflow.estimates import ENOUGH, RUNTIME, SAID
 from flowsched.workflow.resources import format_bytes, format_duration
 from flowsched.workflow.run.advance import EVICTED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -18,6 +18,7 @@ from flowsched.engine.data.inputs import input_files, output_files, outputs_of
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import Candidate, pod_name
 from flowsched.executor.protocol import GangSeat, Pod
+from flowsched.values import replace
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.spec import EMPTY, Container, OutputSpec, Resources, RoleSpec, filled, qos_class
 

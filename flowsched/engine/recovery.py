@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import compress, repeat
 from typing import Final
 
@@ -27,6 +27,7 @@ from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.gpus import parts_held
 from flowsched.scheduling.state.usage import Payer
 from flowsched.statement import Statement
+from flowsched.values import replace
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.returned import in_totals
 from flowsched.workflow.run.run import TOTALS, Output, StageRun, WorkflowRun

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -36,6 +35,7 @@ from flowsched.executor.protocol import (
 )
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.snapshot import AXES
+from flowsched.values import replace
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.transitions import BOUND, STARTED, Ended, Held
 

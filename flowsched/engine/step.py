@@ -9,7 +9,7 @@ It changes `state` through one Statement. The caller commits `delta`, then calls
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
@@ -47,6 +47,7 @@ from flowsched.executor.nodes import LoadMeasured
 from flowsched.executor.protocol import Drop, Pod, PodHeld, PodStarted, Transfer, TransferDone
 from flowsched.scheduling.explain.recording import Tape
 from flowsched.statement import Statement
+from flowsched.values import replace
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 
 

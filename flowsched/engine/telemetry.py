@@ -12,7 +12,7 @@ use. What a user stated is never corrected; it is only subtracted first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from flowsched.engine.io_demand import PER_MILLE, rounded
@@ -22,6 +22,7 @@ from flowsched.executor.nodes import Load, LoadMeasured, NodeInfo
 from flowsched.executor.protocol import PodEnded, Usage
 from flowsched.scheduling.policy.framework import BURSTS, Storage
 from flowsched.scheduling.state.snapshot import IO
+from flowsched.values import replace
 from flowsched.workflow.estimates import UNMEASURED, Measured
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.transitions import STARTED

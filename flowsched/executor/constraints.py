@@ -10,8 +10,10 @@ Build values by the functions below, which sort and drop repeats: equal demands 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeVar
+
+from flowsched.values import replace
 
 T = TypeVar("T")
 

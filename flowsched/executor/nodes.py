@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from flowsched.values import replace
 
 #: The axis of a pod that a kubelet aligns to one NUMA zone: each takes 1 of it. The axis exists where nodes report zones.
 ALIGNED: Final = "aligned"

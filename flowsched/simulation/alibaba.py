@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
 from flowsched.errors import InvalidRequest
 from flowsched.simulation.clusters import SimulatedCluster, SimulatedNode
 from flowsched.simulation.documents import from_document
 from flowsched.simulation.workload import Workload
+from flowsched.values import replace
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.document.limits import DEFAULT
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
 from flowsched.errors import InvalidRequest
 from flowsched.executor.nodes import NodeInfo
+from flowsched.values import replace
 from flowsched.workflow.document.limits import DEFAULT, Limits
 from flowsched.workflow.document.reader import Reader, Section
 from flowsched.workflow.resources import parse_bytes, parse_duration

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from flowsched.errors import InvalidRequest
@@ -13,6 +12,7 @@ from flowsched.simulation.rivals import RIVALS, run
 from flowsched.simulation.simulate import Simulation
 from flowsched.simulation.workload import Workload
 from flowsched.simulation.world import World
+from flowsched.values import replace
 
 #: All names.
 POLICIES: Final = (*PROFILES, *RIVALS)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ from flowsched.simulation.clusters import Loss, SimulatedCluster
 from flowsched.simulation.reading import Running
 from flowsched.simulation.workload import Workload
 from flowsched.simulation.world import STORAGE, FileId, World
+from flowsched.values import replace
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.run.run import WorkflowRun
 

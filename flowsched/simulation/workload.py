@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from flowsched.simulation.clusters import SimulatedCluster
+from flowsched.values import replace
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.document.limits import DEFAULT, Limits
 from flowsched.workflow.spec import WorkflowSpec

@@ -9,7 +9,6 @@ import os
 import socket
 import sqlite3
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +25,7 @@ from flowsched.cluster.kubernetes.settings import KubernetesSettings
 from flowsched.cluster.node.folder_lock import lock_folder
 from flowsched.errors import ConfigurationError
 from flowsched.scheduling.reasons import quantity
+from flowsched.values import replace
 from flowsched.workflow.views import ExplanationView, SuggestionView, WaitingView
 
 

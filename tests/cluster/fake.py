@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -37,6 +37,7 @@ from flowsched.executor.protocol import (
     Usage,
     UsedImage,
 )
+from flowsched.values import replace
 
 DEFAULT_RUNTIME_MS: Final = 1000
 DEFAULT_SIZE: Final = 1000

@@ -124,7 +124,9 @@ def placed_in(value: Any, root: Path, folder: Path) -> Any:
         return value.replace("ROOT", str(root)).replace("LINK", f"{folder}/link")
     if isinstance(value, tuple):
         return tuple(placed_in(each, root, folder) for each in value)
-    from dataclasses import fields, is_dataclass, replace
+    from dataclasses import fields, is_dataclass
+
+    from flowsched.values import replace
 
     if is_dataclass(value) and not isinstance(value, type):
         texts = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from flowsched.cluster.node.origins import Origins
 from flowsched.cluster.node.rates import TokenBucket
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import ClusterEvent, Transfer, TransferDone, TransferFailed
+from flowsched.values import replace
 
 
 class Rig:

@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from flowsched.cluster.local.executor import LocalCluster, Processes
 from flowsched.cluster.local.images import ContainerSettings
 from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.executor.protocol import Pod
+from flowsched.values import replace
 from tests.cluster.conftest import RealWorld
 from tests.images import image, images_folder, unavailable
 from tests.programs import NotStarted, Program

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from flowsched.engine.events import NodeDrained
 from flowsched.errors import Unavailable
 from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.store.database import Database, Outage
+from flowsched.values import replace
 
 DOCUMENT = json.dumps(
     {

@@ -42,9 +42,8 @@ def adopt_gives_up_what_runs() -> None:
 
 def recovery_forgets_open_intents() -> None:
     """Do not ask what became of attempts whose end is not known (P1, rows 2 and 9)."""
-    from dataclasses import replace
-
     from flowsched.control.leading import leader
+    from flowsched.values import replace
 
     recover = leader.recover
 
@@ -77,9 +76,8 @@ def answer_before_commit() -> None:
 
 def keys_are_forgotten() -> None:
     """Take a submission that is sent again for a new one (row 6)."""
-    from dataclasses import replace
-
     from flowsched.store.writer import GroupWriter
+    from flowsched.values import replace
 
     submit = GroupWriter.submit
 

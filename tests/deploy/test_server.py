@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from flowsched.cluster.kubernetes.api.watch import Batch
 from flowsched.cluster.kubernetes.dra.claims import DeviceClaims
 from flowsched.cluster.kubernetes.dra.inventory import API, places_of
 from flowsched.cluster.kubernetes.objects.release import GpuSettings
+from flowsched.values import replace
 from tests.deploy.conftest import Cluster
 from tests.deploy.rendering import (
     BASE,

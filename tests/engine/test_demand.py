@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from flowsched.engine.events import Accepted
@@ -15,6 +14,7 @@ from flowsched.scheduling.explain.remedies import outlook
 from flowsched.scheduling.explain.situation import changed
 from flowsched.scheduling.state.snapshot import IO
 from flowsched.statement import Statement
+from flowsched.values import replace
 from tests.engine.scene import Scene, node
 
 MB = 1_000_000

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from flowsched.engine.events import Stored, Tick
 from flowsched.engine.explain import explain
 from flowsched.engine.step import step
 from flowsched.executor.protocol import NodeChanged, ReplicaSeen
+from flowsched.values import replace
 from tests.engine.scene import Scene, node
 
 MB = 1_000_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from flowsched.executor.foreign import (
 from flowsched.executor.protocol import NodeChanged
 from flowsched.scheduling.policy.framework import PROFILES, Profile
 from flowsched.scheduling.queues.tree import Queue, QueueTree
+from flowsched.values import replace
 from flowsched.workflow.spec import Resources
 from tests.engine.scene import Scene, node
 

@@ -5,8 +5,6 @@ What is learned (`test_demand`): 50 MB/s of a task that runs alone, of which 29 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from flowsched.engine.explain import explain
 from flowsched.engine.step import step
 from flowsched.executor.nodes import Load, LoadMeasured
@@ -14,6 +12,7 @@ from flowsched.executor.protocol import NodeChanged
 from flowsched.scheduling.explain.recording import plan_bytes, replayed, unpacked
 from flowsched.scheduling.policy.framework import Storage
 from flowsched.scheduling.state.snapshot import IO
+from flowsched.values import replace
 from tests.engine.scene import Scene, node
 from tests.engine.test_demand import MB, again, end, sort, taught
 

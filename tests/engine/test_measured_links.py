@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from flowsched.executor.nodes import Load, LoadMeasured
 from flowsched.executor.protocol import NodeChanged
 from flowsched.scheduling.policy.framework import Storage
+from flowsched.values import replace
 from tests.engine.scene import Scene, node
 from tests.engine.test_demand import MB
 

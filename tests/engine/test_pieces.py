@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from flowsched.executor.protocol import (
@@ -13,6 +12,7 @@ from flowsched.executor.protocol import (
     TransferFailed,
 )
 from flowsched.scheduling.transfers import TransferLimits
+from flowsched.values import replace
 from tests.engine.scene import Scene, node
 
 MB = 1_000_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from flowsched.errors import FlowschedError
 from flowsched.scheduling.explain.recording import Draft, plan_bytes, replayed, unpacked
 from flowsched.scheduling.policy.extension import guarded, offered, plugin
 from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.values import replace
 from tests.engine.scene import Scene, node
 
 DEFAULT = PROFILES["flowsched"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import NodeChanged, ReplicaSeen
 from flowsched.scheduling.state.cache_space import Need
 from flowsched.statement import Statement
+from flowsched.values import replace
 from flowsched.workflow.estimates import Measured
 from flowsched.workflow.spec import EMPTY
 from tests.engine.scene import Scene, node

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from flowsched.scheduling.explain.situation import changed
 from flowsched.scheduling.policy.framework import Storage
 from flowsched.scheduling.policy.profile import document_of, policies_from
 from flowsched.statement import Statement
+from flowsched.values import replace
 from tests.engine.scene import Scene, node
 
 MB = 1_000_000

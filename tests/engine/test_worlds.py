@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from flowsched.executor.nodes import NodeInfo
+from flowsched.values import replace
 from flowsched.workflow.document.decode import check_workflow
 from tests.engine.documents import clean, documents
 from tests.engine.world import Chances, World

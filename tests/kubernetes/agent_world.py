@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,6 +24,7 @@ from flowsched.cluster.kubernetes.agent.agent import Agent, Settings
 from flowsched.cluster.kubernetes.agent.server import Door
 from flowsched.cluster.kubernetes.agent_keys import bearer_of, signing_key_of
 from flowsched.cluster.node.cache import Entry
+from flowsched.values import replace
 
 KEY = b"a-key-of-the-agents-in-these-tests"
 PATIENCE_S = 200

@@ -12,12 +12,13 @@ import contextlib
 import json
 import socket
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
 from flowsched.cluster.kubernetes.api.client import Connection
+from flowsched.values import replace
 
 _CHUNK = 1 << 16
 

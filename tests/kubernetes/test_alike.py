@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -19,6 +18,7 @@ from flowsched.executor.constraints import (
     requirement,
     watched_by,
 )
+from flowsched.values import replace
 from tests.kubernetes import random_pods
 
 TERM = node_term([requirement("zone", "In", ("a",))])

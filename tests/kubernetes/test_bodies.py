@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import random
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from flowsched.cluster.kubernetes.pods.gang_objects import gang_secret, gang_ser
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
 from flowsched.cluster.kubernetes.pods.pod_api import tombstone
 from flowsched.executor.protocol import InputFile, OutputFile
+from flowsched.values import replace
 from tests.kubernetes import written as w
 from tests.kubernetes.hostile import PLACES, TEXTS
 from tests.kubernetes.restricted import violations

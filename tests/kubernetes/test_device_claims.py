@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from flowsched.cluster.kubernetes.dra.inventory import FINALIZER
 from flowsched.cluster.kubernetes.executor import KubernetesCluster
 from flowsched.cluster.kubernetes.objects.release import GpuSettings
 from flowsched.executor.protocol import NodeChanged
+from flowsched.values import replace
 from tests.kubernetes import device_world as gpus
 from tests.kubernetes.device_world import CONFIG, Gpus, given, reserved, until, workflow
 from tests.kubernetes.exec_world import LEASE, KubeWorld

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.release import GpuSettings
 from flowsched.cluster.kubernetes.objects.request_bodies import MERGE
 from flowsched.errors import ConfigurationError
+from flowsched.values import replace
 from tests.kubernetes import device_world as gpus
 from tests.kubernetes import written as w
 from tests.kubernetes.exec_world import LEASE, make

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -35,6 +34,7 @@ from flowsched.cluster.kubernetes.objects.release import GpuSettings
 from flowsched.cluster.kubernetes.settings import from_environment
 from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import InputFile
+from flowsched.values import replace
 from tests.kubernetes import written as w
 
 DRIVER = "gpu.test"

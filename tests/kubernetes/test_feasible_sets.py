@@ -13,7 +13,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -37,6 +37,7 @@ from flowsched.scheduling.policy.plugins.node_filters import free_ports
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
+from flowsched.values import replace
 from tests.kubernetes import random_pods
 from tests.kubernetes.conftest import require
 from tests.kubernetes.hollow.controlplane import ControlPlane

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flowsched.cluster.kubernetes.executor import ClusterSettings
+from flowsched.values import replace
 from tests.kubernetes.conftest import require
 from tests.kubernetes.conftest import running as started
 from tests.kubernetes.exec_world import KubeWorld

@@ -7,7 +7,6 @@ import base64
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from flowsched.cluster.kubernetes.objects.release import ReleaseSettings, extras
 from flowsched.cluster.kubernetes.orders import LIFE_MS
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
 from flowsched.executor.protocol import InputFile, OutputFile
+from flowsched.values import replace
 from tests.kubernetes import written as w
 from tests.kubernetes.bound import PATIENCE_S, bind, ended, running, terminated
 from tests.kubernetes.hollow.nodes import HollowNodes

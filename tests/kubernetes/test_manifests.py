@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
 from flowsched.cluster.node.container_paths import Refusal, SharedVolume
 from flowsched.cluster.node.environment import Paths, environment
 from flowsched.executor.protocol import InputFile, OutputFile, Pod
+from flowsched.values import replace
 from flowsched.workflow.spec import Resources, Rules, Toleration
 from tests.kubernetes import written as w
 from tests.kubernetes.hostile import PLACES, TEXTS

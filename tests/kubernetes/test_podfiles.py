@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from flowsched.cluster.node.container_paths import Refusal, SharedVolume, lay_ou
 from flowsched.cluster.node.origins import Origins
 from flowsched.cluster.node.transfers import OriginSource, finish
 from flowsched.executor.protocol import DeliveredFile
+from flowsched.values import replace
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
 from tests.kubernetes import written as w
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -38,6 +37,7 @@ from flowsched.cluster.kubernetes.objects.podgroup import (
 from flowsched.cluster.kubernetes.pods.gang_objects import group_manifest
 from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import GangSeat
+from flowsched.values import replace
 from flowsched.workflow.spec import Resources, Rules
 from tests.kubernetes import operators
 from tests.kubernetes import written as w

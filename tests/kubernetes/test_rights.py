@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from flowsched.cluster.kubernetes.objects.podgroup import Form
 from flowsched.cluster.kubernetes.objects.release import GpuSettings
 from flowsched.cluster.kubernetes.pods.gang_objects import GangObjects
 from flowsched.executor.foreign import Evict
+from flowsched.values import replace
 from tests.kubernetes.conftest import running as started
 from tests.kubernetes.definitions import apply_crds
 from tests.kubernetes.device_world import device_class, publish

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from flowsched.cluster.kubernetes.objects.release import ReleaseSettings, StepSe
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
 from flowsched.cluster.node.container_paths import Refusal, SharedVolume, lay_out
 from flowsched.executor.protocol import InputFile, Pod
+from flowsched.values import replace
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
 from tests.kubernetes import written as w
 from tests.kubernetes.hostile import TEXTS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import rule_cases
@@ -19,6 +18,7 @@ from flowsched.scheduling.pod_group import PodGroup, RoleRequest
 from flowsched.scheduling.policy.framework import PROFILES, Profile
 from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.scheduling.state.data import Catalogue
+from flowsched.values import replace
 
 DEFAULT = PROFILES["flowsched"]
 POLICIES = (

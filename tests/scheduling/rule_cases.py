@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 
 from plain_rules import PlainNode, PlainPod, World
 
@@ -14,6 +13,7 @@ from flowsched.scheduling.pod_group import Shape
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
+from flowsched.values import replace
 
 ZONE, RACK, HOST = "zone", "rack", "host"
 NAMESPACES: Mapping[str, Mapping[str, str]] = {"a": {"team": "x"}, "b": {"team": "y"}, "c": {}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.scheduling.queues.fair_share import FairShareOrder
 from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.scheduling.state.data import Catalogue
+from flowsched.values import replace
 
 COPIES = 6
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
+from flowsched.values import replace
 from tests.scheduling.scheduling_cases import GIB, bag, claim, gang, run, shape, stage
 
 OURS = PROFILES["flowsched"]

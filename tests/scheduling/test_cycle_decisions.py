@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from scheduling_cases import GIB, SECOND, bag, claim, cluster, gang, group, node, role, run, shape, stage
@@ -18,6 +16,7 @@ from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
+from flowsched.values import replace
 
 OURS, KUBE = PROFILES["flowsched"], PROFILES["kube-like"]
 NOW = 100 * SECOND

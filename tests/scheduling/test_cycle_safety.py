@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -20,6 +19,7 @@ from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import AXES, IO, Snapshot
 from flowsched.statement import Statement
+from flowsched.values import replace
 
 NOW = 1_000_000
 

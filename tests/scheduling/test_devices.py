@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,6 +23,7 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.gpus import choose, copies_by_device, devices_for, parts_held
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
+from flowsched.values import replace
 
 OURS = PROFILES["flowsched"]
 CAREFUL = replace(OURS, name="careful", backfill="conservative")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
+from flowsched.values import replace
 
 NOW = 1_000_000
 

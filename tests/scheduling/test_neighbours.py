@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import plain_rules
@@ -23,6 +22,7 @@ from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
+from flowsched.values import replace
 
 OURS = replace(PROFILES["flowsched"], locality=False, contention=False)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from scheduling_cases import GIB, bag, cluster, gang, group, node, role, shape
 
@@ -32,6 +30,7 @@ from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
+from flowsched.values import replace
 
 OURS = PROFILES["flowsched"]
 WEB, DB = selector_of({"app": "web"}), selector_of({"app": "db"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
@@ -25,6 +25,7 @@ from flowsched.scheduling.policy.profile import (
     profile_values,
     written_fields,
 )
+from flowsched.values import replace
 from flowsched.workflow.formats.yaml_text import read_yaml
 
 ROW = re.compile(r"^\| `[a-z_]+` \|.*$", re.MULTILINE)

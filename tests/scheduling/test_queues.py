@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from msgspec import structs
 from scheduling_cases import SECOND, bag, claim, cluster, gang, node, run, shape
@@ -21,6 +19,7 @@ from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
+from flowsched.values import replace
 
 OURS = PROFILES["flowsched"]
 HOUR = 3600 * SECOND

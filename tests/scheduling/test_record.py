@@ -7,7 +7,6 @@ import io
 import json
 import pickle
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ from flowsched.scheduling.policy.framework import PROFILES, Profile
 from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.statement import Statement
+from flowsched.values import replace
 
 RECORDINGS = Path(__file__).parent / "recordings"
 

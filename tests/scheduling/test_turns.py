@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import pytest
@@ -24,6 +24,7 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.scheduling.state.usage import Payer
 from flowsched.statement import Statement
+from flowsched.values import replace
 
 OURS = PROFILES["flowsched"]
 HOUR = 3600 * SECOND

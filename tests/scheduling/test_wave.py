@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.scheduling.state.usage import Payer
 from flowsched.statement import Statement
+from flowsched.values import replace
 from tests.scheduling.scheduling_cases import GIB, bag, claim, gang, node, shape
 
 OURS = PROFILES["flowsched"]

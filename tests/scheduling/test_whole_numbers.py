@@ -97,6 +97,7 @@ def test_only_pure_imports() -> None:
                     ["workflow"],
                     ["errors"],
                     ["statement"],
+                    ["values"],
                     ["version"],
                 )
             ):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -21,6 +19,7 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.numa import Zones
 from flowsched.scheduling.state.snapshot import AXES, Snapshot
 from flowsched.statement import Statement
+from flowsched.values import replace
 
 OURS = PROFILES["flowsched"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 from msgspec import structs
@@ -19,6 +18,7 @@ from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import AXES, Snapshot
 from flowsched.statement import Statement
+from flowsched.values import replace
 
 NOW = 1_000_000_000
 MB = 1_000_000

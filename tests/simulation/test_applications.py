@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from bench.spark import POD, run
@@ -11,6 +9,7 @@ from bench.trainings import FLOWSCHED, KUBE
 from bench.virtual.applications import Application, ApplicationDrive
 from flowsched.engine.state import EngineState
 from flowsched.executor.nodes import NodeInfo
+from flowsched.values import replace
 from flowsched.workflow.spec import Resources
 
 GB = 1_000_000_000

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from flowsched.simulation.clusters import SimulatedCluster, SimulatedNode
 from flowsched.simulation.documents import from_document
 from flowsched.simulation.policies import simulated
 from flowsched.simulation.world import World
+from flowsched.values import replace
 from flowsched.workflow.document.decode import check_workflow
 
 MB = 1_000_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from flowsched.simulation.policies import simulated
 from flowsched.simulation.reading import Running
 from flowsched.simulation.simulate import Simulation
 from flowsched.simulation.world import STORAGE, World
+from flowsched.values import replace
 from tests.simulation.small import CLUSTER, MB, workload
 
 WORK = workload()

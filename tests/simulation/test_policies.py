@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from flowsched.errors import ConfigurationError
 from flowsched.simulation.policies import POLICIES, simulated
 from flowsched.simulation.workload import Workload
+from flowsched.values import replace
 from tests.simulation.small import CLUSTER, workload
 
 

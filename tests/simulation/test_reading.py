@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from flowsched.simulation.reading import Running
 from flowsched.simulation.world import World
+from flowsched.values import replace
 from tests.simulation.made_up import Told, made
 from tests.simulation.small import CLUSTER, MB
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from flowsched.scheduling.policy.framework import PROFILES
@@ -10,6 +9,7 @@ from flowsched.simulation.clusters import Loss, SimulatedCluster, SimulatedNode
 from flowsched.simulation.documents import from_document
 from flowsched.simulation.simulate import Simulation
 from flowsched.simulation.world import World
+from flowsched.values import replace
 from flowsched.workflow.document.decode import check_workflow
 
 MB = 1_000_000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +9,7 @@ from hypothesis import strategies as st
 from flowsched.simulation.reading import Afterwards, PageCache, Running
 from flowsched.simulation.workload import Workload
 from flowsched.simulation.world import STORAGE, World
+from flowsched.values import replace
 from tests.simulation.small import CLUSTER, MB, workload
 
 #: Numbers of the files and jobs of the small workflow, by name.

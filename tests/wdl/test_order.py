@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from flowsched.miniwdl.order import Order, document
 from flowsched.miniwdl.places import Place
+from flowsched.values import replace
 from flowsched.workflow.document.decode import decode_workflow
 from flowsched.workflow.spec import Action, Call, Mount, On, Placed, Policy, Step
 

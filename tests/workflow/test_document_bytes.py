@@ -1,7 +1,6 @@
 """Bytes that are no document, and documents that are too large: one refusal each, whatever they are."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,6 +8,7 @@ from hypothesis import strategies as st
 from valid_documents import document, encoded, stage
 
 from flowsched.errors import InvalidDocument, InvalidRequest, TooLarge
+from flowsched.values import replace
 from flowsched.workflow.document.decode import check_workflow, decode_workflow
 from flowsched.workflow.document.limits import DEFAULT, Limits
 from flowsched.workflow.document.reader import read_document

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from trace_documents import DIVIDED, FLAT, changed, raw
 
 from flowsched.errors import InvalidDocument, InvalidRequest, TooLarge
+from flowsched.values import replace
 from flowsched.workflow.formats.wfformat import LIMITS, read_trace
 from flowsched.workflow.traces.synthetic import Largest, Place, Scale, synthetic
 from flowsched.workflow.traces.trace import Trace, TraceFile, TraceTask, Work, work

@@ -313,9 +313,8 @@ def kubernetes_settings(
     """The Kubernetes settings from options and FLOWSCHED_* variables; None for another executor."""
     if cluster != "kubernetes":
         return None
-    from dataclasses import replace
-
     from flowsched.cluster.kubernetes.settings import from_environment
+    from flowsched.values import replace
 
     settings = replace(from_environment(os.environ), kubeconfig=kubeconfig, context=context)
     return replace(settings, namespace=namespace) if namespace else settings

@@ -6,12 +6,14 @@ Into a pipe everything is written, one line a row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
+
+from flowsched.values import replace
 
 #: A pipe has no width: a table is as wide as what it holds.
 PIPED_WIDTH: Final = 10_000

@@ -8,7 +8,7 @@ only takes room. Each is reported once for each state it is in, and all can be r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from msgspec import structs
@@ -44,6 +44,7 @@ from flowsched.executor.foreign import (
 )
 from flowsched.executor.nodes import ALIGNED, IMAGE, PLENTY, NodeInfo, Zone
 from flowsched.executor.protocol import ClusterEvent, NodeChanged, ReplicaSeen
+from flowsched.values import replace
 from flowsched.workflow.spec import Resources
 
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -57,6 +57,7 @@ from flowsched.executor.protocol import (
     ReplicaSeen,
     Transfer,
 )
+from flowsched.values import replace
 
 log = structlog.get_logger(__name__)
 

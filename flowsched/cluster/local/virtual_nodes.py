@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from flowsched.errors import ConfigurationError, InvalidRequest
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import ClusterEvent
+from flowsched.values import replace
 from flowsched.workflow.resources import parse_bytes
 
 #: Left to the system and the service when memory is divided.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
@@ -50,6 +50,7 @@ from flowsched.store.database import REVISION, Database
 from flowsched.store.rows import QueueRow
 from flowsched.store.settings import IdleHours, Queues
 from flowsched.store.writer import GroupWriter
+from flowsched.values import replace
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,6 @@ import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
@@ -37,6 +36,7 @@ from flowsched.errors import (
 from flowsched.store.database import Database
 from flowsched.store.plans import PlanRow, Plans
 from flowsched.store.runs import Runs
+from flowsched.values import replace
 from flowsched.workflow.plan import (
     NodePlan,
     Plan,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -25,6 +24,7 @@ from flowsched.scheduling.policy.framework import Storage
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.transfers import TransferLimits, TransferOrder, TransferWant, admit
 from flowsched.statement import Statement
+from flowsched.values import replace
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
 

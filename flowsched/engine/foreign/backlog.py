@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -16,6 +16,7 @@ from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.plan import Placement, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.values import replace
 from flowsched.workflow.resources import format_duration
 
 

@@ -12,7 +12,7 @@ the suggestions: the client who asks can change a request sooner than a cap, and
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Final
 
@@ -45,6 +45,7 @@ from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import AXES, PODS, Snapshot
 from flowsched.statement import Statement
+from flowsched.values import replace
 from flowsched.workflow.resources import format_duration
 
 HOUR_MS: Final = 3_600_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -30,6 +30,7 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.gpus import GPU, WHOLE, devices_for
 from flowsched.scheduling.state.snapshot import AXES, PODS, Snapshot
 from flowsched.statement import Statement
+from flowsched.values import replace
 
 #: Nodes that are made up have no more of anything: their sums must fit 64 bits.
 _MOST: Final = 1 << 55

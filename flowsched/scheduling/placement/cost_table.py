@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final, TypeAlias
 
 import msgspec
@@ -24,6 +23,7 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.gpus import DEVICES, GPU, copies_by_device
 from flowsched.scheduling.state.numa import zones_for
 from flowsched.scheduling.state.snapshot import IO, Snapshot, packing_axes
+from flowsched.values import replace
 
 #: Parts of a divisible bundle are counted in these; rounding favours the gang by less than one part per node.
 MILLION: Final = 1_000_000

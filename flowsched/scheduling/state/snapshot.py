@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy, deepcopy
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +25,7 @@ from flowsched.scheduling.state.numa import Zones
 from flowsched.scheduling.state.pod_index import Peers
 from flowsched.scheduling.state.usage import Payer, UsageBook
 from flowsched.statement import Statement
+from flowsched.values import replace
 from flowsched.workflow.spec import Resources
 
 #: milli-CPU, bytes, bytes, milli-GPU, bytes/s of node disk bandwidth; extended resources are appended.

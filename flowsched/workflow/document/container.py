@@ -8,9 +8,10 @@ where it is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
+from flowsched.values import replace
 from flowsched.workflow.document.reader import Section, child, shown
 from flowsched.workflow.document.stage import (
     CONTROL,

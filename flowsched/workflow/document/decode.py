@@ -9,12 +9,13 @@ the cost follows the document's size, not the number of its tasks.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from math import isfinite
 from typing import Final
 
 from flowsched.errors import InvalidDocument
+from flowsched.values import replace
 from flowsched.workflow.document import reader as names
 from flowsched.workflow.document.container import read_call, read_container, step_role
 from flowsched.workflow.document.limits import DEFAULT, Limits, exceeded

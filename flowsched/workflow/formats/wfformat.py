@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from flowsched.values import replace
 from flowsched.workflow.document.limits import DEFAULT, Limits
 from flowsched.workflow.document.reader import Reader, Section, read_document, shown
 from flowsched.workflow.graph import cycles

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from flowsched.cluster.kubernetes.api.client import Client, Connection
 from flowsched.cluster.kubernetes.executor import ClusterSettings
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
+from flowsched.values import replace
 from tests.kubernetes.exec_world import nothing
 from tests.kubernetes.faults.witness import Witness
 from tests.kubernetes.hollow.nodes import HollowNodes

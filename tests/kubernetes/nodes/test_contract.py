@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -27,6 +26,7 @@ from flowsched.executor.protocol import (
     TransferDone,
     TransferFailed,
 )
+from flowsched.values import replace
 from tests.images import FLOWSCHED, image
 from tests.kubernetes.exec_world import nothing
 from tests.kubernetes.nodes.installed import AGENT_KEY, Installation
@@ -69,7 +69,7 @@ class OwnNames:
 
     def _plain(self, event: ClusterEvent) -> ClusterEvent:
         if isinstance(event, PodGone):
-            return dataclasses.replace(event, name=event.name.removeprefix(self._prefix))
+            return replace(event, name=event.name.removeprefix(self._prefix))
         if isinstance(event, PodStarted | PodEnded):
             return structs.replace(event, name=event.name.removeprefix(self._prefix))
         return event

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from flowsched.cluster.kubernetes.api.client import Client, Connection
 from flowsched.cluster.kubernetes.executor import ClusterSettings
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
+from flowsched.values import replace
 from tests.kubernetes.bound import container
 from tests.kubernetes.bound import create as create_pod
 from tests.kubernetes.conftest import require

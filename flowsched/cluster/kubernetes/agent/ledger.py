@@ -11,12 +11,13 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from flowsched.cluster.local.runner.records import sync
 from flowsched.cluster.node import safe_paths
+from flowsched.values import replace
 
 INPUTS: Final = "inputs"
 WORK: Final = "work"

@@ -18,7 +18,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from flowsched.cluster.local.runner.outputs import VALUE_LIMIT, Refused
 from flowsched.cluster.node import safe_paths
 from flowsched.cluster.node.cache import Cache, Entry, stored_name
 from flowsched.cluster.node.safe_paths import Unsafe
+from flowsched.values import replace
 
 
 @dataclass(frozen=True, slots=True)

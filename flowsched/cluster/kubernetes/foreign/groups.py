@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -41,6 +41,7 @@ from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.errors import InvalidRequest
 from flowsched.executor.foreign import ForeignGroup, GroupGone, GroupSeen
 from flowsched.executor.protocol import ClusterEvent
+from flowsched.values import replace
 from flowsched.workflow.spec import Resources
 
 PodGroupObject = NativePodGroup | CoschedulingPodGroup | VolcanoPodGroup

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -37,6 +37,7 @@ from flowsched.executor.constraints import (
 )
 from flowsched.executor.foreign import PodTemplate
 from flowsched.executor.nodes import ALIGNED
+from flowsched.values import replace
 
 #: Terms of which one must hold.
 AnyOf = tuple[NodeTerm, ...]

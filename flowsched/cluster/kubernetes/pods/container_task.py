@@ -12,7 +12,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from flowsched.cluster.node.container_paths import Layout, Refusal, local_path, 
 from flowsched.cluster.node.container_view import tidy
 from flowsched.cluster.node.environment import Paths, environment, expand, hostfile
 from flowsched.executor.protocol import InputFile, Pod
+from flowsched.values import replace
 from flowsched.workflow.spec import Container, Delivered, Left, Step
 
 #: What `cluster.environment.expand` takes for a reference.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -35,6 +35,7 @@ from flowsched.cluster.kubernetes.pods.pod_api import QUOTA, Doubt, PodApi
 from flowsched.cluster.kubernetes.pods.status import PULLS, Waiting, outcome
 from flowsched.cluster.node.container_paths import Refusal
 from flowsched.executor.protocol import ClusterEvent, Pod, PodEnded, PodGone, PodHeld, PodStarted
+from flowsched.values import replace
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -19,6 +18,7 @@ from flowsched.cluster.kubernetes.background import BackgroundTasks
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
 from flowsched.cluster.kubernetes.pods.status import step_names, told_all, undelivered
 from flowsched.executor.protocol import ClusterEvent, ContainerReport, Pod, PodEnded, PodGone
+from flowsched.values import replace
 
 log = structlog.get_logger(__name__)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
+from flowsched.values import replace
 from flowsched.workflow.formats.tes.task import Input, Task
 from flowsched.workflow.spec import Call
 

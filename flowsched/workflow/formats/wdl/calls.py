@@ -8,13 +8,14 @@ walk. A scatter's body is gone through once, with what its elements have in comm
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from WDL import Tree, Type, Value
 
 from flowsched.errors import TooLarge
+from flowsched.values import replace
 from flowsched.workflow.formats.wdl.partial_values import (
     WRITTEN_OUT,
     Opaque,
