@@ -58,8 +58,7 @@ class Application:
     selectors: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Due(Tick):
+class _Due(Tick, frozen=True):
     """Something happens to an application, unless it has changed since."""
 
     application: str

@@ -31,8 +31,7 @@ class Reading:
     bytes_by_role: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Wake(Tick):
+class _Wake(Tick, frozen=True):
     """A flow may have ended, or the computing of a step."""
 
     workflow: str = ""

@@ -38,8 +38,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 Q = TypeVar("Q", bound=Query)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """What one request may cost. Beyond a limit the answer is a 4xx that names it."""
 
     body_bytes: int = 16 << 20  #: a workflow document
@@ -110,8 +109,7 @@ class Serving:
     draining: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[Q]):
+class Call(msgspec.Struct, Generic[Q], frozen=True):
     """One request to one route, with its decoded query."""
 
     request: web.Request
@@ -124,18 +122,16 @@ class Call(Generic[Q]):
         return self.serving.facade
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """One answer of a route: a struct type (or a list of one) as JSON, or text of a media type."""
 
     about: str
     type: Any = None
     media: str = "application/json"
-    headers: Mapping[str, str] = field(default_factory=dict)  #: name -> what it says
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)  #: name -> what it says
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(msgspec.Struct, frozen=True):
     """The body a route takes."""
 
     about: str
@@ -144,8 +140,7 @@ class Body:
     example: Mapping[str, Any] | None = None  #: one that is accepted
 
 
-@dataclass(frozen=True, slots=True)
-class Route(Generic[Q]):
+class Route(msgspec.Struct, Generic[Q], frozen=True):
     """One method on one path."""
 
     method: str
@@ -156,7 +151,7 @@ class Route(Generic[Q]):
     query: type[Q]
     answers: Mapping[int, Answer]
     body: Body | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)  #: request headers with a meaning here
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)  #: request headers with a meaning here
     tag: str = "workflows"
 
     alias: bool = False  #: another path of a route that is in the table: not in the OpenAPI document

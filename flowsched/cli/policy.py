@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -209,7 +210,7 @@ async def suggest(file: Path, name: str, form: Form) -> int:
         "code": code,
         "message": message,
         "binds": [f"{who}: {what}" if who else what for who, what in seen.binds],
-        "suggestions": [asdict(each) for each in seen.suggestions],
+        "suggestions": [msgspec.structs.asdict(each) for each in seen.suggestions],
     }
     output.one(told, form, lambda: _panel(told))
     return 0

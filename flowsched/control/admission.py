@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from flowsched.errors import TooLarge, TooMuch
 from flowsched.store.requests import Submission, Submitted
@@ -23,8 +24,7 @@ RECOUNT_S: Final = 0.5
 STALE_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class LiveLimits:
+class LiveLimits(msgspec.Struct, frozen=True):
     """The most that may live at a time. A workflow counts as a whole until it has ended.
 
     Args:

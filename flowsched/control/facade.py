@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from flowsched.workflow.views import (
     AttemptPage,
@@ -31,8 +32,7 @@ from flowsched.workflow.views import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class OutputData:
+class OutputData(msgspec.Struct, frozen=True):
     """The bytes of an output. A caller that does not read `chunks` to its end closes it (`aclose`)."""
 
     file_name: str  #: what the task called it; with `.tar` if it is a folder, which comes as a tar stream
@@ -40,8 +40,7 @@ class OutputData:
     chunks: AsyncGenerator[bytes, None]
 
 
-@dataclass(frozen=True, slots=True)
-class TesPage:
+class TesPage(msgspec.Struct, frozen=True):
     """A part of the list of TES tasks, each as JSON; `next_token` is None at the end."""
 
     tasks: Sequence[bytes]

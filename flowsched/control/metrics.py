@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from flowsched.engine.delta import TaskWrite
@@ -108,8 +109,7 @@ class Gauges:
     drifted: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True):
     """How this process stands beside its engine.
 
     Args:
@@ -124,7 +124,7 @@ class Standing:
     lease_s: float | None = None
     failed_terms: int = 0
     recovering: int = 0
-    counted: Mapping[str, int] = field(default_factory=dict)
+    counted: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -10,10 +10,10 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import structlog
 
 from flowsched.entry_points import offers
@@ -26,8 +26,7 @@ from flowsched.workflow.formats.yaml_text import read_yaml
 GROUP: Final = "flowsched.plugins"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """What is installed.
 
     Args:
@@ -36,9 +35,9 @@ class Found:
         origins: By name, which distribution offers it.
     """
 
-    plugins: Mapping[str, Offered] = field(default_factory=dict)
-    broken: Mapping[str, str] = field(default_factory=dict)
-    origins: Mapping[str, str] = field(default_factory=dict)
+    plugins: Mapping[str, Offered] = msgspec.field(default_factory=dict)
+    broken: Mapping[str, str] = msgspec.field(default_factory=dict)
+    origins: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 def find_plugins() -> Found:
@@ -68,8 +67,7 @@ OVER_THE_API: Final = "the API"
 _Mark = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """A document that did not replace the profile in force."""
 
     at_ms: int

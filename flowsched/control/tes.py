@@ -99,8 +99,7 @@ class Edges:
 # ---- live tasks, from the leader's memory: most polls are of these, and need no SQL ----
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
+class Live(msgspec.Struct, frozen=True):
     """How far it has got."""
 
     state: str  #: as TES has it
@@ -109,8 +108,7 @@ class Live:
     started_ms: int | None  #: when the present attempt began
 
 
-@dataclass(frozen=True, slots=True)
-class UnderWay:
+class UnderWay(msgspec.Struct, frozen=True):
     """The present attempt as `answers.Try`: it has not ended."""
 
     node: str

@@ -63,8 +63,7 @@ def is_header(text: str | None) -> bool:
     return text is not None and not text.startswith("ff") and _HEADER.fullmatch(text) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Parent:
+class Parent(msgspec.Struct, frozen=True):
     """The trace of a workflow.
 
     Args:
@@ -80,8 +79,7 @@ class Parent:
     own: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(msgspec.Struct, frozen=True):
     """What spans of one workflow need of its rows."""
 
     row: WorkflowRow
@@ -89,8 +87,7 @@ class _Known:
     parent: Parent
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(msgspec.Struct, frozen=True):
     """A part of the life of a task, in wall-clock ms."""
 
     name: str

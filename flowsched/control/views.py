@@ -116,8 +116,7 @@ def workflow_view(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LiveStage:
+class LiveStage(msgspec.Struct, frozen=True):
     """What memory knows of a stage that has not ended: its tasks by state, and why they wait."""
 
     counts: dict[str, int]

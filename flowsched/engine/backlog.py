@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
+import msgspec
 import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
@@ -55,8 +56,7 @@ Indices = NDArray[np.int64]
 _PLACED: Final = (TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING, TaskState.SUCCEEDED)
 
 
-@dataclass(frozen=True, slots=True)
-class Unrunnable:
+class Unrunnable(msgspec.Struct, frozen=True):
     """Tasks that can never run, because an input does not exist and never will."""
 
     run: WorkflowRun

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from flowsched.engine.memoization import ShardLookup
 from flowsched.executor.protocol import ClusterEvent, Pod
@@ -13,15 +14,13 @@ from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.spec import WorkflowSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True):
     """A workflow was durably accepted. `run` is fresh: only this event refers to it."""
 
     run: WorkflowRun
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     """A user's word on a workflow: `cancel`, `pause`, `resume` or `retry`. `number` is its row, marked done with the step."""
 
     workflow: str
@@ -30,16 +29,14 @@ class Command:
     reason: str = ""  #: why, in the user's words
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovered(msgspec.Struct, frozen=True):
     """A workflow was read back from SQL after a restart, with the pods that may still be there."""
 
     run: WorkflowRun
     pods: tuple[Pod, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Revived:
+class Revived(msgspec.Struct, frozen=True):
     """A terminal workflow was read back from SQL, since the user asked for a retry."""
 
     run: WorkflowRun
@@ -47,66 +44,57 @@ class Revived:
     reason: str = ""  #: why it is tried again, in the user's words
 
 
-@dataclass(frozen=True, slots=True)
-class CallsRanked:
+class CallsRanked(msgspec.Struct, frozen=True):
     """A plan says how long it is from calls that were accepted without a rank to the end of their runs."""
 
     ranks: Mapping[str, int]  #: workflow -> ms, see `Call.rank_ms`
 
 
-@dataclass(frozen=True, slots=True)
-class BindingsSettled:
+class BindingsSettled(msgspec.Struct, frozen=True):
     """Bindings that an earlier leader had under way can take place no more: what the cluster shows of these pods is final."""
 
     uids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class QueueChanged:
+class QueueChanged(msgspec.Struct, frozen=True):
     """A queue was created or changed."""
 
     queue: Queue
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRemoved:
+class QueueRemoved(msgspec.Struct, frozen=True):
     """A queue has no settings of its own any more; groups that still name it get the default ones."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDrained:
+class NodeDrained(msgspec.Struct, frozen=True):
     """A node shall be empty by `until_ms`: nothing new comes there; None = it is used again."""
 
     node: str
     until_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileChanged:
+class ProfileChanged(msgspec.Struct, frozen=True):
     """Another policy is in force from now on."""
 
     profile: Profile
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """A dataset is on a storage that lasts: no copy on a node is the last one."""
 
     uri: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     """A workflow that is not known here ended in an earlier life of the service: what only its own stages read is not needed."""
 
     workflow: str
     spec: WorkflowSpec
 
 
-@dataclass(frozen=True, slots=True)
-class LookedUp:
+class LookedUp(msgspec.Struct, frozen=True):
     """What the cache of results has for ready shards of a stage."""
 
     workflow: str
@@ -114,8 +102,7 @@ class LookedUp:
     shards: tuple[ShardLookup, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """Nothing but the time: look again at what waits for a moment."""
 
 

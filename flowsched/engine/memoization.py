@@ -13,9 +13,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,8 +34,7 @@ _NUMBER: Final = "FLOWSCHED_INDEX"
 Parts = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(msgspec.Struct, frozen=True):
     """A task with the same cache key that has succeeded.
 
     Args:
@@ -49,8 +48,7 @@ class Hit:
     outputs: tuple[tuple[str, str, int, str | None], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ShardLookup:
+class ShardLookup(msgspec.Struct, frozen=True):
     """What the cache has for one shard.
 
     Args:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -71,8 +70,7 @@ def gang_token(state: EngineState, run: WorkflowRun, stage: StageRun, tasks: NDA
     return hmac.new(state.policy.secret, words, hashlib.sha256).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Likeness:
+class Likeness(msgspec.Struct, frozen=True):
     """What all pods of one role of one group have in common. Its mappings are theirs too, and only read."""
 
     number: int

@@ -180,7 +180,7 @@ def _note_end(
     message: str = "",
     container: ContainerReport | None = None,
 ) -> None:
-    used = {field: int(getattr(usage, field)) for field in Usage.__slots__}
+    used = {field: int(getattr(usage, field)) for field in Usage.__struct_fields__}
     started = started_ms if started_ms >= 0 else None
     report = b"" if container is None else _ENCODER.encode(container)
     end = AttemptEnd(event.name, event.at_ms, started, exit_code, event.reason, message, used, report)

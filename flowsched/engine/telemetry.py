@@ -207,7 +207,7 @@ def relearn(
     outputs: Mapping[str, int],
 ) -> None:
     """After a restart: one task as its row remembers it."""
-    used = replace(_NOTHING, **{name: usage[name] for name in Usage.__slots__ if name in usage})
+    used = replace(_NOTHING, **{name: usage[name] for name in Usage.__struct_fields__ if name in usage})
     measured = _measured(input_bytes, used, _wrote(outputs, True))
     state.work.estimates.learn(workflow, stage, runtime_ms, measured, outputs)
 

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+import msgspec
+
 from flowsched.values import replace
 
 T = TypeVar("T")
@@ -23,8 +25,7 @@ NODE_NAME_FIELD: Final = "metadata.name"
 ANY_ADDRESS: Final = "0.0.0.0"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Requirement:
+class Requirement(msgspec.Struct, frozen=True, order=True):
     """One demand on labels. `operator`: In, NotIn, Exists, DoesNotExist; for nodes also Gt, Lt."""
 
     key: str
@@ -36,16 +37,14 @@ class Requirement:
 Selector = tuple[Requirement, ...]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class NodeTerm:
+class NodeTerm(msgspec.Struct, frozen=True, order=True):
     """A node term: its demands on labels and on fields all hold. A term without any selects nothing."""
 
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PodTerm:
+class PodTerm(msgspec.Struct, frozen=True):
     """Some pods, seen from the domains of a topology.
 
     Args:
@@ -61,8 +60,7 @@ class PodTerm:
     namespace_selector: Selector | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(msgspec.Struct, frozen=True):
     """A topology spread constraint, over the pods of the pod's own namespace.
 
     Args:
@@ -82,8 +80,7 @@ class Spread:
     honor_taints: bool = False
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class HostPort:
+class HostPort(msgspec.Struct, frozen=True, order=True):
     """A port of the node. `ip` 0.0.0.0 is every address."""
 
     ip: str

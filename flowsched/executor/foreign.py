@@ -50,8 +50,7 @@ class PodTemplate:
         return self._hash
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignPod:
+class ForeignPod(msgspec.Struct, frozen=True):
     """One pod that waits for a node.
 
     Args:
@@ -82,8 +81,7 @@ class ForeignPod:
     preempts: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignGroup:
+class ForeignGroup(msgspec.Struct, frozen=True):
     """The rule of a group, from one version of one object.
 
     Args:
@@ -108,7 +106,7 @@ class ForeignGroup:
     queue: str = "default"
     gang: bool = False
     minimum: int = 1
-    role_minimums: Mapping[str, int] = field(default_factory=dict)
+    role_minimums: Mapping[str, int] = msgspec.field(default_factory=dict)
     min_resources: Resources | None = None
     rack: str | None = None
     created_ms: int = 0
@@ -143,22 +141,19 @@ class Stake(msgspec.Struct, frozen=True, gc=False):
 NO_STAKE: Final = Stake()
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSeen:
+class GroupSeen(msgspec.Struct, frozen=True):
     """A group's rule, new or changed."""
 
     group: ForeignGroup
 
 
-@dataclass(frozen=True, slots=True)
-class GroupGone:
+class GroupGone(msgspec.Struct, frozen=True):
     """The group's object is gone. Its pods, if any are left, wait for it to come back."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class PodWaits:
+class PodWaits(msgspec.Struct, frozen=True):
     """A foreign pod waits for a node (new, or changed)."""
 
     pod: ForeignPod
@@ -197,8 +192,7 @@ class RoomTaken(msgspec.Struct, frozen=True, gc=False):
     stake: Stake = NO_STAKE
 
 
-@dataclass(frozen=True, slots=True)
-class PodLeft:
+class PodLeft(msgspec.Struct, frozen=True):
     """A foreign or a stranger's pod has ended or is no more: it neither waits nor takes room.
 
     `succeeded`: it ended well, and still counts for the minimum of its `group`, in this `role`.
@@ -210,8 +204,7 @@ class PodLeft:
     role: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class BindRefused:
+class BindRefused(msgspec.Struct, frozen=True):
     """A binding did not take place: the pod waits again. `message` says why."""
 
     uid: str
@@ -219,24 +212,21 @@ class BindRefused:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NamespaceSeen:
+class NamespaceSeen(msgspec.Struct, frozen=True):
     """Labels of a namespace, for rules that select namespaces. None = it is gone."""
 
     name: str
     labels: Mapping[str, str] | None
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetSeen:
+class BudgetSeen(msgspec.Struct, frozen=True):
     """How many pods that a disruption budget covers may go now. None = there is no such budget (any more)."""
 
     name: str
     allowed: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class EvictionRefused:
+class EvictionRefused(msgspec.Struct, frozen=True):
     """Pods that were to make way stay, all of a unit: nothing of it has gone. `message` says why."""
 
     uids: tuple[str, ...]
@@ -256,8 +246,7 @@ ForeignEvent = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(msgspec.Struct, frozen=True):
     """A foreign pod shall go to a node. Committed before it is asked for.
 
     `epoch`: of the leader that decided it; `group`: key of its group.
@@ -272,8 +261,7 @@ class Bind:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Evict:
+class Evict(msgspec.Struct, frozen=True):
     """A foreign pod shall be taken away; its controller makes it again.
 
     Args:
@@ -292,8 +280,7 @@ class Evict:
     begun: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """Why a foreign group was not placed, for its status and its pods' conditions.
 
     Args:

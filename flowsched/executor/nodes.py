@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from flowsched.values import replace
 
@@ -16,16 +17,14 @@ PLENTY: Final = 1 << 30
 IMAGE: Final = "image:"
 
 
-@dataclass(frozen=True, slots=True)
-class Zone:
+class Zone(msgspec.Struct, frozen=True):
     """A NUMA zone of a node: what it has for pods, and what of it the node says is free. By axis (`Snapshot.axes`), in its unit."""
 
     has: Mapping[str, int]
     free: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
+class NodeInfo(msgspec.Struct, frozen=True):
     """A node as it is now. Amounts as in `Resources`; rates in bytes/s."""
 
     name: str
@@ -33,8 +32,8 @@ class NodeInfo:
     memory_bytes: int
     disk_bytes: int = 0
     gpu_millis: int = 0
-    extended: Mapping[str, int] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
+    extended: Mapping[str, int] = msgspec.field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     taints: tuple[tuple[str, str, str], ...] = ()  #: (key, value, effect)
     rack: str = ""
     disk_rate: int = 500_000_000
@@ -79,8 +78,7 @@ class NodeInfo:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(msgspec.Struct, frozen=True):
     """Bytes/s at one place since the last measurement: a node's disk (by its name), one way of its network card (name/in,
     name/out), or a shared storage (name/read, name/write; by its `name` or its `source`).
 
@@ -92,8 +90,7 @@ class Load:
     ours: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class LoadMeasured:
+class LoadMeasured(msgspec.Struct, frozen=True):
     """What disks and network cards of nodes and shared storages really carried.
 
     An executor that can measure it reports it every few seconds.

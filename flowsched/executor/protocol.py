@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -37,8 +36,7 @@ class OutputFile(msgspec.Struct, frozen=True):
     value: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GangSeat:
+class GangSeat(msgspec.Struct, frozen=True):
     """The place of one member in its gang. `addresses` and `roles` are in rank order.
 
     `master_port` is where rank 0 listens (MASTER_PORT).
@@ -93,8 +91,7 @@ class Pod(msgspec.Struct, frozen=True):
     remote: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class StepEnd:
+class StepEnd(msgspec.Struct, frozen=True):
     """How one step of a container task went. Times are wall-clock ms; `stdout` and `stderr` are the ends of what it wrote."""
 
     exit_code: int
@@ -104,8 +101,7 @@ class StepEnd:
     stderr: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveredFile:
+class DeliveredFile(msgspec.Struct, frozen=True):
     """A file that was taken out of a container: where it was there, and where it is now."""
 
     path: str
@@ -113,16 +109,14 @@ class DeliveredFile:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class UsedImage:
+class UsedImage(msgspec.Struct, frozen=True):
     """An image that a task names, and the digest of what it ran in: "" = it ran with the programs of its machine."""
 
     name: str
     digest: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerReport:
+class ContainerReport(msgspec.Struct, frozen=True):
     """What an attempt of a container task did: the steps that ended, in order, and the files that were delivered.
 
     `returned` is what the task has written into its file `return_code`; None where there is no such file or no number in it.
@@ -153,8 +147,7 @@ class Transfer(msgspec.Struct, frozen=True):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(msgspec.Struct, frozen=True):
     """A copy that a node's cache shall do without: the catalogue has forgotten it already."""
 
     uri: str
@@ -162,8 +155,7 @@ class Drop:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(msgspec.Struct, frozen=True):
     """An output as it really was: on the pod's node, under `uri`."""
 
     name: str
@@ -172,8 +164,7 @@ class Published:
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """What an attempt really used (rusage; bytes by /proc/PID/io where the system tells)."""
 
     cpu_ms: int = 0
@@ -195,8 +186,7 @@ class PodStarted(msgspec.Struct, frozen=True):
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class PodHeld:
+class PodHeld(msgspec.Struct, frozen=True):
     """The pod does not start (yet), and why: a quota, an image that cannot be pulled; or it does not end: its results find no room.
 
     "" = nothing holds it any more.
@@ -223,8 +213,7 @@ class PodEnded(msgspec.Struct, frozen=True):
     container: ContainerReport | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PodGone:
+class PodGone(msgspec.Struct, frozen=True):
     """There is no such pod and there never will be (voided, or lost with its node or runner): an infrastructure end.
 
     `started` tells whether its process may have run. No user attempt is charged.
@@ -251,8 +240,7 @@ class TransferDone(msgspec.Struct, frozen=True):
     version: str = ""  #: which the piece is of
 
 
-@dataclass(frozen=True, slots=True)
-class TransferFailed:
+class TransferFailed(msgspec.Struct, frozen=True):
     """They are not. `lost` = the source no longer has them (else: try again later)."""
 
     uri: str
@@ -271,8 +259,7 @@ class TransferFailed:
     full: bool = False  #: the destination's file system has no room: that is no fault of the copy, and passes
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaSeen:
+class ReplicaSeen(msgspec.Struct, frozen=True):
     """A node's cache holds (or no longer holds) a dataset."""
 
     uri: str
@@ -281,8 +268,7 @@ class ReplicaSeen:
     present: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class PiecesSeen:
+class PiecesSeen(msgspec.Struct, frozen=True):
     """A node has parts of a dataset, from before: `spans` are the first byte of each and the one after its last."""
 
     uri: str
@@ -292,8 +278,7 @@ class PiecesSeen:
     spans: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeChanged:
+class NodeChanged(msgspec.Struct, frozen=True):
     """A node appeared, changed or is gone (`node.ready` false)."""
 
     node: NodeInfo
@@ -314,8 +299,7 @@ ClusterEvent = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
+class Fingerprint(msgspec.Struct, frozen=True):
     """What identifies the content of a dataset from outside.
 
     Args:
@@ -329,8 +313,7 @@ class Fingerprint:
     by_content: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True):
     """A dataset that is being read. A reader that does not read `chunks` to its end closes it (`aclose`)."""
 
     size_bytes: int  #: of all chunks together
@@ -379,8 +362,7 @@ async def _pass(_: str) -> None:
     """Pass a failpoint that is not armed."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceContext:
+class ServiceContext(msgspec.Struct, frozen=True):
     """What the service gives the factory of each executor, beside the executor's own settings.
 
     Args:

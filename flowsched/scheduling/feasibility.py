@@ -7,8 +7,8 @@ pods share one mask, computed once for each generation of the nodes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,8 +26,7 @@ from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.workflow import spec
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Allowed:
+class Allowed(msgspec.Struct, frozen=True, eq=False):
     """Where pods of a shape may run.
 
     Args:
@@ -121,8 +120,7 @@ Mask = NDArray[np.bool_]
 Refusals = tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class InterPodAffinity:
+class InterPodAffinity(msgspec.Struct, frozen=True, eq=False):
     """What rules between pods say of a group's roles, in the order of its tables.
 
     Args:

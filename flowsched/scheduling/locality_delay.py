@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
@@ -28,8 +28,7 @@ from flowsched.scheduling.state.snapshot import AXES, IO, Snapshot
 Earliest = Callable[[PlacementRequest, int | None], tuple[int, tuple[NodeChoice, ...]] | None]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Wait:
+class Wait(msgspec.Struct, frozen=True, eq=False):
     """A group that is better off waiting.
 
     Args:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -100,8 +99,7 @@ class NodeCost(NamedTuple):
     full: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """Why the pods of one role went to their nodes.
 
     Args:
@@ -151,8 +149,7 @@ class Placement(msgspec.Struct, frozen=True):
     choices: tuple[Choice | None, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(msgspec.Struct, frozen=True):
     """Room promised to the first gang that does not fit: on these nodes (and devices, as in `Placement`), from `start_ms`."""
 
     group: int
@@ -161,8 +158,7 @@ class Reservation:
     devices: tuple[NDArray[np.int64], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Eviction:
+class Eviction(msgspec.Struct, frozen=True):
     """Claims to be taken away for a group, all of a gang or a single pod.
 
     Args:
@@ -180,8 +176,7 @@ class Eviction:
     part: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Nomination:
+class Nomination(msgspec.Struct, frozen=True):
     """Room that belongs to a group as soon as the pods that are leaving it have left.
 
     Args:

@@ -6,8 +6,6 @@ bytes/s, counts).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from flowsched.executor.constraints import Rules
@@ -57,8 +55,7 @@ class RoleRequest(msgspec.Struct, frozen=True):
     minimum: int
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(msgspec.Struct, frozen=True):
     """What the last cycle planned for a group that waits: from when, for each role (k,) on which nodes, and if they matter, for
     each of its pods on which devices ((device, thousandths), …).
     """
@@ -68,8 +65,7 @@ class Kept:
     devices: tuple[tuple[Parts, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Home:
+class Home(msgspec.Struct, frozen=True):
     """Where the outputs of a group will be gathered.
 
     Args:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -71,8 +70,7 @@ class TransferOrder(msgspec.Struct, frozen=True):
     ahead: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TransferLimits:
+class TransferLimits(msgspec.Struct, frozen=True):
     """How many copies may be in flight at a time, and how fast the outside is.
 
     Args:

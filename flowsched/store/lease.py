@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from sqlalchemy import Connection, Engine, TextClause, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -27,8 +27,7 @@ from flowsched.store.database import Database, unbroken
 _SERVER_TIME: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(msgspec.Struct, frozen=True):
     """The lease as it stands. Epoch 0: no process has led yet."""
 
     epoch: int

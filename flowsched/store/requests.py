@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Container, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from sqlalchemy import text
 
 from flowsched.engine.delta import EventRow
@@ -20,8 +20,7 @@ from flowsched.workflow.spec import Call
 _COMPRESSION: Final = 6
 
 
-@dataclass(frozen=True, slots=True)
-class TesTask:
+class TesTask(msgspec.Struct, frozen=True):
     """What a TES client sent, kept beside the workflow that it becomes."""
 
     name: str
@@ -29,8 +28,7 @@ class TesTask:
     body: bytes  #: compressed JSON
 
 
-@dataclass(frozen=True, slots=True)
-class Repeats:
+class Repeats(msgspec.Struct, frozen=True):
     """For how long a key stands for the workflow it was first used for. Without such a rule it does for ever.
 
     A workflow that lives and is older than `since_ms` counts if `while_live`. One that has ended counts if it is younger and its
@@ -42,8 +40,7 @@ class Repeats:
     heard_of: Container[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(msgspec.Struct, frozen=True):
     """A workflow to be accepted."""
 
     id: str
@@ -70,8 +67,7 @@ class Submitting(NamedTuple):
     stored: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(msgspec.Struct, frozen=True):
     """What became of a submission. Not `created`: the same request was accepted before, under this id."""
 
     workflow_id: str
@@ -79,13 +75,12 @@ class Submitted:
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     """Something a user wants of a workflow: cancel, pause, resume, retry …; the leader carries it out."""
 
     workflow_id: str
     kind: str
-    body: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any] = msgspec.field(default_factory=dict)
     now_ms: int = 0
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import msgspec
+
 from flowsched.engine.delta import OutputWrite, TaskWrite
 from flowsched.scheduling.state.usage import UsageRow
 
@@ -133,8 +135,7 @@ class QueueRow(NamedTuple):
     order: str = "best-effort"
 
 
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
+class Page(msgspec.Struct, Generic[T], frozen=True):
     """A part of a list; `next_token` asks for the next part and is None at the end."""
 
     items: Sequence[T]

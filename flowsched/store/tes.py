@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, select, text, update
 
 from flowsched.errors import InvalidRequest
@@ -38,8 +38,7 @@ class TesRow(NamedTuple):
     ended_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class TesFilter:
+class TesFilter(msgspec.Struct, frozen=True):
     """Which tasks to list. A tag with an empty value asks only that it be there."""
 
     name_prefix: str = ""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt
 from typing import Final, NamedTuple
+
+import msgspec
 
 from flowsched.workflow.spec import WorkflowSpec
 
@@ -26,8 +27,7 @@ _FINE: Final = 1 << 32
 PER_MILLE: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Trend:
+class Trend(msgspec.Struct, frozen=True):
     """A model that was fitted: y = base + slope * x, never below `least`.
 
     Args:

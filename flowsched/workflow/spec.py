@@ -13,6 +13,8 @@ from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import Final
 
+import msgspec
+
 EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -58,19 +60,17 @@ class When(StrEnum):
     ALWAYS = "always"
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
+class Resources(msgspec.Struct, frozen=True):
     """What one pod asks for. Whole numbers, never negative."""
 
     cpu_millicores: int = 1000
     memory_bytes: int = 256 << 20
     disk_bytes: int = 0
     gpu_millis: int = 0
-    extended: Mapping[str, int] = field(default_factory=lambda: NO_COUNTS)
+    extended: Mapping[str, int] = msgspec.field(default_factory=lambda: NO_COUNTS)
 
 
-@dataclass(frozen=True, slots=True)
-class InputSpec:
+class InputSpec(msgspec.Struct, frozen=True):
     """One input of a stage: bytes from outside (`uri`) or from another stage's output (`stage`, `output`).
 
     Exactly one of `uri` and `stage` is set. `{item}` and `{index}` stand in `uri` only.
@@ -86,8 +86,7 @@ class InputSpec:
     optional: bool = False  #: the task runs without it when its producer was skipped or wrote nothing
 
 
-@dataclass(frozen=True, slots=True)
-class OutputSpec:
+class OutputSpec(msgspec.Struct, frozen=True):
     """One output: a file below the task's working folder, published under `name` when the task succeeds.
 
     `{item}` and `{index}` stand in the path of a scattered stage: see `filled`.
@@ -102,8 +101,7 @@ class OutputSpec:
     value: bool = False  #: its text (at most 4 KiB) is recorded, shown, and may be asked for in `when`
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(msgspec.Struct, frozen=True):
     """What a pod reads and writes on its node's disk beside its inputs: bytes in all, or bytes a second. Or on a shared storage."""
 
     read_bytes: int = 0
@@ -113,8 +111,7 @@ class Traffic:
     storage: str = ""  #: name of the shared storage; "" = its node's disk
 
 
-@dataclass(frozen=True, slots=True)
-class RoleSpec:
+class RoleSpec(msgspec.Struct, frozen=True):
     """A pod template inside a gang. A plain stage has one, called `task`, with one replica."""
 
     name: str
@@ -122,10 +119,10 @@ class RoleSpec:
     minimum: int  #: strict: fewer never start. 1..replicas
     command: tuple[str, ...]
     image: str | None = None
-    resources: Resources = field(default_factory=Resources)
+    resources: Resources = msgspec.field(default_factory=Resources)
     limits: Resources | None = None  #: 0 = not limited
-    env: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-    secrets: Mapping[str, str] = field(
+    env: Mapping[str, str] = msgspec.field(default_factory=lambda: EMPTY)
+    secrets: Mapping[str, str] = msgspec.field(
         default_factory=lambda: EMPTY
     )  #: variable -> reference, never the value
     completes: bool = True  #: False: released when the completing members have succeeded
@@ -172,24 +169,21 @@ def qos_class(resources: Resources, limits: Resources | None) -> QosClass:
     return QosClass.GUARANTEED if asks == may and all(asks) else QosClass.BURSTABLE
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True):
     """What the user expects; None where nothing was said."""
 
     runtime_ms: int | None = None
     output_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(msgspec.Struct, frozen=True):
     """How often one task is tried in all, and by how much its memory grows after it was out of memory."""
 
     attempts: int = 1
     memory_factor_percent: int = 100  #: 150 = one and a half times as much on each further attempt
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     """On `event` (with one of `exit_codes`, if any are named; after `timeout_ms`) do `action`."""
 
     event: On
@@ -198,8 +192,7 @@ class Policy:
     timeout_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(msgspec.Struct, frozen=True):
     """Whether a stage runs: the outcome of what it needs, and the values that outputs must have.
 
     `equals` holds (stage, output, allowed texts): the recorded text of an output with `value: true`, stripped.
@@ -209,8 +202,7 @@ class Condition:
     equals: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Toleration:
+class Toleration(msgspec.Struct, frozen=True):
     """As in Kubernetes: operator Exists or Equal, effect empty for all."""
 
     key: str = ""
@@ -229,8 +221,7 @@ class Rules:
     one_per_node: bool = False  #: `anti_affinity: node`
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """One program of a container task. The steps of a task run one after the other and see the same files.
 
     Paths are absolute, inside the container. `stdout` and `stderr` are appended to, never truncated: what runs may write there too.
@@ -238,7 +229,7 @@ class Step:
 
     command: tuple[str, ...]
     image: str | None = None
-    env: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    env: Mapping[str, str] = msgspec.field(default_factory=lambda: EMPTY)
     workdir: str | None = None
     stdin: str | None = None
     stdout: str | None = None
@@ -246,8 +237,7 @@ class Step:
     ignore_error: bool = False  #: the next step runs though this one failed
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True):
     """What is put at a path of the container before the first step. Exactly one of `source`, `input` and `content` is set."""
 
     path: str
@@ -259,8 +249,7 @@ class Placed:
     directory: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(msgspec.Struct, frozen=True):
     """What is taken from a path of the container to `uri` when the last step has ended well. A missing one is no error.
 
     `path` may hold wildcards (*, ?, [...]): then `uri` is a folder, and each match goes to `uri` + its path without `path_prefix`.
@@ -273,8 +262,7 @@ class Delivered:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(msgspec.Struct, frozen=True):
     """A folder that every node sees, at a path of the container."""
 
     source: str
@@ -282,16 +270,14 @@ class Mount:
     read_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(msgspec.Struct, frozen=True):
     """A file that shall be there once an attempt has ended, however it ended: written if no step has."""
 
     path: str
     content: str
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(msgspec.Struct, frozen=True):
     """A task that gives its files paths of their own, as GA4GH TES has them."""
 
     steps: tuple[Step, ...]
@@ -308,8 +294,7 @@ class Container:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """Of which larger run a workflow is one call, where an engine of its own (Cromwell, Snakemake, miniwdl) keeps the DAG."""
 
     run: str  #: same text, same run
@@ -323,8 +308,7 @@ class Call:
     since_ms: int = 0  #: when the run began; wall-clock ms, 0 = unknown
 
 
-@dataclass(frozen=True, slots=True)
-class StageSpec:
+class StageSpec(msgspec.Struct, frozen=True):
     """A node of the DAG: `width` shards × the members of its roles.
 
     `items` has `width` entries when the scatter names them, else None. `width` is already resolved for a stage that
@@ -340,12 +324,12 @@ class StageSpec:
     inputs: tuple[InputSpec, ...] = ()
     outputs: tuple[OutputSpec, ...] = ()
     needs: tuple[str, ...] = ()
-    estimate: Estimate = field(default_factory=Estimate)
-    retry: Retry = field(default_factory=Retry)
+    estimate: Estimate = msgspec.field(default_factory=Estimate)
+    retry: Retry = msgspec.field(default_factory=Retry)
     timeout_ms: int | None = None
     policies: tuple[Policy, ...] = ()
-    when: Condition = field(default_factory=Condition)
-    rules: Rules = field(default_factory=Rules)
+    when: Condition = msgspec.field(default_factory=Condition)
+    rules: Rules = msgspec.field(default_factory=Rules)
     io_read_bytes: int = 0  #: bytes one pod reads from its node's disk beside its inputs
     io_write_bytes: int = 0
     io_read_rate: int = 0  #: bytes/s, when the user gave rates
@@ -378,15 +362,14 @@ class StageSpec:
         return self.width * self.members
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
-class WorkflowSpec:
+class WorkflowSpec(msgspec.Struct, frozen=True, weakref=True):
     """A DAG of stages, checked: names are unique, edges exist, widths fit, there is no cycle."""
 
     name: str
     stages: tuple[StageSpec, ...]
     queue: str = "default"
     priority: int = 0
-    labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    labels: Mapping[str, str] = msgspec.field(default_factory=lambda: EMPTY)
     call: Call | None = None
     user: str = ""  #: the user that submits it, as its queue tells users apart; empty = not named
     resume: str = ""  #: id of the workflow whose results it takes up, for all of its stages; empty = none

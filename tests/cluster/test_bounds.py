@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from flowsched.cluster.conformance import contained, pod
@@ -21,6 +22,7 @@ from flowsched.executor.protocol import (
     TransferDone,
     TransferFailed,
 )
+from flowsched.values import replace
 from flowsched.workflow.spec import Delivered, Left, Mount, Placed, Step
 from tests.cluster.conftest import RealWorld
 
@@ -124,13 +126,11 @@ def placed_in(value: Any, root: Path, folder: Path) -> Any:
         return value.replace("ROOT", str(root)).replace("LINK", f"{folder}/link")
     if isinstance(value, tuple):
         return tuple(placed_in(each, root, folder) for each in value)
-    from dataclasses import fields, is_dataclass
-
-    from flowsched.values import replace
-
-    if is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, msgspec.Struct):
         texts = {
-            f.name: getattr(value, f.name) for f in fields(value) if isinstance(getattr(value, f.name), str)
+            name: getattr(value, name)
+            for name in value.__struct_fields__
+            if isinstance(getattr(value, name), str)
         }
         return replace(value, **{name: placed_in(text, root, folder) for name, text in texts.items()})
     return value

@@ -103,7 +103,7 @@ async def test_flows_share_a_link_fairly(rig: Rig) -> None:
     rig.put("node-0", "small", 200_000)
     ends: dict[str, float] = {}
     rig.told = _Noting(ends, rig)  # type: ignore[assignment]
-    object.__setattr__(rig.staging._site, "report", rig.told.append)
+    rig.staging._site = replace(rig.staging._site, report=rig.told.append)
     await rig.carry(
         Transfer("big", 2_000_000, "node-1", "node-0"), Transfer("small", 200_000, "node-2", "node-0")
     )

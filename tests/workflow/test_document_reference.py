@@ -2,9 +2,9 @@
 
 import json
 import re
-from dataclasses import fields
 from pathlib import Path
 
+import msgspec
 import pytest
 from valid_documents import faults_of
 
@@ -23,7 +23,7 @@ def test_the_example_of_the_page_has_no_fault() -> None:
     assert faults_of(json.loads(example[1])) == []
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
+@pytest.mark.parametrize("name", [field.name for field in msgspec.structs.fields(Limits)])
 def test_every_limit_is_documented_with_its_default(name: str) -> None:
     """In its table."""
     row = next(

@@ -7,7 +7,6 @@ pass: nodes that flowsched does not know stay in, a list that is not there is no
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -65,8 +64,7 @@ class HostPriority(msgspec.Struct, rename="pascal"):
     score: int
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(msgspec.Struct, frozen=True):
     """A question as it came.
 
     Args:

@@ -17,9 +17,10 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from flowsched.cluster.local.journals import Life
 from flowsched.cluster.local.runner import cgroups
@@ -117,8 +118,7 @@ def _marked(pid: int, mark: bytes) -> bool:
 _DYING_S: Final = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(msgspec.Struct, frozen=True):
     """The observed state of an attempt. `final` is None while it runs, or may."""
 
     started_ms: int | None = None

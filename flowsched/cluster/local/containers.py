@@ -19,6 +19,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import msgspec
+
 from flowsched.cluster.local.attempts import mark_of
 from flowsched.cluster.node.container_paths import Refusal, SharedVolume, lay_out
 from flowsched.executor.protocol import Pod
@@ -238,8 +240,7 @@ class Engine:
         return "\n".join(line for line in why.splitlines() if "no such container" not in line.lower())
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(msgspec.Struct, frozen=True):
     """An image on this machine.
 
     Args:

@@ -7,10 +7,10 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor as Pool
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import msgspec
 import structlog
 
 from flowsched.cluster.local.containers import Engine, Image, devices, find_engine, layout_of, mounts_of
@@ -40,8 +40,7 @@ _LAST_SWEEP_S: Final = 0.3
 _CONTROL: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x1f]")
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerSettings:
+class ContainerSettings(msgspec.Struct, frozen=True):
     """How tasks that name an image run on this machine.
 
     Args:

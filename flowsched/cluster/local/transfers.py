@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+import msgspec
 import structlog
 
 from flowsched.cluster.local.virtual_nodes import Site
@@ -43,8 +44,7 @@ class Traffic:
     out_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(msgspec.Struct, frozen=True):
     """The buckets of one node."""
 
     disk: TokenBucket
@@ -203,8 +203,7 @@ class Staging:
         return await asyncio.get_running_loop().run_in_executor(self._pool, act, *arguments)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSource:
+class NodeSource(msgspec.Struct, frozen=True):
     """A dataset in the cache of another node of this machine."""
 
     cache: Cache

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from flowsched.errors import ConfigurationError, InvalidRequest
 from flowsched.executor.nodes import NodeInfo
@@ -132,8 +133,7 @@ def machine_memory_bytes() -> int:
 # ---- what every part of a cluster on this machine is given ----
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(msgspec.Struct, frozen=True):
     """The surroundings of `Processes`.
 
     Args:

@@ -20,10 +20,11 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from flowsched.clock import elapsed_s
 from flowsched.cluster.local.runner.records import sync, write_record
@@ -36,8 +37,7 @@ IDLE_S: Final = 86_400.0
 Span = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(msgspec.Struct, frozen=True):
     """The dataset that pieces belong to. `version`: as its source has named it; pieces of two versions never mix."""
 
     uri: str
@@ -266,8 +266,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 _TEMPORARY = ".tmp-"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """A dataset in a cache. `version`: pieces of two copies may be mixed only if they are of the same; outputs have none."""
 
     uri: str

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+import msgspec
 
 from flowsched.cluster.local.runner.patterns import fixed_part, is_pattern
 from flowsched.cluster.node.container_view import place_in, tidy
@@ -71,8 +72,7 @@ class SharedVolume(NamedTuple):
     read_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True):
     """Why there can never be such a pod: `reason` as of a pod that ended, `message` for its owner."""
 
     reason: str
@@ -101,8 +101,7 @@ class _Refused(Exception):
         self.refusal = Refusal(reason, message)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """Where everything of one container task is.
 
     Args:
@@ -123,7 +122,7 @@ class Layout:
     sources: tuple[tuple[str, str, bool], ...] = ()
     copies: tuple[tuple[str, str], ...] = ()
     links: tuple[tuple[str, str], ...] = ()
-    inputs: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def place(self, path: str) -> str:
         """The place of a path; "" if it is the image's own."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from flowsched.executor.protocol import GangSeat, Pod
 
@@ -17,8 +18,7 @@ _REFERENCE: Final = re.compile(r"\$(\$?)\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Z0-9]")
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
+class Paths(msgspec.Struct, frozen=True):
     """Paths of an attempt on the pod's node. All absolute."""
 
     folder: str  #: of the attempt

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from flowsched.executor.nodes import Load, LoadMeasured
 
 #: Folder of a pod: `pod<uid>` (cgroupfs), or `kubepods-burstable-pod<uid with _>.slice` (systemd). A static pod's uid is a hash.
@@ -221,8 +223,7 @@ _DEEPEST: Final = 5
 Pair = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(msgspec.Struct, frozen=True):
     """The values of the counters at one moment."""
 
     disk: Disk | None

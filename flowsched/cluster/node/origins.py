@@ -9,12 +9,13 @@ import stat
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from flowsched.cluster.local.runner.bounds import Bounds
 from flowsched.cluster.node import safe_paths
@@ -123,8 +124,7 @@ class Body:
         self._close()
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(msgspec.Struct, frozen=True):
     """A range of a dataset that is being read: its bytes, and what they are a part of.
 
     Args:
@@ -145,8 +145,7 @@ class Section:
     unchanged: Callable[[], bool] = lambda: True
 
 
-@dataclass(frozen=True, slots=True)
-class Origins:
+class Origins(msgspec.Struct, frozen=True):
     """What may be fetched, and how fast.
 
     Args:

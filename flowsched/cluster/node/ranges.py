@@ -12,9 +12,10 @@ import os
 import stat
 import tarfile
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from flowsched.cluster.node.cache import Cache, Dropped, Entry, Header, Partial, folder_name
 from flowsched.cluster.node.origins import NotFetched, Section, Stream
@@ -25,8 +26,7 @@ Opener = Callable[[int, int], Section]
 _BLOCK: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Landed:
+class Landed(msgspec.Struct, frozen=True):
     """A dataset or a piece of one that is there. `entry`: the whole dataset, if it is complete; `size_bytes`: of all of it."""
 
     size_bytes: int
@@ -231,8 +231,7 @@ _TAR_BLOCK: Final = 512
 _END: Final = b"\0" * (2 * _TAR_BLOCK)
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
+class _Member(msgspec.Struct, frozen=True):
     header: bytes
     path: str
     size_bytes: int  #: of its content, which follows the header

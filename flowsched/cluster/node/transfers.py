@@ -10,11 +10,11 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import msgspec
 import structlog
 
 from flowsched.cluster.node.cache import Cache, Entry, file_name
@@ -53,8 +53,7 @@ class Source(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class OriginSource:
+class OriginSource(msgspec.Struct, frozen=True):
     """A dataset at its origin."""
 
     origins: Origins

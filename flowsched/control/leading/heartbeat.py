@@ -12,11 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
+import msgspec
 import structlog
 
 log = structlog.get_logger(__name__)
@@ -29,8 +29,7 @@ QUIET_S: Final = 60.0
 _HERE: Final = str(Path(__file__).resolve().parents[2])
 
 
-@dataclass(frozen=True, slots=True)
-class Stall:
+class Stall(msgspec.Struct, frozen=True):
     """One time that a function held the loop.
 
     Args:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
+import msgspec
 import structlog
 
 from flowsched.control.intake import Documents, Intake
@@ -144,8 +144,7 @@ def queue_from(row: QueueRow, axes: tuple[str, ...]) -> Queue:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TermSettings:
+class TermSettings(msgspec.Struct, frozen=True):
     """What every term of a leader is told.
 
     Args:

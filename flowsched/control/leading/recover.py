@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
+import msgspec
 import structlog
 
 from flowsched.control.leading.dispatch import Dispatcher
@@ -35,8 +35,7 @@ _SLICE: Final = 100_000
 _THREAD: Final = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """What SQL remembers, but for the workflows themselves (`runs_back`).
 
     Args:

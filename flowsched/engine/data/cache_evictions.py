@@ -8,9 +8,9 @@ forgets the copy, the row goes with the step, and only then are bytes deleted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
@@ -94,8 +94,7 @@ def _moves(state: EngineState, hold: Hold) -> bool:
 # ---- tasks that are placed ----
 
 
-@dataclass(frozen=True, slots=True)
-class _Room:
+class _Room(msgspec.Struct, frozen=True):
     """How some tasks find room on one node: how many of them, and what must go."""
 
     tasks: int

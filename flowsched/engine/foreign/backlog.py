@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import msgspec
 from msgspec import structs
 
 from flowsched.engine.foreign.work import HOLD_MS, bind
@@ -20,8 +21,7 @@ from flowsched.values import replace
 from flowsched.workflow.resources import format_duration
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignCandidate:
+class ForeignCandidate(msgspec.Struct, frozen=True):
     """A pod group of the backlog, and the classes of waiting pods its roles stand for."""
 
     key: str

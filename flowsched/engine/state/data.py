@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,8 +49,7 @@ class Coming(NamedTuple):
     copies: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Gather:
+class Gather(msgspec.Struct, frozen=True):
     """How the outputs of a stage are gathered: by stage `consumer`, and how its shards meet those of the producer."""
 
     consumer: int

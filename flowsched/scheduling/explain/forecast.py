@@ -12,9 +12,9 @@ from runtime predictions).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -57,8 +57,7 @@ _PODS: Final = 16
 Spread = Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """When a group is expected to start, in wall-clock ms: eight of ten times between `low` and `high`."""
 
     low_ms: int

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -71,8 +72,7 @@ KINDS: Final = 64
 _MOST: Final = 1 << 55
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Split:
+class Split(msgspec.Struct, frozen=True, eq=False):
     """The idle room of a moment.
 
     Args:

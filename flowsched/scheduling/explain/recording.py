@@ -14,7 +14,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from types import NoneType
 from typing import Any, Final, TypeAlias
@@ -303,8 +303,7 @@ _LARGEST: Final = 4 << 30
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """One cycle.
 
     Args:
@@ -329,8 +328,7 @@ def plan_bytes(plan: Plan) -> bytes:
     return json.dumps(readable(plan), ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True):
     """A record as plain values and copied arrays: what it was made of may change, and `packed` may run in a thread."""
 
     about: Mapping[str, Any]

@@ -12,10 +12,11 @@ the suggestions: the client who asks can change a request sooner than a cap, and
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from flowsched.executor.constraints import Rules
@@ -86,8 +87,7 @@ _PRICES: Final[dict[Kind, tuple[int, int]]] = {
 _DEMANDS: Final = ("node_name", "nodes", "volumes", "ports", "affinity", "anti_affinity", "spread")
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
+class Lead(msgspec.Struct, frozen=True):
     """A change that may go from `was` towards `far`, unit by unit.
 
     Args:
@@ -391,8 +391,7 @@ _BINDING: Final = frozenset(
 _TIMES: Final = (Kind.WAIT, Kind.RUNTIME)
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(msgspec.Struct, frozen=True):
     """What can be said of a group that waits.
 
     Args:

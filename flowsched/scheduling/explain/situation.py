@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+import msgspec
 import numpy as np
 from msgspec import structs
 
@@ -61,8 +61,7 @@ class Kind(StrEnum):
     WAIT = "wait"  #: nothing is changed, but the moment is `to` (ms) instead of `was`
 
 
-@dataclass(frozen=True, slots=True)
-class Suggestion:
+class Suggestion(msgspec.Struct, frozen=True):
     """One change after which a group starts.
 
     Args:
@@ -90,8 +89,7 @@ class Suggestion:
         return None if to == self.was else replace(self, to=to)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Situation:
+class Situation(msgspec.Struct, frozen=True, eq=False):
     """All that a cycle looks at, seen from one group that waits.
 
     Args:

@@ -8,9 +8,9 @@ use without touching what was promised.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,8 +22,7 @@ from flowsched.scheduling.state.snapshot import IO, Snapshot
 Mask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Scale:
+class Scale(msgspec.Struct, frozen=True, eq=False):
     """Fixed-point reciprocals: (amount >> shift) * factors is about amount * 1000 / whole, in units of 1 / UNIT per mille.
 
     Args:

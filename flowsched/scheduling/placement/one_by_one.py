@@ -10,9 +10,9 @@ Axes as in `gang`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
@@ -39,8 +39,7 @@ from flowsched.statement import Statement
 _DOMAINS: Final = 64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Problem:
+class Problem(msgspec.Struct, frozen=True, eq=False):
     """A group to be placed pod by pod.
 
     Args:
@@ -62,8 +61,7 @@ class Problem:
     one_per_node: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Reached:
+class Reached(msgspec.Struct, frozen=True, eq=False):
     """How far a group got.
 
     Args:

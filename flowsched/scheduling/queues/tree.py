@@ -6,9 +6,9 @@ Shares are whole billionths, so that order does not depend on the machine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,8 +20,7 @@ BILLION: Final = 1_000_000_000
 _MOST: Final = 1 << 62
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(msgspec.Struct, frozen=True):
     """A queue: its groups are charged to it, and it has a weight, a guarantee and a cap.
 
     Args:

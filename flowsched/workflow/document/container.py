@@ -8,8 +8,9 @@ where it is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from flowsched.values import replace
 from flowsched.workflow.document.reader import Section, child, shown
@@ -80,8 +81,7 @@ _MOST: Final = (1 << 53) - 1
 _LAST_MS: Final = 253_402_300_799_999  #: the end of the year 9999: no date is later
 
 
-@dataclass(frozen=True, slots=True)
-class ReadContainer:
+class ReadContainer(msgspec.Struct, frozen=True):
     """A container task, and the inputs of its stage that it asks for."""
 
     container: Container

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NoReturn
+
+import msgspec
 
 from flowsched.errors import TooLarge
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """The limits of one installation; the defaults are those of the documentation."""
 
     document_bytes: int = 16 << 20  #: the document as sent, decompressed

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
+
+import msgspec
 
 from flowsched.workflow.document import reader
 from flowsched.workflow.document import reader as names
@@ -185,8 +186,7 @@ _RESOURCE_HINTS: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(msgspec.Struct, frozen=True):
     """What a pod template says; None where it says nothing."""
 
     command: tuple[str, ...] | None
@@ -452,8 +452,7 @@ _URI_FORMS: Final = "/absolute/path, file:///path, http(s)://host/path or s3://b
 _ITEM: Final = "{item}"
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(msgspec.Struct, frozen=True):
     """An input and where it stands in the document."""
 
     path: str
@@ -563,8 +562,7 @@ def divide(reference: str) -> tuple[str, str] | None:
     return (stage, output) if stage and output else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
+class _Places(msgspec.Struct, frozen=True):
     """Where outputs of a stage lie, by (role, path): the path of the entry that said so."""
 
     files: dict[tuple[str | None, str], str]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,8 +65,7 @@ class Changes:
         self.fresh.add(stage)
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """What an attempt held of its node, from its binding to its end."""
 
     cpu_millicores: int = 0
@@ -73,8 +73,7 @@ class Held:
     gpu_millis: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     """How an attempt ended, as far as the workflow is concerned."""
 
     exit_code: int

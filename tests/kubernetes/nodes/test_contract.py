@@ -26,7 +26,6 @@ from flowsched.executor.protocol import (
     TransferDone,
     TransferFailed,
 )
-from flowsched.values import replace
 from tests.images import FLOWSCHED, image
 from tests.kubernetes.exec_world import nothing
 from tests.kubernetes.nodes.installed import AGENT_KEY, Installation
@@ -68,9 +67,7 @@ class OwnNames:
         return [structs.replace(pod, name=self._prefix + pod.name) for pod in pods]
 
     def _plain(self, event: ClusterEvent) -> ClusterEvent:
-        if isinstance(event, PodGone):
-            return replace(event, name=event.name.removeprefix(self._prefix))
-        if isinstance(event, PodStarted | PodEnded):
+        if isinstance(event, PodStarted | PodEnded | PodGone):
             return structs.replace(event, name=event.name.removeprefix(self._prefix))
         return event
 

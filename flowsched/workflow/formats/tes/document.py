@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
@@ -62,8 +61,7 @@ _LONGEST_NAME: Final = 128
 _MOST_LABELS: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class TaskWorkflow:
+class TaskWorkflow(msgspec.Struct, frozen=True):
     """What becomes of a task: the document that is kept, the same decoded, and which parameters meant nothing here."""
 
     document: bytes
@@ -162,7 +160,7 @@ def _number(text: str) -> int | str:
 
 def _said(call: Call) -> dict[str, Any]:
     """A call without what is not known."""
-    said = {name: getattr(call, name) for name in Call.__slots__}
+    said = {name: getattr(call, name) for name in Call.__struct_fields__}
     return {name: value for name, value in said.items() if value not in (None, 0, "", ())}
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -34,8 +33,7 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ATTEMPT: Final = re.compile(r" --attempt ([0-9]{1,6}) ")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where in Cromwell's tree of folders a path lies: `<workflow>/<id>/call-<c>[/shard-n][/<sub>/<id>/call-<d> …][/attempt-k]`."""
 
     workflow: str

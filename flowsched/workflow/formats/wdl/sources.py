@@ -11,8 +11,9 @@ import posixpath
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from flowsched.errors import InvalidRequest, TooLarge
 
@@ -24,8 +25,7 @@ ZIP_ENTRIES: Final = 5_000
 MAIN: Final = "main.wdl"
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(msgspec.Struct, frozen=True):
     """A workflow and what it may import, by name.
 
     Args:
@@ -34,7 +34,7 @@ class Sources:
     """
 
     main: str
-    texts: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def find(self, uri: str, importer: str | None) -> str | None:
         """The name that an import statement means: seen from the importer's folder, else from the root; None if it is not there."""
@@ -52,8 +52,7 @@ def beside(importer: str, uri: str) -> str:
     return f"{scheme}{mark}{joined}"
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
+class Files(msgspec.Struct, frozen=True):
     """What is known of files that inputs name. Both answer None for what they do not know.
 
     Args:
