@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import takewhile
+from os.path import commonprefix
 from typing import Final
 
 from rich.cells import cell_len
@@ -416,11 +416,7 @@ def told_apart(items: Sequence[str]) -> list[str]:
             for each in given
         )
         return [terminal_text.line(next(shown)) if item else "" for item in items]
-    first, last = min(filter(None, items), default=""), max(items, default="")
-    begins = re.match(
-        r"(.*[^\w.]|)",
-        "".join(a for a, _ in takewhile(lambda p: p[0] == p[1], zip(first, last, strict=False))),
-    )
+    begins = re.match(r"(.*[^\w.]|)", commonprefix([item for item in items if item]))  # noqa: RUF071 - of texts
     shared = len(begins[0]) if begins else 0
     return [f"…{item[shared:]}" if item and shared > 1 else item for item in items]
 
