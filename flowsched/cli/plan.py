@@ -74,16 +74,16 @@ def planned(source: Path, inputs_file: Path | None) -> Plan:
         Unsupported: miniwdl is not installed.
         OSError: The file cannot be read.
     """
-    try:
-        from flowsched.workflow.formats.wdl.plan import import_name, plan_from
-    except ModuleNotFoundError as error:
-        raise Unsupported(f"planning WDL needs miniwdl ({error}): pip install 'flowsched[wdl]'") from error
     source.stat()  # a file that is not there is told as such
     if source.suffix in (".json", ".yaml", ".yml"):
         raise InvalidRequest(
             f"{source} is no WDL: plan works out what a WDL will run. A workflow document has its stages written down: "
             f"`flowsched simulate {source}` says when they would run"
         )
+    try:
+        from flowsched.workflow.formats.wdl.plan import import_name, plan_from
+    except ModuleNotFoundError as error:
+        raise Unsupported(f"planning WDL needs miniwdl ({error}): pip install 'flowsched[wdl]'") from error
     inputs = None if inputs_file is None else _inputs(inputs_file)
 
     def read(uri: str, importer: str | None) -> tuple[str, str] | None:

@@ -383,7 +383,9 @@ async def _resumed(client: Client, raw: bytes, resume: str | None, *, own: bool 
         async for view in views:
             if not view.source:  # the run of another engine has no results to take: its engine keeps them
                 return await _ended(client, view, own=own)
-    say(f"there is no earlier run of {name!r} here: all of it runs")
+    say(
+        f"there is no earlier run of {name!r} here: all of it runs; --resume-from RUN takes results of a run of another name"
+    )
     return None
 
 

@@ -166,10 +166,17 @@ def key_of(tenant: str, parts: Parts) -> str:
     return _digest([tenant, parts])
 
 
-def place_of(tenant: str, run: WorkflowRun, stage: StageRun, shard: int) -> str:
-    """The same for the same shard in all runs of a workflow: what a miss is compared with, to say what differs."""
+def place_of(tenant: str, workflow: str, stage: StageRun, shard: int) -> str:
+    """The same for the same shard in all runs of a workflow: what a miss is compared with, to say what differs.
+
+    Args:
+        tenant: Of the run.
+        workflow: Its name.
+        stage: Of the shard.
+        shard: Its number.
+    """
     item = stage.spec.items[shard] if stage.spec.items is not None else shard
-    return _digest([tenant, run.spec.name, stage.spec.name, item])
+    return _digest([tenant, workflow, stage.spec.name, item])
 
 
 def encode_parts(parts: Parts) -> str:

@@ -124,6 +124,9 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     if found is None:
         return
     run, stage, ref = found
+    ran_here = event.at_ms >= int(
+        stage.times[ref.task, BOUND]
+    )  # else it had run before a backup was restored
     event = structs.replace(event, at_ms=_within(recorder, stage, ref.task, STARTED, event.at_ms))
     state = recorder.state
     node = state.cluster.snapshot.names[int(stage.node[ref.task])]
@@ -131,7 +134,7 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     _note_end(recorder, event, started, event.exit_code, event.usage, event.message, event.container)
     for output in event.outputs:
         add_replica(recorder, output.uri, node, output.size_bytes)
-    if event.exit_code == 0 and not event.reason and started >= 0:
+    if event.exit_code == 0 and not event.reason and started >= 0 and ran_here:
         learn(recorder, run, stage, ref.task, event)
     outputs = tuple((o.name, o.uri, o.size_bytes, o.value) for o in event.outputs)
     end = Ended(event.exit_code, event.reason, event.message, outputs, returned_by(event))

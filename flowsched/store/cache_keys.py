@@ -105,8 +105,8 @@ class CacheKeys:
                     ]
         return found
 
-    async def before(self, places: Collection[str], besides: str) -> dict[str, Before]:
-        """The newest row of each place, of other runs than this one."""
+    async def before(self, places: Collection[str], besides: str, first: str = "") -> dict[str, Before]:
+        """The newest row of each place, of other runs than one; that of a run which comes first, where it has one."""
         found: dict[str, Before] = {}
         wanted = sorted(set(places))
         async with self._database.reading() as connection:
@@ -115,7 +115,7 @@ class CacheKeys:
                     select(_k.place, _k.workflow_id, _s.name, _k.shard, _k.key, _k.parts)
                     .join(tables.stages, and_(_s.workflow_id == _k.workflow_id, _s.stage == _k.stage))
                     .where(_k.place.in_(wanted[start : start + _PART]), _k.workflow_id != besides)
-                    .order_by(_k.at_ms)
+                    .order_by(_k.workflow_id == first, _k.at_ms)
                 )
                 for row in await connection.execute(query):
                     found[row.place] = Before(row.workflow_id, row.name, row.shard, row.key, row.parts)

@@ -11,7 +11,7 @@ from flowsched.engine.recovery import reclaim
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
 from flowsched.executor.nodes import NodeInfo
-from flowsched.executor.protocol import NodeChanged, PodStarted, ReplicaSeen
+from flowsched.executor.protocol import NodeChanged, PodEnded, PodStarted, ReplicaSeen
 from flowsched.statement import Statement
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.run.advance import Advance
@@ -205,6 +205,17 @@ def test_nothing_is_learned_from_failures() -> None:
     scene.submit("w", A | {"retry": {"attempts": 2}})
     scene.start("fs-w-a-0-0")
     scene.end("fs-w-a-0-0", code=1, after=700)
+    assert scene.state.work.estimates.runtime_ms("w", "a") is None
+
+
+def test_nothing_is_learned_from_an_end_before_the_launch() -> None:
+    """The attempt had run before a backup was restored; the launch found its result. How long it took is not known any more."""
+    scene = Scene()
+    scene.tell(Tick(), after=10_000)
+    scene.submit("w", A)
+    scene.start("fs-w-a-0-0")
+    scene.tell(PodEnded("fs-w-a-0-0", scene.now - 5_000, 0))
+    assert scene.state_of("w") == "SUCCEEDED: a SUCCEEDED"
     assert scene.state.work.estimates.runtime_ms("w", "a") is None
 
 

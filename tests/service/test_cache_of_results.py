@@ -133,6 +133,16 @@ async def test_results_of_the_resumed_run_come_before_the_same_of_others(lab: La
     assert [why.startswith("from ") for _, _, why in await lab.found(last)] == [True, True]
 
 
+async def test_a_miss_is_compared_with_the_run_that_is_resumed(lab: Lab) -> None:
+    """Not with a later one of the same name; and also where the resumed run has another name."""
+    old = {"name": "w", "stages": [stage("a", command=["old"])]}
+    ran = await lab.run(old)
+    await lab.run({"name": "w", "stages": [stage("a", command=["later"], env={"X": "1"})]})
+    for name in ("w", "copy"):
+        new = await lab.run({"name": name, "stages": [stage("a", command=[name])]}, resume=ran)
+        assert await lab.found(new) == [("a", 1, f"command differs from {ran}/a")]
+
+
 async def test_a_task_that_was_cancelled_before_it_began_has_not_run(lab: Lab) -> None:
     """It was looked up, and no result was taken; no node is large enough for it."""
     document = {"name": "a", "stages": [stage("one", cache=True, resources={"cpu": 1000})]}

@@ -70,6 +70,7 @@ class _Known:
     """What was found out once for a run."""
 
     tenant: str | None = None  #: None until the keys of the run that it resumes are written
+    resumed: str = ""  #: the name of that run, "" for none
     preparing: asyncio.Lock = field(default_factory=asyncio.Lock)
     versions: dict[str, Fingerprint | str] = field(default_factory=dict)
 
@@ -141,14 +142,14 @@ class Memoizer:
             if known.tenant is None:
                 tenant = (await self._workflows.get(workflow)).tenant
                 if run.spec.resume:
-                    await self._resume(run, tenant)
+                    known.resumed = await self._resume(run, tenant)
                 known.tenant = tenant
         stage = run.stages[number]
         await self._dispatcher.rest()
         shards = waiting_shards(stage).tolist()
         for start in range(0, len(shards), _PART):
             some = shards[start : start + _PART]
-            found = await self._look_up(run, stage, some, known.tenant, known.versions)
+            found = await self._look_up(run, stage, some, known.tenant, known)
             self._dispatcher.tell([LookedUp(workflow, number, tuple(found))])
 
     async def _look_up(
@@ -157,24 +158,28 @@ class Memoizer:
         stage: StageRun,
         shards: Sequence[int],
         tenant: str,
-        versions: dict[str, Fingerprint | str],
+        known: _Known,
     ) -> list[ShardLookup]:
-        await self._identify(run, stage, shards, versions)
+        await self._identify(run, stage, shards, known.versions)
         await self._dispatcher.rest()
-        asked = await self._in_slices(_asked(run, stage, shards, versions, tenant))
+        asked = await self._in_slices(_asked(run, stage, shards, known.versions, tenant))
         keys = [each.key for each in asked if each.key]
         same = await self._keys.same(keys, stage.members, run.id, first=run.spec.resume)
         names = sorted({role.image for role in stage.spec.roles if role.image})
         digests = await self._executor.image_digests(names) if same and names else {}
         missed = [each for each in asked if not same.get(each.key)]
-        before = await self._keys.before([each.place for each in missed], run.id)
+        there = {
+            each.shard: place_of(tenant, known.resumed or run.spec.name, stage, each.shard) for each in missed
+        }
+        places = {*there.values(), *(each.place for each in missed)}
+        before = await self._keys.before(places, run.id, first=run.spec.resume)
         found = []
         for each in asked:
             candidates = same.get(each.key, [])
             moved = next((text for one in candidates if (text := _other_image(one, digests))), "")
             why = moved
             if not candidates:
-                old = before.get(each.place)
+                old = before.get(there[each.shard]) or before.get(each.place)
                 never = (
                     f"it has not succeeded in {run.spec.resume}"
                     if run.spec.resume and not stage.spec.cache
@@ -209,15 +214,15 @@ class Memoizer:
 
     # --- resuming --------------------------------------------------------------------------------------------
 
-    async def _resume(self, run: WorkflowRun, tenant: str) -> None:
-        """Write down the keys of the workflow that a run resumes, where it ran without looking anything up."""
+    async def _resume(self, run: WorkflowRun, tenant: str) -> str:
+        """Write down the keys of the workflow that a run resumes, where it ran without looking anything up. Returns its name."""
         async with self._dispatcher.changing:  # a run that is rebuilt may name nodes that are no more
             base = await load_run(self._database, self._documents, self._dispatcher.state, run.spec.resume)
         if base is None or (await self._workflows.get(base.id)).tenant != tenant:
             log.warning(
                 "the workflow to resume is not there any more", workflow=run.id, resumes=run.spec.resume
             )
-            return
+            return ""
         versions: dict[str, Fingerprint | str] = {}
         for stage in base.stages:
             if stage.uniform is not None or stage.spec.container is not None:
@@ -228,6 +233,7 @@ class Memoizer:
                 await self._identify(base, stage, some, versions)
                 asked = await self._in_slices(_asked(base, stage, some, versions, tenant))
                 await self._keys.add([_row(base, stage, each) for each in asked])
+        return base.spec.name
 
 
 def _asked(
@@ -247,7 +253,7 @@ def _asked(
             parts, unknown = parts_of(run, stage, shard, {**versions, **changed})
         else:
             parts, unknown = parts_of(run, stage, shard, versions, shared)
-        asked = _Asked(shard, parts, unknown, place_of(tenant, run, stage, shard))
+        asked = _Asked(shard, parts, unknown, place_of(tenant, run.spec.name, stage, shard))
         asked.key = "" if unknown else key_of(tenant, parts)
         yield asked
 
