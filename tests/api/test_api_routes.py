@@ -56,6 +56,7 @@ async def test_lists_pass_their_filters_on(api: TestClient, service: FakeService
         "label": "a=b=c",
         "run": "r1",
         "ref": "w1",
+        "search": "germ",
         "limit": "7",
         "page_token": "0",
     }
@@ -71,6 +72,7 @@ async def test_lists_pass_their_filters_on(api: TestClient, service: FakeService
             "label": "a=b=c",
             "run": "r1",
             "ref": "w1",
+            "search": "germ",
             "limit": 7,
             "page_token": "0",
         },
@@ -81,6 +83,7 @@ async def test_lists_pass_their_filters_on(api: TestClient, service: FakeService
             "label": None,
             "run": None,
             "ref": None,
+            "search": None,
             "limit": 100,
             "page_token": None,
         },
@@ -184,7 +187,10 @@ async def test_all_faults_of_a_query_are_named_at_once(api: TestClient) -> None:
     found = {fault["path"]: (fault["found"], fault["expected"]) for fault in (await answer.json())["faults"]}
     assert found == {
         "?limit": ("'0'", "int >= 1"),
-        "?limt": ("an unknown parameter", "one of label, limit, name, page_token, queue, ref, run, state"),
+        "?limt": (
+            "an unknown parameter",
+            "one of label, limit, name, page_token, queue, ref, run, search, state",
+        ),
         "?state": (
             "'running'",
             "one of CANCELLED, CANCELLING, FAILED, PAUSED, PENDING, QUEUED, RUNNING, SKIPPED, STAGING, STARTING, SUCCEEDED",

@@ -188,10 +188,12 @@ def test_a_wait_warns_of_what_cannot_start_and_says_why_it_ended(far: Far) -> No
 def test_ctrl_c_ends_a_wait_and_says_that_the_run_goes_on(far: Far) -> None:
     """The traceback has the program's line and the client's calls, and nothing of its thread."""
     far.service.add()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background ignores it
     with flowsched.SyncClient(far.url) as connected:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt) as ended:
             connected.find("wf1").wait(60)
+    signal.signal(signal.SIGINT, before)
     assert ended.value.__notes__ == ["wf1 goes on: wait again, or cancel it"]
     frames = [Path(frame.filename).name for frame in traceback.extract_tb(ended.value.__traceback__)]
     assert frames == ["test_blocking.py", "blocking.py", "blocking.py", "blocking.py"]

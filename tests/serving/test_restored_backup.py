@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,13 @@ flock -n 9 && echo x >> {0}/starts || echo x >> {0}/doubled
 until [ -e {0}/go ]; do sleep 0.05; done
 """
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
+
+
+@pytest.fixture(autouse=True)
+def no_task_is_left(tmp_path: Path) -> Iterator[None]:
+    """Also where a test fails."""
+    yield
+    (tmp_path / "go").touch()
 
 
 def wait_for(told: Callable[[], Any], service: Served) -> None:
