@@ -501,7 +501,7 @@ async def _wrote_nothing(client: Client, task: TaskView, ident: str, stream: str
 
 
 def _not_run(name: str, state: str, reason: str, why: str) -> int:
-    """Say of a task that has not run whose result it took, or why it is in its state."""
+    """Tell the user whose result a task took instead of running, or why it has not run."""
     origin = taken_from(reason)
     if origin is None:
         complain(f"{name} has not run: it is {state}{f'; {why}' if why else ''}")

@@ -23,9 +23,9 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from flowsched.client import naming
 from flowsched.client.building import Workflow
 from flowsched.client.documents import not_json, read, resuming
+from flowsched.client.naming import find
 from flowsched.client.outputs import check_declared, declared_outputs, read_output, save_output
 from flowsched.client.positions import with_lines
 from flowsched.client.session import START_S, Session, decoded
@@ -331,7 +331,7 @@ class Client:
             NotFound: There is none; the message names the one that was probably meant.
             Conflict: Several ids begin so.
         """
-        return Run((await naming.find(self.list, name)).id, False, self)
+        return Run((await find(self.list, name)).id, False, self)
 
     async def get(self, workflow: str) -> WorkflowView:
         """One workflow, by its id; `find` takes names."""

@@ -499,7 +499,7 @@ _FOR_ROOM: Final = frozenset(
 
 
 def _come_first(state: EngineState, reason: Reason) -> str:
-    """The other queues whose waiting tasks the last cycle looked at before a group that waits for room, as text for people."""
+    """Name the other queues whose waiting tasks the last cycle served before a group that waits for room."""
     own = state.round.refused.get(reason.group)
     if own is None or reason.code not in _FOR_ROOM:
         return ""

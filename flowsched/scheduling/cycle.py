@@ -37,7 +37,7 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
-_NO_TARGET = "no node with its inputs has room, and free room elsewhere is kept for tasks whose inputs are being copied there"
+_NO_TARGET = "no node with its inputs has room, and the scheduler keeps free room elsewhere for tasks whose inputs it copies"
 _AT_ONCE = "more important ones are on their way to their nodes; it follows at once"
 _ONE_BY_ONE = "its pods look at each other, so a cycle places only as many as it looks at groups"
 _NOT_NOW = (ReasonCode.INSUFFICIENT, ReasonCode.GANG_INCOMPLETE, ReasonCode.RACK, ReasonCode.IO_BUDGET)

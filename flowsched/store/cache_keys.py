@@ -69,7 +69,7 @@ class CacheKeys:
             keys: What is looked for.
             members: Tasks of a shard.
             besides: A workflow whose own shards are left out.
-            first: A workflow whose shards come before all others: what reads their results has read the same outputs there.
+            first: The workflow that a run resumes. Its shards come first: the run then finds also what read their outputs.
         """
         found: dict[str, list[Same]] = {}
         wanted = sorted(set(keys))

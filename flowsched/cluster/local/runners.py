@@ -211,9 +211,9 @@ class Runners:
         return ended
 
     def _end_strangers(self) -> int:
-        """End the runners that bear this root's name and whose lock is not in it, with all that they run.
+        """End the runners that a service started for this path and whose lock is not in this folder, with all that they run.
 
-        Their root was moved away or removed, and a backup put in its place: no journal here says what they do.
+        An operator has moved their folder away and put a backup in its place: no journal here says what they do.
         """
         ended = 0
         for pid, name in _runners_of(self._root):
