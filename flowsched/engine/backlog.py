@@ -232,12 +232,17 @@ def _find_homes(homes: Homes, run: WorkflowRun, stage: StageRun, offered: Offere
     locality, routes = homes.state.policy.profile.locality, offered.routes
     if locality and routes[0] is None and gather_of(homes.state, run, stage) is None:
         return  # a stage is known to be gathered before any of its groups has a gather node
+    last, at_last = None, None  # mostly all shards of a stage have one route
     for at, candidate in enumerate(offered.candidates):
         home, route = None, routes[at]
         if locality and route is None:
             route = routes[at] = homes.route(run, stage, offered.shards[at])
+            if route == last:
+                route = routes[at] = last
         if locality and route is not None:
-            home = homes.at(run, route)
+            if route is not last:
+                last, at_last = route, homes.at(run, route)
+            home = at_last
         if home is not candidate.group.home and home != candidate.group.home:
             group = structs.replace(candidate.group, home=home)
             offered.candidates[at] = structs.replace(candidate, group=group)

@@ -89,6 +89,8 @@ class _Cycle:
         # Once a group found no soft room, later ones get no new targets: it would be passed by for ever.
         self.closed = False
         self.any_ready = bool(state.snapshot.ready.any())
+        #: by the id of a role: how often room had changed, and whether it had room for a pod then
+        self.roomy: dict[int, tuple[int, bool]] = {}
         self.open_queues: dict[str, bool] = {}  #: whether nothing bars the groups of a queue but lost inputs
         self.taking = Preemption(
             state.snapshot, state.room, state.shares, state.queues, state.profile, state.now
@@ -155,12 +157,30 @@ class _Cycle:
         ):
             return []
         found: list[Reason] = []
-        head = line.head
-        for group in line.groups[line.at : line.at + max(most, 0)]:
-            if group.key in state.given or not self.turns.stays_first(line, head, group):
+        given, priority = state.given, line.head.priority
+        reads_here, whole = state.profile.of(line.queue).locality, state.catalogue.whole
+        may = taking.may if taking.possible else None
+        refused: dict[int, Reason | None] = {}  #: of bags, by the id of their shape
+        by_shape = not state.held and not state.profile.queues  # nothing else decides
+        for group in self.turns.stays_first(line, most):  # hundreds in each cycle
+            if group.priority != priority or group.key in given:
                 break
-            known = state.known_refusal(group)
-            if known is None or taking.may(group) or self.lost_inputs(group) is not None:
+            roles = group.roles
+            if by_shape and len(roles) == 1 and not group.gang and group.min_resources is None:
+                kind = id(roles[0].shape)
+                if kind in refused:
+                    known = refused[kind]
+                else:
+                    known = refused[kind] = state.known_refusal(group)
+            else:
+                known = state.known_refusal(group)
+            if known is None or (may is not None and may(group)):
+                break
+            if (
+                reads_here
+                and (group.remote or whole.get(id(group.inputs)) is not group.inputs)
+                and self.lost_inputs(group) is not None
+            ):
                 break
             found.append(known.of(group.key))
         return found
@@ -228,7 +248,7 @@ class _Cycle:
         if self.closed and self.nowhere_local(group):
             return self.refuse(Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET))
         if self.finds_nothing(group):
-            return self.wait_for_room(self.state.pricer.unplaced(group), family)
+            return self.wait_for_room(self.state.pricer.unplaced(group), family, priced=False)
         offer = self.state.pricer.price(group)
         left = 0
         if not group.gang:
@@ -262,12 +282,17 @@ class _Cycle:
         return fit.pods < offer.tables[0].count and self.wait_for_room(offer.wanting(1), family)
 
     def finds_nothing(self, group: PodGroup) -> bool:
-        """Whether no node has room for a pod of a bag, no pod would make way for it, and it is promised no start: its costs decide
-        nothing.
+        """Whether no node to which a bag may go has room for one of its pods, and no pod would make way for it: what it costs
+        decides nothing, but where it is promised a start.
         """
-        if group.gang or group.roles[0].shape.rules is not None or not self.state.promises.settled:
+        if group.gang or group.roles[0].shape.rules is not None or not self.state.promises.at_most_one:
             return False
-        return self.state.room.lacks(group.roles[0].shape.requests) and not self.taking.may(group)
+        requests, room = group.roles[0].shape.requests, self.state.room
+        lacks = self.state.promises.settled and room.lacks(requests)
+        if not lacks and self.closed and group.inputs and self.state.profile.of(group.queue).locality:
+            local = self.state.catalogue.nodes_with_all(group.inputs)
+            lacks = len(local) <= FEW and room.lacks_on(local, requests)
+        return lacks and not self.taking.may(group)
 
     def stay(self, fit: Assignment) -> Wait | None:
         """Whether pods of a bag are done earlier if they wait for a full node: its gather node, or one that has its inputs."""
@@ -352,29 +377,46 @@ class _Cycle:
         full = weighted([(role.shape.requests, role.count) for role in roles], len(self.state.snapshot.axes))
         return offer if self.state.shares.capped_by(offer.group.queue, full) is None else offer.at_least()
 
-    def wait_for_room(self, offer: PlacementRequest, family: Family) -> bool:
-        """Refuse a group that found no room, and promise it some if it is the first."""
+    def wait_for_room(self, offer: PlacementRequest, family: Family, *, priced: bool = True) -> bool:
+        """Refuse a group that found no room, and promise it some if it is the first. `priced`: the offer has all its costs."""
         if not offer.group.gang and offer.missing is not None:
             count = offer.group.roles[0].count - self.state.placed(offer.group)
             self.open_horizon().foresee(offer, count, runtime_of(offer.group, self.state.profile))
         offer = offer.in_zones(self.state.snapshot)
         least = offer.at_least()
         lacks = not offer.group.gang and self.state.room.lacks(offer.group.roles[0].shape.requests)
-        if not lacks and self.fits(least, None, None):
+        if not lacks and self.finds_room(least, priced=priced):
             reason = self.held_up(least, family)
-            held = self.state.promises.reserve(least) if reason.code is ReasonCode.RESERVED else None
+            held = self.reserve(least, priced=priced) if reason.code is ReasonCode.RESERVED else None
             return self.refuse(reason if held is None else structs.replace(reason, start_ms=held))
         left = 0 if offer.group.gang else offer.group.roles[0].count - self.state.placed(offer.group)
         taken = self.taking.attempt(offer, left, self.state.promises)
         if taken is not None:
             return self.refuse(taken)
         reason = self.refusals.why(offer, family.traits)
-        start = self.state.promises.reserve(offer) if reason.code in _NOT_NOW else None
+        start = self.reserve(offer, priced=priced) if reason.code in _NOT_NOW else None
         if (
             start is None and offer.company is None and not offer.group.shut
         ):  # a pod that starts may let in a group with affinity to it
             self.state.full[family] = reason
         return self.refuse(structs.replace(reason, start_ms=start))
+
+    def finds_room(self, least: PlacementRequest, *, priced: bool) -> bool:
+        """Whether the least of a group fits what is free now, promised or not. Remembered of bags that are not priced."""
+        role, stamp = least.group.roles[0], len(self.state.room.changes)
+        if priced or least.company is not None or least.tables[0].most is not None:
+            return bool(self.fits(least, None, None))
+        known = self.roomy.get(id(role))
+        if known is None or known[0] != stamp:
+            known = self.roomy[id(role)] = stamp, bool(self.fits(least, None, None))
+        return known[1]
+
+    def reserve(self, offer: PlacementRequest, *, priced: bool) -> int | None:
+        """Promise a group a start, if the cycle has a promise left."""
+        promises = self.state.promises
+        if not priced and not promises.settled:
+            offer = self.state.pricer.price(offer.group)
+        return promises.reserve(offer)
 
     def held_up(self, least: PlacementRequest, family: Family) -> Reason:
         """Why a group waits although free cores would do for it: they are promised, or its data are not there."""

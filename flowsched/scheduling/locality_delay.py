@@ -103,10 +103,12 @@ def work_ms(snapshot: Snapshot, backlog: Sequence[PodGroup], profile: Profile, n
     if len({group.queue for group in backlog}) == len(backlog):
         return None  # every queue has one group: no group is behind another
     unknown, total = profile.default_runtime_ms, snapshot.total[_CPU]
-    waiting = furthest = 0
+    furthest = max([group.rank_ms for group in backlog])
+    waiting = 0
     for group in backlog:
-        runtime = unknown if group.runtime_ms is None else group.runtime_ms
-        furthest = max(furthest, group.rank_ms)
+        runtime = group.runtime_ms
+        if runtime is None:
+            runtime = unknown
         for role in group.roles:
             waiting += role.count * role.shape.requests[_CPU] * runtime
     if furthest < max(waiting // total, 1):

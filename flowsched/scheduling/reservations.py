@@ -9,7 +9,7 @@ Source: Lifka 1995 (EASY).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import ClassVar, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -255,6 +255,8 @@ class Reservations:
         taken: What this cycle has started; the code that starts pods adds to it.
         everywhere: (N,) all True.
     """
+
+    at_most_one: ClassVar[bool] = True  #: reservation in a cycle
 
     def __init__(self, snapshot: Snapshot, room: Capacity, profile: Profile, now: int) -> None:
         self._snapshot, self._room, self._profile, self._now = snapshot, room, profile, now
@@ -524,6 +526,8 @@ def amounts_of(
 
 class ConservativePromises(Reservations):
     """As many reservations as groups wait."""
+
+    at_most_one: ClassVar[bool] = False
 
     def __init__(
         self, snapshot: Snapshot, room: Capacity, profile: Profile, now: int, backlog: Iterable[PodGroup]

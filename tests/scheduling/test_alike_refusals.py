@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from random_cycles import POLICIES, with_data, with_takers
-from scheduling_cases import SECOND, bag, cluster
+from scheduling_cases import SECOND, bag, cluster, run, stage
 
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.explain.recording import plan_bytes
 from flowsched.scheduling.placement.capacity import Capacity
+from flowsched.scheduling.placement.cost_table import PlacementRequest, Pricer
 from flowsched.scheduling.plan import ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import PROFILES
@@ -63,7 +64,7 @@ def test_the_plan_is_that_of_one_look_at_each(seed: int, taking: bool, window: i
     """Users, lines first in first out, windows, lost inputs, groups that may take room: each refusal says the same, in its turn."""
     found = plan_bytes(cycle(*crowded(seed, taking, window)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FairShareOrder, "stays_first", lambda *_: False)
+        patch.setattr(FairShareOrder, "stays_first", lambda *_: ())
         assert plan_bytes(cycle(*crowded(seed, taking, window))) == found
 
 
@@ -74,7 +75,35 @@ def test_a_full_cluster_is_seen_before_costs_are_computed(seed: int, taking: boo
     found = plan_bytes(cycle(*crowded(seed, taking, 1024)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Capacity, "lacks", lambda *_: False)
+        patch.setattr(Capacity, "lacks_on", lambda *_: False)
         assert plan_bytes(cycle(*crowded(seed, taking, 1024))) == found
+
+
+def test_groups_beside_full_nodes_are_refused_without_their_costs() -> None:
+    """Free room is kept for copies, the only node with the inputs is full: each of ten waits for its data, and none is priced."""
+    snapshot, catalogue = cluster(4, 4), Catalogue()
+    data = catalogue.intern("data", 1 << 30)
+    catalogue.add_replica(data, 0)
+    run(snapshot, "runs", 0, 4, until_ms=90 * SECOND)
+    stage(snapshot, "staging", 1, 4)
+    groups = [structs.replace(bag(key), inputs=(data,)) for key in range(1, 11)]
+    given = (snapshot, catalogue, QueueTree(), groups, PROFILES["flowsched"], 0)
+    with pytest.MonkeyPatch.context() as patch:
+        priced: list[int] = []
+        price = Pricer.price
+
+        def noted(self: Pricer, group: PodGroup) -> PlacementRequest:
+            priced.append(group.key)
+            return price(self, group)
+
+        patch.setattr(Pricer, "price", noted)
+        plan = cycle(*given)
+    assert {each.code for each in plan.reasons} == {ReasonCode.WAITING_FOR_DATA}
+    assert priced == [1]  # the first finds out that what is free is kept
+    assert plan.ahead  # and where they will probably run is foreseen
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Capacity, "lacks_on", lambda *_: False)
+        assert plan_bytes(cycle(*given)) == plan_bytes(plan)
 
 
 def test_all_that_wait_for_one_room_get_one_reason() -> None:

@@ -27,6 +27,8 @@ from flowsched.values import replace
 
 #: Parts of a divisible bundle are counted in these; rounding favours the gang by less than one part per node.
 MILLION: Final = 1_000_000
+#: Offers without costs that are remembered (a bound on memory).
+_KEPT: Final = 4_096
 #: Of every pod, of the first on a node, and of each beside others of its group.
 Costs: TypeAlias = tuple[tuple[Cost, ...], tuple[Cost, ...], tuple[Cost, ...]]
 
@@ -311,6 +313,8 @@ class Pricer:
         self._packs = packing_axes(snapshot.axes)
         #: Offers that last by what they ask for: nothing that a cycle changes is in them.
         self._plain: dict[tuple[RoleRequest, bool], PlacementRequest | None] = {}
+        #: Of bags, without any costs, by the role's id: nodes and the profile decide what is in them.
+        self._costless: dict[int, PlacementRequest] = {}
 
     def price(self, group: PodGroup) -> PlacementRequest:
         """As `price`."""
@@ -324,8 +328,27 @@ class Pricer:
     def unplaced(self, group: PodGroup) -> PlacementRequest:
         """The offer of a group that finds no room: its only costs are those of copies, if some node lacks inputs."""
         own = self._of(group.queue)
+        if own is self and not self._costless:
+            self._costless = _kept_for(self._snapshot, self._profile)
         missing = own._missing(group)
-        return own._with_costs(group, missing, ((), () if missing is None else own._costs[1], ()))
+        bare = own._free_of_costs(group)
+        if bare is None:
+            return own._with_costs(group, missing, ((), () if missing is None else own._costs[1], ()))
+        return bare.of(group) if missing is None else own._with_inputs(bare, group, missing)
+
+    def _free_of_costs(self, group: PodGroup) -> PlacementRequest | None:
+        """The offer of a bag as if it read nothing and cost nothing anywhere; None where other than nodes decide what is in it."""
+        role = group.roles[0]
+        if group.gang or group.shut or group.min_resources is not None or role.shape.rules is not None:
+            return None
+        # The offer keeps the role, and thus its id. To hash it takes longer.
+        found = self._costless.get(id(role))
+        if found is None:
+            found = self._with_costs(structs.replace(group, inputs=()), None, ((), (), ()))
+            if len(self._costless) >= _KEPT:
+                self._costless.clear()
+            self._costless[id(role)] = found
+        return found if found.lasts else None
 
     def elsewhere_ms(self, group: PodGroup) -> int | None:
         """Ms to bring all inputs of a group to a node that has none of them; None = nodes differ, or it does not matter."""
@@ -348,7 +371,7 @@ class Pricer:
         known = self._lasting(group)
         if known is None:
             return self._priced(group)
-        return self._with_inputs(known, group) if group.inputs else known.of(group)
+        return self._with_inputs(known, group, self._missing(group)) if group.inputs else known.of(group)
 
     def _lasting(self, group: PodGroup) -> PlacementRequest | None:
         """The offer of a uniform group as if it read nothing; None where a cycle changes what is in it."""
@@ -360,11 +383,10 @@ class Pricer:
             self._plain[key] = offer if offer.lasts else None
         return self._plain[key]
 
-    def _with_inputs(self, bare: PlacementRequest, group: PodGroup) -> PlacementRequest:
+    def _with_inputs(self, bare: PlacementRequest, group: PodGroup, missing: Ints | None) -> PlacementRequest:
         """The offer of a group that asks for what another does that reads nothing: only where its inputs are is looked at anew."""
         snapshot, table = self._snapshot, bare.tables[0]
         terms: list[tuple[str, Ints]] = []
-        missing = self._missing(group)
         table = CostTable(
             needs=table.needs,
             packs=table.packs,
@@ -464,6 +486,15 @@ class Pricer:
         if GPU in asked and self._snapshot.devices.matter:
             asked.add(DEVICES)
         return tuple(sorted(axis for axis in asked if axis < len(self._packs) or axis == DEVICES))
+
+
+def _kept_for(snapshot: Snapshot, profile: Profile) -> dict[int, PlacementRequest]:
+    """Offers that are remembered until a node changes, or the profile."""
+    kept = snapshot.cache.get("costless")
+    if kept is None or kept[0] is not profile:
+        kept = snapshot.cache["costless"] = profile, {}
+    offers: dict[int, PlacementRequest] = kept[1]
+    return offers
 
 
 def dominance(role: RoleRequest, snapshot: Snapshot) -> int:

@@ -437,9 +437,12 @@ class FairShareOrder:
             node = node.parent or self._root
         return False
 
-    def stays_first(self, line: Seat, head: PodGroup, later: PodGroup) -> bool:
-        """Whether the first line is still first when this later group is its head, and those before it got nothing."""
-        return head is later or (not self._picky and not line.strict and head.priority == later.priority)
+    def stays_first(self, line: Seat, most: int) -> Sequence[PodGroup]:
+        """The next groups of the first line, at most so many. If they get nothing, it is still first when a later one is its
+        head, as long as their priority is the same.
+        """
+        alone = self._picky or line.strict
+        return line.groups[line.at : line.at + (min(most, 1) if alone else max(most, 0))]
 
     def moved(
         self, line: Seat, done: bool, served: bool, reasons: Sequence[Reason], considered: int = 1

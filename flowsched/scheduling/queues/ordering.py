@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,10 @@ def in_order(
     shortest = "shortest" in (profile.order, *(each.order for each in profile.queues.values()))
     if shortest and len(waiting) < len(backlog):
         for group in backlog:
-            remaining[group.workflow] = max(remaining.get(group.workflow, 0), group.rank_ms)
+            known = remaining.get(group.workflow)
+            if known is None or group.rank_ms > known:
+                remaining[group.workflow] = max(group.rank_ms, 0)
+    lengths = {workflow: furthest.bit_length() for workflow, furthest in remaining.items()}
 
     large: dict[int, bool] = {}  #: by the shape's id: many have it in common
 
@@ -65,27 +68,26 @@ def in_order(
             known = large[id(shape)] = is_large(group, half)
         return known
 
-    def key_in(name: str) -> Callable[[PodGroup], OrderKey]:
+    def keys_in(name: str, groups: Sequence[PodGroup]) -> Iterator[OrderKey]:
         own = profile.of(name)
         strict = own.order == "fifo" or queues.get(name).order == "fifo"
-        by_length = own.order == "shortest" and bool(remaining)
-
-        def key(group: PodGroup) -> OrderKey:
-            waited = max(0, now - group.ready_ms)
-            priority = -group.priority - waited // profile.promote_ms
-            promised = not is_promised(group)
+        by_length = own.order == "shortest" and bool(lengths)
+        promote_ms, age_class_ms = profile.promote_ms, own.age_class_ms
+        for group in groups:  # hundreds in each cycle: few calls for each
+            since = group.ready_ms
+            waited = now - since if since < now else 0
+            priority = -group.priority - waited // promote_ms
+            promised = not (group.gang and is_promised(group))
             if strict:
-                return priority, promised, group.ready_ms, group.key
-            length = remaining[group.workflow].bit_length() if by_length and not is_first(group) else 0
-            age = -(waited // own.age_class_ms)
-            return priority, promised, age, length, -group.rank_ms, group.ready_ms, group.key
-
-        return key
+                yield priority, promised, since, group.key
+            else:
+                length = lengths[group.workflow] if by_length and not is_first(group) else 0
+                yield priority, promised, -(waited // age_class_ms), length, -group.rank_ms, since, group.key
 
     ordered = {name: waiting[name] for name in sorted(waiting)}
     for name, groups in ordered.items():
         if len(groups) > 1:
-            groups.sort(key=key_in(name))
+            ordered[name] = [group for _, group in sorted(zip(keys_in(name, groups), groups, strict=True))]
     if profile.queue_order is not None or any(each.queue_order for each in profile.queues.values()):
         _by_plugins(ordered, queues, profile, now)
     return ordered

@@ -34,6 +34,8 @@ class Catalogue:
         editions: Dataset -> which version its pieces are of, as the nodes that copy them report, and how often that changed.
         dropped: Grows with every replica that is not there any more.
         resized: Grows with every dataset whose size changes.
+        whole: Inputs of which none is lost, as far as `lost_of` was asked, until a replica is dropped: by id, since hashing
+            thousands takes longer than a look.
     """
 
     def __init__(self) -> None:
@@ -48,8 +50,7 @@ class Catalogue:
         self.undivided: set[int] = set()
         self.editions: dict[int, tuple[str, int]] = {}
         self._landed: dict[int, dict[int, int]] = {}  #: dataset -> node -> its pieces there, as bits
-        #: Inputs of which none is lost, until a replica is dropped: by id, since hashing thousands takes longer than a look.
-        self._whole: dict[int, tuple[int, ...]] = {}
+        self.whole: dict[int, tuple[int, ...]] = {}
         self._arrays: dict[int, NDArray[np.int64]] = {}
         self._missing: dict[_MissingKey, NDArray[np.int64]] = {}
         self._missing_of: dict[int, set[_MissingKey]] = {}  #: dataset -> the keys of `_missing` that name it
@@ -89,7 +90,7 @@ class Catalogue:
     def copy(self, datasets: Collection[int]) -> Catalogue:
         """A copy in which these datasets can be changed while this one stays; all others are shared, and only read."""
         other = copy(self)
-        other._arrays, other._missing, other._missing_of, other._whole = {}, {}, {}, {}
+        other._arrays, other._missing, other._missing_of, other.whole = {}, {}, {}, {}
         other.shelves = None
         for name in ("uris", "sizes", "origins", "_replicas", "_expected", "_landed"):
             setattr(other, name, copy(getattr(self, name)))
@@ -210,13 +211,13 @@ class Catalogue:
 
     def lost_of(self, datasets: tuple[int, ...]) -> list[int]:
         """Which of them are lost. Cheap to ask again for the same as long as no replica is dropped."""
-        if self._whole.get(id(datasets)) is datasets:
+        if self.whole.get(id(datasets)) is datasets:
             return []
         lost = [dataset for dataset in datasets if self.lost(dataset)]
         if not lost:
-            if len(self._whole) >= _KEPT:
-                self._whole.clear()
-            self._whole[id(datasets)] = datasets
+            if len(self.whole) >= _KEPT:
+                self.whole.clear()
+            self.whole[id(datasets)] = datasets
         return lost
 
     def bring_back(self, dataset: int, statement: Statement) -> None:
@@ -225,7 +226,7 @@ class Catalogue:
 
         def undo() -> None:
             self.origins[dataset] = before
-            self._whole.clear()  # `lost_of` may have been asked meanwhile
+            self.whole.clear()  # `lost_of` may have been asked meanwhile
 
         statement.undo_with(undo)
         self.origins[dataset] = True
@@ -303,7 +304,7 @@ class Catalogue:
             members.discard(node)
             if members is self._replicas[dataset]:
                 self.dropped += 1
-                self._whole.clear()
+                self.whole.clear()
         self._forget(dataset, node)
 
     def limit(self, node: int, limit_bytes: int, statement: Statement | None = None) -> None:
