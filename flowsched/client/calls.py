@@ -16,7 +16,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection,
 from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from html import escape
 from itertools import chain, repeat
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -78,6 +77,8 @@ class Run:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: its id. How it goes has to be awaited: `await run.view()`."""
+        from html import escape  # 2,000 names of characters, which only a notebook needs
+
         return f"run <code>{escape(self.id)}</code>: <code>await run.view()</code> shows how it goes"
 
     async def view(self) -> WorkflowView:
