@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-import aiohttp
-
+from flowsched.client.http import aiohttp
 from flowsched.client.session import Session, back_off, decoded
 from flowsched.errors import Unavailable
 from flowsched.workflow.views import EventView

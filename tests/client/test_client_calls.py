@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import ssl
 import subprocess
+import sys
 import traceback
 from pathlib import Path
 
@@ -167,6 +169,41 @@ async def test_a_certificate_that_is_not_trusted_is_said_with_what_to_do(tmp_pat
             await client.nodes()
         with pytest.raises(plain.Unreachable, match=r"not trusted: self.signed.*SSL_CERT_FILE=FILE"):
             await asyncio.to_thread(plain.ask, "GET", url)
+
+
+async def test_certificates_are_read_for_the_first_connection_with_tls(tmp_path: Path) -> None:
+    """Loading the client reads none. The first call by TLS reads those of SSL_CERT_FILE, and trusts them."""
+    if (openssl := shutil.which("openssl")) is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    made = (
+        f"{openssl} req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=fake -addext subjectAltName=IP:127.0.0.1 "
+        "-keyout tls.key -out tls.crt"
+    ).split()
+    await asyncio.to_thread(subprocess.run, made, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    server = TestServer(web.Application(), scheme="https")
+    await server.start_server(ssl=context)
+    program = (
+        "import asyncio, ssl, sys\n"
+        "real, read = ssl.SSLContext.load_default_certs, []\n"
+        "def noted(context, *given):\n    read.append(context)\n    real(context, *given)\n"
+        "ssl.SSLContext.load_default_certs = noted\n"
+        "from flowsched import Client, errors\n"
+        "async def main():\n"
+        "    async with Client(sys.argv[1]) as client:\n"
+        "        print(len(read))\n"
+        "        try: await client.nodes()\n"
+        "        except errors.InvalidRequest: print(len(read), type(read[0]).__name__, *read[0].cert_store_stats().values())\n"
+        "asyncio.run(main())"
+    )
+    async with server:
+        done = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, f"https://127.0.0.1:{server.port}", stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "SSL_CERT_FILE": str(tmp_path / "tls.crt"), "SSL_CERT_DIR": str(tmp_path)},
+        )  # fmt: skip
+        out, _ = await asyncio.wait_for(done.communicate(), 60)
+    assert out.decode().splitlines() == ["0", "1 SSLContext 1 0 1"]
 
 
 async def test_tls_with_a_service_that_speaks_none_is_said() -> None:
