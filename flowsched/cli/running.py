@@ -9,7 +9,6 @@ import secrets
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,8 +59,7 @@ _DEFAULT_QUEUE: Final = "default"
 LINES_SHOWN: Final = 15
 
 
-@dataclass(frozen=True, slots=True)
-class Produced:
+class Produced(msgspec.Struct, frozen=True):
     """An output of one task, for the end of a run."""
 
     stage: str
@@ -69,16 +67,14 @@ class Produced:
     output: OutputView
 
 
-@dataclass(frozen=True, slots=True)
-class Results:
+class Results(msgspec.Struct, frozen=True):
     """Where outputs shall be saved at the end of a run, and which (none named: those of the final stages)."""
 
     out: Path
     fetch: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(msgspec.Struct, frozen=True):
     """A workflow document."""
 
     name: str  #: of its file, as the user gave it
@@ -143,8 +139,7 @@ def _as_json(raw: bytes, where: str) -> bytes:
     return raw
 
 
-@dataclass(frozen=True, slots=True)
-class HandedIn:
+class HandedIn(msgspec.Struct, frozen=True):
     """A document, and the trace that it was made of, if it was."""
 
     raw: bytes
@@ -512,17 +507,18 @@ async def _report(client: Client, view: WorkflowView, replay: Replay) -> Report:
 
 async def produced(client: Client, ident: str, stages: Sequence[StageView]) -> list[Produced]:
     """Outputs to show: of stages that no other one reads, and every recorded value; the first tasks of each."""
-    declared: dict[str, Any] = json.loads(await client.document(ident))
+    declared: list[dict[str, Any]] = json.loads(await client.document(ident)).get("stages", [])
+    writing = {stage["name"] for stage in declared if stage.get("outputs") or stage.get("container")}
     valued = {
-        stage["name"]
-        for stage in declared.get("stages", [])
-        if any(entry.get("value") for entry in stage.get("outputs", []))
+        stage["name"] for stage in declared if any(entry.get("value") for entry in stage.get("outputs", []))
     }
     needed = {name for stage in stages for name in stage.needs}
     found: list[Produced] = []
     for stage in stages:
         last = stage.name not in needed
-        if not (last or stage.name in valued) or not stage.counts.get("SUCCEEDED"):
+        if stage.name not in writing or not (last or stage.name in valued):
+            continue
+        if not stage.counts.get("SUCCEEDED"):
             continue
         for index in range(min(stage.width * stage.members, 8)):
             if len(found) >= OUTPUTS_SHOWN:

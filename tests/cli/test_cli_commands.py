@@ -39,6 +39,7 @@ from flowsched.workflow.views import (
     NodeView,
     OutputView,
     StageView,
+    TaskView,
     WaitingView,
 )
 
@@ -361,6 +362,9 @@ def test_a_run_shows_what_was_made(flowsched: Run, far: Far, document: Path) -> 
         name="sum", uri="flowsched:x", size_bytes=2048, value="332834500\x1b[2J\n", nodes=["n1"]
     )
     far.service.task_views = [task_view("align", 0, outputs=[output])]
+    written = {"name": "sum", "path": "sum", "value": True}
+    stage = {"name": "align", "command": ["true"], "outputs": [written]}
+    document.write_text(json.dumps({"name": "germline", "stages": [stage]}))
     result = flowsched("run", str(document))
     assert result.exit_code == 0
     line = next(line for line in result.stdout.splitlines() if line.startswith("align[0].sum"))
@@ -1252,3 +1256,25 @@ def test_help_of_a_group_is_whole_at_80_columns(flowsched: Run, group: str) -> N
     result = CliRunner().invoke(app, [group, "-h"], terminal_width=80)
     assert result.exit_code == 0
     assert "..." not in result.stdout.partition("Commands:")[2]
+
+
+def test_tasks_are_asked_only_for_outputs_that_their_stage_declares() -> None:
+    """At the end of a `run` each question costs 2 ms. The first eight tasks of a last stage are asked, if it writes anything."""
+    stages = [stage_view(0, "silent", width=9), stage_view(1, "writes", width=9)]
+    document = {"name": "x", "stages": [{"name": "silent"}, {"name": "writes", "outputs": [{"name": "bam"}]}]}
+    asked = []
+
+    class Asked:
+        async def document(self, _: str) -> bytes:
+            return json.dumps(document).encode()
+
+        async def task(self, _: str, stage: str, index: int) -> TaskView:
+            asked.append((stage, index))
+            return task_view(stage, index)
+
+    made = asyncio.run(running.produced(Asked(), "w1", stages))  # type: ignore[arg-type]
+    assert asked == [("writes", index) for index in range(8)]
+    assert [(each.stage, each.index, each.output.name) for each in made][:2] == [
+        ("writes", 0, "bam"),
+        ("writes", 1, "bam"),
+    ]
