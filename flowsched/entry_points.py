@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from importlib import metadata
+
+import msgspec
 
 from flowsched.errors import ConfigurationError
 from flowsched.values import replace
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True):
     """One name of a group.
 
     Args:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -96,8 +95,7 @@ def _look_at(task: asyncio.Task[bytes]) -> None:
         task.exception()
 
 
-@dataclass(slots=True)
-class Serving:
+class Serving(msgspec.Struct):
     """What handlers share: the service, the limits, and what is known about this server now."""
 
     facade: Facade
@@ -105,8 +103,8 @@ class Serving:
     token: str | None
     openapi: Callable[[], bytes] = bytes  #: this API's document; takes 0.1 s the first time
     streams: int = 0  #: open now
-    lists: Shared = field(default_factory=Shared)
-    draining: asyncio.Event = field(default_factory=asyncio.Event)
+    lists: Shared = msgspec.field(default_factory=Shared)
+    draining: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
 
 class Call(msgspec.Struct, Generic[Q], frozen=True):

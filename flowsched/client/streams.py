@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from flowsched.client.http import aiohttp
 from flowsched.client.session import Session, back_off, decoded
@@ -18,8 +19,7 @@ FRUITLESS: Final = 12
 STOOD_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """One message of a Server-Sent Events stream."""
 
     id: str

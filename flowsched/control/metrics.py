@@ -10,7 +10,6 @@ import asyncio
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -47,8 +46,7 @@ _UNITS: Final = {
 _ON_THE_WAY: Final = frozenset({TaskState.BINDING, TaskState.BOUND})
 
 
-@dataclass(slots=True)
-class Distribution:
+class Distribution(msgspec.Struct):
     """Values by bucket, as a histogram has them.
 
     Args:
@@ -57,7 +55,7 @@ class Distribution:
 
     bounds: Sequence[float]
     total: float = 0.0
-    counts: list[int] = field(default_factory=list)
+    counts: list[int] = msgspec.field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Begin with empty buckets."""
@@ -78,8 +76,7 @@ class Distribution:
         return found
 
 
-@dataclass(slots=True)
-class Gauges:
+class Gauges(msgspec.Struct):
     """What memory says at one moment.
 
     Attributes:
@@ -96,14 +93,14 @@ class Gauges:
         drifted: Nodes for which the room that is booked is not the sum of their claims.
     """
 
-    tasks: Counter[tuple[str, str]] = field(default_factory=Counter)
-    waiting: Counter[str] = field(default_factory=Counter)
-    longest_wait_s: dict[str, float] = field(default_factory=dict)
-    nodes: Counter[str] = field(default_factory=Counter)
-    resources: dict[tuple[str, str], float] = field(default_factory=dict)
+    tasks: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
+    waiting: Counter[str] = msgspec.field(default_factory=Counter)
+    longest_wait_s: dict[str, float] = msgspec.field(default_factory=dict)
+    nodes: Counter[str] = msgspec.field(default_factory=Counter)
+    resources: dict[tuple[str, str], float] = msgspec.field(default_factory=dict)
     full_disks: int = 0
-    storages: dict[tuple[str, str], float] = field(default_factory=dict)
-    caches: Counter[str] = field(default_factory=Counter)
+    storages: dict[tuple[str, str], float] = msgspec.field(default_factory=dict)
+    caches: Counter[str] = msgspec.field(default_factory=Counter)
     refetched_bytes: int = 0
     copies: int = 0
     drifted: int = 0
@@ -127,8 +124,7 @@ class Standing(msgspec.Struct, frozen=True):
     counted: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Gang:
+class _Gang(msgspec.Struct):
     """A gang that was placed: since when it was ready, how many members have not run yet, and when the last one began to."""
 
     ready_ms: int

@@ -11,7 +11,6 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -47,9 +46,8 @@ _PAGE: Final = 2_000
 _MOST_AFTER: Final = 1_000
 
 
-@dataclass(slots=True)
-class _Run:
-    writers: dict[str, str] = field(default_factory=dict)  #: file -> node
+class _Run(msgspec.Struct):
+    writers: dict[str, str] = msgspec.field(default_factory=dict)  #: file -> node
     seq: int = 0  #: newest task that was read from the database
 
 
@@ -165,8 +163,7 @@ _KEY: Final = "tes\nkey\n"
 _BODY: Final = "tes\nbody\n"
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(msgspec.Struct):
     """What is remembered of a task, so that a poll decodes nothing."""
 
     created_ms: int

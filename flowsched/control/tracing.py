@@ -15,7 +15,6 @@ import os
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -126,12 +125,11 @@ def phases(row: TaskWrite, steps_ended_ms: int | None = None) -> list[Phase]:
     ]
 
 
-@dataclass(slots=True)
-class _Waiting:
+class _Waiting(msgspec.Struct):
     """Rows that have ended since spans were made last."""
 
-    tasks: list[tuple[TaskWrite, Reports]] = field(default_factory=list)
-    workflows: list[WorkflowWrite] = field(default_factory=list)
+    tasks: list[tuple[TaskWrite, Reports]] = msgspec.field(default_factory=list)
+    workflows: list[WorkflowWrite] = msgspec.field(default_factory=list)
 
 
 class Tracing:
@@ -328,8 +326,7 @@ def _end(span: Span, end_ms: int, error: str = "") -> None:
 # ---- from the environment ----
 
 
-@dataclass(slots=True)
-class NextIds:
+class NextIds(msgspec.Struct):
     """The ids of the next span, (trace, span); None = at random. One thread at a time makes spans."""
 
     ids: tuple[int, int] | None = None

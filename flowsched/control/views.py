@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
@@ -647,8 +646,7 @@ def _sentence(name: str, view: IdleView) -> str:
 # What each has, deserves, asks for and has used of late, and which of its settings contradict others.
 
 
-@dataclass(slots=True)
-class _Own:
+class _Own(msgspec.Struct):
     """What a queue's own groups are doing."""
 
     asked: list[int]  #: (R,) of tasks that are ready and not placed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
@@ -65,8 +64,7 @@ class Unrunnable(msgspec.Struct, frozen=True):
     message: str
 
 
-@dataclass(slots=True)
-class Backlog:
+class Backlog(msgspec.Struct):
     """One cycle's offer."""
 
     candidates: dict[int, Candidate]

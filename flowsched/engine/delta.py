@@ -7,8 +7,9 @@ Times are wall-clock milliseconds (since 1970), given to the engine as `now`. `s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import msgspec
 
 from flowsched.scheduling.state.usage import UsageRow
 
@@ -151,23 +152,22 @@ class EventRow(NamedTuple):
     body: Mapping[str, Any]
 
 
-@dataclass(slots=True)
-class Delta:
+class Delta(msgspec.Struct):
     """Everything one step changed: written in one transaction, or not at all."""
 
-    tasks: list[TaskWrite] = field(default_factory=list)
-    intents: list[Intent] = field(default_factory=list)
-    ends: list[AttemptEnd] = field(default_factory=list)
-    stages: list[StageWrite] = field(default_factory=list)
-    workflows: list[WorkflowWrite] = field(default_factory=list)
-    outputs: list[OutputWrite] = field(default_factory=list)
-    replicas: list[ReplicaWrite] = field(default_factory=list)
-    cache_keys: list[CacheKeyWrite] = field(default_factory=list)
-    events: list[EventRow] = field(default_factory=list)
-    commands_done: list[int] = field(default_factory=list)
-    bindings: list[BindingWrite] = field(default_factory=list)
-    bindings_done: list[str] = field(default_factory=list)  #: uids
-    usage: list[UsageRow] = field(default_factory=list)
+    tasks: list[TaskWrite] = msgspec.field(default_factory=list)
+    intents: list[Intent] = msgspec.field(default_factory=list)
+    ends: list[AttemptEnd] = msgspec.field(default_factory=list)
+    stages: list[StageWrite] = msgspec.field(default_factory=list)
+    workflows: list[WorkflowWrite] = msgspec.field(default_factory=list)
+    outputs: list[OutputWrite] = msgspec.field(default_factory=list)
+    replicas: list[ReplicaWrite] = msgspec.field(default_factory=list)
+    cache_keys: list[CacheKeyWrite] = msgspec.field(default_factory=list)
+    events: list[EventRow] = msgspec.field(default_factory=list)
+    commands_done: list[int] = msgspec.field(default_factory=list)
+    bindings: list[BindingWrite] = msgspec.field(default_factory=list)
+    bindings_done: list[str] = msgspec.field(default_factory=list)  #: uids
+    usage: list[UsageRow] = msgspec.field(default_factory=list)
 
     def __bool__(self) -> bool:
         """Whether anything changed."""

@@ -9,8 +9,9 @@ nothing is lost by adding up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from flowsched.engine.state import EngineState
 from flowsched.scheduling.explain.idle import Cause, Split, split
@@ -31,8 +32,7 @@ _OTHERS: Final = "others"
 Amounts = tuple[int, ...]  #: by `RESOURCES`
 
 
-@dataclass(slots=True)
-class Hour:
+class Hour(msgspec.Struct):
     """What was idle in one hour (or a part of it, or several), in units of the axis times ms.
 
     Attributes:
@@ -43,10 +43,10 @@ class Hour:
         covered_ms: How much of the hour is accounted for.
     """
 
-    idle: dict[Cause, Amounts] = field(default_factory=dict)
+    idle: dict[Cause, Amounts] = msgspec.field(default_factory=dict)
     capacity: Amounts = (0,) * len(RESOURCES)
     off: Amounts = (0,) * len(RESOURCES)
-    blame: dict[tuple[Cause, str], Amounts] = field(default_factory=dict)
+    blame: dict[tuple[Cause, str], Amounts] = msgspec.field(default_factory=dict)
     covered_ms: int = 0
 
     def add(self, other: Hour, times: int = 1) -> None:

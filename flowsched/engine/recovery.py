@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import compress, repeat
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,8 +47,7 @@ _UNTOUCHED: Final[Mapping[RunState, TaskState]] = {
 }
 
 
-@dataclass(slots=True)
-class Remembered:
+class Remembered(msgspec.Struct):
     """One workflow's rows."""
 
     workflow: str
@@ -61,7 +60,7 @@ class Remembered:
     stages: Sequence[StageWrite]
     tasks: Sequence[TaskWrite]
     outputs: Sequence[OutputWrite]
-    pods: Sequence[Pod] = field(default_factory=tuple)  #: attempts that have no recorded end
+    pods: Sequence[Pod] = msgspec.field(default_factory=tuple)  #: attempts that have no recorded end
 
 
 def untouched_state(stage: RunState) -> TaskState:

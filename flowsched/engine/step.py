@@ -9,9 +9,9 @@ It changes `state` through one Statement. The caller commits `delta`, then calls
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 
+import msgspec
 import numpy as np
 
 from flowsched.engine.admission import place
@@ -51,8 +51,7 @@ from flowsched.values import replace
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 
 
-@dataclass(slots=True)
-class Step:
+class Step(msgspec.Struct):
     """What one step decided.
 
     Attributes:
@@ -72,15 +71,15 @@ class Step:
     state: EngineState
     statement: Statement
     delta: Delta
-    launches: list[Pod] = field(default_factory=list)
-    binds: list[Bind] = field(default_factory=list)
-    evictions: list[Evict] = field(default_factory=list)
-    releases: list[str] = field(default_factory=list)
-    drops: list[Drop] = field(default_factory=list)
-    transfers: list[Transfer] = field(default_factory=list)
-    lookups: list[tuple[str, int]] = field(default_factory=list)
-    ended: list[str] = field(default_factory=list)
-    foreign_ended: list[str] = field(default_factory=list)
+    launches: list[Pod] = msgspec.field(default_factory=list)
+    binds: list[Bind] = msgspec.field(default_factory=list)
+    evictions: list[Evict] = msgspec.field(default_factory=list)
+    releases: list[str] = msgspec.field(default_factory=list)
+    drops: list[Drop] = msgspec.field(default_factory=list)
+    transfers: list[Transfer] = msgspec.field(default_factory=list)
+    lookups: list[tuple[str, int]] = msgspec.field(default_factory=list)
+    ended: list[str] = msgspec.field(default_factory=list)
+    foreign_ended: list[str] = msgspec.field(default_factory=list)
     wake_ms: int | None = None
     now: int = 0
 

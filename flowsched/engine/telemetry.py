@@ -12,8 +12,9 @@ use. What a user stated is never corrected; it is only subtracted first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from flowsched.engine.io_demand import PER_MILLE, rounded
 from flowsched.engine.state import EngineState
@@ -42,13 +43,12 @@ _WAYS: Final = ("read", "write")
 Kind = tuple[str, str]
 
 
-@dataclass(slots=True)
-class _Expected:
+class _Expected(msgspec.Struct):
     """Of the pods at one place: bytes/s by kind, where they were learned (as they are expected, and as they would be without
     correction), and those counted for them in its budget.
     """
 
-    kinds: dict[Kind, tuple[int, int]] = field(default_factory=dict)
+    kinds: dict[Kind, tuple[int, int]] = msgspec.field(default_factory=dict)
     counted: int = 0
 
     def add(self, learned: tuple[str, str, int], rate: int, counted: int) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final
 
+import msgspec
 import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
@@ -48,30 +48,28 @@ _DURABLE: Final = mask_of(
 )
 
 
-@dataclass(slots=True)
-class Result:
+class Result(msgspec.Struct):
     """What `finish` made of it."""
 
     delta: Delta
     ended: list[str]
 
 
-@dataclass(slots=True)
-class Recorder:
+class Recorder(msgspec.Struct):
     """One step's scratch book. Everything it changes in the state goes through `statement`."""
 
     state: EngineState
     statement: Statement
     now: int
-    delta: Delta = field(default_factory=Delta)
-    launches: list[Pod] = field(default_factory=list)
-    binds: list[Bind] = field(default_factory=list)
-    evictions: list[Evict] = field(default_factory=list)
-    foreign_ended: list[str] = field(default_factory=list)
-    releases: list[str] = field(default_factory=list)
-    drops: list[Drop] = field(default_factory=list)
+    delta: Delta = msgspec.field(default_factory=Delta)
+    launches: list[Pod] = msgspec.field(default_factory=list)
+    binds: list[Bind] = msgspec.field(default_factory=list)
+    evictions: list[Evict] = msgspec.field(default_factory=list)
+    foreign_ended: list[str] = msgspec.field(default_factory=list)
+    releases: list[str] = msgspec.field(default_factory=list)
+    drops: list[Drop] = msgspec.field(default_factory=list)
     #: (workflow, stage) with shards that are ready and have not been looked up in the cache of results.
-    lookups: dict[tuple[str, int], None] = field(default_factory=dict)
+    lookups: dict[tuple[str, int], None] = msgspec.field(default_factory=dict)
     wake_ms: int | None = None
     #: What caches with a limit may drop, as this step looks at them; None = not looked, or no cache has a limit.
     look: Look | None = None
@@ -82,11 +80,11 @@ class Recorder:
     #: Nothing but time may have done so.
     ticked: bool = False
     #: Foreign groups, and those of their pods that may be evicted on other terms now.
-    reconsidered: dict[str, set[str]] = field(default_factory=dict)
-    _advances: dict[str, Advance] = field(default_factory=dict)
-    _runs: dict[str, WorkflowRun] = field(default_factory=dict)
+    reconsidered: dict[str, set[str]] = msgspec.field(default_factory=dict)
+    _advances: dict[str, Advance] = msgspec.field(default_factory=dict)
+    _runs: dict[str, WorkflowRun] = msgspec.field(default_factory=dict)
     #: Runs that were advanced since `absorb` last looked: a step may hold a thousand events of as many workflows.
-    _asked: dict[str, None] = field(default_factory=dict)
+    _asked: dict[str, None] = msgspec.field(default_factory=dict)
 
     def reconsider(self, group: str, uids: Iterable[str]) -> None:
         """Note that pods of a foreign group may be evicted on other terms now."""
@@ -241,7 +239,9 @@ class Recorder:
     def _task_rows(self, run: WorkflowRun, stage: StageRun, touched: list[NDArray[np.int64]]) -> None:
         """Rows of the tasks that need one. Most of a million that become ready, or are cancelled unseen, do not."""
         written = [some[(stage.version[some] > 0) | _DURABLE[stage.task_state[some]]] for some in touched]
-        tasks = np.unique(np.concatenate(written), return_counts=True)[0]  # without counts numpy loads numpy.ma
+        tasks = np.unique(np.concatenate(written), return_counts=True)[
+            0
+        ]  # without counts numpy loads numpy.ma
         if len(tasks) == 0:
             return
         self.statement.add(stage.own("version"), tasks, 1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from flowsched.scheduling.placement.capacity import Capacity
@@ -17,16 +17,17 @@ from flowsched.scheduling.state.snapshot import Snapshot
 _NONE: Final = np.zeros(0, dtype=np.int64)
 
 
-@dataclass(slots=True)
-class GroupAllocation:
+class GroupAllocation(msgspec.Struct):
     """For each role, in the group's order, nodes and bytes missing there."""
 
     nodes: list[Ints]
     missing: list[Ints]
     cost_ms: int = 0
     held: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    devices: dict[int, Ints] = field(default_factory=dict)  #: by role, where they matter
-    choices: dict[int, Choice] = field(default_factory=dict)  #: by role, where more than packing was weighed
+    devices: dict[int, Ints] = msgspec.field(default_factory=dict)  #: by role, where they matter
+    choices: dict[int, Choice] = msgspec.field(
+        default_factory=dict
+    )  #: by role, where more than packing was weighed
 
     @classmethod
     def of(cls, group: PodGroup) -> GroupAllocation:

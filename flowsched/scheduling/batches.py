@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
@@ -219,8 +219,7 @@ class BatchRequest(NamedTuple):
     now: int
 
 
-@dataclass(slots=True)
-class TurnBatch:
+class TurnBatch(msgspec.Struct):
     """The first turns.
 
     Attributes:
@@ -264,12 +263,11 @@ class _Member(NamedTuple):
     axis: int = -1
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(msgspec.Struct):
     """The pods that are asked for by all lines."""
 
-    groups: list[PodGroup] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
+    groups: list[PodGroup] = msgspec.field(default_factory=list)
+    counts: list[int] = msgspec.field(default_factory=list)
     size: int = 0
 
     def line(self, groups: Sequence[PodGroup], alike: Alike) -> tuple[int, int, bool]:

@@ -16,8 +16,9 @@ Source: Goponenko, Lamar, Brandt and Dechev, "Metrics for packing efficiency and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from flowsched.scheduling.plan import Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
@@ -90,8 +91,7 @@ def _averages(snapshot: Snapshot, backlog: Sequence[PodGroup], default_ms: int) 
     return {key: bytes_ms * cores // max(work, 1) for key, bytes_ms in moved.items()}
 
 
-@dataclass(slots=True)
-class Budgets:
+class Budgets(msgspec.Struct):
     """Of one cycle.
 
     Attributes:
@@ -108,9 +108,9 @@ class Budgets:
     promote_ms: int
     now: int
     second: bool = False
-    put_off: list[PodGroup] = field(default_factory=list)
-    _used: dict[str, int] = field(default_factory=dict)
-    _held: dict[str, int] = field(default_factory=dict)
+    put_off: list[PodGroup] = msgspec.field(default_factory=list)
+    _used: dict[str, int] = msgspec.field(default_factory=dict)
+    _held: dict[str, int] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._used = dict(self.snapshot.direct.rates)

@@ -14,9 +14,9 @@ Room that other pods leave anyway is taken first. So after a crash the same grou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,8 +54,7 @@ def weighs(tree: QueueTree) -> bool:
     return any(queue.weight > 1 or queue.guarantee is not None for queue in tree)
 
 
-@dataclass(slots=True)
-class Accounts:
+class Accounts(msgspec.Struct):
     """What each queue (and its children) will have once leaving pods have left and nominated groups have started.
 
     Args:
@@ -223,8 +222,7 @@ SPARED: Final = "; its gang goes on without it"
 _Family = tuple[object, ...]
 
 
-@dataclass(slots=True, eq=False)
-class _Leaving:
+class _Leaving(msgspec.Struct, eq=False):
     """What could leave in this cycle, and what leaves already.
 
     Attributes:

@@ -149,7 +149,9 @@ class Calendar:
         Returns:
             The time and the placement; None if it would not fit even when everything has ended.
         """
-        times = np.unique(self.ends, return_counts=True)[0]  # without counts numpy loads numpy.ma: 15 ms of CPU
+        times = np.unique(self.ends, return_counts=True)[
+            0
+        ]  # without counts numpy loads numpy.ma: 15 ms of CPU
         found: tuple[int, T] | None = None
         low, high = -1, len(times)  # -1 = now; high is exclusive once something was found
         while low < high:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -142,15 +141,14 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     next_token: str | None = None
 
 
-@dataclass(slots=True)
-class Recovered:
+class Recovered(msgspec.Struct):
     """One workflow with all that is needed to go on with it. Tasks that were never touched have no row."""
 
     workflow: WorkflowRow
     spec: bytes
-    stages: list[StageRow] = field(default_factory=list)
-    tasks: list[TaskWrite] = field(default_factory=list)  #: by stage and index
-    outputs: list[OutputWrite] = field(default_factory=list)
+    stages: list[StageRow] = msgspec.field(default_factory=list)
+    tasks: list[TaskWrite] = msgspec.field(default_factory=list)  #: by stage and index
+    outputs: list[OutputWrite] = msgspec.field(default_factory=list)
 
 
 class Living(NamedTuple):
@@ -163,8 +161,7 @@ class Living(NamedTuple):
     spec_bytes: int
 
 
-@dataclass(slots=True)
-class Recovery:
+class Recovery(msgspec.Struct):
     """What a new leader reads first: one consistent look at everything that lives, without the workflows themselves."""
 
     living: list[Living]  #: in order of submission
@@ -172,5 +169,7 @@ class Recovery:
     replicas: list[ReplicaRow]
     last_seq: int  #: newest submission seen: later ones are found by `after`
     last_event: int
-    bindings: list[str] = field(default_factory=list)  #: uids of foreign pods that may have been bound
-    usage: list[UsageRow] = field(default_factory=list)
+    bindings: list[str] = msgspec.field(
+        default_factory=list
+    )  #: uids of foreign pods that may have been bound
+    usage: list[UsageRow] = msgspec.field(default_factory=list)

@@ -19,9 +19,9 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
+import msgspec
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -63,8 +63,7 @@ async def no_failpoint(_name: str) -> None:
     """Do nothing: the default."""
 
 
-@dataclass(eq=False, slots=True)
-class _Item:
+class _Item(msgspec.Struct, eq=False):
     """One caller's write, and where its outcome goes."""
 
     work: Work
@@ -82,13 +81,12 @@ class _Item:
             self.done.set_result(outcome)
 
 
-@dataclass(slots=True)
-class _Attempt:
+class _Attempt(msgspec.Struct):
     """One transaction through all its tries."""
 
     txn: int
-    outcomes: list[Any] = field(default_factory=list)
-    events: list[StoredEvent] = field(default_factory=list)
+    outcomes: list[Any] = msgspec.field(default_factory=list)
+    events: list[StoredEvent] = msgspec.field(default_factory=list)
     in_doubt: bool = False  #: a COMMIT was sent and not answered
 
 

@@ -8,11 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from flowsched.app import Settings, running
@@ -79,7 +79,7 @@ class Watch:
                 self.seen.add((sys._getframe(1).f_code.co_qualname, name))
             return object.__getattribute__(part, name)
 
-        for part in fields(EngineState):
+        for part in msgspec.structs.fields(EngineState):
             monkeypatch.setattr(part.default_factory, "__getattribute__", seen)
 
     def _slow(self, work: Any) -> Any:

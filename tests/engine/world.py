@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from flowsched.engine.delta import AttemptEnd, Intent, OutputWrite, StageWrite, TaskWrite
 from flowsched.engine.events import Accepted, Command, EngineEvent, Recovered, Revived, Tick
@@ -578,7 +578,7 @@ def fingerprint(state: EngineState) -> tuple[object, ...]:
 
 def plain(part: RoundState | ForeignState) -> list[object]:
     """All fields of a part of the state, but for the shapes that are worked out once."""
-    return [copy(getattr(part, each.name)) for each in fields(part) if each.name != "shapes"]
+    return [copy(getattr(part, name)) for name in part.__struct_fields__ if name != "shapes"]
 
 
 def caches(state: EngineState) -> list[object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -21,8 +20,7 @@ from flowsched.executor.protocol import (
 )
 
 
-@dataclass(slots=True)
-class Life:
+class Life(msgspec.Struct):
     """One attempt."""
 
     name: str
@@ -30,8 +28,8 @@ class Life:
     cgroup: str = ""
     pid: int = 0  #: the task's first process
     own: int = 0  #: the process of its own that sees it through, if it has one
-    removal: list[str] = field(default_factory=list)  #: the command that removes its container
-    engine_env: dict[str, str] = field(default_factory=dict)
+    removal: list[str] = msgspec.field(default_factory=list)  #: the command that removes its container
+    engine_env: dict[str, str] = msgspec.field(default_factory=dict)
     waits: str = ""  #: why its results wait
     is_lost: bool = False  #: the process of its own has died
     end: PodEnded | PodGone | None = None

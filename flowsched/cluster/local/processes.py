@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
 import structlog
 
 from flowsched.cluster.local import attempts
@@ -127,8 +127,7 @@ NO_ROOM: Final = "OutputNoRoom"
 _BATCH: Final = 16
 
 
-@dataclass(slots=True, eq=False)
-class _Live:
+class _Live(msgspec.Struct, eq=False):
     """An attempt that is waited for."""
 
     name: str

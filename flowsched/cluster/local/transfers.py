@@ -13,7 +13,6 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -36,8 +35,7 @@ T = TypeVar("T")
 _BLOCK_MAX: Final = 4 << 20
 
 
-@dataclass(slots=True)
-class Traffic:
+class Traffic(msgspec.Struct):
     """Bytes that have come to a node and gone from it."""
 
     in_bytes: int = 0

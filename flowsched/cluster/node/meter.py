@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -117,8 +116,7 @@ INTERVAL_S: Final = 5.0
 _SECTOR: Final = 512
 
 
-@dataclass(slots=True)
-class DiskMeter:
+class DiskMeter(msgspec.Struct):
     """The disk of one folder.
 
     Args:
@@ -131,7 +129,7 @@ class DiskMeter:
     nodes: tuple[str, ...]
     proc: Path = Path("/proc")
     _total: int | None = None
-    _by_attempt: dict[str, int] = field(default_factory=dict)
+    _by_attempt: dict[str, int] = msgspec.field(default_factory=dict)
 
     def measure(self, attempts: Iterable[tuple[str, str, int]], seconds: float) -> LoadMeasured | None:
         """Measure the load since the last call; None the first time, and where nothing can be measured.
@@ -233,8 +231,7 @@ class _Reading(msgspec.Struct, frozen=True):
     mounts: Mapping[str, Pair]
 
 
-@dataclass(slots=True)
-class Meter:
+class Meter(msgspec.Struct):
     """Measures one node. Everything blocks; one thread at a time calls `measure`.
 
     Args:
@@ -245,9 +242,11 @@ class Meter:
     cache: Path
     host: Path
     _before: _Reading | None = None
-    _told: dict[str, int] = field(default_factory=dict)  #: uid -> bytes in all, as they were last told
-    _folders: dict[str, Path] = field(default_factory=dict)
-    _peaks: dict[str, int] = field(default_factory=dict)  #: uid -> the most memory that was seen
+    _told: dict[str, int] = msgspec.field(
+        default_factory=dict
+    )  #: uid -> bytes in all, as they were last told
+    _folders: dict[str, Path] = msgspec.field(default_factory=dict)
+    _peaks: dict[str, int] = msgspec.field(default_factory=dict)  #: uid -> the most memory that was seen
 
     def measure(self, copied: Pair, over_ms: int) -> dict[str, Any] | None:
         """Measure the load since the last call; None the first time.

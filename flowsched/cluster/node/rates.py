@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 
-@dataclass(slots=True)
-class TokenBucket:
+
+class TokenBucket(msgspec.Struct):
     """Bytes per second, handed out in order of asking, so that flows which ask piece by piece share fairly.
 
     Args:

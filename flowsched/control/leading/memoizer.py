@@ -10,9 +10,9 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import numpy as np
 import structlog
 
@@ -54,8 +54,7 @@ _PAUSE_S: Final = 1.0
 Versions = Mapping[str, Fingerprint | str]
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(msgspec.Struct):
     """A shard, with what its key is made of."""
 
     shard: int
@@ -65,14 +64,13 @@ class _Asked:
     key: str = ""
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(msgspec.Struct):
     """What was found out once for a run."""
 
     tenant: str | None = None  #: None until the keys of the run that it resumes are written
     resumed: str = ""  #: the name of that run, "" for none
-    preparing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    versions: dict[str, Fingerprint | str] = field(default_factory=dict)
+    preparing: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+    versions: dict[str, Fingerprint | str] = msgspec.field(default_factory=dict)
 
 
 class Memoizer:

@@ -13,9 +13,9 @@ stages back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,8 +41,7 @@ _THERE: Final = (
 _UNDER_WAY: Final = np.isin(np.arange(max(TaskState) + 1), _THERE[:-1])
 
 
-@dataclass(slots=True)
-class _Gathering:
+class _Gathering(msgspec.Struct):
     """Stages that gather the same: the first of them, how many of their shards read it, what those take (milli-core ms), and how
     many bytes each of them gathers.
     """

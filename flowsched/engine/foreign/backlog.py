@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import msgspec
 from msgspec import structs
@@ -29,8 +28,7 @@ class ForeignCandidate(msgspec.Struct, frozen=True):
     classes: tuple[ClassKey, ...]
 
 
-@dataclass(slots=True)
-class ForeignBacklog:
+class ForeignBacklog(msgspec.Struct):
     """The foreign groups that are offered to a round, and why the others are not."""
 
     candidates: dict[int, ForeignCandidate]

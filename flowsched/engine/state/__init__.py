@@ -5,7 +5,7 @@ Each part is a module: plain values, and no function of the engine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from flowsched.engine.state.caches import CacheState
 from flowsched.engine.state.cluster import ClusterState
@@ -17,8 +17,7 @@ from flowsched.engine.state.work import WorkState
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 
 
-@dataclass(slots=True)
-class EngineState:
+class EngineState(msgspec.Struct):
     """All parts of it.
 
     Attributes:
@@ -31,13 +30,13 @@ class EngineState:
         round: Answers of the last scheduling round, and when the next is due.
     """
 
-    cluster: ClusterState = field(default_factory=ClusterState)
-    policy: PolicyState = field(default_factory=PolicyState)
-    work: WorkState = field(default_factory=WorkState)
-    data: DataState = field(default_factory=DataState)
-    caches: CacheState = field(default_factory=CacheState)
-    foreign: ForeignState = field(default_factory=ForeignState)
-    round: RoundState = field(default_factory=RoundState)
+    cluster: ClusterState = msgspec.field(default_factory=ClusterState)
+    policy: PolicyState = msgspec.field(default_factory=PolicyState)
+    work: WorkState = msgspec.field(default_factory=WorkState)
+    data: DataState = msgspec.field(default_factory=DataState)
+    caches: CacheState = msgspec.field(default_factory=CacheState)
+    foreign: ForeignState = msgspec.field(default_factory=ForeignState)
+    round: RoundState = msgspec.field(default_factory=RoundState)
 
     def note_change(self, run: WorkflowRun, stage: StageRun) -> None:
         """Tasks of a stage have changed: what was worked out from them before holds no more."""

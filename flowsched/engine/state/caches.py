@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 
-@dataclass(slots=True)
-class CacheState:
+class CacheState(msgspec.Struct):
     """The readers of datasets, and the group to which the others leave room.
 
     Attributes:
@@ -17,8 +16,8 @@ class CacheState:
         nodes: ... on these nodes.
     """
 
-    outside: dict[int, dict[str, list[tuple[int, int | None]]]] = field(default_factory=dict)
-    noted: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    ended_reads: dict[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
+    outside: dict[int, dict[str, list[tuple[int, int | None]]]] = msgspec.field(default_factory=dict)
+    noted: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    ended_reads: dict[str, frozenset[tuple[str, str]]] = msgspec.field(default_factory=dict)
     first: int | None = None
     nodes: frozenset[int] = frozenset()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import msgspec
 
 from flowsched.executor.nodes import NodeInfo
@@ -26,8 +24,7 @@ class Drain(msgspec.Struct, frozen=True):
     asked_ms: int | None = None
 
 
-@dataclass(slots=True)
-class ClusterState:
+class ClusterState(msgspec.Struct):
     """Nodes, claims and data as they are now.
 
     Attributes:
@@ -38,8 +35,8 @@ class ClusterState:
         drains: Nodes that shall be empty, by name.
     """
 
-    snapshot: Snapshot = field(default_factory=Snapshot)
-    catalogue: Catalogue = field(default_factory=Catalogue)
-    transfer_limits: TransferLimits = field(default_factory=TransferLimits)
-    others: dict[str, int] = field(default_factory=dict)
-    drains: dict[str, Drain] = field(default_factory=dict)
+    snapshot: Snapshot = msgspec.field(default_factory=Snapshot)
+    catalogue: Catalogue = msgspec.field(default_factory=Catalogue)
+    transfer_limits: TransferLimits = msgspec.field(default_factory=TransferLimits)
+    others: dict[str, int] = msgspec.field(default_factory=dict)
+    drains: dict[str, Drain] = msgspec.field(default_factory=dict)

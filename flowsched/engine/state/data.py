@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -14,8 +13,7 @@ from flowsched.scheduling.transfers import TransferOrder, TransferWant
 from flowsched.workflow.spec import Match
 
 
-@dataclass(slots=True)
-class StagingGroup:
+class StagingGroup(msgspec.Struct):
     """Tasks on their way through STAGING: their targets, and the (dataset, node) pairs still to come."""
 
     key: int
@@ -27,13 +25,12 @@ class StagingGroup:
     pending: set[tuple[int, int]]
     priority: int
     rank_ms: int
-    payer: dict[tuple[int, int], int] = field(
+    payer: dict[tuple[int, int], int] = msgspec.field(
         default_factory=dict
     )  #: (dataset, node) -> task its bytes count for
 
 
-@dataclass(slots=True)
-class Backoff:
+class Backoff(msgspec.Struct):
     """A transfer that failed and is tried again."""
 
     not_before: int
@@ -80,8 +77,7 @@ class Spread(NamedTuple):
     stages: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class DataState:
+class DataState(msgspec.Struct):
     """Copies that are under way, that are wanted, and the gather nodes for which some of them are made.
 
     Attributes:
@@ -107,27 +103,29 @@ class DataState:
         home_work: (workflow, stage) -> milli-core ms of all that gather what it gathers, and go to the same node.
     """
 
-    staging: dict[int, StagingGroup] = field(default_factory=dict)
+    staging: dict[int, StagingGroup] = msgspec.field(default_factory=dict)
     next_staging: int = 1
-    unswept: set[tuple[str, int]] = field(default_factory=set)
+    unswept: set[tuple[str, int]] = msgspec.field(default_factory=set)
     swept: tuple[int, bytes] | None = None
-    moving: dict[tuple[int, int, int], TransferOrder] = field(default_factory=dict)
-    copying: dict[tuple[int, int, int], tuple[str, int]] = field(default_factory=dict)
-    coming_in: dict[tuple[int, int], Coming] = field(default_factory=dict)
-    chosen: dict[tuple[str, int], dict[int, tuple[int, str]]] = field(default_factory=dict)
-    backoff: dict[tuple[int, int], Backoff] = field(default_factory=dict)
-    read_from: dict[tuple[int, int], int] = field(default_factory=dict)
-    pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = field(default_factory=dict)
-    push_backlog: dict[int, int] = field(default_factory=dict)
-    spreads: dict[str, tuple[Spread, ...]] = field(default_factory=dict)
+    moving: dict[tuple[int, int, int], TransferOrder] = msgspec.field(default_factory=dict)
+    copying: dict[tuple[int, int, int], tuple[str, int]] = msgspec.field(default_factory=dict)
+    coming_in: dict[tuple[int, int], Coming] = msgspec.field(default_factory=dict)
+    chosen: dict[tuple[str, int], dict[int, tuple[int, str]]] = msgspec.field(default_factory=dict)
+    backoff: dict[tuple[int, int], Backoff] = msgspec.field(default_factory=dict)
+    read_from: dict[tuple[int, int], int] = msgspec.field(default_factory=dict)
+    pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = msgspec.field(default_factory=dict)
+    push_backlog: dict[int, int] = msgspec.field(default_factory=dict)
+    spreads: dict[str, tuple[Spread, ...]] = msgspec.field(default_factory=dict)
     spread_over: int = 0
-    foreseen: dict[tuple[int, int], TransferWant] = field(default_factory=dict)
-    gathers: dict[tuple[str, int], Gather | None] = field(default_factory=dict)
-    gathered: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
-    coming: dict[tuple[str, int], dict[int, tuple[int, int]]] = field(default_factory=dict)
-    coming_from: dict[tuple[str, int], dict[tuple[int, int], tuple[int, int]]] = field(default_factory=dict)
-    homes: dict[tuple[str, int, int], int] = field(default_factory=dict)
-    home_work: dict[tuple[str, int], int] = field(default_factory=dict)
+    foreseen: dict[tuple[int, int], TransferWant] = msgspec.field(default_factory=dict)
+    gathers: dict[tuple[str, int], Gather | None] = msgspec.field(default_factory=dict)
+    gathered: dict[tuple[str, int], list[tuple[int, int]]] = msgspec.field(default_factory=dict)
+    coming: dict[tuple[str, int], dict[int, tuple[int, int]]] = msgspec.field(default_factory=dict)
+    coming_from: dict[tuple[str, int], dict[tuple[int, int], tuple[int, int]]] = msgspec.field(
+        default_factory=dict
+    )
+    homes: dict[tuple[str, int, int], int] = msgspec.field(default_factory=dict)
+    home_work: dict[tuple[str, int], int] = msgspec.field(default_factory=dict)
 
     def forget(self, workflow: str, stages: Iterable[int]) -> None:
         """Drop what is kept about a workflow that has ended, and its stages."""

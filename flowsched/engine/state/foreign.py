@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from flowsched.executor.foreign import NO_STAKE, ForeignGroup, ForeignPod, PodTemplate, Stake
 from flowsched.scheduling.pod_group import Shape
@@ -45,8 +46,7 @@ class Placed(NamedTuple):
     leaving: bool = False  #: it is being deleted, or was asked to make way
 
 
-@dataclass(slots=True)
-class ForeignWork:
+class ForeignWork(msgspec.Struct):
     """One group: its rule, and its pods.
 
     Attributes:
@@ -61,9 +61,9 @@ class ForeignWork:
     """
 
     group: ForeignGroup | None = None
-    waiting: dict[ClassKey, dict[str, ForeignPod]] = field(default_factory=dict)
-    placed: dict[str, Placed] = field(default_factory=dict)
-    done: dict[str, str] = field(default_factory=dict)
+    waiting: dict[ClassKey, dict[str, ForeignPod]] = msgspec.field(default_factory=dict)
+    placed: dict[str, Placed] = msgspec.field(default_factory=dict)
+    done: dict[str, str] = msgspec.field(default_factory=dict)
     short_since: int | None = None
     complete: bool = False
     held_until: int | None = None
@@ -86,8 +86,7 @@ class ForeignWork:
         return self.group is None and not self.waiting and not self.placed
 
 
-@dataclass(slots=True)
-class ForeignState:
+class ForeignState(msgspec.Struct):
     """Groups of foreign pods, and which of the pods may be evicted.
 
     Attributes:
@@ -104,14 +103,14 @@ class ForeignState:
         guarded: Units that budgets keep where they are.
     """
 
-    groups: dict[str, ForeignWork] = field(default_factory=dict)
-    pods: dict[str, str] = field(default_factory=dict)
-    shapes: dict[tuple[PodTemplate, str | None], Shape] = field(default_factory=dict)
-    assumed: dict[str, int] = field(default_factory=dict)
-    halved: set[str] = field(default_factory=set)
-    holding: set[str] = field(default_factory=set)
-    making_way: dict[str, str] = field(default_factory=dict)
-    spared: dict[str, tuple[str, int]] = field(default_factory=dict)
-    budgets: dict[str, int] = field(default_factory=dict)
-    covered: dict[str, str] = field(default_factory=dict)
+    groups: dict[str, ForeignWork] = msgspec.field(default_factory=dict)
+    pods: dict[str, str] = msgspec.field(default_factory=dict)
+    shapes: dict[tuple[PodTemplate, str | None], Shape] = msgspec.field(default_factory=dict)
+    assumed: dict[str, int] = msgspec.field(default_factory=dict)
+    halved: set[str] = msgspec.field(default_factory=set)
+    holding: set[str] = msgspec.field(default_factory=set)
+    making_way: dict[str, str] = msgspec.field(default_factory=dict)
+    spared: dict[str, tuple[str, int]] = msgspec.field(default_factory=dict)
+    budgets: dict[str, int] = msgspec.field(default_factory=dict)
+    covered: dict[str, str] = msgspec.field(default_factory=dict)
     guarded: frozenset[str] = frozenset()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from flowsched.scheduling.policy.framework import PROFILES, Profile
 from flowsched.scheduling.queues.tree import QueueTree
 
 
-@dataclass(slots=True)
-class PolicyState:
+class PolicyState(msgspec.Struct):
     """The rules by which a step decides.
 
     Attributes:
@@ -23,8 +22,8 @@ class PolicyState:
         remote_reads: Pods can read what lies on other nodes without a copy.
     """
 
-    profile: Profile = field(default_factory=lambda: PROFILES["flowsched"])
-    queues: QueueTree = field(default_factory=QueueTree)
+    profile: Profile = msgspec.field(default_factory=lambda: PROFILES["flowsched"])
+    queues: QueueTree = msgspec.field(default_factory=QueueTree)
     epoch: int = 1
     secret: bytes = b""
     mounted: bool = False

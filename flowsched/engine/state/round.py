@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from flowsched.scheduling.plan import Reason, Reservation
 from flowsched.scheduling.pod_group import PodGroup
 
 
-@dataclass(slots=True)
-class RoundState:
+class RoundState(msgspec.Struct):
     """Answers of the last scheduling round, and the pace of rounds (`engine.pacing`).
 
     Attributes:
@@ -28,12 +28,12 @@ class RoundState:
         look_at: A round is due at this moment, whatever happens.
     """
 
-    reasons: dict[int, Reason] = field(default_factory=dict)
-    refused: dict[int, PodGroup] = field(default_factory=dict)
+    reasons: dict[int, Reason] = msgspec.field(default_factory=dict)
+    refused: dict[int, PodGroup] = msgspec.field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()
-    promises: dict[int, int] = field(default_factory=dict)
-    disk_free_at: dict[int, int] = field(default_factory=dict)
-    under_way: set[str] = field(default_factory=set)
+    promises: dict[int, int] = msgspec.field(default_factory=dict)
+    disk_free_at: dict[int, int] = msgspec.field(default_factory=dict)
+    under_way: set[str] = msgspec.field(default_factory=set)
     crowded: bool = False
     restless: bool = True
     rest_until: int = 0

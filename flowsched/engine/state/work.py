@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -75,8 +74,7 @@ class Candidate(msgspec.Struct, frozen=True):
     ] = ()  #: by role, what it is taken to use of disks and storages beyond what is said
 
 
-@dataclass(slots=True)
-class Offered:
+class Offered(msgspec.Struct):
     """The bags of a stage that has not changed since.
 
     Attributes:
@@ -94,8 +92,7 @@ class Offered:
     basis: tuple[object, ...] | None
 
 
-@dataclass(slots=True)
-class WorkState:
+class WorkState(msgspec.Struct):
     """Workflows that live, their pods, and the items of the backlog.
 
     Attributes:
@@ -120,25 +117,25 @@ class WorkState:
         corrections: (workflow, stage) -> per mille of what was learned of its I/O that is counted, as measured.
     """
 
-    runs: dict[str, WorkflowRun] = field(default_factory=dict)
-    ready: set[tuple[str, int]] = field(default_factory=set)
-    impatient: set[tuple[str, int]] = field(default_factory=set)
-    pods: dict[str, PodRef] = field(default_factory=dict)
-    held: dict[str, tuple[str, str]] = field(default_factory=dict)
-    keys: dict[GroupKey | ForeignKey, int] = field(default_factory=dict)
-    groups: dict[int, GroupKey | ForeignKey] = field(default_factory=dict)
-    groups_of: dict[str, list[GroupKey]] = field(default_factory=dict)
+    runs: dict[str, WorkflowRun] = msgspec.field(default_factory=dict)
+    ready: set[tuple[str, int]] = msgspec.field(default_factory=set)
+    impatient: set[tuple[str, int]] = msgspec.field(default_factory=set)
+    pods: dict[str, PodRef] = msgspec.field(default_factory=dict)
+    held: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)
+    keys: dict[GroupKey | ForeignKey, int] = msgspec.field(default_factory=dict)
+    groups: dict[int, GroupKey | ForeignKey] = msgspec.field(default_factory=dict)
+    groups_of: dict[str, list[GroupKey]] = msgspec.field(default_factory=dict)
     next_key: int = 1
     next_address: int = 0
-    gang_bases: dict[tuple[str, int, int], int] = field(default_factory=dict)
-    shapes: dict[ShapeKey, Shape] = field(default_factory=dict)
-    shapes_of: dict[str, list[ShapeKey]] = field(default_factory=dict)
-    equal_shapes: dict[Shape, Shape] = field(default_factory=dict)
-    inputs: dict[tuple[str, int], tuple[int, ...] | None] = field(default_factory=dict)
-    offers: dict[tuple[str, int], Offered] = field(default_factory=dict)
-    staged_on: dict[GroupKey, tuple[int, ...]] = field(default_factory=dict)
-    estimates: Estimates = field(default_factory=Estimates)
-    corrections: dict[tuple[str, str], int] = field(default_factory=dict)
+    gang_bases: dict[tuple[str, int, int], int] = msgspec.field(default_factory=dict)
+    shapes: dict[ShapeKey, Shape] = msgspec.field(default_factory=dict)
+    shapes_of: dict[str, list[ShapeKey]] = msgspec.field(default_factory=dict)
+    equal_shapes: dict[Shape, Shape] = msgspec.field(default_factory=dict)
+    inputs: dict[tuple[str, int], tuple[int, ...] | None] = msgspec.field(default_factory=dict)
+    offers: dict[tuple[str, int], Offered] = msgspec.field(default_factory=dict)
+    staged_on: dict[GroupKey, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    estimates: Estimates = msgspec.field(default_factory=Estimates)
+    corrections: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
 
     def key_of(self, group: GroupKey | ForeignKey) -> int:
         """The number a backlog item has kept since it first waited (numbers rise with age and break ties)."""

@@ -15,7 +15,6 @@ So the causes of a resource add up to all of its idle room, even if they overlap
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
@@ -89,8 +88,7 @@ class Split(msgspec.Struct, frozen=True, eq=False):
     blame: Mapping[tuple[Cause, str], Ints]
 
 
-@dataclass(slots=True)
-class _Kind:
+class _Kind(msgspec.Struct):
     """Waiting work that is alike: `times` groups of these roles (a bag counts pods), or what they ask for in all."""
 
     cause: Cause
@@ -99,12 +97,11 @@ class _Kind:
     times: int = 0
 
 
-@dataclass(slots=True)
-class _Spill:
+class _Spill(msgspec.Struct):
     """What work that may run on the same nodes asks for beyond what would fit."""
 
     mask: Mask
-    asks: list[tuple[str, Ints]] = field(default_factory=list)
+    asks: list[tuple[str, Ints]] = msgspec.field(default_factory=list)
 
 
 def split(

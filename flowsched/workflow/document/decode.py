@@ -9,10 +9,11 @@ the cost follows the document's size, not the number of its tasks.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from math import isfinite
 from typing import Final
+
+import msgspec
 
 from flowsched.errors import InvalidDocument
 from flowsched.values import replace
@@ -60,8 +61,7 @@ def _overlap(paths: Sequence[tuple[str | None, str]]) -> bool:
     return any(role == other and below.startswith(path) for (role, path), (other, below) in pairwise(ordered))
 
 
-@dataclass(slots=True)
-class StageDraft:
+class StageDraft(msgspec.Struct):
     """A stage that was read by itself, and where its references stand."""
 
     spec: StageSpec

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -42,22 +41,21 @@ _QUEUEING = mask_of(_S.QUEUED, _S.STAGING, _S.PIPELINED)
 _HOLDING = mask_of(_S.BINDING, _S.BOUND, _S.RUNNING, _S.RELEASING)
 
 
-@dataclass(slots=True)
-class Changes:
+class Changes(msgspec.Struct):
     """What `advance` touched in one run: the step makes rows, releases and queue changes of it."""
 
-    tasks: dict[int, list[Indices]] = field(default_factory=dict)
-    stages: set[int] = field(default_factory=set)
-    fresh: set[int] = field(default_factory=set)  #: touched stages that the step has not absorbed yet
+    tasks: dict[int, list[Indices]] = msgspec.field(default_factory=dict)
+    stages: set[int] = msgspec.field(default_factory=set)
+    fresh: set[int] = msgspec.field(default_factory=set)  #: touched stages that the step has not absorbed yet
     workflow: bool = False
-    release: list[tuple[int, int]] = field(
+    release: list[tuple[int, int]] = msgspec.field(
         default_factory=list
     )  #: (stage, task) with a pod that shall be taken away
-    freed: list[tuple[int, int, int]] = field(
+    freed: list[tuple[int, int, int]] = msgspec.field(
         default_factory=list
     )  #: (stage, task, attempt) that holds nothing more
-    outputs: list[tuple[int, int, str, Output]] = field(default_factory=list)
-    events: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    outputs: list[tuple[int, int, str, Output]] = msgspec.field(default_factory=list)
+    events: list[tuple[str, Mapping[str, Any]]] = msgspec.field(default_factory=list)
 
     def touch(self, stage: int) -> None:
         """Something of this stage changed."""

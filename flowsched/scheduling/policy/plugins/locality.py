@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,8 +18,7 @@ from flowsched.scheduling.state.snapshot import Snapshot
 COPY_OVERHEAD_MS: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class StageIn:
+class StageIn(msgspec.Struct, frozen=True):
     """Estimated staging time of a group's inputs, and of its image if the catalogue knows it.
 
     Args:
