@@ -17,12 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from flowsched import listening, supervisor
 from flowsched.clock import ServiceClock, elapsed_s
 from flowsched.errors import ConfigurationError, FlowschedError, InUse, NotFound, no_such
-from flowsched.log_lines import LEVELS, configure_logging
+from flowsched.log_lines import LEVELS, configure_logging, get_logger
 from flowsched.private import make_root
 from flowsched.values import replace
 
@@ -423,7 +421,7 @@ def holder_of(settings: Settings) -> str:
 
 def _tell_jump(jump_ms: int) -> None:
     """The wall clock was set: nothing here jumps with it, but its times differ from those of the machine's other logs."""
-    structlog.get_logger(__name__).warning(
+    get_logger(__name__).warning(
         "the wall clock jumped; times here go on as before and follow it by 1 %: restart the service to take it over",
         by_s=jump_ms / 1000,
     )
@@ -544,7 +542,7 @@ async def running(
             if not settings.replicated:
                 await _until(lambda: leader.leadership.accepted, leading)
                 accepted()
-            structlog.get_logger(__name__).info("listening", url=url)
+            get_logger(__name__).info("listening", url=url)
             if not settings.replicated:
                 await _until(lambda: service.ready()[0], leading)
             caller = asyncio.current_task()
@@ -584,7 +582,7 @@ def _url_of(settings: Settings, servers: Sequence[asyncio.Server]) -> str:
 def _fall(done: asyncio.Task[None], caller: asyncio.Task[Any] | None) -> None:
     """The leader's loops ended by themselves: so does the service (a supervisor starts it again)."""
     if not done.cancelled() and done.exception() is not None:
-        structlog.get_logger(__name__).error(
+        get_logger(__name__).error(
             "the service stops", error=repr(done.exception()), exc_info=done.exception()
         )
         if caller is not None:
@@ -635,7 +633,7 @@ async def _prepared(
                 space.note(error)
             if not said:
                 said = True
-                structlog.get_logger(__name__).warning("the root cannot be made yet", why=space.trouble)
+                get_logger(__name__).warning("the root cannot be made yet", why=space.trouble)
                 await answering.enter_async_context(
                     waiting(sockets, f"the root cannot be made yet: {space.trouble}")
                 )
@@ -661,7 +659,7 @@ async def serve(
         nonlocal stopped
         if not stopped and serving is not None:  # a second signal must not break off the end
             stopped = True
-            structlog.get_logger(__name__).info("stopping", tasks="they go on; the next start takes them up")
+            get_logger(__name__).info("stopping", tasks="they go on; the next start takes them up")
             serving.cancel()
 
     from flowsched.api.connections import QuietLoop, raise_file_limit
@@ -677,23 +675,21 @@ async def serve(
     try:
         unread = await asyncio.to_thread(left_behind, settings)
         if unread:
-            structlog.get_logger(__name__).warning(unread)
+            get_logger(__name__).warning(unread)
         if prepare is not None:
             settings = await _prepared(settings, sockets, prepare)
         for caution in cautions(settings, sockets[0].getsockname()[0] if sockets else settings.host):
-            structlog.get_logger(__name__).warning(caution)
+            get_logger(__name__).warning(caution)
         async with running(settings, sockets, supervisor.accepted) as service:
             spare_the_collector()
             supervisor.accepted()  # a replica of several is, before it leads
             listening.notify("READY=1")
-            structlog.get_logger(__name__).info(
-                "ready", url=service.url, database=settings.url.split("@")[-1]
-            )
+            get_logger(__name__).info("ready", url=service.url, database=settings.url.split("@")[-1])
             await asyncio.Event().wait()
     except asyncio.CancelledError:
         if not stopped:
             raise FlowschedError("the service stopped by itself; its log says why") from None
-        structlog.get_logger(__name__).info("stopped")
+        get_logger(__name__).info("stopped")
 
 
 def spare_the_collector(thresholds: tuple[int, int, int] = COLLECT) -> None:

@@ -1,4 +1,5 @@
 """Bounds on the connections of clients: how many may be open, and how long a request's head may take.
+from flowsched.log_lines import get_logger
 
 A client without a token can hold descriptors: it opens connections, or sends half of a request. Two bounds keep such clients from
 stopping the service. A request's head must arrive within `head_seconds` of its first byte, or of the connection's opening. When too
@@ -16,9 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-import structlog
+from flowsched.log_lines import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: A request's head is 8 KiB at most: a client on a slow line sends it within this time.
 HEAD_SECONDS: Final = 30.0

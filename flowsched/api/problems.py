@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
-import structlog
 from aiohttp import web
 
 from flowsched.errors import FlowschedError, TooMuch, Unauthorized, Unavailable
+from flowsched.log_lines import get_logger
 from flowsched.workflow.views import ProblemView
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MEDIA: Final = "application/problem+json"
 #: Headers of aiohttp's own errors that mean something to a client.

@@ -13,13 +13,12 @@ from collections.abc import Callable
 from typing import Final
 from weakref import WeakValueDictionary
 
-import structlog
-
 from flowsched.control.aside import aside
 from flowsched.control.leading.dispatch import LONG_COST, Dispatcher, cost_of
 from flowsched.control.leading.recover import load_run, make_run
 from flowsched.engine.events import Accepted, Command, EngineEvent, Revived
 from flowsched.errors import FlowschedError
+from flowsched.log_lines import get_logger
 from flowsched.store.database import Database
 from flowsched.store.rows import CommandRow
 from flowsched.store.workflows import Workflows
@@ -27,7 +26,7 @@ from flowsched.workflow.document.decode import decode_workflow
 from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.spec import WorkflowSpec
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: Look for what other processes accepted this often; what this one accepted wakes it at once.
 POLL_S: Final = 1.0

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import structlog
 
 from flowsched.entry_points import offers
 from flowsched.errors import ConfigurationError, Conflict, Fault, InvalidDocument, InvalidRequest
+from flowsched.log_lines import get_logger
 from flowsched.scheduling.policy.extension import Offered, offered
 from flowsched.scheduling.policy.framework import PROFILES, Profile
 from flowsched.scheduling.policy.profile import BUILT_IN, Policies, policies_from, rehearse
@@ -59,7 +59,7 @@ def find_plugins() -> Found:
 # ---- the profiles in force ----
 
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: Between two looks at the file; and at what became of plugins.
 POLL_S: Final = 0.5

@@ -12,7 +12,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import structlog
 
 from flowsched.control import allowed_paths, views
 from flowsched.control.admission import Admission, LiveLimits
@@ -49,6 +48,7 @@ from flowsched.errors import (
     no_such,
 )
 from flowsched.executor.protocol import Executor
+from flowsched.log_lines import get_logger
 from flowsched.store.accounting import Accounting
 from flowsched.store.cache_keys import CacheKeys
 from flowsched.store.database import Database
@@ -438,7 +438,7 @@ class Service:
         """Drop the copies of a workflow's inputs from outside whose files have changed."""
         stale = await self._executor.forget_changed(inputs_of(spec))
         if stale:
-            structlog.get_logger(__name__).warning(
+            get_logger(__name__).warning(
                 "an input has changed, and tasks that run still read its old copy",
                 uri=stale[0],
                 inputs=len(stale),

@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
-import structlog
 
 from flowsched.control import allowed_paths
 from flowsched.control.admission import Admission
@@ -26,6 +25,7 @@ from flowsched.control.planning.plans import Ranks, with_rank
 from flowsched.engine.explain import explain
 from flowsched.engine.state import EngineState
 from flowsched.errors import Conflict, NotFound, Unavailable
+from flowsched.log_lines import get_logger
 from flowsched.store.database import Database
 from flowsched.store.requests import Repeats, Submission, TesTask
 from flowsched.store.rows import AttemptRow
@@ -149,7 +149,7 @@ def waits(state: EngineState | None, ident: str, now: int) -> list[str]:
 # ---- the service of the TES routes ----
 
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: For so long a body that says nothing of its own (no description, no tags) is taken for a repeat of the same one before it.
 REPEAT_MS: Final = 60_000

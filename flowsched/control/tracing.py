@@ -18,12 +18,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import structlog
 
 from flowsched.engine.delta import TaskWrite, WorkflowWrite
 from flowsched.engine.state.work import pod_name
 from flowsched.engine.step import Step
 from flowsched.errors import FlowschedError, NotFound
+from flowsched.log_lines import get_logger
 from flowsched.store.rows import WorkflowRow
 from flowsched.store.workflows import Workflows
 from flowsched.version import VERSION
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: The label of a workflow that keeps the header of the request that submitted it.
 LABEL: Final = "traceparent"

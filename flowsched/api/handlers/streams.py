@@ -14,16 +14,16 @@ from typing import Annotated, Final, Literal
 from urllib.parse import quote
 
 import msgspec
-import structlog
 from aiohttp import web
 
 from flowsched.api.parameters import last_event_id, path_index, path_text
 from flowsched.api.problems import encode
 from flowsched.api.routes import Call, Q, Query, Serving
 from flowsched.errors import FlowschedError, Unavailable
+from flowsched.log_lines import get_logger
 from flowsched.workflow.views import EventView
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: Events are written in pieces of so many, so that one answer never holds a large text.
 PIECE: Final = 200

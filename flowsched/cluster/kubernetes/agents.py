@@ -16,7 +16,6 @@ from typing import Annotated, Any, Final
 
 import aiohttp
 import msgspec
-import structlog
 
 from flowsched.cluster.kubernetes.agent_keys import bearer_of
 from flowsched.cluster.kubernetes.background import Backoff
@@ -33,6 +32,7 @@ from flowsched.executor.protocol import (
     TransferDone,
     TransferFailed,
 )
+from flowsched.log_lines import get_logger
 
 #: Bytes, or ms.
 Amount = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
@@ -218,7 +218,7 @@ def _mounts(loads: Collection[NodeLoad]) -> tuple[Load, ...]:
 # ---- the agents ----
 
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: An agent that cannot be reached for so long gives its orders back: their tasks may go elsewhere.
 AWAY_S: Final = 30.0

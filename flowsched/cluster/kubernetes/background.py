@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-import structlog
+from flowsched.log_lines import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: Pauses between repeated calls about one object: the first, doubled each time, and the longest.
 FIRST_PAUSE_S: Final = 0.2

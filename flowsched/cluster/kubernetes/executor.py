@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-import structlog
-
 from flowsched.cluster.kubernetes.agents import Agents, fetched_by_pods
 from flowsched.cluster.kubernetes.api.client import Client, Connection, served
 from flowsched.cluster.kubernetes.api.watch import IDLE_S, Batch, Watches
@@ -53,8 +51,9 @@ from flowsched.executor.protocol import (
     TransferDone,
     TransferFailed,
 )
+from flowsched.log_lines import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SWEEP_S: Final = 5.0
 PODS: Final = "/api/v1/pods"

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
-import structlog
 
 from flowsched.cluster.local.containers import Engine, Image, devices, find_engine, layout_of, mounts_of
 from flowsched.cluster.node.container_paths import Refusal
 from flowsched.cluster.node.image_pulls import is_hopeless
 from flowsched.executor.protocol import Pod
+from flowsched.log_lines import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 Policy = Literal["use", "ignore"]
 

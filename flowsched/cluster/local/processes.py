@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
-import structlog
 
 from flowsched.cluster.local import attempts
 from flowsched.cluster.local.attempts import Attempts, Sight
@@ -57,9 +56,10 @@ from flowsched.executor.protocol import (
     ReplicaSeen,
     Transfer,
 )
+from flowsched.log_lines import get_logger
 from flowsched.values import replace
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Pokes:

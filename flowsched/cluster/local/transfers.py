@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
-import structlog
 
 from flowsched.cluster.local.virtual_nodes import Site
 from flowsched.cluster.node.cache import Cache, Entry
@@ -28,8 +27,9 @@ from flowsched.cluster.node.safe_paths import open_any
 from flowsched.cluster.node.transfers import NodeTransfers, OriginSource, Source
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Published, ReplicaSeen, Transfer, TransferDone, TransferFailed
+from flowsched.log_lines import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 T = TypeVar("T")
 
 _BLOCK_MAX: Final = 4 << 20

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
-import structlog
 
 from flowsched.cluster.node.cache import Cache, Entry, file_name
 from flowsched.cluster.node.origins import NotFetched, Origins, Section
@@ -23,11 +22,12 @@ from flowsched.cluster.node.ranges import Landed, bring
 from flowsched.cluster.node.safe_paths import Unsafe
 from flowsched.cluster.node.space import check_room, is_full, no_room
 from flowsched.executor.protocol import Transfer
+from flowsched.log_lines import get_logger
 from flowsched.workflow.document.stage import redacted
 
 T = TypeVar("T")
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Source(Protocol):

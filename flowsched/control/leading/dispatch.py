@@ -11,8 +11,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-import structlog
-
 from flowsched.engine.events import Accepted, Command, EngineEvent, Recovered, Revived, Tick
 from flowsched.engine.foreign.backlog import verdicts
 from flowsched.engine.idle_book import IdleBook
@@ -21,12 +19,13 @@ from flowsched.engine.step import Step, step
 from flowsched.errors import CancelRequested, OutcomeUnknown, StorageBusy
 from flowsched.executor.foreign import RoomTaken
 from flowsched.executor.protocol import Drop, Executor, PodHeld, PodStarted, ReplicaSeen
+from flowsched.log_lines import get_logger
 from flowsched.scheduling.explain.recording import Tape
 from flowsched.store.writer import GroupWriter
 from flowsched.workflow.document.stage import redacted
 from flowsched.workflow.spec import WorkflowSpec
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: Between two steps: a stage's thousand ends need not be a thousand commits. What comes after a longer pause is stepped at once,
 #: since a slot is idle from the end of its task until the step.

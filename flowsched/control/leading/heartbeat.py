@@ -1,4 +1,5 @@
 """The event loop's heartbeat: how long the loop was held, and by which function.
+from flowsched.log_lines import get_logger
 
 A coroutine notes every 50 ms that the loop moves. When it does not, a thread notes which function the loop runs. On a busy machine
 a loop is late although no function holds it. A loop therefore counts as held only for the CPU time that its own thread uses between
@@ -17,9 +18,10 @@ from types import FrameType
 from typing import Final
 
 import msgspec
-import structlog
 
-log = structlog.get_logger(__name__)
+from flowsched.log_lines import get_logger
+
+log = get_logger(__name__)
 
 BEAT_S: Final = 0.05
 #: No function may hold the loop for longer.

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
-import structlog
 
 from flowsched.control.intake import Documents, Intake
 from flowsched.control.leading.dispatch import Dispatcher
@@ -44,6 +43,7 @@ from flowsched.errors import (
 )
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Executor
+from flowsched.log_lines import get_logger
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.store.database import REVISION, Database
@@ -52,7 +52,7 @@ from flowsched.store.settings import IdleHours, Queues
 from flowsched.store.writer import GroupWriter
 from flowsched.values import replace
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PERIOD_S: Final = 60.0
 

@@ -9,15 +9,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-import structlog
-
 from flowsched import tokens
 from flowsched.errors import ConfigurationError, FlowschedError, LeadershipLost, NotLeader, Unavailable
 from flowsched.executor.protocol import Executor
+from flowsched.log_lines import get_logger
 from flowsched.store.database import Database, Outage, chance, pauses
 from flowsched.store.lease import Lease, Renewal
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LEASE_MS: Final = 15_000
 RENEW_S: Final = 5.0

@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 import numpy as np
-import structlog
 
 from flowsched.control.intake import Documents
 from flowsched.control.leading.dispatch import Dispatcher
@@ -36,13 +35,14 @@ from flowsched.engine.memoization import (
 )
 from flowsched.errors import FlowschedError
 from flowsched.executor.protocol import Executor, Fingerprint
+from flowsched.log_lines import get_logger
 from flowsched.store.cache_keys import CacheKeys, Same
 from flowsched.store.database import Database
 from flowsched.store.workflows import Workflows
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.transitions import READY, STARTED
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: Shards that are looked up together.
 _PART: Final = 500

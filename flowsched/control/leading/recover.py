@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from typing import Final, Protocol
 
 import msgspec
-import structlog
 
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.engine.data.cache_values import origin_of
@@ -20,6 +19,7 @@ from flowsched.engine.telemetry import relearn
 from flowsched.errors import FlowschedError, NotFound
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Executor, Pod
+from flowsched.log_lines import get_logger
 from flowsched.store.database import Database
 from flowsched.store.recovery import load, load_living, outline, samples
 from flowsched.store.rows import Living, StageRow
@@ -184,7 +184,7 @@ def _stage(row: StageRow) -> StageWrite:
 # the workflows that live. Until it knows more, it keeps everything of the others as if it were a result.
 
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LEFTOVERS_PERIOD_S: Final = 60.0
 #: Documents read in one go.

@@ -6,18 +6,17 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Final
 
-import structlog
-
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.tes import forget_ends, keep_ends
 from flowsched.errors import FlowschedError
 from flowsched.executor.protocol import Executor
+from flowsched.log_lines import get_logger
 from flowsched.store.cache_keys import CacheKeys
 from flowsched.store.database import Database
 from flowsched.store.recovery import remove_finished
 from flowsched.store.workflows import Workflows
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PERIOD_S: Final = 600.0
 #: From a start to the first clean-up: a machine that boots with a wrong clock has asked for the time by then.

@@ -15,7 +15,6 @@ from typing import Any, Final, Protocol
 
 import aiohttp
 import msgspec
-import structlog
 
 from flowsched import errors
 from flowsched.control.leading.dispatch import Dispatcher
@@ -33,6 +32,7 @@ from flowsched.errors import (
     Unavailable,
     Unsupported,
 )
+from flowsched.log_lines import get_logger
 from flowsched.store.database import Database
 from flowsched.store.plans import PlanRow, Plans
 from flowsched.store.runs import Runs
@@ -271,7 +271,7 @@ def _result(said: bytes) -> Plan:
 # ---- the book of plans ----
 
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: A label with the id of a plan. With Cromwell a workflow label, which becomes a tag of each of its tasks.
 LABEL: Final = "flowsched-plan"

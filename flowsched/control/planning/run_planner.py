@@ -12,11 +12,10 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import structlog
-
 from flowsched.errors import FlowschedError, NotFound, Unavailable
+from flowsched.log_lines import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: The wait after the first try; each next one is twice as long. Cromwell's metadata were 404 for 3.6 s on an idle machine.
 FIRST_S: Final = 0.5

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from flowsched.clock import ServiceClock
 from flowsched.cluster.kubernetes.agent.events import News
 from flowsched.cluster.kubernetes.agent.ledger import Ledger, Volumes
@@ -30,6 +28,7 @@ from flowsched.cluster.node.meter import INTERVAL_S, Meter
 from flowsched.cluster.node.origins import Origins
 from flowsched.cluster.node.rates import Rates
 from flowsched.errors import ConfigurationError
+from flowsched.log_lines import get_logger
 
 PORT: Final = 8475
 #: A key shorter than this could be guessed.
@@ -124,7 +123,7 @@ class Settings:
 # ---- the agent ----
 
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: How long to wait for a predecessor to let go of the folders: a rolling update may overlap.
 PREDECESSOR_S: Final = 10.0

@@ -22,12 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar, cast
 
-import structlog
-
 from flowsched.cluster.kubernetes.agent.ledger import is_uid
 from flowsched.cluster.kubernetes.agent.log_files import HeldLogs, LogFile, LogFiles, Rotated
 from flowsched.cluster.kubernetes.objects.names import pod_name
 from flowsched.cluster.local.runner.records import sync, write_record
+from flowsched.log_lines import get_logger
 
 #: Raw bytes that are decoded at a time; there is a mark behind each, so a follower reads no more than this twice.
 _BLOCK: Final = 256 << 10
@@ -66,7 +65,7 @@ class _Marks:
 
 T = TypeVar("T")
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Reader:

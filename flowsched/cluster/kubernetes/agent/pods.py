@@ -13,8 +13,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import structlog
-
 from flowsched.cluster.kubernetes import orders
 from flowsched.cluster.kubernetes.agent import trees
 from flowsched.cluster.kubernetes.agent.events import News
@@ -36,6 +34,7 @@ from flowsched.cluster.local.runner.outputs import Refused
 from flowsched.cluster.node import safe_paths
 from flowsched.cluster.node.cache import Cache
 from flowsched.cluster.node.origins import NotFetched
+from flowsched.log_lines import get_logger
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,7 @@ def _give(fd: int, like: os.stat_result, mode: int) -> None:
 # ---- requests ----
 
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: How often a dataset that a pod waits for is asked for at its origin, and the pause before the next time.
 FETCHES: Final = 3

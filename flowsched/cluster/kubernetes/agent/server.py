@@ -17,7 +17,6 @@ from enum import Enum
 from typing import Any, Final
 
 import msgspec
-import structlog
 from aiohttp import web
 
 from flowsched.cluster.kubernetes import orders
@@ -45,8 +44,9 @@ from flowsched.cluster.kubernetes.agent_keys import bearer_of, signing_key_of
 from flowsched.cluster.node.safe_paths import Unsafe
 from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import Fingerprint, Transfer
+from flowsched.log_lines import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LONGEST_PIECE: Final = 4 << 20

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-import structlog
-
 from flowsched.cluster.kubernetes.agent import trees
 from flowsched.cluster.kubernetes.agent.events import News
 from flowsched.cluster.kubernetes.agent.sources import Sources
@@ -24,6 +22,7 @@ from flowsched.cluster.node.ranges import Landed
 from flowsched.cluster.node.rates import Rates
 from flowsched.cluster.node.transfers import NodeTransfers, finish
 from flowsched.executor.protocol import Transfer
+from flowsched.log_lines import get_logger
 from flowsched.workflow.document.stage import redacted
 
 T = TypeVar("T")
@@ -85,7 +84,7 @@ class Workers:
 # ---- the transfers ----
 
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: More orders than this may not wait: the agent refuses further ones with 429.
 MOST_WAITING: Final = 100_000

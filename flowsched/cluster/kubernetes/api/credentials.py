@@ -15,12 +15,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from flowsched.cluster.kubernetes.api.client import Connection
 from flowsched.errors import ConfigurationError
+from flowsched.log_lines import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: Where the kubelet puts a pod's service account.
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")

@@ -25,12 +25,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
-import structlog
 
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.api.errors import Malformed, Refused, Unreachable
 from flowsched.cluster.kubernetes.objects.core import OnlyMetadata, Status, WatchEvent
 from flowsched.cluster.kubernetes.objects.metadata import HasMetadata, Metadata
+from flowsched.log_lines import get_logger
 
 #: A longer line is dropped: it would be 30 times as long as the largest object that etcd takes.
 LONGEST_BYTES: Final = 64 << 20
@@ -83,7 +83,7 @@ class Lines:
 # ---- following one collection ----
 
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T", bound=HasMetadata)
 Change: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]

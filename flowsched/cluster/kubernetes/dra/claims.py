@@ -11,8 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Final
 
-import structlog
-
 from flowsched.cluster.kubernetes.api.client import Client, decoded, served
 from flowsched.cluster.kubernetes.api.errors import Answer, Permanent, Unreachable, judge
 from flowsched.cluster.kubernetes.api.watch import Batch
@@ -48,8 +46,9 @@ from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.cluster.kubernetes.objects.request_bodies import MERGE, deletion
 from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import Pod
+from flowsched.log_lines import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: A claim that cannot be written for so long is a reason to place its pod anew.
 CLAIM_S: Final = 60.0

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
-import structlog
 
 from flowsched.cluster.kubernetes.api.client import Client, decoded
 from flowsched.cluster.kubernetes.api.errors import Answer
@@ -29,8 +28,9 @@ from flowsched.cluster.kubernetes.objects.pod_requests import claims_of
 from flowsched.cluster.kubernetes.objects.request_bodies import MERGE, binding, eviction
 from flowsched.executor.foreign import Bind, BindRefused, Evict, PodWaits
 from flowsched.executor.protocol import ClusterEvent
+from flowsched.log_lines import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: Annotation of a pod that a new leader has looked at: it makes older bindings of it fail.
 FENCE: Final = f"{PREFIX}fenced-by"

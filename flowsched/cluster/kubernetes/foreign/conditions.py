@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-import structlog
 
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.api.errors import Unreachable
@@ -21,8 +20,9 @@ from flowsched.cluster.kubernetes.objects.metadata import timestamp
 from flowsched.cluster.kubernetes.objects.podgroup import Form, Life, Observed, group_path, status_patch
 from flowsched.cluster.kubernetes.objects.request_bodies import STRATEGIC, Told, event
 from flowsched.executor.foreign import PodWaits, Verdict
+from flowsched.log_lines import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PERIOD_S: Final = 0.5
 #: So many writes of a round, and no more: the rest waits for the next.

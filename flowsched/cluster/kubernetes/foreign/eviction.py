@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-import structlog
 
 from flowsched.cluster.kubernetes.api.client import Client, decoded
 from flowsched.cluster.kubernetes.api.errors import Answer
@@ -38,6 +37,7 @@ from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.request_bodies import STRATEGIC, Told, event, eviction
 from flowsched.executor.foreign import BudgetSeen, Evict, EvictionRefused, Stake
 from flowsched.executor.protocol import ClusterEvent
+from flowsched.log_lines import get_logger
 from flowsched.workflow.spec import QosClass
 
 #: Annotation of a pod or its PodGroup: "false" = it is never taken away for others, "true" = it may be, controller or not.
@@ -98,7 +98,7 @@ def _started_ms(pod: Pod) -> int | None:
 # ---- evicting units ----
 
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: The condition does not name the workload that takes the room: the pod's owner may have no right to know of it.
 WHY: Final = f"{SAID}preempting to accommodate work of a higher priority or of a queue that may take its room"

@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import structlog
-
 from flowsched.cluster.kubernetes.api.client import decoded
 from flowsched.cluster.kubernetes.api.errors import Malformed, Permanent, Refused, Unreachable, judge
 from flowsched.cluster.kubernetes.background import (
@@ -35,9 +33,10 @@ from flowsched.cluster.kubernetes.pods.pod_api import QUOTA, Doubt, PodApi
 from flowsched.cluster.kubernetes.pods.status import PULLS, Waiting, outcome
 from flowsched.cluster.node.container_paths import Refusal
 from flowsched.executor.protocol import ClusterEvent, Pod, PodEnded, PodGone, PodHeld, PodStarted
+from flowsched.log_lines import get_logger
 from flowsched.values import replace
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 EventSink = Callable[[ClusterEvent], None]
 End = PodEnded | PodGone

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
-import structlog
 
 from flowsched.cluster.kubernetes.api.client import Client, decoded
 from flowsched.cluster.kubernetes.api.errors import Permanent, Unreachable, judge
@@ -29,6 +28,7 @@ from flowsched.cluster.kubernetes.pods.container_task import TOKEN_KEY
 from flowsched.cluster.kubernetes.pods.manifest import quantities
 from flowsched.cluster.node.container_paths import Refusal
 from flowsched.executor.protocol import Pod
+from flowsched.log_lines import get_logger
 from flowsched.workflow.spec import Resources
 
 Json = dict[str, Any]
@@ -122,7 +122,7 @@ def _min_resources(
 # is making them once.
 
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _LONGEST_PAUSE_S: Final = 10.0
 

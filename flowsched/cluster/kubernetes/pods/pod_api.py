@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-import structlog
 
 from flowsched.cluster.kubernetes.api.client import Client, decoded
 from flowsched.cluster.kubernetes.api.errors import Answer, Refused, Unreachable, judge
@@ -23,8 +22,9 @@ from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.cluster.kubernetes.objects.request_bodies import binding, deletion
 from flowsched.cluster.kubernetes.pods.manifest import CONFINED, TASK
+from flowsched.log_lines import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: How often a create that a quota forbids is tried, by one pod for all.
 QUOTA_PERIOD_S: Final = 5.0

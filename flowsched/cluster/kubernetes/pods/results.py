@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Final
 
-import structlog
 from msgspec import structs
 
 from flowsched.cluster.kubernetes.agents import Agents
@@ -18,9 +17,10 @@ from flowsched.cluster.kubernetes.background import BackgroundTasks
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
 from flowsched.cluster.kubernetes.pods.status import step_names, told_all, undelivered
 from flowsched.executor.protocol import ClusterEvent, ContainerReport, Pod, PodEnded, PodGone
+from flowsched.log_lines import get_logger
 from flowsched.values import replace
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 #: If the agent does not answer for so long, the service treats the pod's outputs as lost.
 PATIENCE_S: Final = 60.0
