@@ -7,6 +7,7 @@ already (the image's build has no Node), `never` makes a wheel without it.
 
 from __future__ import annotations
 
+import compileall
 import hashlib
 import os
 import shutil
@@ -39,11 +40,15 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]  # object, wher
     """hatchling calls `initialize` before it collects files."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build the page if it is not there, but never for an editable install."""
+        """Build the page if it is not there; for an editable install compile the modules instead."""
         wish = os.environ.get("FLOWSCHED_BUILD_UI", "auto")
         if wish not in ("auto", "prebuilt", "never"):
             sys.exit(f"FLOWSCHED_BUILD_UI is {wish!r}; it must be auto, prebuilt or never")
-        if version == "editable" or wish == "never" or (DIST / "index.html").exists():
+        if version == "editable":
+            # As pip does for a wheel. Where PYTHONDONTWRITEBYTECODE is set, each command would compile 400 modules: 0.5 s of CPU.
+            compileall.compile_dir(ROOT / "flowsched", quiet=2)
+            return
+        if wish == "never" or (DIST / "index.html").exists():
             return
         if wish == "prebuilt":
             sys.exit("flowsched/web/dist has no page: run `make ui` in the clone, then build again")

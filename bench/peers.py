@@ -15,6 +15,7 @@ the exit status is 1. Linux only: a process adopts the daemons of a contender, s
 from __future__ import annotations
 
 import argparse
+import compileall
 import contextlib
 import ctypes
 import json
@@ -211,6 +212,7 @@ def contender(name: str) -> tuple[str, Callable[[Path, int], list[str]]]:
     if name == "flowsched":
         from flowsched import __version__
 
+        compileall.compile_dir(ROOT / "flowsched", quiet=1)  # as pip has done for the others
         return __version__, flowsched
     peer, programs = PEERS[name], installed(name)
 

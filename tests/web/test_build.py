@@ -22,6 +22,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(module, "DIST", tmp_path)
     module.built = []
     monkeypatch.setattr(module, "build", lambda: module.built.append(1))
@@ -43,6 +44,15 @@ def test_a_wheel_builds_the_page_once_and_an_editable_install_never(hook: Module
     (tmp_path / "index.html").write_text("there")
     initialize(hook, "standard")
     assert hook.built == [1]
+
+
+def test_an_editable_install_compiles_the_modules(hook: ModuleType, tmp_path: Path) -> None:
+    """Where PYTHONDONTWRITEBYTECODE is set, each command would compile them again."""
+    (tmp_path / "flowsched").mkdir()
+    (tmp_path / "flowsched" / "module.py").write_text("x = 1\n")
+    initialize(hook, "editable")
+    compiled = Path(importlib.util.cache_from_source(str(tmp_path / "flowsched" / "module.py")))
+    assert compiled.exists()
 
 
 def test_who_wants_no_build_gets_none_or_is_told_what_to_do(
