@@ -274,6 +274,9 @@ _PRAGMAS: Final = (
     f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}",
     "PRAGMA cache_size=-65536",  # KiB when negative
     "PRAGMA temp_store=MEMORY",
+    # As SQLite's own default, but for pages that are written anyway. Debian's SQLite fills each freed page with zeros: twice the
+    # log for the headroom, 9 ms of CPU.
+    "PRAGMA secure_delete=FAST",
 )
 #: PostgreSQL: a lock is given up (and the batch tried again) rather than waited for without end; a session
 #: whose process is cut off ends and frees its locks; and an accepted commit is on disk even where the
