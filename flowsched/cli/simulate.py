@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import sys
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from rich.console import RenderableType
@@ -28,6 +30,7 @@ from flowsched.simulation.policies import POLICIES, refuse_losses, simulated
 from flowsched.simulation.rivals import RIVALS
 from flowsched.simulation.simulate import trace_header
 from flowsched.simulation.workload import Workload, from_trace
+from flowsched.simulation.world import World
 from flowsched.values import replace
 from flowsched.version import VERSION
 from flowsched.workflow.document.decode import decode_workflow
@@ -35,6 +38,8 @@ from flowsched.workflow.formats.wfformat import LIMITS, read_trace
 from flowsched.workflow.formats.yaml_text import read_yaml
 
 _GZIP: Final = b"\x1f\x8b"
+#: How often a person who waits sees how far a simulation is.
+_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +66,62 @@ class Simulated:
     lines: list[dict[str, Any]]
 
 
+class Outcome(NamedTuple):
+    """What was simulated where, the lower bound of its makespan in seconds, and what came of it under each policy."""
+
+    cluster: SimulatedCluster
+    workloads: list[Workload]
+    bound: float
+    found: list[Simulated]
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a simulation is.
+
+    Attributes:
+        tasks: How many tasks each policy has to run.
+        policy: The policy that is being simulated.
+        world: Its world, in which another thread lets time go by.
+    """
+
+    tasks: int = 0
+    policy: str = ""
+    world: World | None = None
+
+    def line(self) -> str:
+        """For a person who waits."""
+        if self.world is None:
+            return "reading the workloads"
+        return (
+            f"{self.policy}: {self.world.ended:,} of {self.tasks:,} tasks, {self.world.now:,.0f} s simulated"
+        )
+
+
 async def simulate(asked: Asked, trace: Path | None, plots: Path | None, as_json: bool) -> None:
     """Simulate, and tell what came of it."""
-    await asyncio.to_thread(_simulate, asked, trace, plots, as_json)
+    progress = Progress()
+    work = asyncio.create_task(asyncio.to_thread(_simulate, asked, progress))
+    await _show_until_done(progress, work)
+    await asyncio.to_thread(_tell, asked, await work, trace, plots, as_json)
 
 
-def _simulate(asked: Asked, trace: Path | None, plots: Path | None, as_json: bool) -> None:
+async def _show_until_done(
+    progress: Progress, work: asyncio.Future[Outcome], every_s: float = _EVERY_S
+) -> None:
+    """Keep one line on the terminal up to date: thousands of tasks take minutes."""
+    if not sys.stderr.isatty():
+        await asyncio.wait({work})
+        return
+    shown = False
+    while not (await asyncio.wait({work}, timeout=every_s))[0]:
+        shown = True
+        print(f"\r{progress.line()}\x1b[K", end="", file=sys.stderr, flush=True)
+    if shown:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _simulate(asked: Asked, progress: Progress) -> Outcome:
     cluster = cluster_of(asked.cluster)
     workloads = [
         spread(wrong(each, asked.errors, asked.seed), asked.spread, asked.seed)
@@ -78,11 +133,17 @@ def _simulate(asked: Asked, trace: Path | None, plots: Path | None, as_json: boo
         for profile in chosen:
             refuse_losses(profile)
     bound = lower_bound(cluster, workloads)
+    progress.tasks = sum(len(workload.jobs) for workload in workloads)
     found = []
     for policy, profile in zip(asked.policies, chosen, strict=True):
-        world = simulated(profile, cluster, workloads, losses)
-        name = Path(policy).stem if policy not in POLICIES else policy
-        found.append(Simulated(name, figures_of(world, bound), world.lines))
+        progress.policy = Path(policy).stem if policy not in POLICIES else policy
+        world = simulated(profile, cluster, workloads, losses, partial(setattr, progress, "world"))
+        found.append(Simulated(progress.policy, figures_of(world, bound), world.lines))
+    return Outcome(cluster, workloads, bound, found)
+
+
+def _tell(asked: Asked, outcome: Outcome, trace: Path | None, plots: Path | None, as_json: bool) -> None:
+    cluster, workloads, bound, found = outcome
     for each in found:
         _warn(each, sum(len(workload.jobs) for workload in workloads))
     if trace is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from flowsched.errors import InvalidRequest
 from flowsched.scheduling.policy.framework import PROFILES, Profile
 from flowsched.simulation.clusters import Loss, SimulatedCluster
-from flowsched.simulation.rivals import RIVALS, run
+from flowsched.simulation.rivals import RIVALS, opponent
 from flowsched.simulation.simulate import Simulation
 from flowsched.simulation.workload import Workload
 from flowsched.simulation.world import World
@@ -23,6 +23,7 @@ def simulated(
     cluster: SimulatedCluster,
     workloads: Sequence[Workload],
     losses: Sequence[Loss] = (),
+    begun: Callable[[World], None] = lambda _: None,
 ) -> World:
     """Let workloads run under a policy. Returns the world, with the trace.
 
@@ -31,6 +32,7 @@ def simulated(
         cluster: Where.
         workloads: What.
         losses: Which nodes are lost, and when.
+        begun: Is given the world before anything happens in it: another thread may look how far it is.
 
     Raises:
         ConfigurationError: There is no policy of that name.
@@ -40,13 +42,17 @@ def simulated(
         refuse_losses(policy)
     if isinstance(policy, str):
         if policy not in PROFILES:
-            return run(policy, cluster, workloads)
+            rival = opponent(policy, cluster, workloads)
+            begun(rival.world)
+            return rival.run()
         policy = PROFILES[policy]
         if (
             not policy.gang
         ):  # one workflow engine submits its tasks one after the other, not many controllers by turns
             policy = replace(policy, interleave=False)
-    return Simulation(cluster, workloads, policy, losses=losses).run()
+    simulation = Simulation(cluster, workloads, policy, losses=losses)
+    begun(simulation.world)
+    return simulation.run()
 
 
 def refuse_losses(policy: str | Profile) -> None:

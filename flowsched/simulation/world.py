@@ -35,6 +35,7 @@ class World:
         readers: How many jobs read each file.
         at: Places of each file that is whole somewhere: STORAGE or nodes.
         lines: The trace so far.
+        ended: How many jobs have come to a good end.
     """
 
     def __init__(self, cluster: SimulatedCluster, workloads: Sequence[Workload]) -> None:
@@ -55,6 +56,7 @@ class World:
                 self.at[number, file] = {STORAGE} if told.producer is None else set()
             self.readers.update((number, file) for job in workload.jobs for file in job.inputs)
         self.lines: list[dict[str, Any]] = []
+        self.ended = 0
         self._timers: list[tuple[float, int, Action]] = []
         self._actions: dict[Hashable, Action] = {}
         self._reading: dict[tuple[int, FileId], list[Action]] = {}
@@ -315,6 +317,7 @@ class World:
     def _end(self, running: Running) -> None:
         job, node = self.job(running), running.node
         running.over = True
+        self.ended += 1
         self.free[node] += job.cores
         for number in job.outputs:
             file = (running.workload, number)

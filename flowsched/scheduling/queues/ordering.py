@@ -48,15 +48,10 @@ def in_order(
             waiting[group.queue] = [group]
         else:
             groups.append(group)
-    remaining: dict[str, int] = {}
+    lengths: dict[str, int] = {}
     shortest = "shortest" in (profile.order, *(each.order for each in profile.queues.values()))
     if shortest and len(waiting) < len(backlog):
-        for group in backlog:
-            known = remaining.get(group.workflow)
-            if known is None or group.rank_ms > known:
-                remaining[group.workflow] = max(group.rank_ms, 0)
-    lengths = {workflow: furthest.bit_length() for workflow, furthest in remaining.items()}
-
+        lengths = _lengths(backlog)
     large: dict[int, bool] = {}  #: by the shape's id: many have it in common
 
     def is_first(group: PodGroup) -> bool:
@@ -80,9 +75,9 @@ def in_order(
             promised = not (group.gang and is_promised(group))
             if strict:
                 yield priority, promised, since, group.key
-            else:
-                length = lengths[group.workflow] if by_length and not is_first(group) else 0
-                yield priority, promised, -(waited // age_class_ms), length, -group.rank_ms, since, group.key
+                continue
+            length = lengths[group.workflow] if by_length and not is_first(group) else 0
+            yield priority, promised, -(waited // age_class_ms), length, -group.rank_ms, since, group.key
 
     ordered = {name: waiting[name] for name in sorted(waiting)}
     for name, groups in ordered.items():
@@ -91,6 +86,16 @@ def in_order(
     if profile.queue_order is not None or any(each.queue_order for each in profile.queues.values()):
         _by_plugins(ordered, queues, profile, now)
     return ordered
+
+
+def _lengths(backlog: Sequence[PodGroup]) -> dict[str, int]:
+    """How far the end of each workflow is, in powers of two."""
+    remaining: dict[str, int] = {}
+    for group in backlog:
+        known = remaining.get(group.workflow)
+        if known is None or group.rank_ms > known:
+            remaining[group.workflow] = max(group.rank_ms, 0)
+    return {workflow: furthest.bit_length() for workflow, furthest in remaining.items()}
 
 
 def _by_plugins(ordered: dict[str, list[PodGroup]], queues: QueueTree, profile: Profile, now: int) -> None:

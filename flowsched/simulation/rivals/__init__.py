@@ -16,7 +16,6 @@ from flowsched.simulation.rivals.heft import Heft
 from flowsched.simulation.rivals.opponent import Opponent
 from flowsched.simulation.rivals.wow import Wow
 from flowsched.simulation.workload import Workload
-from flowsched.simulation.world import World
 
 #: The opponents by name.
 RIVALS: Final[Mapping[str, Callable[[SimulatedCluster, Sequence[Workload]], Opponent]]] = {
@@ -26,8 +25,8 @@ RIVALS: Final[Mapping[str, Callable[[SimulatedCluster, Sequence[Workload]], Oppo
 }
 
 
-def run(policy: str, cluster: SimulatedCluster, workloads: Sequence[Workload]) -> World:
-    """Let workloads run under an opponent. Returns the world, with the trace.
+def opponent(policy: str, cluster: SimulatedCluster, workloads: Sequence[Workload]) -> Opponent:
+    """An opponent in a world in which nothing has happened yet.
 
     Raises:
         ConfigurationError: There is no such opponent.
@@ -35,4 +34,4 @@ def run(policy: str, cluster: SimulatedCluster, workloads: Sequence[Workload]) -
     made = RIVALS.get(policy)
     if made is None:
         raise ConfigurationError(f"policy {policy!r}: no such opponent; there are {', '.join(RIVALS)}")
-    return made(cluster, workloads).run()
+    return made(cluster, workloads)
