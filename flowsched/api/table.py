@@ -192,7 +192,7 @@ _WORKFLOWS: Final[tuple[Route[Any], ...]] = (
 _EVENTS: Final[tuple[Route[Any], ...]] = (
     Route(
         "GET", f"{_ONE}/events", streams.stream_workflow_events, Policy.READ,
-        "Events of a workflow, until it has ended; the last one is named `end`", streams.EventsQuery,
+        "Events of a workflow, until it has ended; the last one is named `end`", streams.WorkflowEventsQuery,
         {200: Answer("Server-Sent Events.", EventView, "text/event-stream")}, headers=_RESUME, tag="events",
     ),
     Route(

@@ -61,7 +61,7 @@ async def workflow_events(
 
 
 async def ended(session: Session, path: str) -> None:
-    """Return when the workflow has ended. Its history, which may be long, is not read."""
+    """Return when the workflow has ended. Its events, which may be many, are not sent."""
     async for _ in _resumed(session, path, None):
         pass
 
@@ -69,12 +69,12 @@ async def ended(session: Session, path: str) -> None:
 async def _resumed(
     session: Session, path: str, after: int | None, *, follow: bool = True
 ) -> AsyncIterator[Frame]:
-    """Frames after an event; None: from now on."""
+    """Frames after an event; None: only the end."""
     patience = Patience()
     while True:
         failure = Unavailable("the server closed the stream before the workflow had ended")
         try:
-            params = {"after": "now"} if after is None else {}
+            params = {"after": "now", "ends": "true"} if after is None else {}
             params |= {} if follow else {"follow": "false"}
             headers = {} if after is None else {"Last-Event-ID": str(after)}
             async with session.stream(path, params=params, headers=headers) as response:

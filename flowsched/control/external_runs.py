@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
@@ -317,12 +317,20 @@ class RunService(Service):
         self, workflow: str | None, after: int, *, follow: bool = True
     ) -> AsyncGenerator[Sequence[EventView], None]:
         """History after an id (-1: from now on), then what happens; of a run, of all its calls, while one of them lives."""
-        over = None
-        if workflow is not None and not self._lives(workflow) and await self._runs.find(workflow) is not None:
-            over = partial(self._over, workflow)
+        over = None if workflow is None else await self._over_of(workflow)
         async with aclosing(self._history.follow(workflow, after, over, follow=follow)) as batches:
             async for batch in batches:
                 yield batch
+
+    async def ended(self, workflow: str) -> None:
+        """Return when a workflow has ended; a run, when none of its calls lives."""
+        await self._history.ended(workflow, await self._over_of(workflow))
+
+    async def _over_of(self, ident: str) -> Callable[[], Awaitable[bool]] | None:
+        """Says of a run whether it is over; None for the id of a workflow."""
+        if self._lives(ident) or await self._runs.find(ident) is None:
+            return None
+        return partial(self._over, ident)
 
     async def _over(self, run: str) -> bool:
         """Whether no call of a run lives; another may still come, which only its engine knows."""

@@ -278,6 +278,10 @@ class Facade(Protocol):
         """History after event `after` (-1: from now on), in batches; with `follow` what happens then, until `workflow` ends."""
         ...
 
+    async def ended(self, workflow: str) -> None:
+        """Return when a workflow has ended; a run, when none of its calls lives."""
+        ...
+
     async def metrics(self) -> bytes:
         """Metrics in Prometheus' text format."""
         ...

@@ -85,6 +85,7 @@ class History:
         self._poll_s = poll_s
         self._recent = Recent()
         self._followers: dict[str | None, set[asyncio.Event]] = {}  #: by workflow; None: they follow all
+        self._waiters: dict[str | None, set[asyncio.Event]] = {}  #: the same of those that only wait for ends
         self._done: OrderedDict[int, None] = OrderedDict()
         self._callers: dict[int, asyncio.Event] = {}  #: by the number of their command
         self._replays = asyncio.Semaphore(_REPLAYS)
@@ -98,6 +99,10 @@ class History:
             for workflow in {None, *(each.workflow for each in events)}:
                 for news in self._followers.get(workflow, ()):
                     news.set()
+            if self._waiters:
+                for workflow in {None, *(each.workflow for each in events if each.kind in _LAST)}:
+                    for news in self._waiters.get(workflow, ()):
+                        news.set()
         for number in done:
             self._done[number] = None
             if number in self._callers:
@@ -142,7 +147,7 @@ class History:
         whose = {"workflow_id": workflow} if over is None else {"run": workflow}
         may_have_ended = workflow is None or not self._recent.lives(workflow)
         elsewhere = not follow  # another process may have committed something that is not here yet
-        with self._follower(None if over is not None else workflow) as news:
+        with _listening(self._followers, None if over is not None else workflow) as news:
             while True:
                 news.clear()
                 here = None if elsewhere or over is not None else self._recent.after(after, workflow)
@@ -188,21 +193,35 @@ class History:
             self._newest = await self._reads.last_event()
         return self._newest
 
-    @contextmanager
-    def _follower(self, workflow: str | None) -> Iterator[asyncio.Event]:
-        """An event that is set by each commit that the follower has to look at."""
-        news = asyncio.Event()
-        self._followers.setdefault(workflow, set()).add(news)
-        try:
-            yield news
-        finally:
-            alike = self._followers[workflow]
-            alike.discard(news)
-            if not alike:
-                del self._followers[workflow]
+    async def ended(self, workflow: str, over: Callable[[], Awaitable[bool]] | None = None) -> None:
+        """Return when a workflow has ended. Its other events do not wake the caller. For `over` see `follow`."""
+        seen = 0  #: the newest event of another process that the last look has covered
+        with _listening(self._waiters, None if over is not None else workflow) as news:
+            while not await (over() if over is not None else self._ended(workflow)):
+                while not await happens(news, self._poll_s):
+                    if (newest := await self._newest_event()) > max(seen, self._recent.last):
+                        seen = newest
+                        break
+                news.clear()
 
     async def _ended(self, workflow: str) -> bool:
         return RunState((await self._reads.get(workflow)).state).terminal
+
+
+@contextmanager
+def _listening(
+    readers: dict[str | None, set[asyncio.Event]], workflow: str | None
+) -> Iterator[asyncio.Event]:
+    """An event that is set by each commit that the reader has to look at."""
+    news = asyncio.Event()
+    readers.setdefault(workflow, set()).add(news)
+    try:
+        yield news
+    finally:
+        alike = readers[workflow]
+        alike.discard(news)
+        if not alike:
+            del readers[workflow]
 
 
 async def happens(event: asyncio.Event, seconds: float) -> bool:

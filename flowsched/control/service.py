@@ -729,6 +729,10 @@ class Service:
         """History after an id (-1: from now on), then what happens."""
         return self._history.follow(workflow, after, follow=follow)
 
+    async def ended(self, workflow: str) -> None:
+        """Return when a workflow has ended."""
+        await self._history.ended(workflow)
+
     # ------------------------------------------------------------------------------------------ cluster
 
     async def queues(self) -> list[QueueView]:

@@ -447,6 +447,10 @@ class FakeService:
         finally:
             self.streams_open -= 1
 
+    async def ended(self, workflow: str) -> None:
+        while self.workflows[workflow].state not in ENDED:
+            await self.changed.wait()
+
     async def metrics(self) -> bytes:
         self._fail()
         return b"flowsched_leader 1.0\n"

@@ -34,6 +34,24 @@ async def test_events_end_with_the_workflow(api: TestClient, service: FakeServic
     assert '"state":"SUCCEEDED"' in last
 
 
+async def test_a_client_that_waits_for_the_end_is_sent_nothing_else(
+    api: TestClient, service: FakeService
+) -> None:
+    """With `ends` the only message is `end`; silence is kept alive as in any stream."""
+    workflow = service.add()
+    answer = await api.get(f"/api/v1/workflows/{workflow}/events?after=now&ends=true")
+    text = ""
+    while ": keep-alive\n" not in text:
+        text += (await asyncio.wait_for(answer.content.readany(), 60)).decode()
+    service.happen(workflow, "one")
+    service.finish(workflow)
+    text += await answer.text()
+    assert [line for line in text.split("\n") if line.startswith("id: ")] == []
+    last = text.rstrip("\n").split("\n\n")[-1]
+    assert last.startswith("event: end\ndata: {")
+    assert '"state":"SUCCEEDED"' in last
+
+
 @pytest.mark.parametrize(
     ("query", "header", "first"),
     [("", None, 1), ("?after=3", None, 4), ("?after=3", "5", 6), ("", "5", 6), ("?after=2", "", 3)],

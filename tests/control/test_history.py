@@ -83,6 +83,32 @@ async def test_a_follower_reads_from_memory_and_is_not_woken_by_others(rows: Row
     assert found == [1, 1002, 1003]
 
 
+async def test_only_the_end_wakes_a_caller_that_waits_for_it(rows: Rows) -> None:
+    """A thousand commits of its workflow cost it no query."""
+    history = History(rows, poll_s=60)  # type: ignore[arg-type]
+    waiter = asyncio.create_task(history.ended("a"))
+    await asyncio.sleep(0.01)
+    for _ in range(1000):
+        happen(rows, history, ("a", "task.running"), ("b", "workflow.failed"))
+        await asyncio.sleep(0)
+    assert (rows.asked, waiter.done()) == (1, False)
+    rows.ended.add("a")
+    happen(rows, history, ("a", "workflow.succeeded"))
+    await asyncio.wait_for(waiter, 5)
+    assert rows.asked == 2
+
+
+async def test_an_end_that_another_process_commits_is_found(rows: Rows, history: History) -> None:
+    """Its events are not in memory; their numbers tell that something was committed."""
+    waiter = asyncio.create_task(history.ended("a"))
+    await asyncio.sleep(0.01)
+    happen(rows, None, ("a", "task.running"))
+    await asyncio.sleep(0.2)
+    rows.ended.add("a")
+    happen(rows, None, ("a", "workflow.succeeded"))
+    await asyncio.wait_for(waiter, 5)
+
+
 async def test_a_follower_of_a_workflow_that_began_lately_asks_the_database_nothing(rows: Rows) -> None:
     """All its events are in memory, whatever number it asks from; the end is looked up in the database."""
     history = History(rows, poll_s=60)  # type: ignore[arg-type]

@@ -8,9 +8,9 @@ once; clients come back elsewhere with `Last-Event-ID` (or `offset`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -52,6 +52,20 @@ class EventsQuery(Query, frozen=True, kw_only=True):
     ] = True
 
 
+class WorkflowEventsQuery(EventsQuery, frozen=True, kw_only=True):
+    """Which events of a workflow."""
+
+    ends: Annotated[
+        bool,
+        msgspec.Meta(
+            description="Only its end, for a client that waits for it: no event comes before `end`."
+        ),
+    ] = False
+
+
+Events = TypeVar("Events", bound=EventsQuery)
+
+
 class LogsQuery(Query, frozen=True, kw_only=True):
     """Which part of which log."""
 
@@ -74,14 +88,14 @@ async def stream_events(call: Call[EventsQuery]) -> web.StreamResponse:
     return await _events(call, None)
 
 
-async def stream_workflow_events(call: Call[EventsQuery]) -> web.StreamResponse:
+async def stream_workflow_events(call: Call[WorkflowEventsQuery]) -> web.StreamResponse:
     """What happens in one workflow, until it has ended."""
     workflow = path_text(call.request, "workflow")
     await call.facade.check_workflow(workflow)  # 404 while a status can still be sent
-    return await _events(call, workflow)
+    return await _events(call, workflow, ends=call.query.ends)
 
 
-async def _events(call: Call[EventsQuery], workflow: str | None) -> web.StreamResponse:
+async def _events(call: Call[Events], workflow: str | None, *, ends: bool = False) -> web.StreamResponse:
     given = call.query.after
     after = last_event_id(call.request, FROM_NOW if given == "now" else int(given))
     with _counted(call.serving):
@@ -89,7 +103,13 @@ async def _events(call: Call[EventsQuery], workflow: str | None) -> web.StreamRe
         await response.prepare(call.request)
         try:
             await _send(call, response, b": flowsched\nretry: 1000\n\n")
-            await _write_events(call, response, workflow, after)
+            facade, follow = call.facade, call.query.follow
+            batches = (
+                _none_until(facade.ended(workflow))
+                if ends and workflow is not None
+                else facade.events(workflow, after, follow=follow)
+            )
+            await _write_events(call, response, workflow, batches)
         except (Gone, ConnectionError):
             pass
         except Exception as error:  # noqa: BLE001 (the status is out; logged with its traceback)
@@ -97,14 +117,21 @@ async def _events(call: Call[EventsQuery], workflow: str | None) -> web.StreamRe
         return response
 
 
+async def _none_until(end: Awaitable[None]) -> AsyncGenerator[Sequence[EventView], None]:
+    """No events until an end."""
+    await end
+    yield ()
+
+
 async def _write_events(
-    call: Call[EventsQuery], response: web.StreamResponse, workflow: str | None, after: int
+    call: Call[Events],
+    response: web.StreamResponse,
+    workflow: str | None,
+    batches: AsyncIterator[Sequence[EventView]],
 ) -> None:
-    serving, follow = call.serving, call.query.follow
-    async with aclosing(
-        _with_silence(serving, call.facade.events(workflow, after, follow=follow))
-    ) as batches:
-        async for batch in batches:
+    serving = call.serving
+    async with aclosing(_with_silence(serving, batches)) as timed:
+        async for batch in timed:
             if batch is None:
                 await _send(call, response, b": keep-alive\n\n")
                 continue
