@@ -148,8 +148,8 @@ class Attempts:
 
     def find(self, name: str) -> Path | None:
         """The folder of a pod, wherever it is."""
-        paths = (self.root / "nodes" / node / "attempts" / name for node in self.nodes)
-        return next((path for path in paths if path.is_dir()), None)
+        paths = (f"{self.root}/nodes/{node}/attempts/{name}" for node in self.nodes)
+        return next((Path(path) for path in paths if os.path.isdir(path)), None)
 
     def make(self, name: str, node: str) -> Path | None:
         """Make a pod's folder; None if there is one of the name, on whatever node.

@@ -96,6 +96,7 @@ class Images:
         self._sweeping: asyncio.Task[None] | None = None
         #: Whether attempts have ended since the last sweep began, or it found some of which that was not known.
         self._left = False
+        self._was_used = self._used.exists()  #: by services before this one
         self._ignored: set[str] = set()
 
     @property
@@ -314,7 +315,7 @@ class Images:
 
     def ended(self) -> None:
         """An attempt is no more: its containers are removed soon, with others' in one call."""
-        if self._engine is None and not self._used.exists():
+        if self._engine is None and not self._was_used:
             return  # no service has run a container for this root; one before this one may have begun the attempt
         self._left = True
         self._sweep_soon()

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from flowsched.cluster.local.journals import JournalReader, Life
-from flowsched.cluster.local.runner.journal import DONE
+from flowsched.cluster.local.runner.journal import DONE, SEGMENT_BYTES
 from flowsched.cluster.local.runner.kin import KILL_LIMIT_S, boot_id, descendants, start_time
 from flowsched.cluster.local.runner.records import wall_ms
 
@@ -71,11 +71,15 @@ class Runner:
         """Read on. Returns whom it was about."""
         names: list[str] = []
         while True:
+            found = self._read_on() if self.segment else []
+            names += found
+            if found and self._at <= SEGMENT_BYTES:
+                return names  # only a long segment is followed by another: this spares a look for one
             following = next((n for n in self._segments() if n > self.segment), 0) if self._may_follow else 0
-            if self.segment:
-                names += self._read_on()
             if not following:
                 return names
+            if self.segment:  # what was written meanwhile
+                names += self._read_on()
             self.segment, self._at = following, 0
             self.open.setdefault(following, set())
 
