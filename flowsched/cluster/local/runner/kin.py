@@ -28,6 +28,18 @@ KILL_LIMIT_S = 5.0
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
+def _read(path: str) -> bytes:
+    """A file of /proc, in half the time that a file object takes."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        blocks = [os.read(fd, 1 << 16)]
+        while blocks[-1]:
+            blocks.append(os.read(fd, 1 << 16))
+    finally:
+        os.close(fd)
+    return b"".join(blocks)
+
+
 def start_time(pid: int) -> int:
     """When a process started, in clock ticks since boot: with the pid it names it for good. 0 if unknown."""
     return _stat_field(pid, 19)
@@ -78,8 +90,7 @@ def die_with_parent() -> None:
 def children() -> list[int]:
     """The processes whose parent is this one's first thread, which alone starts any: also those whose own parent has ended."""
     try:
-        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
-            return list(map(int, file.read().split()))
+        return list(map(int, _read(f"/proc/self/task/{os.getpid()}/children").split()))
     except OSError:
         return _children_by_parent().get(os.getpid(), [])
 
@@ -98,8 +109,7 @@ def descendants(of: list[int] | None = None) -> list[int]:
         pid = unseen.pop()
         try:
             for thread in os.listdir(f"/proc/{pid}/task"):
-                with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                    unseen.extend(map(int, file.read().split()))
+                unseen.extend(map(int, _read(f"/proc/{pid}/task/{thread}/children").split()))
         except OSError:
             pass  # it ended meanwhile
         if pid != os.getpid():
@@ -178,10 +188,9 @@ def io_counts(pid: int | str = "self") -> dict[str, int]:
     """
     counts = {"rchar": 0, "wchar": 0, "read_bytes": 0, "write_bytes": 0}
     try:
-        with open(f"/proc/{pid}/io") as file:
-            for line in file:
-                key, _, number = line.partition(":")
-                counts[key] = int(number)
+        for line in _read(f"/proc/{pid}/io").splitlines():
+            key, _, number = line.partition(b":")
+            counts[key.decode()] = int(number)
     except (OSError, ValueError):
         pass
     return counts

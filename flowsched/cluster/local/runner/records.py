@@ -1,6 +1,6 @@
 """Records of a runner: small JSON files that are there wholly or not at all, the text of a record, and the time in it.
 
-Written without `json`: its import would cost a runner more than the runner's whole start.
+Written without the package `json`: its import would cost a runner more than the runner's whole start.
 """
 
 from __future__ import annotations
@@ -9,45 +9,31 @@ import errno
 import os
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
 Record = dict[str, object]
+
+
+def _refuse(value: object) -> None:
+    raise TypeError(f"not a value of a record: {value!r}")
+
+
+_encode: Callable[[object, bool], Iterable[str]]
+try:
+    from _json import encode_basestring_ascii, make_encoder  # the parts of `json` that are compiled
+
+    _encode = make_encoder(None, _refuse, encode_basestring_ascii, None, ": ", ", ", False, False, False)
+except (ImportError, TypeError):  # pragma: no cover - another Python
+    import json
+
+    _encode = json.JSONEncoder(default=_refuse, allow_nan=False).iterencode
 
 
 def json_text(value: object) -> str:
     """JSON in ASCII, of the values that records hold."""
-    match value:
-        case None | True | False:
-            return {None: "null", True: "true", False: "false"}[value]
-        case int():
-            return str(value)
-        case str():
-            return _quoted(value)
-        case dict():
-            return "{" + ", ".join(f"{json_text(str(k))}: {json_text(v)}" for k, v in value.items()) + "}"
-        case list() | tuple():
-            return "[" + ", ".join(map(json_text, value)) + "]"
-    raise TypeError(f"not a value of a record: {value!r}")
-
-
-def _quoted_here(text: str) -> str:
-    return '"' + "".join(map(_escaped, text)) + '"'
-
-
-try:
-    from _json import encode_basestring_ascii as _quoted  # the part of `json` that is compiled
-except ImportError:  # pragma: no cover - another Python
-    _quoted = _quoted_here
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    if character in '"\\':
-        return "\\" + character
-    if 0x20 <= code < 0x7F:
-        return character
-    if code > 0xFFFF:
-        code -= 0x10000
-        return f"\\u{0xD800 | code >> 10:04x}\\u{0xDC00 | code & 0x3FF:04x}"
-    return f"\\u{code:04x}"
+    return "".join(_encode(value, False))
 
 
 def write_record(folder: str, name: str, record: Record) -> None:

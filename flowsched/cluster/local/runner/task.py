@@ -59,7 +59,7 @@ def program_path(name: str, path: str, work: str) -> str:
     if "/" in name:
         return os.path.join(work, name)
     for folder in path.split(os.pathsep):
-        candidate = os.path.join(work, folder, name)
+        candidate = f"{folder}/{name}" if folder.startswith("/") else os.path.join(work, folder, name)
         if os.access(candidate, os.X_OK) and os.path.isfile(candidate):
             return candidate
     where = (
