@@ -15,6 +15,7 @@ from .outputs import Refused
 
 KERNEL = ("/proc", "/sys", "/dev")
 SYSTEM = ("/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/run", "/sbin", "/usr")
+_REAL = tuple((folder, os.path.realpath(folder)) for folder in SYSTEM)
 #: The system mounts users' disks here, in a folder of `SYSTEM`.
 SPARED = ("/run/media",)
 #: A step's streams may be these.
@@ -60,9 +61,7 @@ class Bounds:
                 return ""
             said, there = _said(path, real), ", ".join(self.allowed) or "none"
             return f"{said} is not below any folder that inputs may come from and outputs go to ({there}): see --allow-paths"
-        system = (
-            "/" if real == "/" else next((top for top in SYSTEM if inside(real, os.path.realpath(top))), "")
-        )
+        system = "/" if real == "/" else next((top for top, leads in _REAL if inside(real, leads)), "")
         if not system or any(inside(real, spared) for spared in SPARED):
             return ""
         return f"{_said(path, real)} is in {system}, a folder of the system: allow it by --allow-paths, or use another folder"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes  # takes 8 ms: the runner imports this module for the first container task
 import errno
 import os
+import stat
 import sys
 
 from .outputs import Refused
@@ -89,11 +90,16 @@ def behind(places: Places, path: str) -> str:
 
 def hold(path: str, directory: bool) -> None:
     """Make something that can be mounted on, if nothing is there."""
-    if os.path.lexists(path):
+    try:
+        if directory:
+            os.mkdir(path)
+        else:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+    except FileExistsError:
         return
-    os.makedirs(path if directory else os.path.dirname(path), exist_ok=True)
-    if not directory:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path))
+        hold(path, directory)
 
 
 def show(base: str, target: str, names: frozenset[str], read_only: bool) -> list[Mount]:
@@ -102,13 +108,14 @@ def show(base: str, target: str, names: frozenset[str], read_only: bool) -> list
     for name in sorted(names):
         source, there = f"{base.rstrip('/')}/{name}", f"{target}/{name}"
         try:
-            leads = os.readlink(source) if os.path.islink(source) else None
+            mode = os.lstat(source).st_mode
+            leads = os.readlink(source) if stat.S_ISLNK(mode) else None
         except OSError:  # gone, or another thing, since it was looked at
             continue
         if leads is not None:
             os.symlink(leads, there)
-        elif os.path.exists(source):
-            hold(there, os.path.isdir(source))
+        else:
+            hold(there, stat.S_ISDIR(mode))
             mounts.append(Mount(source, there, read_only, found=True))
     return mounts
 
