@@ -8,8 +8,9 @@ once; clients come back elsewhere with `Last-Event-ID` (or `offset`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import Annotated, Final, Literal, TypeVar
 from urllib.parse import quote
 
@@ -105,7 +106,7 @@ async def _events(call: Call[Events], workflow: str | None, *, ends: bool = Fals
             await _send(call, response, b": flowsched\nretry: 1000\n\n")
             facade, follow = call.facade, call.query.follow
             batches = (
-                _none_until(facade.ended(workflow))
+                _none_until(partial(facade.ended, workflow))
                 if ends and workflow is not None
                 else facade.events(workflow, after, follow=follow)
             )
@@ -117,9 +118,9 @@ async def _events(call: Call[Events], workflow: str | None, *, ends: bool = Fals
         return response
 
 
-async def _none_until(end: Awaitable[None]) -> AsyncGenerator[Sequence[EventView], None]:
-    """No events until an end."""
-    await end
+async def _none_until(end: Callable[[], Awaitable[None]]) -> AsyncGenerator[Sequence[EventView], None]:
+    """No events until an end. `end` is called when the first event is asked for, which a server that drains does not do."""
+    await end()
     yield ()
 
 
