@@ -218,6 +218,8 @@ def arrived(recorder: Recorder, event: TransferDone) -> None:
         statement.exclude(group.pending, pair)
         if not group.pending:
             finish(recorder, number)
+    # Also where the node is full, so that no group can start: forecasts change, and what is copied next. Without these rounds a
+    # simulation costs half as much, and 1000genome of 22 chromosomes takes 1.02 times as long.
     recorder.dirty = True
 
 
