@@ -40,6 +40,8 @@ from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.transitions import BOUND, STARTED, Ended, Held
 
 _ENCODER: Final = msgspec.json.Encoder()
+#: Times of other machines differ by less from ours: Kubernetes tells whole seconds.
+_CLOCKS_MS: Final = 2_000
 
 
 def report(recorder: Recorder, event: ClusterEvent) -> None:
@@ -124,9 +126,8 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     if found is None:
         return
     run, stage, ref = found
-    ran_here = event.at_ms >= int(
-        stage.times[ref.task, BOUND]
-    )  # else it had run before a backup was restored
+    # Else it had run before a backup was restored.
+    ran_here = event.at_ms >= int(stage.times[ref.task, BOUND]) - _CLOCKS_MS
     event = structs.replace(event, at_ms=_within(recorder, stage, ref.task, STARTED, event.at_ms))
     state = recorder.state
     node = state.cluster.snapshot.names[int(stage.node[ref.task])]

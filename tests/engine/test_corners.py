@@ -219,6 +219,16 @@ def test_nothing_is_learned_from_an_end_before_the_launch() -> None:
     assert scene.state.work.estimates.runtime_ms("w", "a") is None
 
 
+def test_what_ran_is_learned_though_its_clock_tells_whole_seconds() -> None:
+    """Kubernetes says in which second a pod ended: launched at 10.9 s and gone within it, it ended "at 10 s"."""
+    scene = Scene()
+    scene.tell(Tick(), after=10_900)
+    scene.submit("w", A)
+    scene.start("fs-w-a-0-0")
+    scene.tell(PodEnded("fs-w-a-0-0", scene.now - 900, 0))
+    assert scene.state.work.estimates.runtime_ms("w", "a") is not None
+
+
 def test_a_second_accepted_does_not_replace_the_first() -> None:
     """It holds another run, with nothing in it."""
     scene = Scene()
