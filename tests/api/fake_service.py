@@ -448,8 +448,15 @@ class FakeService:
             self.streams_open -= 1
 
     async def ended(self, workflow: str) -> None:
-        while self.workflows[workflow].state not in ENDED:
-            await self.changed.wait()
+        self.streams_open += 1
+        try:
+            while True:
+                changed = self.changed
+                if self.workflows[workflow].state in ENDED:
+                    return
+                await changed.wait()
+        finally:
+            self.streams_open -= 1
 
     async def metrics(self) -> bytes:
         self._fail()
