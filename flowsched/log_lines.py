@@ -35,10 +35,6 @@ class Log:
         """Something does not work."""
         self._write("error", "error", event, fields)
 
-    def critical(self, event: str, **fields: Any) -> None:
-        """Nothing works."""
-        self._write("critical", "critical", event, fields)
-
     def exception(self, event: str, **fields: Any) -> None:
         """An error, with the traceback of the exception that is being handled."""
         self._write("error", "exception", event, fields)

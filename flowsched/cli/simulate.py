@@ -102,7 +102,12 @@ async def simulate(asked: Asked, trace: Path | None, plots: Path | None, as_json
     """Simulate, and tell what came of it."""
     progress = Progress()
     work = asyncio.create_task(asyncio.to_thread(_simulate, asked, progress))
-    await _show_until_done(progress, work)
+    try:
+        await _show_until_done(progress, work)
+    except asyncio.CancelledError:  # Ctrl-C: its thread would go on to the end, and this process wait for it
+        if progress.world is not None:
+            progress.world.stopped = True
+        raise
     await asyncio.to_thread(_tell, asked, await work, trace, plots, as_json)
 
 
@@ -114,11 +119,13 @@ async def _show_until_done(
         await asyncio.wait({work})
         return
     shown = False
-    while not (await asyncio.wait({work}, timeout=every_s))[0]:
-        shown = True
-        print(f"\r{progress.line()}\x1b[K", end="", file=sys.stderr, flush=True)
-    if shown:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    try:
+        while not (await asyncio.wait({work}, timeout=every_s))[0]:
+            shown = True
+            print(f"\r{progress.line()}\x1b[K", end="", file=sys.stderr, flush=True)
+    finally:
+        if shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _simulate(asked: Asked, progress: Progress) -> Outcome:

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class _Unread(ssl.SSLContext):
-    """A context whose certificates have not been read. It becomes an ordinary one when a connection needs it."""
+    """A context that has read no certificates yet. It reads them, and becomes an ordinary one, when a connection needs it."""
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         """Begin TLS over asyncio."""

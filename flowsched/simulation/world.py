@@ -25,6 +25,10 @@ FileId = tuple[int, int]
 Action = Callable[[], None]
 
 
+class Stopped(Exception):
+    """Another thread does not want to know any more what happens in this world."""
+
+
 class World:
     """The cluster, its clock, and everything that is under way.
 
@@ -36,6 +40,7 @@ class World:
         at: Places of each file that is whole somewhere: STORAGE or nodes.
         lines: The trace so far.
         ended: How many jobs have come to a good end.
+        stopped: Another thread sets this, and nothing more happens.
     """
 
     def __init__(self, cluster: SimulatedCluster, workloads: Sequence[Workload]) -> None:
@@ -57,6 +62,7 @@ class World:
             self.readers.update((number, file) for job in workload.jobs for file in job.inputs)
         self.lines: list[dict[str, Any]] = []
         self.ended = 0
+        self.stopped = False
         self._timers: list[tuple[float, int, Action]] = []
         self._actions: dict[Hashable, Action] = {}
         self._reading: dict[tuple[int, FileId], list[Action]] = {}
@@ -87,7 +93,13 @@ class World:
         return end
 
     def proceed(self, until: float) -> None:
-        """Let everything happen up to a moment."""
+        """Let everything happen up to a moment.
+
+        Raises:
+            Stopped: `stopped` is set.
+        """
+        if self.stopped:
+            raise Stopped
         while True:
             moment = self.next_moment()
             if moment is None or moment > until:

@@ -13,6 +13,7 @@ import pytest
 from flowsched.errors import ConfigurationError
 from flowsched.simulation.policies import POLICIES, simulated
 from flowsched.simulation.workload import Workload
+from flowsched.simulation.world import Stopped, World
 from flowsched.values import replace
 from tests.simulation.small import CLUSTER, workload
 
@@ -119,3 +120,17 @@ def test_an_unknown_opponent_is_refused_by_name() -> None:
     """The error says what was asked for and what there is."""
     with pytest.raises(ConfigurationError, match=r"'peft': no such opponent; there are blind, heft, wow"):
         simulated("peft", CLUSTER, [workload()])
+
+
+@pytest.mark.parametrize("policy", ["flowsched", "heft"])
+def test_a_world_that_is_stopped_goes_no_further(policy: str) -> None:
+    """Somebody who waited does not wait any more."""
+    worlds: list[World] = []
+
+    def begun(world: World) -> None:
+        worlds.append(world)
+        world.later(1.0, lambda: setattr(world, "stopped", True))
+
+    with pytest.raises(Stopped):
+        simulated(policy, CLUSTER, [workload()], begun=begun)
+    assert worlds[0].ended < len(workload().jobs)
