@@ -346,7 +346,7 @@ def _inputs(state: EngineState, asked: Asked) -> tuple[Catalogue, tuple[int, ...
     wanted = asked.hints.inputs
     if not wanted:
         return state.cluster.catalogue, _engines_inputs(state, asked)
-    found = [state.cluster.catalogue.find(uri) for uri, _ in wanted]
+    found = [_known(state.cluster.catalogue, uri) for uri, _ in wanted]
     if all(dataset is not None and state.cluster.catalogue.sizes[dataset] for dataset in found):
         return state.cluster.catalogue, tuple(dataset for dataset in found if dataset is not None)
     beside = Catalogue()
@@ -357,8 +357,13 @@ def _inputs(state: EngineState, asked: Asked) -> tuple[Catalogue, tuple[int, ...
     return beside, numbers
 
 
+def _known(catalogue: Catalogue, uri: str) -> int | None:
+    """The dataset that a pod means: of one from outside the version that was looked at last."""
+    return catalogue.newest.get(uri, catalogue.find(uri))
+
+
 def _copy(catalogue: Catalogue, beside: Catalogue, uri: str, size: int) -> int:
-    known = catalogue.find(uri)
+    known = _known(catalogue, uri)
     if known is None:
         return beside.intern(uri, size)
     number = beside.intern(uri, catalogue.sizes[known] or size)

@@ -48,7 +48,6 @@ from flowsched.errors import (
     no_such,
 )
 from flowsched.executor.protocol import Executor
-from flowsched.log_lines import get_logger
 from flowsched.store.accounting import Accounting
 from flowsched.store.cache_keys import CacheKeys
 from flowsched.store.database import Database
@@ -156,13 +155,6 @@ class Whereabouts:
 # ---- the service ----
 
 
-def inputs_of(spec: WorkflowSpec) -> list[str]:
-    """The uris of a workflow's inputs from outside, as its document has them."""
-    return list(
-        dict.fromkeys(given.uri for stage in spec.stages for given in stage.inputs if given.uri is not None)
-    )
-
-
 def no_stage(workflow: str, stage: str, spec: WorkflowSpec) -> str:
     """What to say where a workflow has no stage of that name."""
     return f"workflow {workflow}: {no_such('stage', stage, (each.name for each in spec.stages))}"
@@ -259,7 +251,6 @@ class Service:
         body_hash = hashlib.sha256(raw).hexdigest()
         spec, raw = await with_rank(spec, raw, self.plans)
         ident = self._new_id()
-        await self._forget_changed(spec)
         await self._failpoint("submit.before")
         submitted = await self._admission.submit(
             Submission(
@@ -425,24 +416,12 @@ class Service:
                 f"{workflow} is {state.value}: it cannot be paused or resumed. "
                 f"`flowsched run FILE --resume-from {workflow}` runs it anew, and takes over what has succeeded"
             )
-        if kind == "retry":  # an input that was mended in place is what most retries are about
-            await self._forget_changed(await self._documents.spec(workflow))
         if not (kind == "cancel" and state is RunState.CANCELLED):
             number = await self._writer.command(workflow, kind, body or {}, self._clock())
             self._wake(urgent=True)
             await self._carried_out(number)
             self.tes.revived(workflow)
         return await self.workflow(workflow)
-
-    async def _forget_changed(self, spec: WorkflowSpec) -> None:
-        """Drop the copies of a workflow's inputs from outside whose files have changed."""
-        stale = await self._executor.forget_changed(inputs_of(spec))
-        if stale:
-            get_logger(__name__).warning(
-                "an input has changed, and tasks that run still read its old copy",
-                uri=stale[0],
-                inputs=len(stale),
-            )
 
     async def _carried_out(self, number: int) -> None:
         """Wait until the leader in this process has committed a command: the next answer then shows what it did."""

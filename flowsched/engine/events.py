@@ -95,11 +95,22 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class LookedUp(msgspec.Struct, frozen=True):
-    """What the cache of results has for ready shards of a stage."""
+    """What ready shards of a stage read from outside, and what the cache of results has for them.
+
+    Args:
+        workflow, stage: Of the shards.
+        found: What the cache has for shards.
+        others: Shards that the cache was not asked for.
+        names: URI -> the dataset that it is now.
+        looks: `WorkflowRun.looks` when this was asked; an answer to an earlier question is ignored.
+    """
 
     workflow: str
     stage: int
-    shards: tuple[ShardLookup, ...]
+    found: tuple[ShardLookup, ...] = ()
+    others: tuple[int, ...] = ()
+    names: Mapping[str, str] = msgspec.field(default_factory=dict)
+    looks: int = 0
 
 
 class Tick(msgspec.Struct, frozen=True):

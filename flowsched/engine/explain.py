@@ -21,6 +21,7 @@ from flowsched.engine.io_demand import demand_text
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.data import Backoff
 from flowsched.engine.state.work import pod_name
+from flowsched.executor.datasets import uri_of
 from flowsched.scheduling.explain.forecast import GUESSED, LEVELS, Spread, Start, guessed, starts
 from flowsched.scheduling.explain.remedies import OTHERS, Outlook
 from flowsched.scheduling.explain.situation import Situation
@@ -591,7 +592,8 @@ def _staging(state: EngineState, run: WorkflowRun, stage: StageRun) -> Explanati
     numbers = {"datasets": number, "bytes": left}
     if failed:
         (dataset, _), first = next((each for each in failed if each[1].why), failed[0])
-        told, more = _tried_again(state.cluster.catalogue.uris[dataset], first, len(failed)), len(pending) - 1
+        uri, more = uri_of(state.cluster.catalogue.uris[dataset]), len(pending) - 1
+        told = _tried_again(uri, first, len(failed))
         told += f"; {more} more inputs of the stage are on their way" if more else ""
         numbers |= {"failed": len(failed), "tries": first.tries, "last_try_ms": last_try_ms(first)}
     return Explanation(

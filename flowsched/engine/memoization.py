@@ -3,7 +3,7 @@
 The cache key of a shard is the digest of its parts: the commands, images, declared environments and devices of its roles, its
 item, its outputs, and its inputs' content. CPU, memory and disk are no parts: they change how fast a result comes, not what it
 is. An input that another stage wrote is known by its uri, which names the attempt that wrote it. An input from outside is known
-by its version, which the executor tells (`Fingerprint`).
+by the version that the run reads (`executor.datasets`), or by a digest of its content.
 
 Source: Cromwell's call caching, https://cromwell.readthedocs.io/en/stable/cromwell_features/CallCaching/, and Nextflow's `-resume`.
 """
@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.data.inputs import datasets_of, is_own
-from flowsched.executor.protocol import Fingerprint
+from flowsched.engine.data.inputs import datasets_of, is_own, uri_outside
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import InputSpec, RoleSpec, StageSpec, WorkflowSpec
@@ -32,6 +31,23 @@ _MADE_HERE: Final = "flowsched:"
 _NUMBER: Final = "FLOWSCHED_INDEX"
 
 Parts = dict[str, Any]
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What an input from outside is known by.
+
+    Args:
+        version: Which a run reads, as its dataset's name has it.
+        content: A digest of it; "" = the version counts.
+        why: Why it is not known by either, in words; "" = it is.
+    """
+
+    version: str = ""
+    content: str = ""
+    why: str = ""
+
+
+_UNSEEN: Final = Known(why="it was not looked at")
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -84,13 +100,6 @@ def waiting_shards(stage: StageRun) -> NDArray[np.int64]:
     return np.flatnonzero(queued & ~stage.looked_up)
 
 
-def outside_of(run: WorkflowRun, stage: StageRun, shard: int) -> Iterator[str]:
-    """The uris of a shard's inputs that no stage wrote."""
-    for spec in stage.spec.inputs:
-        if spec.stage is None:
-            yield from (uri for uri, _ in datasets_of(run, stage, spec, shard))
-
-
 #: What inputs that all shards of a stage share are known by, by name: (part of the key, why they have none).
 Shared = dict[str, tuple[Any, str]]
 
@@ -99,7 +108,7 @@ def parts_of(
     run: WorkflowRun,
     stage: StageRun,
     shard: int,
-    versions: Mapping[str, Fingerprint | str],
+    known: Mapping[str, Known],
     shared: Shared | None = None,
 ) -> tuple[Parts, str]:
     """What makes a shard the task that it is.
@@ -108,8 +117,8 @@ def parts_of(
         run: With the outputs that its stages have published.
         stage: Of the shard.
         shard: Its number; what it reads exists.
-        versions: Of each uri of `outside_of`: its fingerprint, or why it has none, in words.
-        shared: Remembers the inputs that all shards share, for calls with the same stage and versions.
+        known: Of each uri of an input from outside.
+        shared: Remembers the inputs that all shards share, for calls with the same stage and `known`.
 
     Returns:
         The parts; and why they make no key, in words (empty: they do).
@@ -126,12 +135,12 @@ def parts_of(
     inputs: dict[str, Any] = {}
     unknown = ""
     for given in spec.inputs:
-        known = None if shared is None else shared.get(given.name)
-        if known is None:
-            known = _input(run, stage, given, shard, versions)
+        found = None if shared is None else shared.get(given.name)
+        if found is None:
+            found = _input(run, stage, given, shard, known)
             if shared is not None and not is_own(given):
-                shared[given.name] = known
-        inputs[given.name], why = known
+                shared[given.name] = found
+        inputs[given.name], why = found
         unknown = unknown or why
     parts["inputs"] = inputs
     return parts, unknown
@@ -142,21 +151,21 @@ def _input(
     stage: StageRun,
     given: InputSpec,
     shard: int,
-    versions: Mapping[str, Fingerprint | str],
+    known: Mapping[str, Known],
 ) -> tuple[Any, str]:
     """What one input is known by; and why it is not, in words."""
     read: list[list[str]] = []
     unknown = ""
-    for uri, _ in datasets_of(run, stage, given, shard):
-        if uri.startswith(_MADE_HERE):
-            read.append([uri, ""])
-            continue
-        found = versions.get(uri, "it was not looked at")
-        if isinstance(found, Fingerprint):
-            read.append([uri.rstrip("/").rpartition("/")[2] if found.by_content else uri, found.version])
-        else:
-            read.append([uri, ""])
-            unknown = unknown or f"input {given.name} cannot be identified: {found}"
+    if given.stage is None:
+        uri = uri_outside(stage, given, shard)
+        found = known.get(uri, _UNSEEN)
+        read.append(
+            [uri.rstrip("/").rpartition("/")[2] if found.content else uri, found.content or found.version]
+        )
+        if found.why:
+            read, unknown = [[uri, ""]], f"input {given.name} cannot be identified: {found.why}"
+    else:
+        read = [[uri, ""] for uri, _ in datasets_of(run, stage, given, shard)]
     shown: Any = read if len(read) <= _MOST_NAMED else [len(read), _digest(read)]
     return [given.manifest, shown], unknown
 

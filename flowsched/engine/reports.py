@@ -11,6 +11,7 @@ from flowsched.engine.data.cache_evictions import came
 from flowsched.engine.data.inputs import producer_of
 from flowsched.engine.data.prefetch import note_written, seen
 from flowsched.engine.data.staging import arrived, failed
+from flowsched.engine.data.versions import look_again
 from flowsched.engine.delta import AttemptEnd, ReplicaWrite
 from flowsched.engine.evictions import as_drained
 from flowsched.engine.foreign.work import report_foreign
@@ -228,7 +229,8 @@ def lose_replica(recorder: Recorder, uri: str, node: str) -> None:
 
 
 def make_again(recorder: Recorder, run: WorkflowRun, uri: str) -> None:
-    """Let the producer of a lost dataset run again, if a stage that reads it has not ended."""
+    """Let the producer of a lost dataset run again, if a stage that reads it has not ended; look again at one from outside."""
+    look_again(recorder, run, uri)
     producer = producer_of(run, uri)
     if producer is None or run.state.terminal or not _awaited(run, producer[0]):
         return

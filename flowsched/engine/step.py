@@ -17,6 +17,7 @@ import numpy as np
 from flowsched.engine.admission import place
 from flowsched.engine.data.cache_values import forget_readers, note_anew, note_ended
 from flowsched.engine.data.staging import order_transfers
+from flowsched.engine.data.versions import read_versions
 from flowsched.engine.delta import CacheKeyWrite, Delta
 from flowsched.engine.events import (
     Accepted,
@@ -236,14 +237,23 @@ def _looked_up(recorder: Recorder, event: LookedUp) -> None:
     state = recorder.state
     run = state.work.runs.get(event.workflow)
     stage = None if run is None else run.stages[event.stage]
-    if run is None or stage is None or stage.looked_up is None or run.state.terminal:
+    if run is None or stage is None or run.state.terminal:
         return
-    ready = set(waiting_shards(stage).tolist())
-    advance, answered, took = recorder.advance(run), [], False
-    for found in event.shards:
+    if event.looks != run.looks:  # inputs have changed meanwhile
+        recorder.lookups[run.id, stage.number] = None
+        return
+    asked = [*(found.shard for found in event.found), *event.others]
+    read_versions(recorder, run, stage, event.names, only_known=not asked)
+    if stage.looked_up is None:
+        return
+    ready = set(
+        waiting_shards(stage).tolist()
+    )  # without those that were cancelled, or wait for other inputs now
+    answered = [shard for shard in asked if shard in ready]
+    advance, took = recorder.advance(run), False
+    for found in event.found:
         if found.shard not in ready:
-            continue  # it was cancelled, or waits for other inputs now
-        answered.append(found.shard)
+            continue
         hit = next((each for each in found.hits if _is_there(state, run, stage, each)), None)
         why = found.why
         if hit is not None:

@@ -12,6 +12,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.engine.data.cache_values import Look
+from flowsched.engine.data.inputs import reads_outside
 from flowsched.engine.data.remote_reads import end_reading
 from flowsched.engine.delta import (
     AttemptEnd,
@@ -161,8 +162,8 @@ class Recorder(msgspec.Struct):
         pair = (run.id, stage.number)
         self.state.note_change(run, stage)
         if stage.counts[TaskState.QUEUED] > 0 and not run.state.terminal:
-            if self.state.policy.memoizing and is_memoized(run.spec, stage.spec):
-                self._ask_cache(run, stage)
+            if self.state.policy.memoizing and (is_memoized(run.spec, stage.spec) or reads_outside(stage)):
+                self._ask(run, stage)
             if pair not in self.state.work.ready:
                 self.statement.include(self.state.work.ready, pair)
                 if stage.spec.gang or stage.spec.policies:
@@ -172,8 +173,11 @@ class Recorder(msgspec.Struct):
             self.statement.exclude(self.state.work.ready, pair)
             self.statement.exclude(self.state.work.impatient, pair)
 
-    def _ask_cache(self, run: WorkflowRun, stage: StageRun) -> None:
-        """Have ready shards looked up. They are not offered before the answer (`LookedUp`)."""
+    def _ask(self, run: WorkflowRun, stage: StageRun) -> None:
+        """Have ready shards looked up: the versions of what they read from outside, and whether the cache has their results.
+
+        They are not offered before the answer (`LookedUp`).
+        """
         if stage.looked_up is None:
             stage.looked_up = np.zeros(stage.spec.width, dtype=np.bool_)
         if not stage.looked_up.all() and len(waiting_shards(stage)):

@@ -130,7 +130,8 @@ class ContainerReport(msgspec.Struct, frozen=True):
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """Bytes that shall move: dataset `uri` to node `dest`, from node `source` or, if that is None, from its origin.
+    """Bytes that shall move: a dataset to node `dest`, from node `source` or, if that is None, from its origin. `uri` is its name
+    (`executor.datasets`).
 
     Where `whole` is false it is only a piece: `size_bytes` from `offset` on. A node that has a piece may be the source of it.
     """
@@ -251,9 +252,7 @@ class TransferFailed(msgspec.Struct, frozen=True):
     lost: bool = False
     permanent: bool = False  #: the origin answers that there is no such thing: trying again is no use
     offset: int = 0  #: of the piece, as it was ordered
-    changed: bool = (
-        False  #: the source has another version (`version`): no piece that is anywhere is of use any more
-    )
+    changed: bool = False  #: the source has another version (`version`) than the name, or the pieces that came before, are of
     undivided: bool = False  #: it cannot come in pieces: order it as a whole
     version: str = ""
     full: bool = False  #: the destination's file system has no room: that is no fault of the copy, and passes
@@ -305,12 +304,12 @@ class Fingerprint(msgspec.Struct, frozen=True):
     Args:
         version: Equal versions of the same uri have equal content.
         modified_ms: When it was last changed, wall clock; None = its store does not say.
-        by_content: The version is a digest of the content: equal versions of any uris have equal content.
+        content: A digest of the content, where it was read: datasets of equal digests have equal content, whatever their uris.
     """
 
     version: str
     modified_ms: int | None = None
-    by_content: bool = False
+    content: str = ""
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -455,24 +454,13 @@ class Executor(ABC):
 
         Args:
             uris: Of inputs.
-            by_content: Read the files of this machine and digest them, instead of trusting their size and time.
+            by_content: Read the files of this machine, too, and digest them.
         """
         return dict.fromkeys(uris, "this cluster cannot look at datasets outside")
 
     async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
         """The digests that images have now, of those that are known without a pull."""
         return {}
-
-    async def forget_changed(self, uris: Sequence[str]) -> Sequence[str]:
-        """Drop the copies of files of this machine that have changed since they were copied; a ReplicaSeen follows for each.
-
-        Args:
-            uris: Of inputs, as documents have them: what follows a `{` is not known yet.
-
-        Returns:
-            Those of which an old copy stays, since a task that runs reads it.
-        """
-        return ()
 
     @property
     def binder(self) -> Binder | None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import structs
 
+from flowsched.executor.datasets import uri_of
 from flowsched.scheduling.batches import serve_first
 from flowsched.scheduling.cycle_state import CycleState, Family
 from flowsched.scheduling.kube_like import plan_kube_like
@@ -368,7 +369,7 @@ class _Cycle:
         lost = self.state.catalogue.lost_of(reads)
         if not lost:
             return None
-        text = f"{len(lost)} of {len(reads)} inputs are nowhere, first {self.state.catalogue.uris[lost[0]]}"
+        text = f"{len(lost)} of {len(reads)} inputs are nowhere, first {uri_of(self.state.catalogue.uris[lost[0]])}"
         return Reason(group.key, ReasonCode.WAITING_FOR_DATA, text, {"lost": len(lost)})
 
     def within_cap(self, offer: PlacementRequest) -> PlacementRequest:

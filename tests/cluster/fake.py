@@ -217,14 +217,10 @@ class FakeProcesses:
         for uri in uris:
             if uri in self.slow:
                 await self.slow[uri].wait()
-        same = Fingerprint("1", 0, by_content)
+        same = Fingerprint("1", 0, "1" if by_content else "")
         return {
             uri: self.versions.get(uri, f"there is no {uri}" if "nothing" in uri else same) for uri in uris
         }
-
-    async def forget_changed(self, uris: Sequence[str]) -> Sequence[str]:
-        """Nothing changes here."""
-        return ()
 
     async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
         """What a test says."""

@@ -24,41 +24,54 @@ def written(path: Path, text: str, at_ns: int = AT_NS) -> str:
     return str(path)
 
 
-def test_a_file_is_known_by_size_and_time(tmp_path: Path) -> None:
-    """Another content of the same size and time is not noticed: that is what `hash` is for."""
-    uri = written(tmp_path / "x", "one")
-    assert Origins().fingerprint(uri) == Fingerprint("3 1700000000000000000", 1_700_000_000_000)
+def test_a_file_is_another_version_after_each_change(tmp_path: Path) -> None:
+    """Also one of the same size whose time was set back, one that an older file was moved over, and one that a link leads to."""
+    uri, origins = written(tmp_path / "x", "one"), Origins()
+    versions = [origins.fingerprint(uri).version]
+    assert origins.fingerprint(f"file://{uri}") == Fingerprint(versions[0], 1_700_000_000_000)
     written(tmp_path / "x", "two")
-    assert Origins().fingerprint(uri).version == "3 1700000000000000000"
-    written(tmp_path / "x", "two", AT_NS + 1)
-    assert Origins().fingerprint(uri).version == "3 1700000000000000001"
-    assert Origins().fingerprint(f"file://{uri}").version == "3 1700000000000000001"
+    versions.append(origins.fingerprint(uri).version)
+    Path(written(tmp_path / "y", "six", AT_NS - 5)).replace(tmp_path / "x")
+    versions.append(origins.fingerprint(uri).version)
+    (tmp_path / "x").unlink()
+    (tmp_path / "x").symlink_to(written(tmp_path / "y", "ten"))
+    versions.append(origins.fingerprint(uri).version)
+    assert len(set(versions)) == 4
+    assert origins.fingerprint(uri).version == versions[-1]
 
 
-def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
-    """Whatever its time."""
-    found = Origins().fingerprint(written(tmp_path / "x", "one"), by_content=True)
-    assert found == Fingerprint(hashlib.sha256(b"one").hexdigest(), 1_700_000_000_000, True)
+def test_a_content_is_digested_if_that_is_asked(tmp_path: Path) -> None:
+    """Beside the version, which names copies all the same."""
+    uri = written(tmp_path / "x", "one")
+    found = Origins().fingerprint(uri, by_content=True)
+    assert found == Fingerprint(
+        Origins().fingerprint(uri).version, 1_700_000_000_000, hashlib.sha256(b"one").hexdigest()
+    )
 
 
 @pytest.mark.parametrize("by_content", [False, True])
 def test_a_folder_is_known_by_all_that_is_in_it(tmp_path: Path, by_content: bool) -> None:
     """Names, files, and where links lead."""
-    origins, folder = Origins(), tmp_path / "d"
+    folder = tmp_path / "d"
+
+    def version() -> str:
+        found = Origins().fingerprint(str(folder), by_content=by_content)
+        return found.content if by_content else found.version
+
     written(folder / "a", "1")
     (folder / "sub").mkdir()
     written(folder / "sub" / "b", "2")
-    versions = [origins.fingerprint(str(folder), by_content=by_content).version]
+    versions = [version()]
     written(folder / "sub" / "b", "3", AT_NS + 5)
-    versions.append(origins.fingerprint(str(folder), by_content=by_content).version)
+    versions.append(version())
     (folder / "link").symlink_to("a")
-    versions.append(origins.fingerprint(str(folder), by_content=by_content).version)
+    versions.append(version())
     (folder / "a").rename(folder / "c")
-    versions.append(origins.fingerprint(str(folder), by_content=by_content).version)
+    versions.append(version())
     (folder / "empty").mkdir()
-    versions.append(origins.fingerprint(str(folder), by_content=by_content).version)
+    versions.append(version())
     assert len(set(versions)) == 5
-    assert origins.fingerprint(str(folder), by_content=by_content).version == versions[-1]
+    assert version() == versions[-1]
 
 
 def test_files_outside_of_the_allowed_folders_are_not_looked_at(tmp_path: Path) -> None:
@@ -86,17 +99,19 @@ async def test_a_file_of_a_server_is_known_by_its_etag() -> None:
         assert origin.sent < 10
 
 
-async def test_a_content_is_read_once_for_each_size_and_time(tmp_path: Path) -> None:
+async def test_a_content_is_read_once_for_each_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A genome takes minutes: a second look trusts the first, until the file changes."""
-    uri = written(tmp_path / "x", "one")
-    look = Identities(Origins())
+    uri, look, digest, reads = written(tmp_path / "x", "one"), Identities(Origins()), hashlib.file_digest, []
+    monkeypatch.setattr(hashlib, "file_digest", lambda *given: reads.append(1) or digest(*given))
     first = await look.of([uri], by_content=True)
-    written(tmp_path / "x", "two")
     assert await look.of([uri], by_content=True) == first
-    written(tmp_path / "x", "two", AT_NS + 1)
+    assert len(reads) == 1
+    written(tmp_path / "x", "two")
     changed = (await look.of([uri], by_content=True))[uri]
     assert isinstance(changed, Fingerprint)
-    assert changed.version == hashlib.sha256(b"two").hexdigest()
+    assert changed.content == hashlib.sha256(b"two").hexdigest()
 
 
 async def test_what_is_not_there_is_said(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ async def test_files_that_are_known_in_another_way(lab: Lab) -> None:
     """The service was started with another `--cache-content`: no file has changed."""
     one = stage("one", inputs=[{"name": "data", "uri": "file:///data/x"}], cache=True)
     first = await lab.run({"name": "w", "stages": [one]})
-    lab.world.versions["file:///data/x"] = Fingerprint("abc", 0, by_content=True)
+    lab.world.versions["file:///data/x"] = Fingerprint("1", 0, "abc")
     second = await lab.run({"name": "w", "stages": [one]})
     known = "known by its content now, by its size and time before"
     assert await lab.found(second) == [

@@ -69,8 +69,12 @@ async def test_each_byte_comes_from_outside_once(tmp_path: Path, origin: RangeOr
         state, read, moved = await ended(client, run.id)
         flows = up.executor.flows()
     assert (state, read) == ("SUCCEEDED", {hashlib.sha256(origin.data).hexdigest()})
-    assert sorted(number for number in origin.asked if number is not None) == [n * PIECE for n in range(21)]
-    assert (origin.sent, moved) == (SIZE, [SIZE] * NODES)
+    look = [0]  # of one byte, for its version
+    assert sorted(number for number in origin.asked if number is not None) == [
+        *look,
+        *(n * PIECE for n in range(21)),
+    ]
+    assert (origin.sent, moved) == (len(look) + SIZE, [SIZE] * NODES)
     assert sum(out for _, out in flows.values()) == 3 * SIZE
     assert len([node for node, (_, out) in flows.items() if out]) > 1
 

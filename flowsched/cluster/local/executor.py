@@ -81,10 +81,6 @@ class Processes(Protocol):
         """See `Executor.image_digests`."""
         ...
 
-    async def forget_changed(self, uris: Sequence[str]) -> Sequence[str]:
-        """See `Executor.forget_changed`."""
-        ...
-
     async def orphans(self) -> Sequence[str]:
         """Attempts that run although the service did not ask for them."""
         ...
@@ -233,10 +229,6 @@ class LocalCluster(Executor):
     async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
         """Of the images that this machine has."""
         return await self.processes.image_digests(names)
-
-    async def forget_changed(self, uris: Sequence[str]) -> Sequence[str]:
-        """Drop copies of files that have been edited."""
-        return await self.processes.forget_changed(uris)
 
     async def orphans(self) -> Sequence[str]:
         """Attempts that run although the service did not ask for them: report them, and release them after a grace."""

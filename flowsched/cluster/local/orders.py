@@ -16,6 +16,7 @@ from flowsched.cluster.local.runner.secret_values import LARGEST, is_secret_name
 from flowsched.cluster.node.cache import Cache, file_name
 from flowsched.cluster.node.environment import Paths, environment, hostfile
 from flowsched.errors import InvalidRequest, NotFound, no_such
+from flowsched.executor.datasets import uri_of
 from flowsched.executor.protocol import InputFile, Pod
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
@@ -120,7 +121,9 @@ def _container(
     inputs = []
     for placed in container.inputs:
         uri, source = staged[placed.input] if placed.input is not None else (placed.source, placed.source)
-        inputs.append({"path": placed.path, "uri": uri, "source": source, "content": placed.content})
+        inputs.append(
+            {"path": placed.path, "uri": uri and uri_of(uri), "source": source, "content": placed.content}
+        )
     outputs = [
         {
             "path": output.path,

@@ -326,22 +326,6 @@ class RunnerProcesses:
         """Look at the datasets in threads."""
         return await self._identities.of(uris, by_content=by_content)
 
-    async def forget_changed(self, uris: Sequence[str]) -> Sequence[str]:
-        """Compare copies with their files in a thread, and drop those that differ."""
-        changed = await self._in_thread(self._changed, [uri for uri in uris if _is_file(uri)])
-        return [uri for uri, node in changed if not await self.evict(uri, node)]
-
-    def _changed(self, uris: Sequence[str]) -> list[tuple[str, str]]:
-        """The copies, by uri and node, that are not what their files are now."""
-        exact = {uri for uri in uris if "{" not in uri}
-        begin = tuple(uri.partition("{")[0] for uri in uris if "{" in uri)
-        found = []
-        for node, cache in self._caches.items():
-            known = [uri for uri in exact if uri in cache.entries]
-            known += [uri for uri in list(cache.entries) if begin and uri.startswith(begin)]
-            found += [(uri, node) for uri in dict.fromkeys(known) if cache.is_outdated(uri)]
-        return found
-
     async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
         """Ask the container engine."""
         return await self._images.digests(names)
@@ -951,8 +935,3 @@ class RunnerProcesses:
 
 def _reads(pod: Pod) -> frozenset[tuple[str, str]]:
     return frozenset((uri, pod.remote.get(uri, pod.node)) for given in pod.inputs for uri in given.uris)
-
-
-def _is_file(uri: str) -> bool:
-    """Whether a uri names a file of this machine."""
-    return uri.startswith(("/", "file:"))

@@ -28,6 +28,7 @@ import msgspec
 
 from flowsched.clock import elapsed_s
 from flowsched.cluster.local.runner.records import sync, write_record
+from flowsched.executor.datasets import uri_of
 
 PREFIX: Final = ".part-"
 RECORD: Final = "pieces.json"
@@ -331,21 +332,6 @@ class Cache:
             return None
         return entry
 
-    def is_outdated(self, uri: str) -> bool:
-        """Whether the file that a dataset is a copy of has another size now, or was changed after it was copied.
-
-        False of a folder, and where the file cannot be looked at: then the copy is all that there is.
-        """
-        entry = self.entries.get(uri)
-        if entry is None or entry.directory:
-            return False
-        try:
-            origin = os.stat(unquote(urlsplit(uri).path) if uri.startswith("file:") else uri)
-            copied = self.payload(entry).stat()
-        except OSError:
-            return False
-        return origin.st_size != entry.size_bytes or origin.st_mtime_ns > copied.st_mtime_ns
-
     def refresh(self, uri: str) -> Entry | None:
         """Look at the folder again, after a runner published into it."""
         entry = self._read(self.home(uri))
@@ -446,7 +432,7 @@ def folder_name(uri: str) -> str:
 
 def file_name(uri: str) -> str:
     """The name a dataset from outside has in a cache: the last part of its uri's path."""
-    return stored_name(unquote(urlsplit(uri).path.rstrip("/").rpartition("/")[2]))
+    return stored_name(unquote(urlsplit(uri_of(uri)).path.rstrip("/").rpartition("/")[2]))
 
 
 def stored_name(name: str) -> str:

@@ -41,7 +41,7 @@ class Identities:
                 known = self._origins.fingerprint(uri, by_content=True)
                 if len(self._digests) >= _REMEMBERED:
                     self._digests.clear()
-                self._digests[uri, plain.version] = known
+                self._digests[uri, known.version] = known
             return known
         except (NotFetched, Unsafe, OSError) as error:
             return str(error)

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -86,6 +86,7 @@ class Body:
         expected: How many bytes should come; None = not known.
         unread: An error of reading as a failed transfer; default `failure`.
         close: What else is closed with it.
+        version: What its source calls the version of it; "" = it names none.
     """
 
     def __init__(
@@ -95,7 +96,9 @@ class Body:
         expected: int | None = None,
         unread: Callable[[Exception], NotFetched] | None = None,
         close: Callable[[], object] = lambda: None,
+        version: str = "",
     ) -> None:
+        self.version = version
         self._stream = stream
         self._name = name
         self.expected = expected
@@ -212,8 +215,16 @@ class Origins(msgspec.Struct, frozen=True):
             raise NotFetched(f"{path} is a folder, which moves as a whole", undivided=True)
         return file_section(descriptor, start, name)
 
-    def copy(self, uri: str, target: Path, block_bytes: int) -> Generator[int, None, int]:
+    def copy(
+        self, uri: str, target: Path, block_bytes: int, expect: Callable[[str], object] = lambda _: None
+    ) -> Generator[int, None, int]:
         """Copy a whole dataset, a file or a folder. Blocks.
+
+        Args:
+            uri: Of the dataset.
+            target: The file or folder to be made.
+            block_bytes: To be moved at a time.
+            expect: Told the version that is read; raises where that is not the wanted one.
 
         Yields:
             The bytes of each block.
@@ -230,16 +241,21 @@ class Origins(msgspec.Struct, frozen=True):
         if path is not None:
             descriptor = self._open_path(path)
             try:
-                return (yield from copy_open(descriptor, target, block_bytes))
+                expect(_path_version(path, descriptor))
+                total = yield from copy_open(descriptor, target, block_bytes)
+                expect(_path_version(path, descriptor))  # it may have been written to meanwhile
+                return total
             finally:
                 os.close(descriptor)
         if not uri.endswith("/") or uri.startswith(("http:", "https:")):
-            return (yield from self._fetch(uri, target, block_bytes))
+            return (yield from self._fetch(uri, target, block_bytes, expect))
+        expect(self._version(uri)[0])
         total = 0
         for name in self.listing(uri):
             file = target / name
             file.parent.mkdir(parents=True, exist_ok=True)
             total += yield from self._fetch(uri + name, file, block_bytes)
+        expect(self._version(uri)[0])
         return total
 
     def _open_path(self, path: Path) -> int:
@@ -258,9 +274,12 @@ class Origins(msgspec.Struct, frozen=True):
         finally:
             os.close(top)
 
-    def _fetch(self, uri: str, target: Path, block_bytes: int) -> Generator[int, None, int]:
+    def _fetch(
+        self, uri: str, target: Path, block_bytes: int, expect: Callable[[str], object] = lambda _: None
+    ) -> Generator[int, None, int]:
         body = self.open(uri)
         try:
+            expect(body.version)
             check_room(target.parent, body.expected or 0)
             return (yield from copy_stream(body, target, block_bytes))
         finally:
@@ -295,7 +314,7 @@ class Origins(msgspec.Struct, frozen=True):
         asked = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
         stream = self._http_stream(uri, scheme, asked)
         answer = stream.r
-        version = version_of(answer.headers)
+        version = version_of(answer)
         told = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
         if answer.status != 206 or told is None or int(told[1]) != start or not version:
             stream.close()
@@ -309,8 +328,7 @@ class Origins(msgspec.Struct, frozen=True):
         files, path = fsspec.core.url_to_fs(uri, **dict(dict(self.options).get(scheme, ())))
         files.invalidate_cache(files._parent(path))  # it may have been listed before it changed
         stream = files.open(path, "rb", block_size=_STORE_BLOCK, cache_type="readahead")
-        details = getattr(stream, "details", None) or {}
-        version = str(details.get("ETag") or details.get("etag") or "").strip('"')
+        version = _object_version(getattr(stream, "details", None) or {})
         if not version or not isinstance(stream.size, int):
             stream.close()
             raise NotFetched(f"{uri} moves as a whole: its store tells no ETag", undivided=True)
@@ -322,7 +340,7 @@ class Origins(msgspec.Struct, frozen=True):
 
         Args:
             uri: Of the dataset.
-            by_content: Digest files of this machine, instead of trusting their size and the time of their last change.
+            by_content: Read files of this machine, too, and digest them.
 
         Raises:
             NotFetched: It cannot be had, or its store does not say which version it has.
@@ -330,27 +348,33 @@ class Origins(msgspec.Struct, frozen=True):
             OSError: It cannot be read.
         """
         path = self.local_path(uri)
-        if path is not None:
-            descriptor = self._open_path(path)
-            try:
-                return _folder_fingerprint(path, descriptor, by_content=by_content)
-            finally:
-                os.close(descriptor)
+        if path is None:
+            version, moment = self._version(uri)
+            if not version:
+                raise NotFetched(
+                    f"{uri}: its server tells neither an ETag nor when it was changed", permanent=True
+                )
+            return Fingerprint(version, None if moment is None else int(moment.timestamp() * 1000))
+        descriptor = self._open_path(path)
+        try:
+            version, newest = _path_versions(path, descriptor)
+            content = _path_digest(path, descriptor) if by_content else ""
+            if content and _path_version(path, descriptor) != version:
+                raise NotFetched(f"{uri} has changed while it was read")
+            return Fingerprint(version, newest // 1_000_000, content)
+        finally:
+            os.close(descriptor)
+
+    def _version(self, uri: str) -> tuple[str, datetime | None]:
+        """What the store of a dataset that is not on this machine calls its version, and when it was changed."""
         scheme = self._allowed(uri)
         with _refusals(uri, scheme):
-            if scheme in ("http", "https"):
-                stream = self._http_stream(uri, scheme, {"Range": "bytes=0-0", "Accept-Encoding": "identity"})
-                headers = stream.r.headers
-                stream.close()
-                version, modified = version_of(headers), headers.get("Last-Modified", "")
-                moment = parsedate_to_datetime(modified) if modified else None
-            else:
-                version, moment = self._stored_version(uri, scheme)
-        if not version:
-            raise NotFetched(
-                f"{uri}: its server tells neither an ETag nor when it was changed", permanent=True
-            )
-        return Fingerprint(version, None if moment is None else int(moment.timestamp() * 1000))
+            if scheme not in ("http", "https"):
+                return self._stored_version(uri, scheme)
+            stream = self._http_stream(uri, scheme, {"Range": "bytes=0-0", "Accept-Encoding": "identity"})
+            modified = stream.r.headers.get("Last-Modified", "")
+            stream.close()
+            return version_of(stream.r), parsedate_to_datetime(modified) if modified else None
 
     def _stored_version(self, uri: str, scheme: str) -> tuple[str, datetime | None]:
         """The ETag of an object and when it was changed; of a folder the digest of its objects' ETags."""
@@ -359,9 +383,7 @@ class Origins(msgspec.Struct, frozen=True):
         files, path = fsspec.core.url_to_fs(uri, **dict(dict(self.options).get(scheme, ())))
         files.invalidate_cache(files._parent(path))
         found = files.find(path, detail=True) if uri.endswith("/") else {path: files.info(path)}
-        tags = {
-            name: str(each.get("ETag") or each.get("etag") or "").strip('"') for name, each in found.items()
-        }
+        tags = {name: _object_version(each) for name, each in found.items()}
         moments = [
             each["LastModified"] for each in found.values() if isinstance(each.get("LastModified"), datetime)
         ]
@@ -405,11 +427,13 @@ class Origins(msgspec.Struct, frozen=True):
             stream = self._http_stream(uri, scheme, {})
             length = stream.r.headers.get("Content-Length")
             encoded = stream.r.headers.get("Content-Encoding")
-            return Body(stream, uri, int(length) if length and not encoded else None)
+            return Body(
+                stream, uri, int(length) if length and not encoded else None, version=version_of(stream.r)
+            )
         options: dict[str, Any] = {"skip_instance_cache": False, **dict(dict(self.options).get(scheme, ()))}
         files, path = fsspec.core.url_to_fs(uri, **options)
-        size = files.size(path)
-        return Body(files.open(path, "rb"), uri, size)
+        size, stream = files.size(path), files.open(path, "rb")
+        return Body(stream, uri, size, version=_object_version(getattr(stream, "details", None) or {}))
 
     def _http_stream(self, uri: str, scheme: str, headers: dict[str, str]) -> Any:
         """One stream, without a HEAD first and without a total limit: a genome takes longer than five minutes."""
@@ -481,46 +505,103 @@ def copy_open(reading: int, target: Path, block_bytes: int, depth: int = 0) -> G
     return total
 
 
-def version_of(headers: Any) -> str:
-    """The version that an HTTP answer's headers name: a strong ETag alone, a weak one with the time of the last change."""
-    tag, modified = headers.get("ETag", ""), headers.get("Last-Modified", "")
+# ---- versions: which copies are copies of the same ----
+#
+# The one place that says what a source calls the version of a dataset. Fingerprints, copies and ranges compare these.
+
+
+def version_of(answer: Any) -> str:
+    """The version that an HTTP answer names: a strong ETag alone, else a weak one, the time of the last change, and the size.
+
+    "" where it names neither a strong ETag nor a time.
+    """
+    tag, modified = answer.headers.get("ETag", ""), answer.headers.get("Last-Modified", "")
     if tag and not tag.startswith("W/"):
         return str(tag)
-    return " ".join(part for part in (tag, modified) if modified and part)
+    if not modified:
+        return ""
+    part = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+    size = part[2] if part is not None else answer.headers.get("Content-Length", "")
+    return " ".join(filter(None, (tag, modified, size)))
+
+
+def _object_version(details: Mapping[str, Any]) -> str:
+    """The version of an object in a store: its version id if there is one, and its ETag."""
+    tag = str(details.get("ETag") or details.get("etag") or "").strip('"')
+    kept = str(details.get("VersionId") or details.get("version_id") or "")
+    return f"{tag} {kept}" if tag and kept not in ("", "null") else tag
 
 
 def file_version(status: os.stat_result) -> str:
-    """The version of a file of this machine: another one has another time, size or inode."""
-    return f"{status.st_mtime_ns}-{status.st_size}-{status.st_ino}"
+    """The version of a file of this machine: another one has another inode, size, or time of change.
+
+    The kernel sets ctime at each change, and no program can set it back: a file that was moved, touched or copied over is noticed.
+    """
+    return f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
 
 
-def _folder_fingerprint(path: Path, descriptor: int, *, by_content: bool) -> Fingerprint:
-    """Of an open file or folder of this machine; of the links in a folder, where they lead."""
+def _path_version(path: Path, descriptor: int) -> str:
+    return _path_versions(path, descriptor)[0]
+
+
+def _path_versions(path: Path, descriptor: int) -> tuple[str, int]:
+    """The version of an open file or folder of this machine, and when it was last changed, ns. Of a folder that of its tree.
+
+    Raises:
+        Unsafe: It is neither a file nor a folder.
+    """
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode):
-        version = _file_digest(os.dup(descriptor)) if by_content else f"{status.st_size} {status.st_mtime_ns}"
-        return Fingerprint(version, status.st_mtime_ns // 1_000_000, by_content)
+        return file_version(status), status.st_mtime_ns
+    found, newest = [], status.st_mtime_ns
+    for name, each in _tree(path, status):
+        newest = max(newest, each.st_mtime_ns)
+        if stat.S_ISDIR(each.st_mode):
+            found.append((name, "folder"))
+        elif stat.S_ISLNK(each.st_mode):
+            found.append((name, _link_version(path / name)))
+        else:
+            found.append((name, file_version(each)))
+    return _digest_of(found), newest
+
+
+def _link_version(link: Path) -> str:
+    """Of a link in a folder: where it leads, and the version of the file there."""
+    try:
+        there = file_version(os.stat(link))
+    except OSError:
+        there = ""
+    return f"{os.readlink(link)} {there}"
+
+
+def _path_digest(path: Path, descriptor: int) -> str:
+    """A digest of the content of an open file or folder of this machine; of links in a folder, where they lead."""
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode):
+        return _file_digest(os.dup(descriptor))
+    found = []
+    for name, each in _tree(path, status):
+        if stat.S_ISREG(each.st_mode):
+            found.append((name, _file_digest(path / name)))
+        elif stat.S_ISLNK(each.st_mode):
+            found.append((name, os.readlink(path / name)))
+        else:
+            found.append((name, f"{stat.S_IFMT(each.st_mode)}"))
+    return _digest_of(found)
+
+
+def _tree(path: Path, status: os.stat_result) -> Iterator[tuple[str, os.stat_result]]:
+    """Everything in a folder, with its status, in an order that depends on the names alone."""
     if not stat.S_ISDIR(status.st_mode):
         raise Unsafe("it is neither a file nor a folder")
-    found, newest = [], status.st_mtime_ns
     for folder, folders, names in os.walk(path):
         folders.sort()
         for name in sorted((*names, *folders)):
             file = os.path.join(folder, name)
-            status = os.lstat(file)
-            newest = max(newest, status.st_mtime_ns)
-            told = f"{status.st_size} {status.st_mtime_ns}"
-            if stat.S_ISLNK(status.st_mode):
-                told = os.readlink(file)
-            elif stat.S_ISDIR(status.st_mode):
-                told = "folder"
-            elif by_content and stat.S_ISREG(status.st_mode):
-                told = _file_digest(file)
-            found.append((os.path.relpath(file, path), told))
-    return Fingerprint(_digest_of(found), newest // 1_000_000, by_content)
+            yield os.path.relpath(file, path), os.lstat(file)
 
 
-def _file_digest(file: str | int) -> str:
+def _file_digest(file: Path | int) -> str:
     with open(file, "rb", buffering=0) as reading:
         reading.seek(0)
         return hashlib.file_digest(reading, "sha256").hexdigest()

@@ -158,8 +158,7 @@ def changed_at(uri: str, source: str | None, version: str) -> NotFetched:
     """A dataset is another one now, there where it comes from."""
     where = "its origin" if source is None else source
     return NotFetched(
-        f"{uri} has changed at {where} while it was copied (version {version or 'unknown'}); "
-        "all its pieces are fetched again",
+        f"{uri} is another version at {where} than the one that was to be copied (now: {version or 'unknown'})",
         changed=True,
         version=version,
     )

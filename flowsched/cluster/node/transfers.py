@@ -18,9 +18,10 @@ import msgspec
 
 from flowsched.cluster.node.cache import Cache, Entry, file_name
 from flowsched.cluster.node.origins import NotFetched, Origins, Section
-from flowsched.cluster.node.ranges import Landed, bring
+from flowsched.cluster.node.ranges import Landed, bring, changed_at
 from flowsched.cluster.node.safe_paths import Unsafe
 from flowsched.cluster.node.space import check_room, is_full, no_room
+from flowsched.executor.datasets import digest_of, parse, uri_of
 from flowsched.executor.protocol import Transfer
 from flowsched.log_lines import get_logger
 from flowsched.workflow.document.stage import redacted
@@ -54,21 +55,35 @@ class Source(Protocol):
 
 
 class OriginSource(msgspec.Struct, frozen=True):
-    """A dataset at its origin."""
+    """A dataset at its origin. It gives the version that the dataset's name has, or fails as `changed`."""
 
     origins: Origins
-    uri: str
+    name: str
 
     def section(self, start: int, end: int) -> Section:
         """See `Source`."""
-        return self.origins.section(self.uri, start, end, file_name(self.uri))
+        wanted = parse(self.name)
+        section = self.origins.section(wanted.uri, start, end, file_name(self.name))
+        try:
+            self._expect(section.version)
+        except NotFetched:
+            section.stream.close()
+            raise
+        return msgspec.structs.replace(section, version=wanted.version) if wanted.is_known else section
 
     def copy(self, into: Path, block_bytes: int) -> Generator[int, None, Entry]:
         """See `Source`."""
-        name = file_name(self.uri)
-        size = yield from self.origins.copy(self.uri, into / name, block_bytes)
-        version = f"copy-{secrets.token_hex(8)}"  # like no other copy's: it may be of any version
-        return Entry(self.uri, size, name, (into / name).is_dir(), version)
+        name = file_name(self.name)
+        size = yield from self.origins.copy(uri_of(self.name), into / name, block_bytes, self._expect)
+        version = parse(self.name).version
+        if not parse(self.name).is_known:
+            version = f"copy-{secrets.token_hex(8)}"  # like no other copy's: it may be of any version
+        return Entry(self.name, size, name, (into / name).is_dir(), version)
+
+    def _expect(self, version: str) -> None:
+        wanted = parse(self.name)
+        if wanted.is_known and digest_of(version) != wanted.version:
+            raise changed_at(wanted.uri, None, version)
 
 
 class NodeTransfers:

@@ -1,6 +1,6 @@
-"""The memoizer: looks ready shards up in the cache of results, and tells the engine what it found.
+"""The memoizer: looks at what ready shards read from outside, looks them up in the cache of results, and tells the engine.
 
-The engine offers a shard of a memoized stage only after the answer. Answers are never wrong because they are late: a shard that was
+The engine offers a shard of such a stage only after the answer. Answers are never wrong because they are late: a shard that was
 cancelled meanwhile, or that waits for other inputs, ignores them.
 """
 
@@ -18,22 +18,25 @@ import numpy as np
 from flowsched.control.intake import Documents
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.leading.recover import load_run
+from flowsched.engine.data.inputs import uris_outside
 from flowsched.engine.delta import CacheKeyWrite
 from flowsched.engine.events import LookedUp
 from flowsched.engine.memoization import (
     Hit,
+    Known,
     Parts,
     ShardLookup,
     Shared,
     difference,
     encode_parts,
+    is_memoized,
     key_of,
-    outside_of,
     parts_of,
     place_of,
     waiting_shards,
 )
 from flowsched.errors import FlowschedError
+from flowsched.executor.datasets import digest_of, of_run, parse, versioned
 from flowsched.executor.protocol import Executor, Fingerprint
 from flowsched.log_lines import get_logger
 from flowsched.store.cache_keys import CacheKeys, Same
@@ -50,8 +53,6 @@ _PART: Final = 500
 _SLICE_S: Final = 0.02
 #: Pause before a look-up is tried again while the database is away.
 _PAUSE_S: Final = 1.0
-
-Versions = Mapping[str, Fingerprint | str]
 
 
 class _Asked(msgspec.Struct):
@@ -70,7 +71,15 @@ class _Known(msgspec.Struct):
     tenant: str | None = None  #: None until the keys of the run that it resumes are written
     resumed: str = ""  #: the name of that run, "" for none
     preparing: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
-    versions: dict[str, Fingerprint | str] = msgspec.field(default_factory=dict)
+    looks: int = 0  #: `WorkflowRun.looks` when what follows was found
+    names: dict[str, str] = msgspec.field(
+        default_factory=dict
+    )  #: URI of an input from outside -> the dataset it is
+    inputs: dict[str, Known] = msgspec.field(default_factory=dict)  #: the same -> what it is known by in keys
+    #: Looks under way, by (URI, by content): stages that ask for the same share one.
+    looking: dict[tuple[str, bool], asyncio.Future[dict[str, Fingerprint | str]]] = msgspec.field(
+        default_factory=dict
+    )
 
 
 class Memoizer:
@@ -131,36 +140,43 @@ class Memoizer:
             self._dispatcher.ask_again(workflow, number)
 
     async def _answer(self, workflow: str, number: int) -> None:
-        """Look up what waits of one stage."""
+        """Look at what waits of one stage, and look it up."""
         run = self._dispatcher.state.work.runs.get(workflow)
         if run is None:
             return
-        known = self._known.setdefault(workflow, _Known())
+        known, stage = self._known.setdefault(workflow, _Known()), run.stages[number]
+        memoized = is_memoized(run.spec, stage.spec)
+        if memoized:
+            await self._prepare(run, known)
+        await self._dispatcher.rest()
+        shards = waiting_shards(stage).tolist()
+        for start in range(0, max(1, len(shards)), _PART):
+            some = shards[start : start + _PART]
+            looks = run.looks
+            names = await self._identify(run, stage, some, known)
+            found = await self._look_up(run, stage, some, known) if memoized and some else ()
+            others = () if memoized else tuple(some)
+            self._dispatcher.tell([LookedUp(workflow, number, tuple(found), others, names, looks)])
+
+    async def _prepare(self, run: WorkflowRun, known: _Known) -> None:
+        """Find out once for a run whose it is, and write down the keys of the run that it resumes."""
         async with known.preparing:
             if known.tenant is None:
-                tenant = (await self._workflows.get(workflow)).tenant
+                tenant = (await self._workflows.get(run.id)).tenant
                 if run.spec.resume:
                     known.resumed = await self._resume(run, tenant)
                 known.tenant = tenant
-        stage = run.stages[number]
-        await self._dispatcher.rest()
-        shards = waiting_shards(stage).tolist()
-        for start in range(0, len(shards), _PART):
-            some = shards[start : start + _PART]
-            found = await self._look_up(run, stage, some, known.tenant, known)
-            self._dispatcher.tell([LookedUp(workflow, number, tuple(found))])
 
     async def _look_up(
         self,
         run: WorkflowRun,
         stage: StageRun,
         shards: Sequence[int],
-        tenant: str,
         known: _Known,
     ) -> list[ShardLookup]:
-        await self._identify(run, stage, shards, known.versions)
+        tenant = known.tenant or ""
         await self._dispatcher.rest()
-        asked = await self._in_slices(_asked(run, stage, shards, known.versions, tenant))
+        asked = await self._in_slices(_asked(run, stage, shards, known.inputs, tenant))
         keys = [each.key for each in asked if each.key]
         same = await self._keys.same(keys, stage.members, run.id, first=run.spec.resume)
         names = sorted({role.image for role in stage.spec.roles if role.image})
@@ -190,6 +206,29 @@ class Memoizer:
             found.append(ShardLookup(each.shard, each.key, each.place, encode_parts(each.parts), hits, why))
         return found
 
+    def _asked_before(
+        self,
+        run: WorkflowRun,
+        stage: StageRun,
+        shards: Sequence[int],
+        seen: Mapping[str, Fingerprint | str],
+        tenant: str,
+    ) -> Iterator[_Asked]:
+        """The same for a run that has ended: an input that was changed since is not what it read."""
+        for shard in shards:
+            began_ms = _began_ms(stage, shard)
+            known = {}
+            for uri in uris_outside(stage, (shard,)):
+                found = seen.get(uri, "it was not looked at")
+                if isinstance(found, Fingerprint) and _is_newer(found, began_ms):
+                    found = "it has changed since this run read it"
+                known[uri] = (
+                    Known(why=found)
+                    if isinstance(found, str)
+                    else Known(digest_of(found.version), found.content)
+                )
+            yield _made(run, stage, shard, tenant, *parts_of(run, stage, shard, known))
+
     async def _in_slices(self, shards: Iterator[_Asked]) -> list[_Asked]:
         """All of them; other work gets its turn, because a shard may read 100,000 datasets."""
         asked, began = [], time.monotonic()
@@ -202,13 +241,28 @@ class Memoizer:
         return asked
 
     async def _identify(
-        self, run: WorkflowRun, stage: StageRun, shards: Sequence[int], versions: dict[str, Fingerprint | str]
-    ) -> None:
-        """Look at the inputs from outside that have not been looked at for this run: one run sees one version of each."""
-        uris = dict.fromkeys(uri for shard in shards for uri in outside_of(run, stage, shard))
-        fresh = [uri for uri in uris if uri not in versions]
+        self, run: WorkflowRun, stage: StageRun, shards: Sequence[int], known: _Known
+    ) -> dict[str, str]:
+        """The datasets that the inputs from outside are, by URI: one run sees one version of each, as long as it can be had."""
+        if known.looks != run.looks:
+            known.looks, known.names, known.inputs, known.looking = run.looks, {}, {}, {}
+        names, inputs, looking = known.names, known.inputs, known.looking  # whatever comes meanwhile
+        memoized, uris = is_memoized(run.spec, stage.spec), uris_outside(stage, shards)
+        by_content = memoized and self._by_content
+        wanted = [uri for uri in uris if uri not in (inputs if memoized else names)]
+        fresh = [uri for uri in wanted if (uri, by_content) not in looking]
         if fresh:
-            versions |= await self._executor.fingerprints(fresh, by_content=self._by_content)
+            look = asyncio.ensure_future(self._executor.fingerprints(fresh, by_content=by_content))
+            looking.update(((uri, by_content), look) for uri in fresh)
+        for uri in wanted:
+            seen = (await looking[uri, by_content])[uri]
+            now = of_run(uri, run.id) if isinstance(seen, str) else versioned(uri, seen.version)
+            name = names.setdefault(uri, run.versions.get(uri, now))
+            if memoized:
+                inputs.setdefault(uri, _known_by(name, seen))
+        for uri in fresh:
+            looking.pop((uri, by_content), None)
+        return {uri: names[uri] for uri in uris}
 
     # --- resuming --------------------------------------------------------------------------------------------
 
@@ -221,54 +275,60 @@ class Memoizer:
                 "the workflow to resume is not there any more", workflow=run.id, resumes=run.spec.resume
             )
             return ""
-        versions: dict[str, Fingerprint | str] = {}
+        seen: dict[str, Fingerprint | str] = {}
         for stage in base.stages:
             if stage.uniform is not None or stage.spec.container is not None:
                 continue
             done = np.flatnonzero(stage.shard_done).tolist()
             for start in range(0, len(done), _PART):
                 some = done[start : start + _PART]
-                await self._identify(base, stage, some, versions)
-                asked = await self._in_slices(_asked(base, stage, some, versions, tenant))
+                fresh = [uri for uri in uris_outside(stage, some) if uri not in seen]
+                if fresh:
+                    seen |= await self._executor.fingerprints(fresh, by_content=self._by_content)
+                asked = await self._in_slices(self._asked_before(base, stage, some, seen, tenant))
                 await self._keys.add([_row(base, stage, each) for each in asked])
         return base.spec.name
 
 
 def _asked(
-    run: WorkflowRun, stage: StageRun, shards: Sequence[int], versions: Versions, tenant: str
+    run: WorkflowRun, stage: StageRun, shards: Sequence[int], known: Mapping[str, Known], tenant: str
 ) -> Iterator[_Asked]:
     shared: Shared = {}
     for shard in shards:
-        began_ms = _began_ms(stage, shard)
-        changed: dict[str, Fingerprint | str] = {}
-        if began_ms is not None:  # of a run that ended: what was changed since is not what it read
-            changed = {
-                uri: "it has changed since this run read it"
-                for uri in outside_of(run, stage, shard)
-                if _is_newer(versions.get(uri), began_ms)
-            }
-        if changed:
-            parts, unknown = parts_of(run, stage, shard, {**versions, **changed})
-        else:
-            parts, unknown = parts_of(run, stage, shard, versions, shared)
-        asked = _Asked(shard, parts, unknown, place_of(tenant, run.spec.name, stage, shard))
-        asked.key = "" if unknown else key_of(tenant, parts)
-        yield asked
+        yield _made(run, stage, shard, tenant, *parts_of(run, stage, shard, known, shared))
 
 
-def _began_ms(stage: StageRun, shard: int) -> int | None:
-    """When a shard that is done began to read its inputs; None for a shard that has not run."""
-    if not stage.shard_done[shard]:
-        return None
+def _made(run: WorkflowRun, stage: StageRun, shard: int, tenant: str, parts: Parts, unknown: str) -> _Asked:
+    place = place_of(tenant, run.spec.name, stage, shard)
+    return _Asked(shard, parts, unknown, place, "" if unknown else key_of(tenant, parts))
+
+
+def _known_by(name: str, seen: Fingerprint | str) -> Known:
+    """What an input is known by in cache keys.
+
+    Args:
+        name: The dataset that the run reads.
+        seen: What its origin has now, or why that cannot be told.
+    """
+    if isinstance(seen, str):
+        return Known(why=seen)
+    version = digest_of(seen.version)
+    if version != parse(name).version:
+        return Known(why="it has changed since this run first read it")
+    return Known(version, seen.content)
+
+
+def _began_ms(stage: StageRun, shard: int) -> int:
+    """When a shard that is done began to read its inputs."""
     times = stage.times[stage.indices_of(shard)]
     known = times[:, [READY, STARTED]]
     known = known[known >= 0]
     return int(known.min()) if len(known) else 0
 
 
-def _is_newer(version: Fingerprint | str | None, than_ms: int) -> bool:
+def _is_newer(version: Fingerprint, than_ms: int) -> bool:
     """Whether a dataset was changed after a moment, or its store does not say when."""
-    return isinstance(version, Fingerprint) and (version.modified_ms is None or version.modified_ms > than_ms)
+    return version.modified_ms is None or version.modified_ms > than_ms
 
 
 def _row(run: WorkflowRun, stage: StageRun, asked: _Asked) -> CacheKeyWrite:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.data.inputs import MissingInput, dataset_ids
+from flowsched.engine.data.inputs import MissingInput, dataset_ids, datasets_of, is_own
 from flowsched.engine.state import EngineState
 from flowsched.executor.protocol import Pod
 from flowsched.scheduling.state.cache_space import Copy, Hold, Need
@@ -177,7 +177,7 @@ def note_outside(state: EngineState) -> None:
         run = state.work.runs[workflow]
         noted: set[int] = set()
         for stage in run.stages:
-            for dataset, shard in _outside(state, stage):
+            for dataset, shard in _outside(state, run, stage):
                 state.caches.outside.setdefault(dataset, {}).setdefault(workflow, []).append(
                     (stage.number, shard)
                 )
@@ -188,18 +188,14 @@ def note_outside(state: EngineState) -> None:
         state.caches.noted[workflow] = tuple(sorted(noted))
 
 
-def _outside(state: EngineState, stage: StageRun) -> Iterator[tuple[int, int | None]]:
+def _outside(state: EngineState, run: WorkflowRun, stage: StageRun) -> Iterator[tuple[int, int | None]]:
     for spec in stage.spec.inputs:
         if spec.stage is not None:
             continue
-        uri, size = spec.uri or "", spec.size_bytes or 0
-        if "{index}" not in uri and "{item}" not in uri:
-            yield state.cluster.catalogue.intern(uri, size, True), None
-            continue
-        for shard in range(stage.spec.width):
-            one = uri.replace("{index}", str(shard))
-            one = one.replace("{item}", stage.spec.items[shard]) if stage.spec.items else one
-            yield state.cluster.catalogue.intern(one, size, True), shard
+        shards = range(stage.spec.width) if is_own(spec) else (None,)
+        for shard in shards:
+            name, size = datasets_of(run, stage, spec, shard or 0)[0]
+            yield state.cluster.catalogue.intern(name, size, True), shard
 
 
 def _reused(state: EngineState, run: WorkflowRun) -> Iterator[tuple[int, int, int | None]]:

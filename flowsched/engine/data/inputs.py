@@ -1,8 +1,8 @@
-"""Inputs and outputs of a shard: names become catalogue numbers and URIs here."""
+"""Inputs and outputs of a shard: what a document says becomes names of datasets and catalogue numbers here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from flowsched.engine.state import EngineState
 from flowsched.executor.protocol import InputFile, OutputFile
@@ -144,13 +144,32 @@ def _is_manifest(run: WorkflowRun, spec: InputSpec) -> bool:
     return spec.match is not Match.INDEX and width > 1
 
 
+def uri_outside(stage: StageRun, spec: InputSpec, shard: int) -> str:
+    """The URI of an input from outside, for one shard."""
+    uri, items = (spec.uri or "").replace("{index}", str(shard)), stage.spec.items
+    return uri.replace("{item}", items[shard]) if items else uri
+
+
+def uris_outside(stage: StageRun, shards: Iterable[int]) -> dict[str, int]:
+    """URI -> size in bytes or 0, of all inputs from outside of some shards."""
+    found: dict[str, int] = {}
+    for spec in stage.spec.inputs:
+        if spec.stage is None:
+            some = shards if is_own(spec) else (0,)
+            found.update((uri_outside(stage, spec, shard), spec.size_bytes or 0) for shard in some)
+    return found
+
+
+def reads_outside(stage: StageRun) -> bool:
+    """Whether a stage has an input from outside."""
+    return any(spec.stage is None for spec in stage.spec.inputs)
+
+
 def datasets_of(run: WorkflowRun, stage: StageRun, spec: InputSpec, shard: int) -> list[tuple[str, int]]:
-    """(uri, size in bytes or 0) of what one input of one shard consists of, in shard order."""
+    """(name, size in bytes or 0) of the datasets that one input of one shard consists of, in shard order."""
     if spec.stage is None:
-        uri = spec.uri or ""
-        items = stage.spec.items
-        uri = uri.replace("{index}", str(shard))
-        return [(uri.replace("{item}", items[shard]) if items else uri, spec.size_bytes or 0)]
+        uri = uri_outside(stage, spec, shard)
+        return [(run.versions.get(uri, uri), spec.size_bytes or 0)]
     parent = run.stages[run.number_of(spec.stage)]
     published = run.outputs.get((parent.number, spec.output or ""), {})
     width = parent.spec.width

@@ -238,8 +238,13 @@ def spreading(recorder: Recorder) -> Iterator[TransferWant]:
         spreads = data.spreads.get(run.id)
         if spreads is None:
             spreads = data.spreads[run.id] = spreads_of(run, nodes)
+            if state.policy.memoizing:  # their versions are not known before they are looked at
+                recorder.lookups.update({(run.id, spread.stages[0]): None for spread in spreads})
         for spread in spreads:
-            dataset = catalogue.find(spread.uri)
+            name = run.versions.get(spread.uri)
+            dataset = catalogue.newest.get(spread.uri) if name is None else catalogue.find(name)
+            if not state.policy.memoizing:
+                dataset = catalogue.find(spread.uri)
             if dataset is None or catalogue.sizes[dataset] < _LEAST_BYTES:
                 continue
             there = catalogue.nodes_of(dataset)

@@ -6,17 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.engine.choices import told
 from flowsched.engine.data.cache_evictions import admit_ahead, came, has_room, hold_room
 from flowsched.engine.data.prefetch import foreseen, landed, moved_by, pass_over, pushes, refused, spreading
+from flowsched.engine.data.versions import withdraw
 from flowsched.engine.delta import ReplicaWrite
 from flowsched.engine.pacing import piece_landed
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.data import Backoff, Coming, StagingGroup
 from flowsched.engine.state.work import Candidate, GroupKey, pod_name
 from flowsched.engine.transaction import Recorder
+from flowsched.executor.datasets import uri_of
 from flowsched.executor.protocol import Transfer, TransferDone, TransferFailed
 from flowsched.scheduling.io_budget import limits_of
 from flowsched.scheduling.plan import Choice
@@ -229,7 +232,11 @@ def failed(recorder: Recorder, event: TransferFailed) -> None:
     pair = _pair(state, event.uri, event.dest)
     if pair is None:
         return
+    event = structs.replace(event, message=event.message.replace(event.uri, uri_of(event.uri)))
     _landed(recorder, pair, event.offset)
+    if event.changed and event.source is None and withdraw(recorder, event.uri):
+        statement.pop(state.data.backoff, pair)
+        return
     if (event.changed or event.undivided) and refused(recorder, pair[0], event):
         return
     if event.source is not None:
@@ -432,6 +439,7 @@ def _give_up(recorder: Recorder, number: int, event: TransferFailed) -> None:
     tasks = _still(recorder, group)
     _drop(recorder, number)
     if run is not None and len(tasks):
-        named = event.uri.removeprefix("file://") in event.message
-        message = event.message if named else f"{event.uri}: {event.message}"
+        uri = uri_of(event.uri)
+        named = uri.removeprefix("file://") in event.message
+        message = event.message if named else f"{uri}: {event.message}"
         recorder.advance(run).fail_waiting(run.stages[group.stage], tasks, "InputMissing", message)

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from flowsched.executor.constraints import Rules
+from flowsched.executor.datasets import uri_of
 from flowsched.executor.nodes import ALIGNED
 from flowsched.executor.selectors import Labels
 from flowsched.scheduling.explain.situation import (
@@ -559,7 +560,7 @@ def told(change: Suggestion, situation: Situation) -> str:
             simple = simple.replace("members", "member")
         return simple.format(
             object=change.object,
-            what=change.what,
+            what=uri_of(change.what),
             was=change.was,
             to=change.to,
             seconds=-(-change.to // 1000),

@@ -11,6 +11,7 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.executor.datasets import uri_of
 from flowsched.scheduling.state.cache_space import Shelf, Shelves
 from flowsched.statement import Statement
 
@@ -34,6 +35,7 @@ class Catalogue:
         editions: Dataset -> which version its pieces are of, as the nodes that copy them report, and how often that changed.
         dropped: Grows with every replica that is not there any more.
         resized: Grows with every dataset whose size changes.
+        newest: URI of an input from outside -> the version of it that was looked at last.
         whole: Inputs of which none is lost, as far as `lost_of` was asked, until a replica is dropped: by id, since hashing
             thousands takes longer than a look.
     """
@@ -44,7 +46,9 @@ class Catalogue:
         self.origins: list[bool] = []
         self.version = self.dropped = self.resized = 0
         self.shelves: Shelves | None = None
+        self.newest: dict[str, int] = {}
         self._ids: dict[str, int] = {}
+        self._versions: dict[str, list[int]] = {}  #: URI -> the datasets that are versions of it
         self._replicas: list[set[int]] = []
         self._expected: list[set[int]] = []
         self.undivided: set[int] = set()
@@ -75,6 +79,8 @@ class Catalogue:
             self.origins.append(origin)
             self._replicas.append(set())
             self._expected.append(set())
+            if (base := uri_of(uri)) != uri:
+                self._versions.setdefault(base, []).append(dataset)
             return dataset
         if size_bytes and size_bytes != self.sizes[dataset]:
             if self.shelves is not None:
@@ -105,6 +111,10 @@ class Catalogue:
         """The dataset's id, if it is known."""
         dataset = self._ids.get(uri)  # shared with copies, which do not know what came after them
         return dataset if dataset is None or dataset < len(self.uris) else None
+
+    def versions_of(self, uri: str) -> list[int]:
+        """The datasets that are versions of an input from outside, as far as they were ever known."""
+        return list(self._versions.get(uri, ()))
 
     def add_replica(self, dataset: int, node: int, statement: Statement | None = None) -> None:
         """The node holds the dataset now."""
@@ -220,16 +230,23 @@ class Catalogue:
             self.whole[id(datasets)] = datasets
         return lost
 
+    def withdraw(self, dataset: int, statement: Statement) -> None:
+        """It cannot be had from outside any more: its origin has another version now."""
+        before = self.origins[dataset]
+        statement.undo_with(lambda: self._set_origin(dataset, before))
+        self._set_origin(dataset, False)
+        self._forget(dataset)
+
     def bring_back(self, dataset: int, statement: Statement) -> None:
         """It can be had from outside from now on, until the statement is rolled back."""
         before = self.origins[dataset]
+        statement.undo_with(lambda: self._set_origin(dataset, before))
+        self._set_origin(dataset, True)
 
-        def undo() -> None:
-            self.origins[dataset] = before
-            self.whole.clear()  # `lost_of` may have been asked meanwhile
-
-        statement.undo_with(undo)
-        self.origins[dataset] = True
+    def _set_origin(self, dataset: int, there: bool) -> None:
+        self.origins[dataset] = there
+        self.dropped += not there
+        self.whole.clear()  # `lost_of` may have been asked meanwhile
 
     def weight(self, dataset: int) -> int:
         """Bytes to copy, at least 1: what is not there is missing, however small or unknown its size."""

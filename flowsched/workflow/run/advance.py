@@ -473,6 +473,19 @@ class Advance(Outcomes):
         self.statement.set(stage.looked_up, shards, True)
         self.changes.touch(stage.number)
 
+    def look_again(self, uri: str | None = None) -> None:
+        """An input from outside, or all of them (None), may have another version: what is not bound yet waits until it is known."""
+        if uri is None:
+            self.statement.assign(self.run, "versions", {})
+            self.statement.assign(self.run, "changed", {})
+        else:
+            self.statement.pop(self.run.versions, uri)
+        self.statement.assign(self.run, "looks", self.run.looks + 1)
+        for stage in self.run.stages:
+            if stage.looked_up is not None:
+                self.statement.set(stage.looked_up, slice(None), False)
+                self.changes.touch(stage.number)
+
     def fail_waiting(self, stage: StageRun, tasks: Indices, reason: str, message: str) -> None:
         """Tasks that hold nothing cannot ever run (an input does not exist): they fail for good."""
         tasks = tasks[np.isin(stage.task_state[tasks], (_S.QUEUED, _S.STAGING))]
@@ -552,6 +565,7 @@ class Advance(Outcomes):
         self.statement.assign(run, "started_ms", self.now)
         self.statement.assign(run, "ended_ms", None)
         again = [stage for stage in run.stages if stage.state is not RunState.SUCCEEDED]
+        self.look_again()
         for stage in again:
             self._reset(stage)
         for stage in again:

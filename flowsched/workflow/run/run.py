@@ -87,7 +87,8 @@ class StageRun:
         upset: It was skipped because something before it failed (not by a condition).
         barriers: parent stages not done, over all other edges.
         shard_done: (W,) all completing members have succeeded.
-        looked_up: (W,) the cache has been asked for the shard's result; None = it is not asked for this stage.
+        looked_up: (W,) the versions of the shard's inputs from outside are known, and the cache has been asked for its result;
+            None = it reads nothing from outside, and the cache is not asked.
         counts: (states,) tasks in each state.
         totals: (8,) sums over the ended attempts of its tasks, columns as named above.
         reasons: task -> word, for the few that ended badly.
@@ -246,14 +247,19 @@ class WorkflowRun:
         ranks: (stages,) upward rank in ms.
         seq: Submission order.
         open_stage: Where to look first for a stage that has not ended; only a hint.
+        changed: URI of an input from outside -> how often its version could not be had any more.
+        versions: URI of an input from outside -> the dataset that the run reads as it: one version, as long as that can be had.
+        looks: How often the run had to look for other versions than the first.
     """
 
     __slots__ = (
         "cancel_requested",
+        "changed",
         "counts",
         "ended_ms",
         "graph",
         "id",
+        "looks",
         "open_stage",
         "outputs",
         "paused",
@@ -264,6 +270,7 @@ class WorkflowRun:
         "stages",
         "started_ms",
         "state",
+        "versions",
     )
 
     def __init__(self, ident: str, spec: WorkflowSpec, graph: StageGraph, seq: int = 0) -> None:
@@ -272,6 +279,9 @@ class WorkflowRun:
         self.graph = graph
         self.seq = seq
         self.open_stage = 0
+        self.looks = 0
+        self.versions: dict[str, str] = {}
+        self.changed: dict[str, int] = {}
         self.state = RunState.PENDING
         self.reason = ""
         self.cancel_requested = False

@@ -98,9 +98,9 @@ def _fetch(order: Order, env: Env, into: Path) -> tuple[dict[str, Held], dict[st
 
 
 def _fetch_one(source: OriginSource, into: Path) -> Held:
-    if source.uri.startswith("flowsched:"):
+    if source.name.startswith("flowsched:"):
         raise NotFetched(
-            f"{source.uri} was made by another task, and this node has no agent to have it", lost=True
+            f"{source.name} was made by another task, and this node has no agent to have it", lost=True
         )
     for left in range(_FETCHES - 1, -1, -1):
         shutil.rmtree(into, ignore_errors=True)
@@ -109,7 +109,7 @@ def _fetch_one(source: OriginSource, into: Path) -> Held:
             path = into / finish(source.copy(into, _BLOCK), lambda _: None).name
             trees.seal(path)
         except Unsafe as error:
-            raise NotFetched(f"{source.uri} cannot be a dataset: {error}", permanent=True) from error
+            raise NotFetched(f"{source.name} cannot be a dataset: {error}", permanent=True) from error
         except NotFetched as error:
             if error.permanent or not left:
                 raise

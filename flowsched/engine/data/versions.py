@@ -1,0 +1,109 @@
+"""Versions: which version of each input from outside a run reads.
+
+The leader looks at an input when the first task that reads it becomes ready (`events.LookedUp`). From then on the run reads that
+version, by the dataset's name, from whatever node or origin has it. If no node has it and its origin has another one by now, the
+run looks again: its next tasks read the new version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from flowsched.engine.data.cache_values import note_anew
+from flowsched.engine.data.inputs import reads_outside, uris_outside
+from flowsched.engine.delta import ReplicaWrite
+from flowsched.engine.transaction import Recorder
+from flowsched.executor.datasets import parse, uri_of
+from flowsched.executor.protocol import Drop
+from flowsched.workflow.run.run import StageRun, WorkflowRun
+from flowsched.workflow.run.states import TaskState
+
+#: So often a run looks for a new version of one input. A file that is written to all the time is never copied as one version.
+_MOST_CHANGES: Final = 8
+
+
+def read_versions(
+    recorder: Recorder, run: WorkflowRun, stage: StageRun, names: Mapping[str, str], *, only_known: bool
+) -> None:
+    """A run reads these versions, where it has not read others of the same inputs before.
+
+    Args:
+        recorder: Of the step.
+        run, stage: The stage that asked.
+        names: URI -> dataset.
+        only_known: No task reads them yet: they may be copied ahead, and what is read is looked at again.
+    """
+    state, catalogue = recorder.state, recorder.state.cluster.catalogue
+    sizes = {spec.uri: spec.size_bytes or 0 for spec in stage.spec.inputs if spec.stage is None}
+    for uri, name in names.items():
+        catalogue.newest[uri] = catalogue.intern(name, sizes.get(uri, 0), True)
+    new = {uri: name for uri, name in names.items() if uri not in run.versions}
+    if only_known or not new:
+        return
+    recorder.statement.put_all(run.versions, new)
+    recorder.statement.undo_with(state.work.inputs.clear)
+    for each in run.stages:
+        state.work.inputs.pop((run.id, each.number), None)
+    for uri, name in new.items():
+        _drop_others(recorder, uri, name)
+    if catalogue.shelves is not None:
+        note_anew(state, run)
+
+
+def _drop_others(recorder: Recorder, uri: str, name: str) -> None:
+    """Copies of versions that no run reads any more go: an input that is edited every day would fill the nodes."""
+    state, catalogue = recorder.state, recorder.state.cluster.catalogue
+    for dataset in catalogue.versions_of(uri):
+        other = catalogue.uris[dataset]
+        if other == name or not catalogue.held(dataset):
+            continue
+        if any(each.versions.get(uri) == other for each in state.work.runs.values()):
+            continue
+        for node in sorted(catalogue.nodes_of(dataset)):
+            if (dataset, node) in state.data.read_from:
+                continue
+            catalogue.drop_replica(dataset, node, recorder.statement)
+            on = state.cluster.snapshot.names[node]
+            recorder.delta.replicas.append(ReplicaWrite(other, on, 0, False))
+            recorder.drops.append(Drop(other, on, catalogue.sizes[dataset]))
+
+
+def withdraw(recorder: Recorder, name: str) -> bool:
+    """The origin of a dataset has another version now. Returns whether the name says which one was wanted."""
+    dataset = recorder.state.cluster.catalogue.find(name)
+    if dataset is None or not parse(name).is_known:
+        return False
+    recorder.state.cluster.catalogue.withdraw(dataset, recorder.statement)
+    recorder.dirty = True
+    return True
+
+
+def look_again(recorder: Recorder, run: WorkflowRun, name: str) -> None:
+    """A version that a run reads cannot be had any more: it looks for the one that there is now, or gives up."""
+    uri = uri_of(name)
+    if run.versions.get(uri) != name or run.state.terminal:
+        return
+    times = run.changed.get(uri, 0) + 1
+    if times > _MOST_CHANGES:
+        _give_up(recorder, run, uri)
+        return
+    recorder.statement.put(run.changed, uri, times)
+    recorder.statement.undo_with(recorder.state.work.inputs.clear)
+    recorder.state.work.inputs.clear()
+    recorder.advance(run).look_again(uri)
+
+
+def _give_up(recorder: Recorder, run: WorkflowRun, uri: str) -> None:
+    message = (
+        f"{uri} was another version at each of {_MOST_CHANGES} copies: expected a file that is not written to while tasks read it, "
+        "and that is the same on all nodes"
+    )
+    for stage in run.stages:
+        if stage.state.terminal or stage.uniform is not None or not reads_outside(stage):
+            continue
+        waits = np.flatnonzero(np.isin(stage.task_state, (TaskState.QUEUED, TaskState.STAGING)))
+        readers = [task for task in waits.tolist() if uri in uris_outside(stage, (task // stage.members,))]
+        recorder.advance(run).fail_waiting(stage, np.array(readers, dtype=np.int64), "InputChanged", message)
