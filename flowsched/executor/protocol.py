@@ -458,6 +458,13 @@ class Executor(ABC):
         """
         return dict.fromkeys(uris, "this cluster cannot look at datasets outside")
 
+    async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
+        """Look at the copies of datasets, and say which are not there any more, or not whole (`present` is False).
+
+        Asked before the result of an earlier task is taken: a person may have removed its files.
+        """
+        return ()
+
     async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
         """The digests that images have now, of those that are known without a pull."""
         return {}

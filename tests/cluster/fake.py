@@ -222,6 +222,10 @@ class FakeProcesses:
             uri: self.versions.get(uri, f"there is no {uri}" if "nothing" in uri else same) for uri in uris
         }
 
+    async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
+        """None: fake files do not go by themselves."""
+        return ()
+
     async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
         """What a test says."""
         return {name: self.digests[name] for name in names if name in self.digests}

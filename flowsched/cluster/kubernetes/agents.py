@@ -391,19 +391,37 @@ class Agents:
         """See `Executor.fingerprints`: the first agent that answers says what it sees."""
         found: dict[str, Fingerprint | str] = dict.fromkeys(uris, "no node agent answers")
         for start in range(0, len(uris), _ASKED):
-            body = msgspec.json.encode({"uris": uris[start : start + _ASKED], "by_content": by_content})
             for agent in list(self._agents.values()):
-                try:
-                    async with self._http.post(
-                        f"{agent.url}/v1/fingerprints", data=body, timeout=aiohttp.ClientTimeout(_LOOK_S)
-                    ) as answer:
-                        if answer.status == 200:
-                            told = FINGERPRINTS.decode(await answer.read())
-                            found |= {**told.seen, **told.unknown}
-                            break
-                except (*_LOST, msgspec.MsgspecError):
-                    continue
+                seen = await self._look(agent, uris[start : start + _ASKED], by_content=by_content)
+                if seen is not None:
+                    found |= {**seen.seen, **seen.unknown}
+                    break
         return found
+
+    async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
+        """See `Executor.lost_copies`: each agent looks for those that it reported."""
+        lost: list[ReplicaSeen] = []
+        for agent in list(self._agents.values()):
+            held = [uri for uri in uris if uri in agent.replicas]
+            for start in range(0, len(held), _ASKED):
+                seen = await self._look(agent, held[start : start + _ASKED])
+                for uri in seen.unknown if seen is not None else ():
+                    size = agent.replicas.pop(uri, 0)
+                    lost.append(ReplicaSeen(uri, agent.node, size, present=False))
+        return lost
+
+    async def _look(
+        self, agent: _Agent, uris: Sequence[str], *, by_content: bool = False
+    ) -> Fingerprints | None:
+        """What one agent sees of datasets; None if it does not answer."""
+        body = msgspec.json.encode({"uris": uris, "by_content": by_content})
+        try:
+            async with self._http.post(
+                f"{agent.url}/v1/fingerprints", data=body, timeout=aiohttp.ClientTimeout(_LOOK_S)
+            ) as answer:
+                return FINGERPRINTS.decode(await answer.read()) if answer.status == 200 else None
+        except (*_LOST, msgspec.MsgspecError):
+            return None
 
     async def logs(self, node: str, query: Mapping[str, str]) -> tuple[bytes, bool] | None:
         """A piece of a container's log; None if the agent has none, or does not answer."""

@@ -303,6 +303,10 @@ class KubernetesCluster(Executor):
         """What identifies datasets, as a node agent sees them."""
         return await self._agents.fingerprints(uris, by_content=by_content)
 
+    async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
+        """Copies that the agents which had them have no more."""
+        return await self._agents.lost_copies(uris)
+
     async def orphans(self) -> Sequence[str]:
         """Our pods that the engine did not ask this executor for."""
         return self.pods.orphans()

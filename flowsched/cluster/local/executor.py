@@ -25,6 +25,7 @@ from flowsched.executor.protocol import (
     Pod,
     PodEnded,
     PodGone,
+    ReplicaSeen,
     Transfer,
 )
 
@@ -75,6 +76,10 @@ class Processes(Protocol):
 
     async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
         """See `Executor.fingerprints`."""
+        ...
+
+    async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
+        """See `Executor.lost_copies`."""
         ...
 
     async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
@@ -225,6 +230,10 @@ class LocalCluster(Executor):
     async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
         """What identifies datasets, as this machine sees them."""
         return await self.processes.fingerprints(uris, by_content=by_content)
+
+    async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
+        """Copies that are in no cache any more."""
+        return await self.processes.lost_copies(uris)
 
     async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
         """Of the images that this machine has."""

@@ -326,6 +326,18 @@ class RunnerProcesses:
         """Look at the datasets in threads."""
         return await self._identities.of(uris, by_content=by_content)
 
+    async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
+        """Look for the files in a thread."""
+        return await self._in_thread(self._lost_copies, uris)
+
+    def _lost_copies(self, uris: Sequence[str]) -> list[ReplicaSeen]:
+        return [
+            ReplicaSeen(uri, node, 0, present=False)
+            for node, cache in self._caches.items()
+            for uri in uris
+            if uri in cache.entries and cache.find(uri) is None
+        ]
+
     async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
         """Ask the container engine."""
         return await self._images.digests(names)

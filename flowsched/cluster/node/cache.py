@@ -309,12 +309,10 @@ class Cache:
     def _read(self, folder: Path) -> Entry | None:
         try:
             meta = json.loads((folder / "meta.json").read_bytes())
-            status = (folder / meta["name"]).stat()
-            version = meta.get("version", _version_of(meta["uri"], status.st_mtime_ns))
-            entry = Entry(meta["uri"], meta["size"], meta["name"], meta["directory"], version)
+            entry = Entry(meta["uri"], meta["size"], meta["name"], meta["directory"], meta.get("version", ""))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return entry if entry.directory or status.st_size == entry.size_bytes else None
+        return entry if _is_whole(entry, folder) else None
 
     def home(self, uri: str) -> Path:
         """The folder of a dataset, whether it is there or not."""
@@ -325,12 +323,13 @@ class Cache:
         return self.home(entry.uri) / entry.name
 
     def find(self, uri: str) -> Entry | None:
-        """The dataset, if its file is really there: a user may have emptied the cache folder."""
+        """The dataset, if its file is really there and whole: a user may have emptied the cache folder, or cut a file short."""
         entry = self.entries.get(uri) or self.refresh(uri)
-        if entry is not None and not os.path.lexists(self.payload(entry)):
-            self._drop(uri)
-            return None
-        return entry
+        if entry is None or _is_whole(entry, self.home(uri)):
+            return entry
+        self._drop(uri)
+        _remove(self.home(uri))
+        return None
 
     def refresh(self, uri: str) -> Entry | None:
         """Look at the folder again, after a runner published into it."""
@@ -420,9 +419,13 @@ class Cache:
             self.used_bytes -= entry.size_bytes if entry else 0
 
 
-def _version_of(uri: str, modified_ns: int) -> str:
-    """Of a dataset that was stored without one: an output is the same everywhere, anything else may be like no other copy."""
-    return "" if uri.startswith("flowsched:") else f"kept-{modified_ns}"
+def _is_whole(entry: Entry, folder: Path) -> bool:
+    """Whether a dataset's file is there as long as it was. Of a folder only whether it is there: its record has no names."""
+    try:
+        status = (folder / entry.name).stat()
+    except OSError:
+        return False
+    return entry.directory or status.st_size == entry.size_bytes
 
 
 def folder_name(uri: str) -> str:

@@ -154,9 +154,11 @@ class Memoizer:
             some = shards[start : start + _PART]
             looks = run.looks
             names = await self._identify(run, stage, some, known)
-            found = await self._look_up(run, stage, some, known) if memoized and some else ()
+            found = await self._look_up(run, stage, some, known) if memoized and some else []
+            uris = {uri for each in found for hit in each.hits for _, uri, _, _ in hit.outputs}
+            lost = await self._executor.lost_copies(sorted(uris)) if uris else ()
             others = () if memoized else tuple(some)
-            self._dispatcher.tell([LookedUp(workflow, number, tuple(found), others, names, looks)])
+            self._dispatcher.tell([*lost, LookedUp(workflow, number, tuple(found), others, names, looks)])
 
     async def _prepare(self, run: WorkflowRun, known: _Known) -> None:
         """Find out once for a run whose it is, and write down the keys of the run that it resumes."""

@@ -215,11 +215,17 @@ class Door:
         return await self._streams.dataset(request, uri_of(request))
 
     async def _fingerprints(self, request: web.Request) -> web.StreamResponse:
-        """What identifies datasets from outside now, as this node sees them."""
+        """What identifies datasets as this node sees them: those from outside, and those made by tasks that it has whole."""
         told = await body_of(request, Wondering)
         for uri in told.uris:
             orders.check_uri(uri)
-        found = await self._agent.identities.of(told.uris, by_content=told.by_content)
+        made = {uri for uri in told.uris if uri.startswith("flowsched:")}
+        found = await self._agent.identities.of(
+            [uri for uri in told.uris if uri not in made], by_content=told.by_content
+        )
+        for uri in made:
+            entry = await asyncio.to_thread(self._agent.cache.find, uri)
+            found[uri] = "this node does not have it" if entry is None else Fingerprint(uri)
         seen = {uri: each for uri, each in found.items() if isinstance(each, Fingerprint)}
         unknown = {uri: each for uri, each in found.items() if not isinstance(each, Fingerprint)}
         return web.Response(
