@@ -67,7 +67,8 @@ class Settings:
         nodes: Virtual nodes on this machine.
         cpu, memory: Of each node; None = this machine's, divided by the nodes.
         gpus: Of each node.
-        disk_rate, nic_rate: Bytes/s (quantities) of each node's disk and network card.
+        disk_rate, nic_rate: Bytes/s (quantities) of each node's disk and network card, which are simulated then; None for both =
+            tasks read files of this machine where they lie.
         cache: What each node may keep of datasets: bytes (a quantity), or a part of the disk, divided by the nodes; 0 = all.
         piece_size: Datasets of twice this size or more move in pieces of it (a quantity); 0 = always as a whole.
         racks: Nodes are spread over so many racks.
@@ -104,8 +105,8 @@ class Settings:
     cpu: str | None = None
     memory: str | None = None
     gpus: int = 0
-    disk_rate: str = "500M"
-    nic_rate: str = "125M"
+    disk_rate: str | None = None
+    nic_rate: str | None = None
     cache: str = "80%"
     piece_size: str = "128M"
     racks: int = 1

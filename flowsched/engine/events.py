@@ -102,6 +102,7 @@ class LookedUp(msgspec.Struct, frozen=True):
         found: What the cache has for shards.
         others: Shards that the cache was not asked for.
         names: URI -> the dataset that it is now.
+        in_place: Those of them that nodes read where they lie.
         looks: `WorkflowRun.looks` when this was asked; an answer to an earlier question is ignored.
     """
 
@@ -110,6 +111,7 @@ class LookedUp(msgspec.Struct, frozen=True):
     found: tuple[ShardLookup, ...] = ()
     others: tuple[int, ...] = ()
     names: Mapping[str, str] = msgspec.field(default_factory=dict)
+    in_place: frozenset[str] = frozenset()
     looks: int = 0
 
 

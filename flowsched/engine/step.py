@@ -243,7 +243,7 @@ def _looked_up(recorder: Recorder, event: LookedUp) -> None:
         recorder.lookups[run.id, stage.number] = None
         return
     asked = [*(found.shard for found in event.found), *event.others]
-    read_versions(recorder, run, stage, event.names, only_known=not asked)
+    read_versions(recorder, run, stage, event, only_known=not asked)
     if stage.looked_up is None:
         return
     ready = set(

@@ -305,11 +305,13 @@ class Fingerprint(msgspec.Struct, frozen=True):
         version: Equal versions of the same uri have equal content.
         modified_ms: When it was last changed, wall clock; None = its store does not say.
         content: A digest of the content, where it was read: datasets of equal digests have equal content, whatever their uris.
+        in_place: Nodes read it where it lies: a copy there takes no room.
     """
 
     version: str
     modified_ms: int | None = None
     content: str = ""
+    in_place: bool = False
 
 
 class Opened(msgspec.Struct, frozen=True):

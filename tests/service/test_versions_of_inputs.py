@@ -222,18 +222,17 @@ class History:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("nodes", [1, 2])
-async def test_each_run_reads_its_inputs_as_they_are(tmp_path: Path, nodes: int) -> None:
-    """Also from the cache of results, and also where a node still has a copy of what they were."""
+@pytest.mark.parametrize(("nodes", "rate"), [(1, None), (2, None), (2, "1G")])
+async def test_each_run_reads_its_inputs_as_they_are(tmp_path: Path, nodes: int, rate: str | None) -> None:
+    """Where they lie or as copies; also from the cache of results, and where a node still has a copy of what they were."""
     site = Site()
     await site.server.start_server()
-    count = worlds(30, 1_000)
-    settings = Settings(port=0, root=tmp_path / "root", nodes=nodes, cpu="4", log_level="error")
+    count, root = worlds(20, 667), tmp_path / "root"
+    settings = Settings(port=0, root=root, nodes=nodes, cpu="4", nic_rate=rate, log_level="error")
     try:
-        for first in range(0, count, 30):
-            users = [
-                History(tmp_path / f"h{seed}", site, seed) for seed in range(first, min(count, first + 30))
-            ]
+        for first in range(0, count, 20):
+            seeds = range(first, min(count, first + 20))
+            users = [History(tmp_path / f"h{seed}", site, seed) for seed in seeds]
             for _ in range(LIVES):
                 async with running(settings) as up:
                     await asyncio.gather(*(user.live(up.service) for user in users))

@@ -126,8 +126,16 @@ Memory = Annotated[
     str | None, typer.Option(help="Memory of each node, such as 8Gi. [the machine's, divided]")
 ]
 Gpus = Annotated[int, typer.Option(min=0, help="GPUs of each node.")]
-DiskRate = Annotated[str, typer.Option(help="Bytes a second of each node's disk.")]
-NicRate = Annotated[str, typer.Option(help="Bytes a second of each node's network card.")]
+DiskRate = Annotated[
+    str | None,
+    typer.Option(help="Simulate disks of so many bytes a second: each node gets copies of its inputs."),
+]
+NicRate = Annotated[
+    str | None,
+    typer.Option(
+        help="Simulate network cards of so many bytes a second: each node gets copies of its inputs."
+    ),
+]
 CacheSize = Annotated[
     str,
     typer.Option(

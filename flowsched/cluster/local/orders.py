@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -43,6 +43,7 @@ def compose(
     cgroup: str = "",
     clock_base_ms: int | None = None,
     bounds: Mapping[str, object] = _NO_BOUNDS,
+    lost: Collection[str] = (),
 ) -> dict[str, Any]:
     """The order as a value.
 
@@ -57,9 +58,10 @@ def compose(
         cgroup: The control group to be made for it; "" for none.
         clock_base_ms: What the service's clock is ahead of `records.elapsed_ms`; None = the runner reads the wall clock.
         bounds: Which paths of this machine may be inputs and outputs, see `runner.bounds`.
+        lost: Inputs that are read in place, and are another version now.
     """
     work = folder / "work"
-    inputs = [_input(given, pod, caches) for given in pod.inputs]
+    inputs = [_input(given, pod, caches, lost) for given in pod.inputs]
     links = {given.name: f"{work}/{order['link']}" for given, order in zip(pod.inputs, inputs, strict=True)}
     env, argv = environment(pod, Paths(str(folder), str(work), links, search_path()))
     if "image" in images:
@@ -161,12 +163,15 @@ def _container(
 
 
 def staged_files(pod: Pod, caches: Mapping[str, Cache]) -> dict[str, tuple[str, str]]:
-    """Name of an input -> (uri, its file or folder in a cache), of those that are one dataset each."""
-    return {
-        given.name: (given.uris[0], _input(given, pod, caches)["files"][0][1])
-        for given in pod.inputs
-        if given.uris
-    }
+    """Name of an input -> (uri, its file or folder, in a cache or where it lies), of those that are one dataset each."""
+    staged = {}
+    for given in pod.inputs:
+        if given.uris:
+            uri = given.uris[0]
+            cache = caches[pod.remote.get(uri, pod.node)]
+            entry = cache.entries.get(uri)
+            staged[given.name] = uri, cache.place(entry) if entry else str(cache.home(uri) / file_name(uri))
+    return staged
 
 
 def search_path() -> str:
@@ -180,7 +185,9 @@ def inside(path: str) -> bool:
     return not path.startswith("/") and ".." not in PurePosixPath(path).parts
 
 
-def _input(given: InputFile, pod: Pod, caches: Mapping[str, Cache]) -> dict[str, Any]:
+def _input(
+    given: InputFile, pod: Pod, caches: Mapping[str, Cache], lost: Collection[str] = ()
+) -> dict[str, Any]:
     """One input: its files in the cache of the node that it is read from, also those that are not there (the runner will say
     so), and its link.
     """
@@ -189,7 +196,7 @@ def _input(given: InputFile, pod: Pod, caches: Mapping[str, Cache]) -> dict[str,
         cache = caches[pod.remote.get(uri, pod.node)]
         entry = cache.entries.get(uri)
         name = entry.name if entry else file_name(uri)
-        files.append((uri, str(cache.home(uri) / name)))
+        files.append((uri, "" if uri in lost else str(cache.home(uri) / name)))
     safe = _UNSAFE.sub("_", given.name) or "_"
     safe = f"_{safe}" if safe.startswith(".") else safe
     name = os.path.basename(files[0][1]) if files else ""

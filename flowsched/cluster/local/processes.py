@@ -152,6 +152,7 @@ class RunnerProcesses:
         containers: How pods that name an image run.
         cache_percent: What the caches may hold together, in percent of what is free on the disk of the root or in them, measured
             again and again; 0 = what `site` says.
+        in_place: Tasks read files of this machine where they lie: no node has links of its own.
         beside: Further folders that must have room before anything is started; they are measured here. The folder of a SQLite
             file is one: every start is written there.
     """
@@ -166,9 +167,11 @@ class RunnerProcesses:
         threads: int = 4,
         containers: ContainerSettings | None = None,
         cache_percent: int = 0,
+        in_place: bool = False,
         beside: Sequence[Space] = (),
     ) -> None:
         self._cache_percent = cache_percent
+        self._in_place = in_place
         self._cache_bytes = 0  #: what each node's cache may hold, as last measured
         self._beside = tuple(beside)
         #: Attempts that there was no room to void in a folder. None of them has one, and while this process has the root none
@@ -218,7 +221,7 @@ class RunnerProcesses:
         for cache in self._caches.values():
             cache.folder.mkdir(parents=True, exist_ok=True)
         self._identities = Identities(self._origins)
-        self._staging = Staging(site, self._caches, self._origins)
+        self._staging = Staging(site, self._caches, self._origins, in_place=self._in_place)
         self._images = Images(self._containers, site.root, self._eyes, self._tell_image, self._is_over)
         self._swept = asyncio.create_task(self._images.sweep(), name="containers of earlier services")
         for name, cache in self._caches.items():
@@ -324,7 +327,15 @@ class RunnerProcesses:
 
     async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
         """Look at the datasets in threads."""
-        return await self._identities.of(uris, by_content=by_content)
+        found = await self._identities.of(uris, by_content=by_content)
+        if not self._in_place:
+            return found
+        return {
+            uri: replace(seen, in_place=uri.startswith(("/", "file:")))
+            if isinstance(seen, Fingerprint)
+            else seen
+            for uri, seen in found.items()
+        }
 
     async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
         """Look for the files in a thread."""
@@ -439,6 +450,7 @@ class RunnerProcesses:
                         self._group(pod.name),
                         self._site.clock() - elapsed_ms(),
                         self._origins.bounds.record() if self._origins.bounds else {},
+                        self._staging.changed(live.inputs),
                     )
                 except OSError as error:
                     if is_full(error):
@@ -460,6 +472,7 @@ class RunnerProcesses:
             if pod.inputs
             else []
         )
+        read += [Path(path) for path in self._staging.places(_reads(pod))]
         staged = {name: path for name, (_, path) in staged_files(pod, self._caches).items()}
         refused = self._refused.pop(pod.name, None)
         if refused is not None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 #: Of each node. No meter watches how much disk a task of this machine takes, so what a task asks for never lets it wait.
 _ANY_DISK: Final = 1 << 50
+#: What plans count with where nothing is said: a SATA SSD, and a network of 1 Gbit/s.
+DISK_RATE: Final = "500M"
+NIC_RATE: Final = "125M"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,8 @@ class LocalSettings:
         nodes: Virtual nodes on this machine.
         cpu, memory: Of each node; None = this machine's, divided by the nodes.
         gpus: Of each node.
-        disk_rate, nic_rate: Bytes/s of each node's disk and network card.
+        disk_rate, nic_rate: Bytes/s of each node's disk and network card, simulated; None for both = tasks read files
+            of this machine where they lie, and plans count with `DISK_RATE` and `NIC_RATE`.
         cache: What each node may keep of datasets: bytes, or a part of the disk, divided by the nodes; 0 = all.
         racks: Nodes are spread over so many racks.
         labels: Of nodes: `node-1:disktype=ssd`.
@@ -43,8 +47,8 @@ class LocalSettings:
     cpu: str | None = None
     memory: str | None = None
     gpus: int = 0
-    disk_rate: str = "500M"
-    nic_rate: str = "125M"
+    disk_rate: str | None = None
+    nic_rate: str | None = None
     cache: str = "80%"
     racks: int = 1
     labels: tuple[str, ...] = ()
@@ -73,8 +77,8 @@ async def open_cluster(settings: LocalSettings, service: ServiceContext) -> Loca
         memory_bytes=_some("--memory", parse_bytes, settings.memory),
         disk_bytes=_ANY_DISK,
         gpus=settings.gpus,
-        disk_rate=parse_option("--disk-rate", parse_bytes, settings.disk_rate),
-        nic_rate=parse_option("--nic-rate", parse_bytes, settings.nic_rate),
+        disk_rate=parse_option("--disk-rate", parse_bytes, settings.disk_rate or DISK_RATE),
+        nic_rate=parse_option("--nic-rate", parse_bytes, settings.nic_rate or NIC_RATE),
         racks=settings.racks,
         cache_bytes=cache_bytes,
     )
@@ -82,6 +86,7 @@ async def open_cluster(settings: LocalSettings, service: ServiceContext) -> Loca
         origins=Origins(options=settings.stores, bounds=settings.bounds),
         containers=settings.containers,
         cache_percent=cache_percent,
+        in_place=settings.disk_rate is None and settings.nic_rate is None,
         beside=settings.beside,
     )
     return LocalCluster(

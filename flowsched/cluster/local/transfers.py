@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
@@ -19,12 +20,13 @@ from typing import Final, TypeVar
 import msgspec
 
 from flowsched.cluster.local.virtual_nodes import Site
-from flowsched.cluster.node.cache import Cache, Entry
+from flowsched.cluster.node.cache import Cache, Entry, file_name
 from flowsched.cluster.node.origins import NotFetched, Origins, Section, copy_open
-from flowsched.cluster.node.ranges import Landed, held_section
+from flowsched.cluster.node.ranges import Landed, changed_at, held_section
 from flowsched.cluster.node.rates import TokenBucket, block_bytes
-from flowsched.cluster.node.safe_paths import open_any
+from flowsched.cluster.node.safe_paths import Unsafe, open_any
 from flowsched.cluster.node.transfers import NodeTransfers, OriginSource, Source
+from flowsched.executor.datasets import digest_of, parse
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Published, ReplicaSeen, Transfer, TransferDone, TransferFailed
 from flowsched.log_lines import get_logger
@@ -33,6 +35,12 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 _BLOCK_MAX: Final = 4 << 20
+#: Container engines split their options at these.
+UNMOUNTABLE: Final = frozenset(':,"\n')
+#: A look at a folder of a million files takes seconds: it counts for so many times as long as it took.
+_TRUSTED: Final = 10
+#: So many looks are remembered.
+_CHECKS: Final = 10_000
 
 
 class Traffic(msgspec.Struct):
@@ -63,6 +71,7 @@ class Staging:
         site: Where the cluster is; events are reported to it.
         caches: By node.
         origins: Where datasets come from.
+        in_place: Tasks read files of this machine where they lie. Otherwise each node gets a copy, over its simulated links.
         now, sleep: Of the buckets; default the running loop's clock.
         threads: For reading and writing.
     """
@@ -73,6 +82,7 @@ class Staging:
         caches: Mapping[str, Cache],
         origins: Origins,
         *,
+        in_place: bool = False,
         now: Callable[[], float] | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         threads: int = 8,
@@ -80,6 +90,7 @@ class Staging:
         self._site = site
         self._caches = caches
         self._origins = origins
+        self._in_place = in_place
         self._now = now or asyncio.get_running_loop().time
         self._sleep = sleep
         self._nodes = {name: NodeTransfers(cache, name) for name, cache in caches.items()}
@@ -88,6 +99,7 @@ class Staging:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="staging")
         self._under_way: dict[tuple[str, str, int], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._checked: dict[str, float] = {}  #: dataset -> until when (monotonic) it counts as looked at
         self.traffic: dict[str, Traffic] = defaultdict(Traffic)
         self.moved_bytes: Counter[str] = Counter()  #: per dataset, over all its transfers
 
@@ -164,6 +176,8 @@ class Staging:
         node = self._nodes.get(order.dest)
         if node is None:
             raise NotFetched(f"there is no node {order.dest!r}", permanent=True)
+        if self._in_place and (linked := await self._in_thread(self._link, order)) is not None:
+            return linked
         dest = self._links[order.dest]
         source: Source
         if order.source is None:
@@ -185,6 +199,59 @@ class Staging:
         if order.source is not None:
             self.traffic[order.source].out_bytes += landed.moved_bytes
         return landed
+
+    def _link(self, order: Transfer) -> Landed | None:
+        """Let a node read a file or folder of this machine where it lies; None if it has to be copied."""
+        cache, wanted = self._caches[order.dest], parse(order.uri)
+        held = cache.find(order.uri)
+        if held is not None and (not held.in_place or self._is_now(order.uri)):
+            return Landed(held.size_bytes, held.version, 0, held)
+        path = self._origins.local_path(wanted.uri) if wanted.is_known else None
+        if path is None or UNMOUNTABLE & set(str(path)):
+            return None
+        if not self._is_now(order.uri):
+            if order.source is not None:
+                raise NotFetched(f"{order.source} has a link to another version of {wanted.uri}", lost=True)
+            raise changed_at(wanted.uri, None, "")
+        size = sum(file.lstat().st_size for file in (path.rglob("*") if path.is_dir() else (path,)))
+        entry = Entry(order.uri, size, file_name(order.uri), path.is_dir(), wanted.version, in_place=True)
+        into = cache.temporary()
+        os.symlink(path, into / entry.name)
+        cache.publish(into, entry)
+        return Landed(size, wanted.version, 0, entry)
+
+    def places(self, pairs: Iterable[tuple[str, str]]) -> list[str]:
+        """Where those of (uri, node) lie that are read in place. Blocks."""
+        found = []
+        for uri, node in pairs if self._in_place else ():
+            entry = self._caches[node].entries.get(uri) if node in self._caches else None
+            if entry is not None and entry.in_place:
+                found.append(self._caches[node].place(entry))
+        return sorted(set(found))
+
+    def changed(self, pairs: Iterable[tuple[str, str]]) -> list[str]:
+        """The inputs among (uri, node) that would be read in place, and are another version now. Blocks."""
+        found = []
+        for uri, node in pairs if self._in_place else ():
+            entry = self._caches[node].entries.get(uri) if node in self._caches else None
+            if entry is not None and entry.in_place and not self._is_now(uri):
+                found.append(uri)
+        return found
+
+    def _is_now(self, name: str) -> bool:
+        """Whether the file or folder that a dataset's name means is of that version now."""
+        wanted, now = parse(name), time.monotonic()
+        if self._checked.get(name, 0.0) > now:
+            return True
+        try:
+            seen = self._origins.fingerprint(wanted.uri)
+        except (NotFetched, Unsafe, OSError):
+            return False
+        took_s = time.monotonic() - now
+        if len(self._checked) > _CHECKS:
+            self._checked.clear()
+        self._checked[name] = now + _TRUSTED * took_s
+        return digest_of(seen.version) == wanted.version
 
     async def _drive(self, steps: Generator[int, None, Landed], way: Sequence[TokenBucket]) -> Landed:
         """Let a transfer come block by block, as fast as its way lets it."""

@@ -1,7 +1,7 @@
 """A node's cache: one folder per dataset, named by the hash of its uri, made by one rename.
 
     cache/<sha256 of the uri>/<file or folder under its own name>
-    cache/<sha256 of the uri>/meta.json   {"uri", "size", "name", "directory", "version"}
+    cache/<sha256 of the uri>/meta.json   {"uri", "size", "name", "directory", "version", "in_place"}
     cache/.tmp-…                          half made by a service; removed at the next start
     cache/.part-<sha256 of the uri>/      coming in pieces; goes on after a restart (`partial`)
     cache/.out-…-<pid>                    half made by a runner; removed at the next start, if the runner is dead
@@ -268,13 +268,28 @@ _TEMPORARY = ".tmp-"
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A dataset in a cache. `version`: pieces of two copies may be mixed only if they are of the same; outputs have none."""
+    """A dataset in a cache.
+
+    Args:
+        uri: Its name.
+        size_bytes: Of its file, or of all files of its folder.
+        name: Of its file or folder.
+        directory: Whether it is a folder.
+        version: Pieces of two copies may be mixed only if they are of the same; outputs have none.
+        in_place: It is no copy, but a link to where it lies on this machine.
+    """
 
     uri: str
     size_bytes: int
     name: str
     directory: bool = False
     version: str = ""
+    in_place: bool = False
+
+    @property
+    def room_bytes(self) -> int:
+        """What it takes of the disk."""
+        return 0 if self.in_place else self.size_bytes
 
 
 class Cache:
@@ -309,7 +324,8 @@ class Cache:
     def _read(self, folder: Path) -> Entry | None:
         try:
             meta = json.loads((folder / "meta.json").read_bytes())
-            entry = Entry(meta["uri"], meta["size"], meta["name"], meta["directory"], meta.get("version", ""))
+            more = meta.get("version", ""), meta.get("in_place", False)
+            entry = Entry(meta["uri"], meta["size"], meta["name"], meta["directory"], *more)
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return entry if _is_whole(entry, folder) else None
@@ -321,6 +337,11 @@ class Cache:
     def payload(self, entry: Entry) -> Path:
         """The dataset's own file or folder."""
         return self.home(entry.uri) / entry.name
+
+    def place(self, entry: Entry) -> str:
+        """Where a task reads the dataset: its file or folder here, or where it lies. Blocks."""
+        path = str(self.payload(entry))
+        return os.readlink(path) if entry.in_place else path
 
     def find(self, uri: str) -> Entry | None:
         """The dataset, if its file is really there and whole: a user may have emptied the cache folder, or cut a file short."""
@@ -359,7 +380,7 @@ class Cache:
         """Make a filled folder a dataset, whose name is durable when this returns. One that is there already stays."""
         meta: dict[str, object] = {
             "uri": entry.uri, "size": entry.size_bytes, "name": entry.name, "directory": entry.directory,
-            "version": entry.version,
+            "version": entry.version, "in_place": entry.in_place,
         }  # fmt: skip
         write_record(str(temporary), "meta.json", meta)
         try:
@@ -410,13 +431,13 @@ class Cache:
     def _add(self, entry: Entry) -> None:
         with self._lock:
             old = self.entries.get(entry.uri)
-            self.used_bytes += entry.size_bytes - (old.size_bytes if old else 0)
+            self.used_bytes += entry.room_bytes - (old.room_bytes if old else 0)
             self.entries[entry.uri] = entry
 
     def _drop(self, uri: str) -> None:
         with self._lock:
             entry = self.entries.pop(uri, None)
-            self.used_bytes -= entry.size_bytes if entry else 0
+            self.used_bytes -= entry.room_bytes if entry else 0
 
 
 def _is_whole(entry: Entry, folder: Path) -> bool:

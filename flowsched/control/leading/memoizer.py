@@ -75,6 +75,7 @@ class _Known(msgspec.Struct):
     names: dict[str, str] = msgspec.field(
         default_factory=dict
     )  #: URI of an input from outside -> the dataset it is
+    in_place: frozenset[str] = frozenset()  #: datasets that nodes read where they lie
     inputs: dict[str, Known] = msgspec.field(default_factory=dict)  #: the same -> what it is known by in keys
     #: Looks under way, by (URI, by content): stages that ask for the same share one.
     looking: dict[tuple[str, bool], asyncio.Future[dict[str, Fingerprint | str]]] = msgspec.field(
@@ -158,7 +159,9 @@ class Memoizer:
             uris = {uri for each in found for hit in each.hits for _, uri, _, _ in hit.outputs}
             lost = await self._executor.lost_copies(sorted(uris)) if uris else ()
             others = () if memoized else tuple(some)
-            self._dispatcher.tell([*lost, LookedUp(workflow, number, tuple(found), others, names, looks)])
+            in_place = known.in_place.intersection(names.values())
+            answer = LookedUp(workflow, number, tuple(found), others, names, in_place, looks)
+            self._dispatcher.tell([*lost, answer])
 
     async def _prepare(self, run: WorkflowRun, known: _Known) -> None:
         """Find out once for a run whose it is, and write down the keys of the run that it resumes."""
@@ -260,6 +263,8 @@ class Memoizer:
             seen = (await looking[uri, by_content])[uri]
             now = of_run(uri, run.id) if isinstance(seen, str) else versioned(uri, seen.version)
             name = names.setdefault(uri, run.versions.get(uri, now))
+            if isinstance(seen, Fingerprint) and seen.in_place and name == now:
+                known.in_place |= {name}
             if memoized:
                 inputs.setdefault(uri, _known_by(name, seen))
         for uri in fresh:

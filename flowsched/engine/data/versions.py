@@ -7,7 +7,6 @@ run looks again: its next tasks read the new version.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from flowsched.engine.data.cache_values import note_anew
 from flowsched.engine.data.inputs import reads_outside, uris_outside
 from flowsched.engine.delta import ReplicaWrite
+from flowsched.engine.events import LookedUp
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.datasets import parse, uri_of
 from flowsched.executor.protocol import Drop
@@ -26,21 +26,23 @@ _MOST_CHANGES: Final = 8
 
 
 def read_versions(
-    recorder: Recorder, run: WorkflowRun, stage: StageRun, names: Mapping[str, str], *, only_known: bool
+    recorder: Recorder, run: WorkflowRun, stage: StageRun, seen: LookedUp, *, only_known: bool
 ) -> None:
     """A run reads these versions, where it has not read others of the same inputs before.
 
     Args:
         recorder: Of the step.
         run, stage: The stage that asked.
-        names: URI -> dataset.
+        seen: What was found out.
         only_known: No task reads them yet: they may be copied ahead, and what is read is looked at again.
     """
     state, catalogue = recorder.state, recorder.state.cluster.catalogue
     sizes = {spec.uri: spec.size_bytes or 0 for spec in stage.spec.inputs if spec.stage is None}
-    for uri, name in names.items():
+    for uri, name in seen.names.items():
         catalogue.newest[uri] = catalogue.intern(name, sizes.get(uri, 0), True)
-    new = {uri: name for uri, name in names.items() if uri not in run.versions}
+        if name in seen.in_place:
+            catalogue.read_in_place(catalogue.newest[uri])
+    new = {uri: name for uri, name in seen.names.items() if uri not in run.versions}
     if only_known or not new:
         return
     recorder.statement.put_all(run.versions, new)

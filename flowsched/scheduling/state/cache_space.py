@@ -86,7 +86,7 @@ class Shelves:
 
     Attributes:
         of: Node -> its cache.
-        sizes: Bytes by dataset: the catalogue's own list.
+        sizes: Bytes that a dataset takes in a cache, by dataset: its size, or 0 where nodes read it in place.
         used_at: (dataset, node) -> when it came there or was last read there, ms.
         owner: Pod -> node of its hold.
         evicted_bytes: Node -> bytes that were dropped there to make room, since the start.
@@ -121,8 +121,9 @@ class Shelves:
             if dataset not in shelf.held:
                 shelf.used -= self.sizes[dataset]
 
-    def resize(self, dataset: int, more: int) -> None:
-        """The dataset turns out to have so many bytes more."""
+    def resize(self, dataset: int, size_bytes: int) -> None:
+        """The dataset turns out to take another number of bytes."""
+        more, self.sizes[dataset] = size_bytes - self.sizes[dataset], size_bytes
         for node, shelf in self.of.items():
             if shelf.has(dataset):
                 shelf.used += more

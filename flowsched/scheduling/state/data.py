@@ -35,6 +35,7 @@ class Catalogue:
         editions: Dataset -> which version its pieces are of, as the nodes that copy them report, and how often that changed.
         dropped: Grows with every replica that is not there any more.
         resized: Grows with every dataset whose size changes.
+        in_place: Datasets that nodes read where they lie: they take no room in a cache.
         newest: URI of an input from outside -> the version of it that was looked at last.
         whole: Inputs of which none is lost, as far as `lost_of` was asked, until a replica is dropped: by id, since hashing
             thousands takes longer than a look.
@@ -46,6 +47,7 @@ class Catalogue:
         self.origins: list[bool] = []
         self.version = self.dropped = self.resized = 0
         self.shelves: Shelves | None = None
+        self.in_place: set[int] = set()
         self.newest: dict[str, int] = {}
         self._ids: dict[str, int] = {}
         self._versions: dict[str, list[int]] = {}  #: URI -> the datasets that are versions of it
@@ -76,6 +78,8 @@ class Catalogue:
             dataset = self._ids[uri] = len(self.uris)
             self.uris.append(uri)
             self.sizes.append(size_bytes)
+            if self.shelves is not None:
+                self.shelves.sizes.append(size_bytes)
             self.origins.append(origin)
             self._replicas.append(set())
             self._expected.append(set())
@@ -83,8 +87,8 @@ class Catalogue:
                 self._versions.setdefault(base, []).append(dataset)
             return dataset
         if size_bytes and size_bytes != self.sizes[dataset]:
-            if self.shelves is not None:
-                self.shelves.resize(dataset, size_bytes - self.sizes[dataset])
+            if self.shelves is not None and dataset not in self.in_place:
+                self.shelves.resize(dataset, size_bytes)
             self.sizes[dataset] = size_bytes
             self.resized += 1
             self._forget(dataset)
@@ -111,6 +115,13 @@ class Catalogue:
         """The dataset's id, if it is known."""
         dataset = self._ids.get(uri)  # shared with copies, which do not know what came after them
         return dataset if dataset is None or dataset < len(self.uris) else None
+
+    def read_in_place(self, dataset: int) -> None:
+        """Nodes read it where it lies. Idempotent; it stays so."""
+        if dataset not in self.in_place:
+            self.in_place.add(dataset)
+            if self.shelves is not None:
+                self.shelves.resize(dataset, 0)
 
     def versions_of(self, uri: str) -> list[int]:
         """The datasets that are versions of an input from outside, as far as they were ever known."""
@@ -331,7 +342,8 @@ class Catalogue:
         if before == limit_bytes:
             return
         if self.shelves is None:
-            self.shelves = Shelves(self.sizes)
+            held = range(len(self.sizes))
+            self.shelves = Shelves([0 if each in self.in_place else self.sizes[each] for each in held])
         if shelf is None:
             shelf = self.shelves.of[node] = Shelf(limit_bytes)
             for dataset in range(len(self.sizes)):
