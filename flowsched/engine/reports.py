@@ -139,7 +139,8 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     if event.exit_code == 0 and not event.reason and started >= 0 and ran_here:
         learn(recorder, run, stage, ref.task, event)
     outputs = tuple((o.name, o.uri, o.size_bytes, o.value) for o in event.outputs)
-    end = Ended(event.exit_code, event.reason, event.message, outputs, returned_by(event))
+    spoiled = bool(event.changed_inputs)
+    end = Ended(event.exit_code, event.reason, event.message, outputs, returned_by(event), spoiled)
     at = state.cluster.snapshot.index[node]
     room = _room_of(recorder, event.name)
     recorder.advance(run).ended(stage, ref.task, ref.attempt, event.at_ms, end, room)

@@ -212,6 +212,9 @@ class PodEnded(msgspec.Struct, frozen=True):
     outputs: tuple[Published, ...] = ()
     usage: Usage = Usage()
     container: ContainerReport | None = None
+    changed_inputs: tuple[
+        str, ...
+    ] = ()  #: datasets that were written to while it ran: no copy of these is the input any more
 
 
 class PodGone(msgspec.Struct, frozen=True):

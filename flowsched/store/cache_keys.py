@@ -13,6 +13,7 @@ from flowsched.store import tables
 from flowsched.store.async_engine import AsyncConnection
 from flowsched.store.bulk import insert, tidy
 from flowsched.store.database import Database
+from flowsched.workflow.run.advance import SPOILED
 from flowsched.workflow.run.states import TaskState
 
 _k, _t, _o, _s = tables.cache_keys.c, tables.tasks.c, tables.outputs.c, tables.stages.c
@@ -156,15 +157,19 @@ class CacheKeys:
 async def _results(
     connection: AsyncConnection, workflow: str, stage: int, shards: Sequence[int], members: int
 ) -> dict[int, tuple[tuple[tuple[str, str, int, str | None], ...], tuple[tuple[str, str], ...]]]:
-    """Outputs and images of those of some shards of which every task has succeeded with exit code 0, or was not needed."""
+    """Outputs and images of those of some shards of which every task has succeeded with exit code 0, or was not needed.
+
+    One of which an input was written to while it ran does not count.
+    """
     low, high = min(shards) * members, (max(shards) + 1) * members
     of_stage = and_(_t.workflow_id == workflow, _t.stage == stage, _t["index"] >= low, _t["index"] < high)
     states: dict[int, list[bool]] = {}
     good = (int(TaskState.SUCCEEDED), int(TaskState.SKIPPED))
-    for index, state, code in await connection.execute(
-        select(_t["index"], _t.state, _t.exit_code).where(of_stage)
+    for index, state, code, reason in await connection.execute(
+        select(_t["index"], _t.state, _t.exit_code, _t.reason).where(of_stage)
     ):
-        states.setdefault(index // members, []).append(state in good and (code or 0) == 0)
+        well = state in good and (code or 0) == 0 and reason != SPOILED
+        states.setdefault(index // members, []).append(well)
     outputs: dict[int, list[tuple[str, str, int, str | None]]] = {}
     query = select(_o["index"], _o.name, _o.uri, _o.size_bytes, _o.value).join(
         tables.tasks,

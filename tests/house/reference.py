@@ -81,7 +81,10 @@ OF_EVENTS: Final = {
     ),
     "gang.placed": ("group, first, tasks, nodes", "All members of a gang got nodes, together"),
     "task.running": ("", "The program of an attempt runs"),
-    "task.succeeded": ("", "A task has succeeded; its outputs are published"),
+    "task.succeeded": (
+        "message",
+        "A task has succeeded; its outputs are published. `message` names inputs that were written to meanwhile",
+    ),
     "task.cached": (
         "source",
         "A shard took the result of another one, named as `WORKFLOW/STAGE/SHARD`, and does not run",

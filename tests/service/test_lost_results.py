@@ -1,4 +1,4 @@
-"""Results in the cache of results whose files a person has removed or cut short."""
+"""Results in the cache of results whose files were removed, cut short, or written to."""
 
 from __future__ import annotations
 
@@ -54,3 +54,50 @@ async def test_a_result_without_its_file_is_made_again(
         assert len(file.read_text().split()) == 1000
         (again,) = await run(up.service, MAKE)
         assert again.reason.startswith("CACHED")
+
+
+SPOIL = {
+    "name": "spoil",
+    "cache": True,
+    "inputs": [{"name": "x", "from": "make.o"}],
+    "command": ["sh", "-c", 'chmod u+w "$FLOWSCHED_INPUT_X" && echo more >> "$FLOWSCHED_INPUT_X"'],
+}
+
+
+async def test_an_input_that_a_task_writes_to_is_made_again_for_others(tmp_path: Path) -> None:
+    """For other readers of the run, and for the cache. The task says what it did, and no other task takes its result."""
+    settings = Settings(port=0, root=tmp_path / "root", cpu="1", log_level="error")
+    async with running(settings) as up:
+        _, spoiled, read = await run(up.service, MAKE, SPOIL, {**READ, "needs": ["spoil"]})
+        assert read.outputs[0].value == "1000\n"
+        assert (spoiled.state, spoiled.reason) == ("SUCCEEDED", "InputChanged")
+        _, again, read = await run(up.service, MAKE, SPOIL, {**READ, "needs": ["spoil"]})
+        assert (read.outputs[0].value, again.reason) == ("1000\n", "InputChanged")
+
+
+async def test_a_file_of_the_user_that_is_written_to_while_a_task_reads_it(tmp_path: Path) -> None:
+    """The task reads it in place. Its result is of neither version, so the next run does not take it."""
+    mine = tmp_path / "mine"
+    mine.write_text("one\n")
+    wait = f"while ! [ -e {tmp_path}/go ]; do sleep 0.05; done"
+    slow = {
+        "name": "slow",
+        "cache": True,
+        "inputs": [{"name": "x", "uri": str(mine)}],
+        "command": ["sh", "-c", f'touch {tmp_path}/began; {wait}; cat "$FLOWSCHED_INPUT_X" > o'],
+        "outputs": [{"name": "o", "path": "o", "value": True}],
+    }
+    settings = Settings(port=0, root=tmp_path / "root", cpu="1", log_level="error")
+    async with running(settings) as up:
+        first = asyncio.create_task(run(up.service, slow))
+        async with asyncio.timeout(60):
+            while not (tmp_path / "began").exists():
+                await asyncio.sleep(0.01)
+        mine.write_text("two\n")
+        (tmp_path / "go").touch()
+        (task,) = await first
+        assert task.reason == "InputChanged"
+        (task,) = await run(up.service, slow)
+        assert (task.reason, task.outputs[0].value) == ("", "two\n")
+        (task,) = await run(up.service, slow)
+        assert task.reason.startswith("CACHED")

@@ -99,7 +99,8 @@ def _ended(name: str, record: Mapping[str, Any]) -> PodEnded:
     )
     at_ms, code, reason, message = (record[key] for key in ("at_ms", "exit_code", "reason", "message"))
     usage = Usage(**record["usage"])
-    return PodEnded(name, at_ms, code, reason, message, outputs, usage, _report(record))
+    changed = tuple(record.get("changed") or ())
+    return PodEnded(name, at_ms, code, reason, message, outputs, usage, _report(record), changed)
 
 
 def _report(record: Mapping[str, Any]) -> ContainerReport | None:

@@ -201,7 +201,7 @@ def _input(
     safe = f"_{safe}" if safe.startswith(".") else safe
     name = os.path.basename(files[0][1]) if files else ""
     link = f"inputs/{safe}.manifest" if given.manifest else f"inputs/{safe}/{name}"
-    return {"files": files, "manifest": given.manifest, "link": link}
+    return {"name": given.name, "files": files, "manifest": given.manifest, "link": link}
 
 
 # ---- the secrets of a root ----

@@ -875,6 +875,10 @@ class RunnerProcesses:
         self._tell_space()  # first: what found no room is offered again at once
         del self._live[live.name]
         self._images.ended()
+        for uri in sight.final.changed_inputs if isinstance(sight.final, PodEnded) else ():
+            for node in {node for other, node in live.inputs if other == uri}:
+                self._pool.submit(self._staging.forget(uri, node))
+                self._site.report(ReplicaSeen(uri, node, 0, present=False))
         if isinstance(sight.final, PodEnded) and live.folder is not None:
             self._staging.published(live.folder.parents[1].name, sight.final.outputs)
         self._site.report(sight.final)

@@ -220,6 +220,11 @@ class Staging:
         cache.publish(into, entry)
         return Landed(size, wanted.version, 0, entry)
 
+    def forget(self, uri: str, node: str) -> Callable[[], object]:
+        """Let a node's cache have a dataset no more. Returns what deletes it, and blocks."""
+        cache = self._caches.get(node)
+        return (lambda: None) if cache is None else cache.forget(uri)
+
     def places(self, pairs: Iterable[tuple[str, str]]) -> list[str]:
         """Where those of (uri, node) lie that are read in place. Blocks."""
         found = []

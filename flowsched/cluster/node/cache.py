@@ -12,6 +12,7 @@ Runners publish into it too (`runner.outputs`, same layout), so the folder is th
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -420,13 +421,17 @@ class Cache:
         """Remove a dataset: its name first, in one step. None if it was not there."""
         entry = self.find(uri)
         self.partials.drop(uri)
-        if entry is None:
-            return None
-        doomed = self.folder / f"{_TEMPORARY}{os.getpid()}-{next(self._numbers)}"
-        self.home(uri).rename(doomed)
-        self._drop(uri)
-        _remove(doomed)
+        if entry is not None:
+            self.forget(uri)()
         return entry
+
+    def forget(self, uri: str) -> Callable[[], object]:
+        """Have a dataset no more from now on. Returns what deletes its files, and blocks."""
+        doomed = self.folder / f"{_TEMPORARY}{os.getpid()}-{next(self._numbers)}"
+        with contextlib.suppress(FileNotFoundError):
+            self.home(uri).rename(doomed)
+        self._drop(uri)
+        return functools.partial(_remove, doomed)
 
     def _add(self, entry: Entry) -> None:
         with self._lock:

@@ -58,6 +58,8 @@ RELEASED: Final = "Released"
 OUT_OF_MEMORY: Final = "OOMKilled"
 #: The first word of the reason of a task that took the result of another: "CACHED w1/align/3".
 REUSED: Final = "CACHED"
+#: The reason of a task that has succeeded although an input was written to meanwhile: its result is not taken for another's.
+SPOILED: Final = "InputChanged"
 #: (name, uri, bytes, value) of a published output.
 PublishedOutput: TypeAlias = tuple[str, str, int, str | None]
 
@@ -72,7 +74,9 @@ class Outcomes(Settling):
             return
         self._publish(stage, task, attempt, end)
         self._well(stage, task)
-        self._event("task.succeeded", stage, task)
+        if end.spoiled:
+            self.statement.put(stage.reasons, task, SPOILED)
+        self._event("task.succeeded", stage, task, message=end.message)
         if action is Action.COMPLETE_STAGE:
             self._complete_stage(stage)
             return

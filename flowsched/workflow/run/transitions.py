@@ -79,6 +79,7 @@ class Ended(msgspec.Struct, frozen=True):
     message: str = ""
     outputs: tuple[tuple[str, str, int, str | None], ...] = ()  #: (name, uri, size, value)
     returned: int = 0  #: to its client, though its own exit code is 0
+    spoiled: bool = False  #: an input was written to while it ran
 
 
 class Moves:

@@ -21,7 +21,7 @@ from .outputs import Refused, collect
 from .records import Record, follow_clock, fullness, is_full, wall_ms
 from .room import with_room
 from .secret_values import SecretError, read_secrets
-from .task import LAST_SIGNAL_CODE, StartError, Task, link_inputs, release_grace_s, supervise
+from .task import LAST_SIGNAL_CODE, StartError, Task, link_inputs, release_grace_s, states_of, supervise
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def prepare(order: Record) -> Record | None:
     for parent in order["folders"]:  # type: ignore[attr-defined]
         os.makedirs(f"{folder}/work/{parent}", exist_ok=True)
     lost = link_inputs(f"{folder}/work", order["inputs"])  # type: ignore[arg-type]
+    order["seen"] = states_of(order["inputs"])  # type: ignore[arg-type]
     if order["hostfile"] is not None:
         with open(f"{folder}/work/hostfile", "w") as file:
             file.write(str(order["hostfile"]))
@@ -200,6 +201,10 @@ def end_of(
     """The record of how an attempt ended."""
     if code and not reason:
         message = "; ".join(filter(None, (message, no_room(task))))
+    changed = changed_inputs(task.order)
+    if changed:
+        names = ", ".join(dict.fromkeys(changed.values()))
+        message = "; ".join(filter(None, (message, f"written to while the task ran: input {names}")))
     return {
         "kind": "ended",
         "name": task.name,
@@ -212,7 +217,19 @@ def end_of(
         "usage": used or {},
         "container": container,
         "images": task.order.get("images") or (),
+        "changed": list(changed),
     }
+
+
+def changed_inputs(order: Record) -> dict[str, str]:
+    """Dataset -> the input's name, of those that were written to since the attempt began: by its task, or by another program."""
+    before: dict[str, object] = order.get("seen") or {}  # type: ignore[assignment]
+    if not before:
+        return {}
+    inputs: list[Record] = order["inputs"]  # type: ignore[assignment]
+    now = states_of(inputs)
+    names = {uri: str(given["name"]) for given in inputs for uri, _ in given["files"]}  # type: ignore[attr-defined]
+    return {uri: names[uri] for uri, state in before.items() if now[uri] != state}
 
 
 def no_room(task: Task) -> str:
