@@ -531,19 +531,22 @@ class Client:
         self, workflow: str, stage: str, index: int, stream: str, offset: int
     ) -> AsyncGenerator[bytes, None]:
         path = f"{_task_path(workflow, stage, index)}/logs"
-        after = -1  # the attempts up to this one have been read, or had ended before
+        after: int | None = None  # the attempts up to this one have been read, or had ended before
         while True:
             task = await self.task(workflow, stage, index)
             over = is_terminal(task.state)
-            last = task.attempts[-1] if task.attempts else None
-            if last is not None and last.attempt > after and (over or last.ended_at is None):
-                params = _params(stream=stream, attempt=last.attempt)
+            if after is None:
+                last = task.attempts[-1] if task.attempts else None
+                after = -1 if last is None else last.attempt - (over or last.ended_at is None)
+            coming = [each.attempt for each in task.attempts if each.attempt > after]
+            for attempt in coming:
+                params = _params(stream=stream, attempt=attempt)
                 async for chunk in followed_log(self._session, path, params, offset):
                     yield chunk
-                after, offset = last.attempt, 0
-            elif over:
-                return
-            else:
+                after, offset = attempt, 0
+            if not coming:
+                if over:
+                    return
                 await asyncio.sleep(POLL_S)
 
     async def log_tail(

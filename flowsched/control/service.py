@@ -597,7 +597,10 @@ class Service:
         offset: int = 0,
         limit: int = 65536,
     ) -> tuple[bytes, bool]:
-        """Log bytes of the last (or a given) attempt, and whether more may come."""
+        """Log bytes of the last (or a given) attempt, and whether more may come: as long as the attempt has not ended.
+
+        The attempt's row says so, not its files: an executor has none of them before the launch.
+        """
         if stream not in ("stdout", "stderr"):
             raise InvalidRequest(f"there is no stream {stream!r}; there are stdout and stderr")
         number, _ = await self._locate(workflow, stage, index)
@@ -605,13 +608,13 @@ class Service:
         live = not RunState((await self._reads.get(workflow)).state).terminal
         if not attempts:
             return b"", live
-        last = attempts[-1].attempt if attempt is None else attempt
-        if last not in {row.attempt for row in attempts}:
-            raise NotFound(f"{stage}[{index}] has no attempt {last}")
+        row = next((row for row in reversed(attempts) if attempt in (None, row.attempt)), None)
+        if row is None:
+            raise NotFound(f"{stage}[{index}] has no attempt {attempt}")
         self._check_files_are_here()
-        name = pod_name(workflow, stage, index, last)
-        node = next(row.node for row in attempts if row.attempt == last)
-        return await self._executor.logs(name, stream, offset, limit, node)
+        name = pod_name(workflow, stage, index, row.attempt)
+        data, more = await self._executor.logs(name, stream, offset, limit, row.node)
+        return data, more or (live and row.ended_ms is None)
 
     async def output(self, workflow: str, stage: str, index: int, name: str) -> OutputData:
         """The bytes of an output."""

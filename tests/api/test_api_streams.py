@@ -7,12 +7,13 @@ import asyncio
 import pytest
 from aiohttp import ClientPayloadError, ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
-from fake_service import LIMITS, FakeService
+from fake_service import BEGIN, LIMITS, FakeService, task_view
 from structlog.testing import capture_logs
 
 from flowsched.api.routes import Limits
 from flowsched.api.server import build_api
 from flowsched.errors import Unavailable
+from flowsched.workflow.views import AttemptView
 
 
 async def test_events_end_with_the_workflow(api: TestClient, service: FakeService) -> None:
@@ -158,6 +159,21 @@ async def test_a_log_is_followed_as_it_grows(api: TestClient, service: FakeServi
     service.log["stdout"] += b"two"
     service.log_grows = False
     assert await asyncio.wait_for(answer.read(), 60) == b"two"
+
+
+async def test_a_log_that_is_followed_stays_with_its_attempt(api: TestClient, service: FakeService) -> None:
+    """The next attempt begins before the next look: no byte of it comes, and no offset into another log counts."""
+    workflow = service.add()
+    first = AttemptView(attempt=0, pod="fs-align-0-0", node="node-0", bound_at=BEGIN)
+    next_one = AttemptView(attempt=1, pod="fs-align-0-1", node="node-0", bound_at=BEGIN)
+    service.task_views[0] = task_view("align", 0, attempts=[first])
+    service.log["stdout"], service.log_grows = b"one ", True
+    answer = await api.get(f"/api/v1/workflows/{workflow}/tasks/align/0/logs?follow=true")
+    assert await asyncio.wait_for(answer.content.readexactly(4), 60) == b"one "
+    service.task_views[0] = task_view("align", 0, attempts=[first, next_one])
+    service.log_grows = False
+    await asyncio.wait_for(answer.read(), 60)
+    assert service.attempts_logged == {0}
 
 
 async def test_fault_30_slow_readers_cost_bounded_memory(service: FakeService) -> None:

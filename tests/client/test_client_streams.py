@@ -162,3 +162,22 @@ async def test_a_log_is_followed_from_the_next_attempt_on(client: Client, servic
     service.task_views[0] = task_view("align", 0, state="FAILED", attempts=tries)
     assert [part async for part in parts] == [b"third\n"]
     assert service.attempts_logged == {1, 2}
+
+
+async def test_an_attempt_that_has_ended_before_the_next_look_is_followed_too(
+    client: Client, service: FakeService
+) -> None:
+    """While the first attempt was followed, the second one failed and the third one began."""
+    workflow = service.add()
+    tries = [
+        AttemptView(attempt=number, pod=f"fs-align-0-{number}", node="node-0", bound_at=BEGIN, ended_at=BEGIN)
+        for number in range(3)
+    ]
+    runs = msgspec.structs.replace(tries[0], ended_at=None)
+    service.task_views[0] = task_view("align", 0, attempts=[runs])
+    service.log["stdout"] = b"said\n"
+    parts = client.logs(workflow, "align", 0, follow=True)
+    assert await asyncio.wait_for(anext(parts), 60) == b"said\n"
+    service.task_views[0] = task_view("align", 0, state="FAILED", attempts=tries)
+    assert [part async for part in parts] == [b"said\n", b"said\n"]
+    assert service.attempts_logged == {0, 1, 2}

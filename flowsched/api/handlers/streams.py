@@ -191,7 +191,8 @@ async def get_logs(call: Call[LogsQuery]) -> web.StreamResponse:
     path_text(request, "workflow"), path_text(request, "stage"), path_index(request)
     follow = query.follow and request.method != "HEAD"
     size = call.serving.limits.log_bytes if follow else query.limit
-    chunk, more = await _log(call, query.offset, size)
+    attempt = await _followed(call, query.attempt) if follow else query.attempt
+    chunk, more = await _log(call, attempt, query.offset, size)
     if not follow:
         headers = {
             "Flowsched-Next-Offset": str(query.offset + len(chunk)),
@@ -202,7 +203,7 @@ async def get_logs(call: Call[LogsQuery]) -> web.StreamResponse:
         response = _stream("text/plain", {})
         await response.prepare(request)
         try:
-            await _follow(call, response, chunk, more)
+            await _follow(call, response, attempt, chunk, more)
         except (Gone, ConnectionError):
             pass
         except Exception as error:  # noqa: BLE001 (the status is out; logged with its traceback)
@@ -210,7 +211,9 @@ async def get_logs(call: Call[LogsQuery]) -> web.StreamResponse:
         return response
 
 
-async def _follow(call: Call[LogsQuery], response: web.StreamResponse, chunk: bytes, more: bool) -> None:
+async def _follow(
+    call: Call[LogsQuery], response: web.StreamResponse, attempt: int | None, chunk: bytes, more: bool
+) -> None:
     limits, draining = call.serving.limits, call.serving.draining
     offset = call.query.offset
     while True:
@@ -225,18 +228,28 @@ async def _follow(call: Call[LogsQuery], response: web.StreamResponse, chunk: by
         if call.request.transport is None:
             raise Gone
         if more or len(chunk) == limits.log_bytes:
-            chunk, more = await _log(call, offset, limits.log_bytes)
+            attempt = await _followed(call, attempt)
+            chunk, more = await _log(call, attempt, offset, limits.log_bytes)
         else:
             return
 
 
-async def _log(call: Call[LogsQuery], offset: int, limit: int) -> tuple[bytes, bool]:
+async def _followed(call: Call[LogsQuery], attempt: int | None) -> int | None:
+    """The attempt that is followed: the last one, unless it is known. An offset into its log is none into the next one's."""
+    if attempt is not None:
+        return attempt
+    match = call.request.match_info
+    attempts = (await call.facade.task(match["workflow"], match["stage"], int(match["index"]))).attempts
+    return attempts[-1].attempt if attempts else None
+
+
+async def _log(call: Call[LogsQuery], attempt: int | None, offset: int, limit: int) -> tuple[bytes, bool]:
     match, query = call.request.match_info, call.query
     return await call.facade.logs(
         match["workflow"],
         match["stage"],
         int(match["index"]),
-        attempt=query.attempt,
+        attempt=attempt,
         stream=query.stream,
         offset=offset,
         limit=limit,
