@@ -424,7 +424,11 @@ class RunService(Service):
         except NotFound as refusal:
             if await self._runs.find(workflow) is None:
                 raise refusal  # it names what is missing: the workflow, its stage or the task
-            return await self._task_view(await self._call(workflow, stage, index))
+            call = await self._call(workflow, stage, index)
+            view = await self._task_view(call)
+            number = len(await self._tries(call, workflow)) - 1  # as `logs` counts
+            last = [msgspec.structs.replace(each, attempt=number) for each in view.attempts[-1:]]
+            return msgspec.structs.replace(view, attempts=last)
 
     async def logs(
         self,
@@ -451,13 +455,17 @@ class RunService(Service):
 
     async def _try(self, last: CallRow, number: int, run: str) -> CallRow:
         """A try of a call, by its number from 0."""
-        calls = await self._runs.calls(run)
-        tries = [call for call in calls if (call.node, call.shard) == (last.node, last.shard)]
-        tries.sort(key=lambda call: (call.attempt, call.seq))
+        tries = await self._tries(last, run)
         if not 0 <= number < len(tries):
             task = f"{last.node}[{last.shard or 0}] of run {run}"
             raise NotFound(f"{task} has no try {number}; it has 0 to {len(tries) - 1}")
         return tries[number]
+
+    async def _tries(self, last: CallRow, run: str) -> list[CallRow]:
+        """The tries of a call, first to last."""
+        calls = await self._runs.calls(run)
+        tries = [call for call in calls if (call.node, call.shard) == (last.node, last.shard)]
+        return sorted(tries, key=lambda call: (call.attempt, call.seq))
 
     async def _call(self, run: str, node: str, shard: int) -> CallRow:
         """The last try of one shard of a call."""

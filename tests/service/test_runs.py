@@ -132,6 +132,8 @@ async def test_each_try_of_a_call_has_its_log_by_its_number(served: Process) -> 
     await ended(served, second, first, again)
     assert await served.service.logs(RUN, "W.t", 1, attempt=0) == (f"fs-{first}-task-0-0\n".encode(), False)
     assert await served.service.logs(RUN, "W.t", 1, attempt=1) == (f"fs-{again}-task-0-0\n".encode(), False)
+    task = await served.service.task(RUN, "W.t", 1)
+    assert [(each.attempt, each.pod) for each in task.attempts] == [(1, f"fs-{again}-task-0-0")]
     with pytest.raises(NotFound, match=r"W.t\[1\] of run cromwell-1 has no try 2; it has 0 to 1"):
         await served.service.logs(RUN, "W.t", 1, attempt=2)
     assert [task.index for task in (await served.service.tasks(RUN)).tasks] == [1, 2]
