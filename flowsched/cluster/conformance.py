@@ -127,6 +127,12 @@ async def logged(cluster: Executor, name: str) -> bool:
     return not more
 
 
+async def said(cluster: Executor, name: str) -> bool:
+    """Whether a pod has written to its stdout."""
+    data, _ = await cluster.logs(name, "stdout", 0, 100)
+    return bool(data)
+
+
 class Observer:
     """Collects everything that an executor reports, and waits for it. It is the one reader of `Executor.events`.
 
@@ -384,6 +390,17 @@ class ExecutorContract:
         end = await ear.ended("a")
         assert (end.exit_code, end.reason) == (143, "Released")
         assert len(ear.finals("a")) == 1
+
+    async def test_a_pod_that_ends_well_within_its_grace_has_done_its_work(self, world: World) -> None:
+        """Its end is its own, and its outputs are published."""
+        cluster, ear, _ = await world.open()
+        await cluster.launch([program("a", "trap '' TERM; say up; sleep 2; write bam 12")])
+        await ear.started("a")
+        await eventually(lambda: said(cluster, "a"))
+        await cluster.release(["a"], 30_000)
+        end = await ear.ended("a")
+        assert (end.exit_code, end.reason) == (0, "")
+        assert [(output.name, output.size_bytes) for output in end.outputs] == [("bam", 12)]
 
     async def test_a_release_wins_over_a_later_launch(self, world: World) -> None:
         """What is released before it is launched never starts (P8)."""

@@ -38,6 +38,7 @@ from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.snapshot import AXES
 from flowsched.values import replace
 from flowsched.workflow.run.run import StageRun, WorkflowRun
+from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.run.transitions import BOUND, STARTED, Ended, Held
 
 _ENCODER: Final = msgspec.json.Encoder()
@@ -136,7 +137,10 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     _note_end(recorder, event, started, event.exit_code, event.usage, event.message, event.container)
     for output in event.outputs:
         add_replica(recorder, output.uri, node, output.size_bytes)
-    if event.exit_code == 0 and not event.reason and started >= 0 and ran_here:
+    leaving = (
+        stage.task_state[ref.task] == TaskState.RELEASING
+    )  # it may have ended early, since it was asked to
+    if event.exit_code == 0 and not event.reason and started >= 0 and ran_here and not leaving:
         learn(recorder, run, stage, ref.task, event)
     outputs = tuple((o.name, o.uri, o.size_bytes, o.value) for o in event.outputs)
     spoiled = bool(event.changed_inputs)

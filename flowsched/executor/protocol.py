@@ -423,7 +423,8 @@ class Executor(ABC):
     @abstractmethod
     async def release(self, names: Sequence[str], grace_ms: int) -> None:
         """End pods: SIGTERM to the whole process group, SIGKILL after the grace. A PodEnded or PodGone follows for each,
-        also for one that is not known. A pod that is launched after its release never starts.
+        also for one that is not known. A pod that is launched after its release never starts. One that ends with 0 within
+        the grace has an ordinary end, with its outputs.
         """
 
     @abstractmethod

@@ -52,7 +52,7 @@ class FakeWorld(RealWorld):
 
 def scripted(what: Pod) -> Outcome:
     """What a `program` does in a world of fakes."""
-    exit_code, runtime_ms, sizes, missing = 0, 5, {}, set()
+    exit_code, runtime_ms, ignores_term, sizes, missing = 0, 5, False, {}, set()
     for step in what.env.get("STEPS", "").split(";"):
         word, *rest = shlex.split(step) or [""]
         if word == "sleep":
@@ -63,7 +63,11 @@ def scripted(what: Pod) -> Outcome:
             sizes[rest[0]] = int(rest[1])
         elif word == "promise":
             missing.add(rest[0])
-    return Outcome(exit_code, runtime_ms=runtime_ms, sizes=sizes, missing=frozenset(missing))
+        elif word == "trap":
+            ignores_term = True
+    return Outcome(
+        exit_code, runtime_ms=runtime_ms, ignores_term=ignores_term, sizes=sizes, missing=frozenset(missing)
+    )
 
 
 @pytest.fixture

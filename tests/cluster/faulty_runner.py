@@ -1,6 +1,6 @@
 """A runner that dies or waits at a chosen place: `python -I -S faulty_runner.py CLUSTER_FOLDER WHERE WHAT ROOT NAME`.
 
-WHERE: before_order, before_prepare, before_started, after_started, before_ended. WHAT: `kill` (SIGKILL to
+WHERE: before_order, before_prepare, before_started, after_started, before_published, before_ended. WHAT: `kill` (SIGKILL to
 itself), or `wait` until the attempt's folder holds a file `go`; it leaves `waiting` there meanwhile.
 Or one that does neither: WHERE is `without`, and WHAT names functions of `os` that a system has not, with commas between.
 """
@@ -28,6 +28,7 @@ def act():
 
 
 real_take, real_prepare, real_flush = serve.Runner._take, serve.prepare, journal.Journal.flush
+real_publish = serve.Runner._publish
 
 
 def take(self, order):
@@ -44,6 +45,12 @@ def prepare(order):
     return real_prepare(order)
 
 
+def publish(self, plain):
+    if sys.argv[2] == "before_published":
+        act()
+    real_publish(self, plain)
+
+
 def flush(self):
     kinds = [
         kind
@@ -58,5 +65,6 @@ def flush(self):
 
 
 serve.Runner._take, serve.prepare, journal.Journal.flush = take, prepare, flush
+serve.Runner._publish = publish
 serve.main(*sys.argv[4:])
 os._exit(0)

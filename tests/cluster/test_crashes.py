@@ -15,10 +15,11 @@ import pytest
 import flowsched.cluster
 from flowsched.cluster.conformance import Observer, pod, shell
 from flowsched.cluster.local import attempts as kin
+from flowsched.cluster.local import processes
 from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.errors import ConfigurationError
-from flowsched.executor.protocol import PodEnded, PodGone, PodStarted
+from flowsched.executor.protocol import OutputFile, PodEnded, PodGone, PodStarted
 from tests.cluster import lives
 from tests.cluster.conftest import RealWorld
 
@@ -300,6 +301,33 @@ async def test_a_stopped_runner_cannot_outlive_a_release(real_world: RealWorld) 
     gone = await ear.gone("a")
     assert (gone.reason, gone.started) == ("Released", True)
     await until(lambda: living(real_world) == [])
+
+
+@pytest.mark.parametrize("ended_before", [True, False])
+async def test_results_that_take_longer_than_the_grace_end_no_runner(
+    real_world: RealWorld, monkeypatch: pytest.MonkeyPatch, ended_before: bool
+) -> None:
+    """The task has ended well, before it was asked to leave or after: it is done when they are published, and others go on."""
+    monkeypatch.setattr(processes, "OVERDUE_S", 0.0)
+    monkeypatch.setattr(processes, "SCAN_S", 0.02)
+    cluster, ear = await open_with(real_world, faulty("before_published", "wait"))
+    await cluster.launch([shell("b", f"until [ -e {real_world.root}/go ]; do sleep 0.1; done", index=1)])
+    await ear.started("b")
+    output = OutputFile("bam", "bam", "flowsched:a/bam")
+    wait = "" if ended_before else "trap '' TERM; echo up; sleep 1; "
+    await cluster.launch([shell("a", wait + "echo x > bam", outputs=(output,))])
+    folder = real_world.attempt("a")
+    if not ended_before:
+        await until(lambda: (folder / "stdout").exists() and (folder / "stdout").read_text())
+        await cluster.release(["a"], 60_000)
+    await until((folder / "waiting").exists)
+    await cluster.release(["a"], 0)
+    await asyncio.sleep(0.5)
+    (folder / "go").touch()
+    end = await ear.ended("a")
+    assert (end.exit_code, end.reason, len(end.outputs)) == (0, "", 1)
+    (real_world.root / "go").touch()
+    assert (await ear.ended("b")).reason == ""
 
 
 async def test_a_removed_folder(real_world: RealWorld) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import flowsched
-from flowsched.cluster.conformance import contained, pod
+from flowsched.cluster.conformance import contained, eventually, pod, said
 from flowsched.cluster.local.runner.outputs import Refused
 from flowsched.cluster.local.runner.places import Places, plan
 from flowsched.cluster.local.runner.steps import Appended
@@ -767,6 +767,29 @@ async def test_nothing_is_left_by_what_was_cancelled(real_world: RealWorld, tmp_
     await cluster.release(["a"], 1000)
     assert (await ear.ended("a")).reason == "Released"
     assert not (tmp_path / "rc").exists()
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason", "delivered"),
+    [
+        (("trap '' TERM; echo up; sleep 1; echo x > /o/said",), "", True),
+        (("true", "trap '' TERM; echo up; sleep 1; echo x > /o/said"), "", True),
+        (("trap '' TERM; echo up; sleep 1; echo x > /o/said", "true"), "Released", False),
+        (("trap '' TERM; echo up; sleep 1; exit 3",), "Released", False),
+    ],
+)
+async def test_a_container_task_whose_last_step_ends_well_within_its_grace_is_done(
+    real_world: RealWorld, tmp_path: Path, steps: tuple[str, ...], reason: str, delivered: bool
+) -> None:
+    """What it made is delivered. A step that was to follow is not begun."""
+    cluster, ear, _ = await real_world.open()
+    outputs = (Delivered("/o/said", f"{tmp_path}/said"),)
+    await cluster.launch([contained("a", *steps, outputs=outputs)])
+    await ear.started("a")
+    await eventually(lambda: said(cluster, "a"))
+    await cluster.release(["a"], 60_000)
+    assert (await ear.ended("a")).reason == reason
+    assert (tmp_path / "said").exists() == delivered
 
 
 async def test_a_step_that_uses_too_much_memory(real_world: RealWorld, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ _WRITTEN: Final = "`python -m tests.house.reference` writes this page from the c
 OF_ATTEMPTS: Final = {
     "OOMKilled": "It used more memory than it may. With `memory_factor` in `retry` the next attempt gets more",
     "Timeout": "It ran longer than its `timeout`",
-    "Released": "flowsched took it away: cancelled, preempted, drained, or its gang starts again",
+    "Released": "flowsched took it away (cancelled, preempted, drained, its gang starts again), and it did not end well first",
     "StartFailed": "It could not be started: no such program or image, a folder that cannot be used. The message says what",
     "ImageRefused": "It names an image where images are not used, or none where there is no default image",
     "ErrImagePull": "Its image cannot be had; the message is the registry's",

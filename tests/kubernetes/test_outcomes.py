@@ -366,14 +366,19 @@ def test_a_failed_pod_that_says_nothing() -> None:
 
 
 def test_a_released_pod() -> None:
-    """Its end is told with the exit code it had; what it published then is not."""
+    """Its end is told with the exit code it had. One that ended well within its grace has done its work, if it is published."""
     seen = pod("Failed", STAGED, ended("task", 143), **DELETED_AT_END)
     end = final(seen, released=True)
     assert isinstance(end, PodEnded)
     assert (end.exit_code, end.reason) == (143, "Released")
     well = final(pod("Succeeded", *WELL, **DELETED_AT_END), released=True)
     assert isinstance(well, PodEnded)
-    assert (well.exit_code, well.reason, well.outputs) == (0, "Released", ())
+    assert (well.exit_code, well.reason, len(well.outputs)) == (0, "", 1)
+    cut_off = final(
+        pod("Succeeded", STAGED, runs("stage-out"), ended("task", 0), **DELETED_AT_END), released=True
+    )
+    assert isinstance(cut_off, PodEnded)
+    assert (cut_off.exit_code, cut_off.reason, cut_off.outputs) == (0, "Released", ())
 
 
 def test_a_release_that_came_too_late() -> None:

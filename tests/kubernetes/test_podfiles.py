@@ -262,6 +262,22 @@ def test_an_attempt_that_was_taken_away_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(task.shared) == []
 
 
+@pytest.mark.parametrize(
+    ("codes", "delivered"), [((0, 0), ["/out/x"]), ((0, 3), []), ((0,), []), ((3,), []), ((143,), [])]
+)
+def test_what_ended_well_although_it_was_told_to_end_is_delivered(
+    tmp_path: Path, codes: tuple[int, ...], delivered: list[str]
+) -> None:
+    """The last step, that is: a step that was to follow has not begun."""
+    container = Container((RUN, RUN), outputs=(Delivered("/out/x", str(tmp_path / "shared/x")),))
+    task = Task(tmp_path, container)
+    task.begin()
+    (task.inputs / "d/0/x").write_text("x")
+    task.ended(*codes)
+    (task.work / f"steps/{len(codes) - 1}.term").touch()
+    assert [path for path, _, _ in task.deliver()["delivered"]] == delivered
+
+
 def test_a_timeout_is_an_end_of_its_own(tmp_path: Path) -> None:
     """Whoever is told to end when its time is over has run into its timeout."""
     task = Task(tmp_path, left_behind(tmp_path), timeout_ms=60_000)

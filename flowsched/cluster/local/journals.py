@@ -31,6 +31,7 @@ class Life(msgspec.Struct):
     removal: list[str] = msgspec.field(default_factory=list)  #: the command that removes its container
     engine_env: dict[str, str] = msgspec.field(default_factory=dict)
     waits: str = ""  #: why its results wait
+    publishes: bool = False  #: it was asked to leave and has ended well; its results are under way
     is_lost: bool = False  #: the process of its own has died
     end: PodEnded | PodGone | None = None
 
@@ -81,6 +82,8 @@ class JournalReader:
                 life.pid = record["pid"]
             case "waits":
                 life.waits = record["why"]
+            case "publishes":
+                life.publishes = True
             case "lost":
                 life.is_lost = True
             case "ended":

@@ -541,6 +541,8 @@ class RunnerProcesses:
         if live.overdue_at is None or time.monotonic() < live.overdue_at:
             return
         live.overdue_at = time.monotonic() + OVERDUE_S
+        if found is not None and found[0].publishes:
+            return  # nothing of it is left to kill, and its runner has other attempts
         live.kills += 1
         if found is not None and live.folder is not None and live.kills == 1:
             attempts.kill_attempt(live.folder, found[0])

@@ -313,16 +313,19 @@ class Outcomes(Settling):
             self._note(stage)
 
     def _in_time(self, stage: StageRun, task: int, end: Ended) -> bool:
-        """Whether a task that was being taken away had done its work before: it is done, nothing is to be done again. A gang's
-        member is not: its gang starts anew.
+        """Whether a task that was being taken away has done its work all the same: it is done, and not done again.
+
+        A gang's member is not, since its gang starts anew. A task that a user, a policy or its workflow's end has stopped is not.
         """
-        waits = stage.goal[task] == _S.QUEUED and not stage.spec.gang
-        clean = end.exit_code == 0 and not end.reason
-        return bool(waits) and clean and self._policy(stage, On.TASK_COMPLETED, 0) is Action.IGNORE
+        kept = stage.goal[task] == _S.QUEUED or (stage.goal[task] == _S.CANCELLED and stage.closed)
+        stopped = self.run.cancel_requested or bool(self.run.reason)
+        well = not (end.exit_code or end.reason or end.returned)
+        return bool(kept) and not stopped and not stage.spec.gang and well
 
     def _fail_for_good(self, stage: StageRun, task: int, reason: str, message: str) -> None:
+        leaving = stage.task_state[task] == _S.RELEASING
         self._account_waiting(stage, np.array([task]))
-        self._move(stage, np.array([task]), _E.FAIL)
+        self._move(stage, np.array([task]), _E.END_FAILED if leaving else _E.FAIL)
         self.statement.put(stage.reasons, task, reason)
         self._event("task.failed", stage, task, reason=reason, message=message)
         if stage.spec.gang:

@@ -155,7 +155,7 @@ c=$!
 [ ! -e "$n.term" ] || kill -TERM "$c" 2>/dev/null
 wait "$c"; r=$?
 while kill -0 "$c" 2>/dev/null; do wait "$c"; r=$?; done
-while [ ! -e "$n.term" ] && [ "$t" -lt 1200 ] && left; do
+while { [ ! -e "$n.term" ] || [ "$r" = 0 ]; } && [ "$t" -lt 1200 ] && left; do
   t=$((t + 1)); sleep 0.05 2>/dev/null || sleep 1 2>/dev/null || :
 done
 echo "$r" >"$n.code"

@@ -308,12 +308,12 @@ def _final(seen: _Seen) -> Final_ | None:
 
 def _succeeded(seen: _Seen) -> Final_:
     """The task is well; what became of its outputs?"""
-    if _was_released(seen):
-        return seen.ended(0, "Released")
     if not any(each.name == STAGE_OUT for each in seen.pod.spec.init_containers):
         return seen.ended(0)
     step = seen.terminated(STAGE_OUT)
     result = read_result(step.message) if step else None
+    if result is None and _was_released(seen):
+        return seen.ended(0, "Released")  # its grace was over before its outputs were published
     if result is None:
         why = f"{step.reason} ({step.exit_code}): {step.message}" if step else "it left no result"
         return seen.ended(0, "OutputFailed", f"stage-out: {why}")

@@ -336,7 +336,7 @@ def _ends(order: Json, env: Env) -> tuple[bool, bool]:
     """Whether all steps have ended well, and whether the pod was told to end before that.
 
     A pod that is told to end, and not by its timeout, was released or evicted, or its node is drained. The attempt then has no
-    end of its own.
+    end of its own, unless its last step has ended well all the same.
     """
     if order["steps"] is None:
         return True, False
@@ -344,7 +344,7 @@ def _ends(order: Json, env: Env) -> tuple[bool, bool]:
     for number, ignored in enumerate(order["steps"]):
         told = os.path.exists(f"{notes}/{number}.term")
         code = _read(f"{notes}/{number}.code").strip()
-        if told and not _is_late(order, notes):
+        if told and code != "0" and not _is_late(order, notes):
             return False, True
         if not os.path.exists(f"{notes}/{number}.begun"):
             return False, not _is_late(order, notes)

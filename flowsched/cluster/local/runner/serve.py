@@ -236,6 +236,8 @@ class Runner:
                     os.kill(attempt.pid, signal.SIGTERM)
                 elif attempt.pid and attempt.turn:
                     self._look(attempt)
+                elif attempt.pid:
+                    self._journal.add(_publishes(attempt))
         self._reap()
         while self._posted:
             plain, record = self._posted.popleft()
@@ -273,6 +275,8 @@ class Runner:
             self._set_timer(plain, pause)
         elif plain.publishes:
             plain.turn = 0
+            if release_grace_s(plain.folder) is not None:
+                self._journal.add(_publishes(plain))
             try:
                 _thread.start_new_thread(self._publish, (plain,))
             except RuntimeError:  # the system has no room for a thread: the others wait
@@ -390,6 +394,11 @@ class _Poke:
 def complain_of(order: Record, error: Exception) -> None:
     """Write to the runner's log."""
     os.write(2, f"flowsched: {order['name']}: no process for it: {error}\n".encode())
+
+
+def _publishes(plain: Plain) -> Record:
+    """The record of an attempt that was asked to leave and has ended well: only its results are under way."""
+    return {"kind": "publishes", "name": plain.name}
 
 
 def _next_ended() -> tuple[int, tuple[int, resource.struct_rusage] | None]:

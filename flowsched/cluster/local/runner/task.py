@@ -23,6 +23,8 @@ TIMEOUT_GRACE_S = 5.0
 #: Exit codes from 129 to here name the signal that killed a program: Linux has 64 signals. 255 is what `exit -1` gives.
 LAST_SIGNAL_CODE = 128 + 64
 FOREVER = float("inf")
+#: The reason of an attempt that the service asked to leave, unless it has ended well within its grace.
+RELEASED = "Released"
 
 
 def link_inputs(work: str, inputs: list[Record]) -> list[str]:
@@ -340,6 +342,8 @@ class Supervision:
         """
         task = self._task
         if task.has_finished():
+            if self.reason == RELEASED and not task.exit_code:
+                self.reason = ""  # it was asked to leave, and has done its work all the same
             self._over()
             return None
         now = time.monotonic()
@@ -348,7 +352,7 @@ class Supervision:
         grace = release_grace_s(task.folder)
         if grace is not None:
             if self._released == FOREVER:
-                self._released, self.reason = now, self.reason or "Released"
+                self._released, self.reason = now, self.reason or RELEASED
                 kin.signal_group(task.pid, signal.SIGTERM)
             self._kill_at = min(self._kill_at, self._released + grace)
         if not self.reason and now - task.began >= self._timeout_s:
@@ -360,7 +364,10 @@ class Supervision:
             self.reason = "OOMKilled"
             self.message = f"it used {amount(used)} of memory and may use {amount(self._memory)}"
             self._kill_at = now
-        if self.reason and task.status is not None:
+        done = (
+            self.reason == RELEASED and not task.exit_code and now < self._kill_at
+        )  # what it left may finish
+        if self.reason and task.status is not None and not done:
             self._over()  # nothing is left but what the caller ends
             return None
         if now >= self._kill_at:
