@@ -32,7 +32,7 @@ from flowsched.store.rows import AttemptRow
 from flowsched.store.tes import TesFilter, TesRow, TesTasks, kept, page_token, read_token
 from flowsched.values import replace
 from flowsched.workflow.formats.tes import answers
-from flowsched.workflow.formats.tes.document import TaskWorkflow, workflow_of
+from flowsched.workflow.formats.tes.document import STAGE, TaskWorkflow, workflow_of
 from flowsched.workflow.formats.tes.runs import CROMWELL, call_of, files_of
 from flowsched.workflow.formats.tes.task import Task, encode_task, read_task, without_content
 from flowsched.workflow.run.states import RunState, TaskState
@@ -456,8 +456,8 @@ def state_of(row: TesRow, tries: Sequence[AttemptRow]) -> str:
 def logs_of(row: TesRow, tries: Sequence[AttemptRow], state: str) -> Sequence[Mapping[str, Any]]:
     """The logs of a task that still has its workflow."""
     since = row.started_ms if tries and tries[-1].attempt == row.attempt else None
-    reason = row.reason or row.run_reason or ""
-    return answers.task_logs(tries, since, state, reason, row.ended_ms)
+    sentence = (row.run_reason or "").removeprefix(f"{STAGE}: ")
+    return answers.task_logs(tries, since, state, row.reason or "", row.ended_ms, sentence)
 
 
 def _shown(ident: str, view: str, known: _Known, logs: Sequence[Mapping[str, Any]]) -> bytes:

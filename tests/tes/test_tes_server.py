@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flowsched.executor.protocol import TransferFailed
 from tests.cluster.fake import Outcome
 from tests.tes.conftest import BOTH, TES, Tes, World
 
@@ -198,6 +199,22 @@ async def test_failures_say_whose_they_are(
     assert task["state"] == state
     assert [step["exit_code"] for step in task["logs"][-1]["logs"] if step["exit_code"]] == exit_codes
     assert task["logs"][-1].get("system_logs") == ([says] if says else None)
+
+
+async def test_a_task_whose_input_is_not_there_says_which(tes: Tes, world: World) -> None:
+    """It never ran: `system_logs` have the sentence of `explain`, also in a list; a cancelled one that of its cancel."""
+    world.processes.refuse = lambda order: TransferFailed(
+        order.uri, order.dest, 0, f"there is no {order.uri}", order.source, permanent=True
+    )
+    missing = {**HELLO, "inputs": [{"path": "/i", "url": "http://somewhere/nothing.fa"}]}
+    task = await tes.until(await tes.create(missing))
+    (told,) = await tes.process.service.explain(task["id"])
+    assert (task["state"], task["logs"][-1]["system_logs"]) == ("SYSTEM_ERROR", [told.message])
+    assert told.message == "InputMissing: there is no http://somewhere/nothing.fa"
+    held = await tes.create({**HELLO, "resources": {"cpu_cores": 64}})
+    await tes.process.service.command(held, "cancel", {"reason": "the disk is full"})
+    task = await tes.until(held)
+    assert task["logs"][-1]["system_logs"] == ["cancelled by request: the disk is full"]
 
 
 async def said(tes: Tes, ident: str, word: str) -> dict[str, Any]:

@@ -165,6 +165,41 @@ def test_a_failure_without_an_attempt_says_why() -> None:
     }  # fmt: skip
 
 
+NEVER = "InputMissing: there is no s3://bucket/x.fa"
+
+
+@pytest.mark.parametrize(
+    ("tries", "state", "reason", "sentence", "told"),
+    [
+        ([], "SYSTEM_ERROR", "InputMissing", NEVER, [NEVER]),
+        ([Attempt(reason="NodeLost")], "SYSTEM_ERROR", "InputMissing", NEVER, ["NodeLost", NEVER]),
+        (
+            [Attempt(reason="NodeLost")],
+            "SYSTEM_ERROR",
+            "Quarantined",
+            "task 0 failed: Quarantined (lost 10 times, last: NodeLost)",
+            ["NodeLost", "task 0 failed: Quarantined (lost 10 times, last: NodeLost)"],
+        ),
+        (
+            [Attempt(reason="OOMKilled", exit_code=137, message="it used 3 GiB")],
+            "EXECUTOR_ERROR",
+            "OOMKilled",
+            "task 0 failed: OOMKilled (it used 3 GiB)",
+            ["OOMKilled: it used 3 GiB"],
+        ),
+        ([Attempt(exit_code=3)], "EXECUTOR_ERROR", "exit code 3", "task 0 failed: exit code 3", None),
+        ([], "CANCELED", "", "cancelled by request: the disk is full", ["cancelled by request: the disk is full"]),
+        ([Attempt()], "COMPLETE", "", "", None),
+    ],
+)
+def test_the_last_log_says_why_a_task_failed_as_explain_does(
+    tries: list[Attempt], state: str, reason: str, sentence: str, told: list[str] | None
+) -> None:
+    """Once: what an attempt has said of its own end is not repeated."""
+    logs = task_logs(tries, None, state, reason, 5_000, sentence)
+    assert logs[-1].get("system_logs") == told
+
+
 def test_a_release_is_nothing_to_tell() -> None:
     """The state CANCELED says it."""
     (log,) = task_logs([Attempt(reason="Released", exit_code=143)], None, "CANCELED", "", 61_500)

@@ -179,16 +179,24 @@ def read_report(attempt: Try) -> Report:
 
 
 def task_logs(
-    attempts: Sequence[Try], running_since_ms: int | None, state: str, reason: str, ended_ms: int | None
+    attempts: Sequence[Try],
+    running_since_ms: int | None,
+    state: str,
+    reason: str,
+    ended_ms: int | None,
+    sentence: str = "",
 ) -> list[dict[str, Any]]:
     """The logs of a task: one entry for each attempt that began, the first first.
+
+    The last one says why the task failed or was cancelled, where its attempt does not: it may never have begun.
 
     Args:
         attempts: First to last.
         running_since_ms: When the last one began, if it has and runs.
         state: The task's, as answered.
-        reason: Why it ended, if there is nothing else that says so.
+        reason: Why it ended, in a word.
         ended_ms: When it ended.
+        sentence: Why it ended, as `explain` says it.
     """
     logs = []
     for attempt in attempts:
@@ -197,11 +205,15 @@ def task_logs(
             since = running_since_ms
         if since is not None or (attempt is attempts[-1] and attempt.ended_ms is not None):
             logs.append(_log(attempt, since))
+    ends = [each.reason or f"exit code {each.exit_code}" for each in attempts[-1:]]
+    why = "" if reason in ends else sentence
     if not logs and state in (EXECUTOR_ERROR, SYSTEM_ERROR):
-        said = {"end_time": time_text(ended_ms)} if ended_ms is not None else {}
-        logs.append(
-            {"logs": [], "metadata": dict(_PRICE), **said, "outputs": [], "system_logs": [reason or state]}
-        )
+        why = why or reason or state
+    if why and state in (EXECUTOR_ERROR, SYSTEM_ERROR, CANCELED):
+        if not logs:
+            said = {"end_time": time_text(ended_ms)} if ended_ms is not None else {}
+            logs.append({"logs": [], "metadata": dict(_PRICE), **said, "outputs": []})
+        logs[-1]["system_logs"] = [*logs[-1].get("system_logs", ()), tail(why)]
     return logs
 
 
