@@ -137,9 +137,10 @@ def _alive(given: Given, server: str, headers: _Headers) -> int:
         except Unreachable as error:
             why = str(error)
         else:
-            state = _read(answer).get("state")
+            body = _read(answer)
+            state = body.get("state")
             if answer.status == 200 and isinstance(state, str):
-                say(state)
+                say(f"{state}: {body['reason']}" if body.get("reason") else state)
                 return OVER if state in _ENDED else DONE
             if answer.status == 404 and _read(answer).get("status") == 404:
                 say("there is no such job")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -756,6 +757,50 @@ async def test_what_is_left_after_any_end(
     assert end.reason == reason
     found = [(tmp_path / name).read_text() for name in ("rc", "mine", "delivered")]
     assert found == ["79\n", "yes\n", "79\n"]
+
+
+@pytest.mark.parametrize(
+    ("script", "changes", "line"),
+    [
+        ("echo mine >&2; exit 7", {}, "mine\n"),
+        (
+            "echo mine >&2; sleep 60",
+            {"timeout_ms": 3_000},
+            "mine\nflowsched: Timeout: it ran longer than its timeout of 3 s\n",
+        ),
+        (
+            "echo mine >&2; exec python3 -c 'x = bytearray(200 << 20); import time; time.sleep(60)'",
+            {"memory_bytes": 64 << 20},
+            r"mine\nflowsched: OOMKilled: it used \d+ MiB of memory and may use 64 MiB\n",
+        ),
+    ],
+)
+@pytest.mark.parametrize("named", [True, False])
+async def test_the_standard_error_says_what_ended_a_step(
+    real_world: RealWorld, tmp_path: Path, script: str, changes: dict[str, Any], line: str, named: bool
+) -> None:
+    """Its file, which Cromwell shows, and the attempt's log; a step that ended by itself has said all."""
+    mounts = (Mount(str(tmp_path), "/call"),)
+    step = sh(script, stderr="/call/stderr" if named else None)
+    await run(real_world, contained("a", steps=(step,), mounts=mounts, **changes))
+    assert re.fullmatch(line, (real_world.attempt("a") / "stderr").read_text())
+    assert not named or re.fullmatch(line, (tmp_path / "stderr").read_text())
+
+
+async def test_a_task_that_is_refused_says_so_in_its_file_for_standard_error(
+    real_world: RealWorld, tmp_path: Path
+) -> None:
+    """No step of it has begun: an input is not there, or its program."""
+    mounts = (Mount(str(tmp_path), "/call"),)
+    placed = (Placed("/in/x", str(tmp_path / "nothing")),)
+    steps = (sh("true", stderr="/call/stderr"),)
+    await run(real_world, contained("a", steps=steps, mounts=mounts, inputs=placed))
+    assert (tmp_path / "stderr").read_text().startswith("flowsched: InputMissing: ")
+    steps = (Step(("no-such-program",), stderr="/call/other"),)
+    await run(real_world, contained("b", steps=steps, mounts=mounts))
+    assert (
+        (tmp_path / "other").read_text().startswith("flowsched: StartFailed: cannot start 'no-such-program'")
+    )
 
 
 async def test_nothing_is_left_by_what_was_cancelled(real_world: RealWorld, tmp_path: Path) -> None:

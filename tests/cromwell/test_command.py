@@ -208,6 +208,13 @@ def test_only_a_job_that_is_known_to_be_over_is_dead(
     assert capsys.readouterr().out == ""
 
 
+def test_a_job_that_is_over_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    """On standard error, which Cromwell keeps as `stderr.check`."""
+    with Desk((200, {"state": "FAILED", "reason": "call: task 0 failed: Quarantined"})) as desk:
+        assert cromwell.main(["alive", "w1", "--server", desk.url]) == 1
+    assert capsys.readouterr().err == "FAILED: call: task 0 failed: Quarantined\n"
+
+
 def test_a_service_that_is_away_leaves_jobs_alive(nowhere: str) -> None:
     """As cromwell#5400 asks of every check-alive."""
     assert cromwell.main(["alive", "w1", "--server", nowhere]) == 0

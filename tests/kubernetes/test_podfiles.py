@@ -278,6 +278,52 @@ def test_what_ended_well_although_it_was_told_to_end_is_delivered(
     assert [path for path, _, _ in task.deliver()["delivered"]] == delivered
 
 
+@pytest.mark.parametrize(
+    ("code", "told", "late", "line"),
+    [
+        (
+            "",
+            False,
+            False,
+            "killed by signal 9, as what uses more memory than it may; `flowsched explain` says more",
+        ),
+        (
+            "137",
+            False,
+            False,
+            "killed by signal 9, as what uses more memory than it may; `flowsched explain` says more",
+        ),
+        ("143", True, True, "Timeout: it ran longer than its timeout of 60 s"),
+        ("", True, True, "Timeout: it ran longer than its timeout of 60 s"),
+        ("143", True, False, None),
+        ("1", False, False, None),
+        ("0", False, False, None),
+    ],
+)
+def test_the_standard_error_says_what_ended_a_step(
+    tmp_path: Path, code: str, told: bool, late: bool, line: str | None
+) -> None:
+    """A step that ended by itself, or was taken away, gets no line."""
+    mounts = (Mount(str(tmp_path / "shared"), "/call"),)
+    container = Container(
+        (Step(("run",), stderr="/call/stderr"),), mounts=mounts, leave=(Left("/call/rc", "79\n"),)
+    )
+    task = Task(tmp_path, container, timeout_ms=60_000)
+    task.begin()
+    (task.shared / "stderr").write_text("mine\n")
+    (task.work / "steps/0.begun").touch()
+    if code:
+        (task.work / "steps/0.code").write_text(f"{code}\n")
+    if told:
+        (task.work / "steps/0.term").touch()
+    if late:
+        started = task.work / "steps/started"
+        started.write_text(str(float(started.read_text()) - 61))
+    task.deliver()
+    added = "" if line is None else f"flowsched: {line}\n"
+    assert (task.shared / "stderr").read_text() == f"mine\n{added}"
+
+
 def test_a_timeout_is_an_end_of_its_own(tmp_path: Path) -> None:
     """Whoever is told to end when its time is over has run into its timeout."""
     task = Task(tmp_path, left_behind(tmp_path), timeout_ms=60_000)

@@ -188,7 +188,13 @@ NEVER = "InputMissing: there is no s3://bucket/x.fa"
             ["OOMKilled: it used 3 GiB"],
         ),
         ([Attempt(exit_code=3)], "EXECUTOR_ERROR", "exit code 3", "task 0 failed: exit code 3", None),
-        ([], "CANCELED", "", "cancelled by request: the disk is full", ["cancelled by request: the disk is full"]),
+        (
+            [],
+            "CANCELED",
+            "",
+            "cancelled by request: the disk is full",
+            ["cancelled by request: the disk is full"],
+        ),
         ([Attempt()], "COMPLETE", "", "", None),
     ],
 )

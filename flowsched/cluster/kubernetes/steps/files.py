@@ -318,6 +318,7 @@ def deliver(env: Env) -> Message:
     sight = Sight(order["view"], _inputs(env))
     ended, interrupted = _ends(order, env)
     told: Message = {"outputs": [], "reason": "", "message": "", "delivered": []}
+    _note_end(order, sight, env)
     try:
         for output in order["outputs"]:
             if ended or output["always"]:
@@ -351,6 +352,30 @@ def _ends(order: Json, env: Env) -> tuple[bool, bool]:
         if not code or (code != "0" and not ignored):
             return False, False
     return True, False
+
+
+def _note_end(order: Json, sight: Sight, env: Env) -> None:
+    """Add a line to the standard error of a step that did not end by itself: what has ended it.
+
+    No container is told that the kernel has killed another one for its memory.
+    """
+    notes = _notes(env)
+    for number, _ in enumerate(order["steps"] or ()):
+        told = os.path.exists(f"{notes}/{number}.term")
+        code = _read(f"{notes}/{number}.code").strip()
+        if not os.path.exists(f"{notes}/{number}.begun"):
+            return
+        if told and code != "0" and _is_late(order, notes):
+            why = f"Timeout: it ran longer than its timeout of {order['timeout_ms'] / 1000:g} s"
+        elif code in ("", "137") and not told:
+            why = "killed by signal 9, as what uses more memory than it may; `flowsched explain` says more"
+        else:
+            continue
+        real = sight.real(order["stdio"][number][1]) if order["stdio"][number][1] else None
+        if real is not None:
+            with contextlib.suppress(OSError), open(real, "a", encoding="utf-8") as file:
+                file.write(f"flowsched: {why}\n")
+        return
 
 
 def _elapsed_s() -> float:

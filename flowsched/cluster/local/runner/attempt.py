@@ -143,9 +143,12 @@ def refusal_of(task: Task, reason: str, message: str) -> Record:
     """The end of an attempt that nothing ran in."""
     if task.order.get("container") is not None:
         from .bounds import Bounds
-        from .deliver import leave
+        from .deliver import leave, note
+        from .steps import line_of
 
-        leave(None, task.order["container"], Bounds(**task.order["bounds"], own=task.folder))  # type: ignore[arg-type]
+        bounds = Bounds(**task.order["bounds"], own=task.folder)  # type: ignore[arg-type]
+        note(task.order["container"], bounds, line_of(reason, message))  # type: ignore[arg-type]
+        leave(None, task.order["container"], bounds)  # type: ignore[arg-type]
         return end_of(task, 126, reason, message, container={"steps": [], "outputs": []})
     return end_of(task, 126, reason, message)
 

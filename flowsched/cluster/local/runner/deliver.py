@@ -263,6 +263,29 @@ def leave(places: Places | None, container: Record, bounds: Bounds) -> None:
                 write_left(target, str(left["content"]))
 
 
+def note(container: Record, bounds: Bounds, line: str) -> None:
+    """Add a line to the file for the first step's standard error: no step of the attempt has run, or will.
+
+    Args:
+        container: The order's part, see `cluster.orders`.
+        bounds: Where it may be written.
+        line: With its end.
+    """
+    stderr = container["steps"][0]["stderr"]  # type: ignore[index]
+    if stderr is None:
+        return
+    path = canonical(str(stderr))
+    for target in dict.fromkeys([*mounted_at(path, container), *delivered_to(path, container)]):
+        if bounds.refusal(target):
+            continue
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with open(os.open(target, flags, 0o644), "w", encoding="utf-8", errors="replace") as file:
+                file.write(line)
+        except OSError:
+            pass  # the end must be told all the same
+
+
 def mounted_at(path: str, container: Record) -> list[str]:
     """The path of this machine that a mount shows at a path of the container; none, or the one of the deepest mount."""
     mounts: list[Record] = container["mounts"]  # type: ignore[assignment]

@@ -20,7 +20,7 @@ from .namespace import Mount, enter
 from .outputs import Refused
 from .places import Places
 from .records import Record, fullness, is_full, wall_ms
-from .task import StartError, Task, release_grace_s, say, supervise, wait
+from .task import RELEASED, StartError, Task, release_grace_s, say, supervise, wait
 
 TAIL_BYTES = 10 << 10
 _BLOCK = 1 << 16
@@ -113,6 +113,10 @@ class Pump:
             return True
         if not block:
             return False
+        self._write(block)
+        return True
+
+    def _write(self, block: bytes) -> None:
         try:
             rest = block
             while rest:
@@ -122,13 +126,14 @@ class Pump:
             full = [fullness(os.path.dirname(path)) for path in self._paths if is_full(error)]
             why = next(filter(None, full), os.strerror(error.errno or errno.EIO))
             self.error = self.error or f"cannot write what the step said: {why}"
-        return True
 
-    def finish(self) -> None:
-        """Pass on what is left once no writer lives, or what is there should one not die."""
+    def finish(self, last: str) -> None:
+        """Pass on what is left once no writer lives, or what is there should one not die; then add a last line."""
         end = time.monotonic() + 5
         while select.select([self.reading], [], [], 0)[0] and self.move() and time.monotonic() < end:
             pass
+        if last:
+            self._write(last.encode(errors="replace"))
         os.close(self.reading)
         os.close(self._log)
 
@@ -247,14 +252,21 @@ class Step(Task):
                 wait(wake, 0)
                 return
 
-    def finish(self) -> None:
-        """Pass on the rest."""
-        for pump in self.pumps.values():
-            pump.finish()
+    def finish(self, last: str) -> None:
+        """Pass on the rest, and add a last line to its standard error."""
+        for number, pump in self.pumps.items():
+            pump.finish(last if number == 2 else "")
             self.unsaid = self.unsaid or pump.error
+        if last and 2 not in self.pumps:
+            say(f"{self.folder}/stderr", last)
         for file in self.files.values():
             file.close()
         self.pumps, self.files = {}, {}
+
+
+def line_of(reason: str, message: str) -> str:
+    """A line about an end, for the reader of a standard error."""
+    return f"flowsched: {reason}: {message}\n"
 
 
 class Ending:
@@ -270,6 +282,10 @@ class Ending:
     def well(self) -> bool:
         """Whether the last step ended well."""
         return self.code == 0 and not self.reason
+
+    def line(self) -> str:
+        """What flowsched adds to the standard error of a step that it has ended, or could not start; "" of any other step."""
+        return "" if self.reason in ("", RELEASED) else line_of(self.reason, self.message)
 
 
 def run_steps(task: Task, wake: int, make: object) -> Ending:
@@ -314,7 +330,6 @@ def run_step(step: Step, task: Task, wake: int, ending: Ending) -> None:
         ended = True
     except StartError as error:
         ending.code, ending.reason, ending.message = error.exit_code, "StartFailed", str(error)
-        say(f"{task.folder}/stderr", f"flowsched: {error}\n")
     except Refused as refusal:
         ending.code = 126
         ending.reason, ending.message = refusal.args
@@ -323,7 +338,7 @@ def run_step(step: Step, task: Task, wake: int, ending: Ending) -> None:
             ending.undead = step.kill_everything()
             if ended:
                 ending.code, ending.reason, ending.message = step.judged(ending.reason, ending.message)
-        step.finish()
+        step.finish(ending.line())
     task.peak_bytes = max(task.peak_bytes, step.peak_bytes)
     task.outside_cpu_ms += step.outside_cpu_ms
     if step.unsaid and not ending.code and not ending.reason:
