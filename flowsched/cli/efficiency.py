@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from flowsched.cli.following import taken_from
+from flowsched.cli.following import engine_of, taken_from
 from flowsched.cli.naming import index_of
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.columns import Column, Columns
@@ -37,7 +37,7 @@ async def seff(client: Client, ident: str, stage: str | None, task: str | None, 
         attempts = [each for each in attempts if each.stage == stage and index in (None, each.index)]
         if not attempts:
             raise NotFound(await _untried(client, ident, stage, index))
-    found = efficiencies(attempts)
+    found = efficiencies(attempts, await engine_of(client, ident))
     if form is not Form.TABLE:
         output.many(found, form, lambda _: Text())
         return

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
+import msgspec
 from rich.live import Live
 
 from flowsched import tokens
@@ -30,6 +31,7 @@ from flowsched.client import Client
 from flowsched.client.calls import LARGER_THAN_QUEUE, STREAMS
 from flowsched.errors import CannotStart, Conflict, InvalidRequest, NotFound, Unavailable
 from flowsched.workflow.efficiency import OUT_OF_MEMORY
+from flowsched.workflow.engine_words import engine_in, words_of
 from flowsched.workflow.views import EventView, StageView, TaskView, WaitingView, WorkflowView
 
 if TYPE_CHECKING:
@@ -49,10 +51,6 @@ _NAMED: Final = 20
 _MORE_NODES: Final = "node"
 #: So many changes are named after which such a workflow would start.
 _SUGGESTED: Final = 3
-#: What helps a task that was killed for its memory.
-MORE_MEMORY: Final = (
-    'ask for more memory, or "retry": {"attempts": 3, "memory_factor": 2} gives each attempt twice as much'
-)
 
 
 class Interrupted(Exception):
@@ -540,6 +538,12 @@ def log_arguments(task: TaskView, stream: str) -> str:
     return f"{task.stage} {task.index}{' -e' if stream == 'stderr' else ''}"
 
 
+async def engine_of(client: Client, ident: str) -> str:
+    """The engine that has sent a workflow or a run, as `engine_in` names it."""
+    source = (await client.get(ident)).source
+    return source or engine_in(msgspec.json.decode(await client.document(ident)))
+
+
 async def failed_log(client: Client, ident: str) -> str:
     """The command that shows what the first failed task wrote, or that it wrote nothing; empty if no task failed after it ran.
 
@@ -548,7 +552,8 @@ async def failed_log(client: Client, ident: str) -> str:
     async with contextlib.aclosing(client.tasks(ident, state="FAILED", page=1)) as failed:
         async for task in failed:
             killed = task.reason == OUT_OF_MEMORY
-            helps = f"{task_name(task)} had too little memory: {MORE_MEMORY}" if killed else ""
+            more = words_of(await engine_of(client, ident)).more_memory if killed else ""
+            helps = f"{task_name(task)} had too little memory: {more}" if killed else ""
             for stream in STREAMS:
                 with contextlib.suppress(NotFound):
                     async with contextlib.aclosing(

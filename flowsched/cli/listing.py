@@ -15,7 +15,7 @@ from rich.text import Text
 
 from flowsched.cli import naming, used_images
 from flowsched.cli.context import DONE, INTERRUPTED, say
-from flowsched.cli.following import failed_log, is_local, next_try, watch
+from flowsched.cli.following import engine_of, failed_log, is_local, next_try, watch
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
@@ -87,9 +87,9 @@ async def workflow(
         output.hint(f"\na call of the run {view.run}: `flowsched show {view.run}`")
     if view.state == "FAILED":
         log = await failed_log(client, ident)
-        if view.source or view.run:
-            engine = view.source or "the engine of its run"
-            again = f"run it again with {engine}, which decides what is tried again"
+        if engine := await engine_of(client, ident):
+            name = "the engine that sent it" if engine == "tes" else engine
+            again = f"run it again with {name}, which decides what is tried again"
         else:
             again = await next_try(client, ident, stages)
         more = [again] if log else [f"`flowsched explain {ident}`", again]

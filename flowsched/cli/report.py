@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from flowsched.cli.following import engine_of
 from flowsched.cli.printing import output
 from flowsched.client.calls import Client
 from flowsched.errors import ConfigurationError
@@ -75,7 +76,7 @@ async def reported(client: Client, ident: str) -> dict[str, Any]:
         if tasks >= MOST_TASKS:
             break
     attempts = [each async for each in client.attempts(ident)]
-    stages_used = efficiencies(attempts)
+    stages_used = efficiencies(attempts, await engine_of(client, ident))
     bad = [each for each in attempts if failed(each)]
     return {
         "workflow": workflow,

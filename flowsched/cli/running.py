@@ -35,6 +35,7 @@ from flowsched.errors import (
 )
 from flowsched.values import replace
 from flowsched.workflow.efficiency import OUT_OF_MEMORY
+from flowsched.workflow.engine_words import words_of
 from flowsched.workflow.views import OutputView, StageView, TaskView, WorkflowView
 
 if TYPE_CHECKING:
@@ -588,7 +589,7 @@ def _failure(task: TaskView, root: Path | None, whole: str = "") -> list[str]:
     message = f" ({last.message})" if last is not None and last.message else ""
     lines = ["", f"{naming.task_name(task)} failed{code}" + (f": {task.reason}" if told else "") + message]
     if task.reason == OUT_OF_MEMORY:
-        lines.append(f"  next: {following.MORE_MEMORY}")
+        lines.append(f"  next: {words_of('').more_memory}")
     if task.exit_code == _NOT_FOUND and last is not None:
         ignored = [image.name for image in last.images if not image.digest]
         lines += [

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from flowsched.workflow.engine_words import Words, words_of
 from flowsched.workflow.views import AttemptUseView, View
 
 _MIB: Final = 1 << 20
@@ -48,16 +49,16 @@ class EfficiencyView(View, kw_only=True):
     advice: list[str] = msgspec.field(default_factory=list)
 
 
-def efficiencies(attempts: Iterable[AttemptUseView]) -> list[EfficiencyView]:
-    """Each stage, in the order in which they come."""
+def efficiencies(attempts: Iterable[AttemptUseView], engine: str = "") -> list[EfficiencyView]:
+    """Each stage, in the order in which they come, with advice in the words of the engine that sent them (`engine_in`)."""
     stages: dict[str, list[AttemptUseView]] = {}
     for each in attempts:
         if each.ended_at is not None:
             stages.setdefault(each.stage, []).append(each)
-    return [efficiency(name, some) for name, some in stages.items()]
+    return [efficiency(name, some, words_of(engine)) for name, some in stages.items()]
 
 
-def efficiency(stage: str, attempts: Sequence[AttemptUseView]) -> EfficiencyView:
+def efficiency(stage: str, attempts: Sequence[AttemptUseView], words: Words) -> EfficiencyView:
     """One stage, from its attempts that have ended."""
     view = EfficiencyView(stage=stage, attempts=len(attempts))
     measured_core_ms = 0.0
@@ -83,7 +84,7 @@ def efficiency(stage: str, attempts: Sequence[AttemptUseView]) -> EfficiencyView
             view.written_bytes = (view.written_bytes or 0) + used.get("written_bytes", 0)
     if view.cpu_seconds is not None and measured_core_ms:
         view.cpu_efficiency = view.cpu_seconds * 1000 / measured_core_ms
-    view.advice = [*_memory_advice(view, attempts), *_cpu_advice(view)]
+    view.advice = [*_memory_advice(view, attempts, words), *_cpu_advice(view, words)]
     return view
 
 
@@ -104,7 +105,7 @@ def failed(attempt: AttemptUseView) -> bool:
     return attempt.ended_at is not None and not succeeded(attempt) and attempt.reason != RELEASED
 
 
-def _memory_advice(view: EfficiencyView, attempts: Sequence[AttemptUseView]) -> list[str]:
+def _memory_advice(view: EfficiencyView, attempts: Sequence[AttemptUseView], words: Words) -> list[str]:
     asked, used = view.memory_asked_bytes, view.memory_used_bytes
     killed = [each.requested.get("memory", 0) for each in attempts if each.reason == OUT_OF_MEMORY]
     well = [each.usage.get("max_rss_bytes", 0) for each in attempts if succeeded(each)]
@@ -115,32 +116,32 @@ def _memory_advice(view: EfficiencyView, attempts: Sequence[AttemptUseView]) -> 
         times = f"{len(killed)} attempt{'s' if len(killed) > 1 else ''} had too little with {limits}"
         enough = max(well, default=0)
         wanted = rounded_memory(int(enough * _MARGIN)) if enough > max(killed) else 2 * max(killed)
-        return [f"memory: {times}: ask for {quantity(wanted)}"] if wanted else []
+        return [f"memory: {times}: ask for {words.memory(wanted)}"] if wanted else []
     if used is None:
         return []
     wanted = rounded_memory(int(used * _MARGIN))
     if asked == 0:
-        return [f"memory: asked for none, used at most {size(used)}: ask for {quantity(wanted)}"]
+        return [f"memory: asked for none, used at most {size(used)}: ask for {words.memory(wanted)}"]
     if used > _NEARLY_ALL * asked:
         return [
-            f"memory: asked for {size(asked)}, used up to {size(used)}, {used / asked:.0%} of it: ask for {quantity(wanted)}"
+            f"memory: asked for {size(asked)}, used up to {size(used)}, {used / asked:.0%} of it: ask for {words.memory(wanted)}"
         ]
     if wanted <= _WORTH_LESS * asked and asked - wanted >= LEAST_SAVED_BYTES:
-        return [f"memory: asked for {size(asked)}, used at most {size(used)}: ask for {quantity(wanted)}"]
+        return [f"memory: asked for {size(asked)}, used at most {size(used)}: ask for {words.memory(wanted)}"]
     return []
 
 
-def _cpu_advice(view: EfficiencyView) -> list[str]:
+def _cpu_advice(view: EfficiencyView, words: Words) -> list[str]:
     asked, used = view.cores_asked, view.cores_used
     if used is None or not asked:
         return []
     wanted = rounded_cores(used)
     if used > _BEYOND * asked:
         return [
-            f"cpu: asked for {_cores(asked)}, used up to {used:.1f}: ask for {wanted:g}, or limit its threads"
+            f"cpu: asked for {_cores(asked)}, used up to {used:.1f}: ask for {words.cores(wanted)}, or limit its threads"
         ]
     if wanted <= _WORTH_LESS * asked:
-        return [f"cpu: asked for {_cores(asked)}, used at most {used:.2g}: ask for {wanted:g}"]
+        return [f"cpu: asked for {_cores(asked)}, used at most {used:.2g}: ask for {words.cores(wanted)}"]
     return []
 
 
@@ -156,11 +157,6 @@ def rounded_cores(used: float) -> float:
     if used <= 0.9:
         return max(0.1, math.ceil(used * _MARGIN * 10) / 10)
     return math.ceil(used - 0.1)
-
-
-def quantity(number: int) -> str:
-    """An amount of memory as documents have it: 1536Mi, 2Gi."""
-    return f"{number // _GIB}Gi" if number % _GIB == 0 else f"{-(-number // _MIB)}Mi"
 
 
 def size(number: float) -> str:

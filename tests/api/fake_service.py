@@ -272,7 +272,7 @@ class FakeService:
 
     async def document(self, workflow: str) -> bytes:
         await self.workflow(workflow)
-        return self.documents[workflow]
+        return self.documents.get(workflow, b'{"stages": []}')
 
     async def stages(self, workflow: str) -> list[StageView]:
         await self.workflow(workflow)

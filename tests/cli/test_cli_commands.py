@@ -113,9 +113,10 @@ def test_the_calls_of_a_run_are_listed_by_any_name_of_it(flowsched: Run, far: Fa
 def test_a_call_names_its_run(flowsched: Run, far: Far) -> None:
     """A failed call is tried again by the engine of its run, not by `retry`."""
     far.service.add("calling.join", id="w1call", state="FAILED", ended_at=BEGIN, run="20260102_calling")
+    far.service.documents["w1call"] = b'{"call": {"source": "miniwdl"}, "stages": [{"name": "join"}]}'
     shown = flowsched("show", "w1call").stderr
     assert "a call of the run 20260102_calling: `flowsched show 20260102_calling`" in shown
-    assert "run it again with the engine of its run" in shown
+    assert "run it again with miniwdl" in shown
     assert "retry" not in shown
 
 
@@ -173,6 +174,29 @@ def test_a_task_that_had_too_little_memory_is_told_what_helps(flowsched: Run, fa
     far.service.log["stdout"] = b"loading\n"
     assert f"`flowsched logs {ident} call 3`" in flowsched("show", ident).stderr
     assert helps in flowsched("show", ident).stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "again"),
+    [
+        ("cromwell", "runtime { memory: … }", "run it again with cromwell"),
+        ("snakemake", "resources: mem_mb=…", "run it again with snakemake"),
+        ("tes", "resources.ram_gb", "run it again with the engine that sent it"),
+    ],
+)
+def test_advice_is_in_the_words_of_the_engine_that_sent_a_task(
+    flowsched: Run, far: Far, source: str, words: str, again: str
+) -> None:
+    """Of a run, and of one call of it, whose document says so."""
+    run = far.service.add(state="FAILED", source=source)
+    one = far.service.add("call", state="FAILED", run=run)
+    far.service.documents[one] = json.dumps({"call": {"source": source}, "stages": [{"name": "t"}]}).encode()
+    far.service.task_views = [task_view("call", 3, state="FAILED", exit_code=137, reason="OOMKilled")]
+    for ident in (run, one):
+        told = flowsched("show", ident).stderr
+        assert words in told
+        assert again in told
+        assert "memory_factor" not in told
 
 
 def test_a_file_that_was_only_touched_has_a_cure(

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowsched.workflow.efficiency import efficiencies, quantity, rounded_cores, rounded_memory, size, whole
+from flowsched.workflow.efficiency import efficiencies, rounded_cores, rounded_memory, size, whole
+from flowsched.workflow.engine_words import quantity
 from flowsched.workflow.resources import parse_bytes
 from flowsched.workflow.views import AttemptUseView
 
