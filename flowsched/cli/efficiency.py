@@ -67,7 +67,13 @@ def efficiency_text(
         return Group(
             render.workflow_head(view), Text(over if view.ended_at else "No attempt of it has ended yet.")
         )
-    parts: list[RenderableType] = [render.workflow_head(view), *_whole(view, stages), Text(), _stages(stages)]
+    whole_run = None if attempts else view
+    parts: list[RenderableType] = [
+        render.workflow_head(view),
+        *_whole(whole_run, stages),
+        Text(),
+        _stages(stages),
+    ]
     if attempts:
         parts += [Text(), _attempts(attempts)]
     advice = [(each.stage, line) for each in stages for line in each.advice]
@@ -84,7 +90,8 @@ def efficiency_text(
     return Group(*parts)
 
 
-def _whole(view: WorkflowView, stages: list[EfficiencyView]) -> list[Text]:
+def _whole(view: WorkflowView | None, stages: list[EfficiencyView]) -> list[Text]:
+    """The sums over some stages; with the time of the run, if these are all of it."""
     told, tries = whole(stages), sum(each.attempts for each in stages)
     used, core_seconds = told["cpu_seconds"], told["core_seconds"] or 0.0
     lines = [
@@ -92,7 +99,7 @@ def _whole(view: WorkflowView, stages: list[EfficiencyView]) -> list[Text]:
         f"CPU efficiency:  {_percent(told['cpu_efficiency'])} of {render.seconds(core_seconds)} core-walltime",
         f"Running time:    {render.seconds(told['running_seconds'] or 0.0)} over {tries} attempt{'s' * (tries != 1)}",
     ]
-    if view.started_at is not None and view.ended_at is not None:
+    if view is not None and view.started_at is not None and view.ended_at is not None:
         lines.append(f"Wall-clock time: {render.seconds((view.ended_at - view.started_at).total_seconds())}")
     return [render.text(line) for line in lines]
 

@@ -80,7 +80,7 @@ class WorkflowView(View, kw_only=True):
     reason: str = ""  #: why it ended so
     waiting: WaitingView | None = None  #: while no task runs, why; else only what never ends by itself
     created_at: datetime
-    started_at: datetime | None = None  #: a retry starts it anew
+    started_at: datetime | None = None  #: a retry moves it by the time for which the workflow lay failed
     ended_at: datetime | None = None
     stages: int
     tasks: int

@@ -165,16 +165,24 @@ def test_a_users_retry_starts_what_failed_or_was_skipped() -> None:
     scene.nothing_left()
 
 
-def test_a_retry_starts_the_run_and_what_it_tries_again_anew() -> None:
-    """A day passed between the failure and the retry: neither the run nor stage b ran meanwhile. Stage a did not start again."""
+def test_the_time_for_which_a_run_lay_failed_is_none_of_its_running_time() -> None:
+    """A day passed between the failure and the retry. Stage b starts anew; stage a, which succeeded, did not start again."""
     scene = failed_workflow()
+    first, failed = scene.runs["w"].started_ms, scene.now
     began = scene.runs["w"].stages[0].started_ms
+    assert first is not None
+    assert failed - first == 110
     scene.tell(Revived(scene.runs["w"], 7), after=86_400_000)
     run = scene.runs["w"]
-    assert (run.started_ms, run.stages[1].started_ms) == (scene.now, scene.now)
+    assert (run.started_ms, run.stages[1].started_ms) == (scene.now - 110, scene.now)
     assert run.stages[0].started_ms == began != scene.now
     (written,) = scene.last.delta.workflows
-    assert written.started_ms == scene.now
+    assert written.started_ms == scene.now - 110
+    scene.end("fs-w-b-0-1", after=50)
+    assert run.ended_ms is None
+    scene.end("fs-w-c-0-0", after=25)
+    assert run.ended_ms == scene.now
+    assert run.ended_ms - run.started_ms == 110 + 50 + 25
 
 
 def test_a_retry_that_is_asked_for_twice_is_one() -> None:

@@ -563,13 +563,15 @@ class Advance(Outcomes):
     def retry(self, why: str = "") -> None:
         """Try again what failed, was cancelled or skipped; what succeeded stays.
 
-        The run starts now: the time for which it lay failed is none of its running time.
+        The run's start moves by the time for which it lay failed, since that is none of its running time.
         """
         run = self.run
         if not run.state.terminal:
             return  # asked twice: it runs again already
+        began = self.now if run.started_ms is None else run.started_ms
+        ended = max((stage.ended_ms for stage in run.stages if stage.ended_ms is not None), default=began)
         self.statement.assign(run, "cancel_requested", False)
-        self.statement.assign(run, "started_ms", self.now)
+        self.statement.assign(run, "started_ms", self.now - max(0, ended - began))
         self.statement.assign(run, "ended_ms", None)
         again = [stage for stage in run.stages if stage.state is not RunState.SUCCEEDED]
         self.look_again()

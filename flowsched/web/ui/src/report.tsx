@@ -125,7 +125,7 @@ function Head({ run }: { run: Reported }) {
         {workflow.user && <div><dt>User</dt><dd>{workflow.user}</dd></div>}
         {workflow.source && <div><dt>Engine</dt><dd>{workflow.source}</dd></div>}
         {labels.length > 0 && <div><dt>Labels</dt><dd>{labels.map(([key, value]) => `${key}=${value}`).join(", ")}</dd></div>}
-        <div><dt>Began</dt><dd>{at(workflow.started_at)}</dd></div>
+        <div><dt>Accepted</dt><dd>{at(workflow.created_at)}</dd></div>
         <div><dt>Time</dt><dd>{time === null ? "it has not ended" : duration(time)}</dd></div>
         <div><dt>Tasks</dt><dd>{count(done)} of {count(all)} succeeded</dd></div>
         {stages.some((each) => each.cached > 0) && <div><dt>Taken from the cache</dt><dd>{counted(sum(stages.map((each) => each.cached)), "task")}</dd></div>}
