@@ -118,7 +118,14 @@ async def current(settings: Settings) -> int:
 async def expire(settings: Settings, days: float) -> int:
     """Remove workflows that ended long ago."""
     from flowsched import app
+    from flowsched.control.leading.retention import FIRST_S
 
     before_ms = time.time_ns() // 1_000_000 - int(days * 86_400_000)
-    print(f"{await app.database_expire(_kept(settings), before_ms)} workflows removed")
+    removed = await app.database_expire(_kept(settings), before_ms)
+    print(f"{removed} workflows removed from the database")
+    if removed:
+        say(
+            f"their logs and results are still on the nodes: the service removes them {FIRST_S / 60:g} minutes after its next "
+            "start, unless that is with --keep-days 0"
+        )
     return DONE

@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from flowsched.app import Settings, assembled, now_ms, running
+from flowsched.cli.commands.app import app as cli
 from flowsched.clock import ServiceClock
 from flowsched.control.leading.retention import Expiry
 
@@ -77,6 +79,29 @@ async def test_a_service_that_starts_under_a_wrong_clock_removes_nothing(
         assert leader._clock() > now_ms() + ahead_ns // 2_000_000
         assert await leader._expiry(leader.dispatcher).once() == 0
         assert (await up.service.workflow(done)).state == "SUCCEEDED"
+
+
+async def test_db_expire_says_when_the_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows go at once; logs and results go at the first clean-up after the next start."""
+    settings = Settings(port=0, root=tmp_path, log_level="error")
+    async with running(settings) as up:
+        await ended(up.service, (await up.service.submit(DOCUMENT)).id)
+
+    def kept() -> list[bytes]:
+        """What the logs and results hold."""
+        return sorted(path.read_bytes() for path in tmp_path.rglob("*") if path.name in ("stdout", "out.txt"))
+
+    command = ["db", "expire", "--root", str(tmp_path), "--days", "0"]
+    done = await asyncio.to_thread(CliRunner().invoke, cli, command)
+    assert done.stdout == "1 workflows removed from the database\n"
+    assert "the service removes them 2 minutes after its next start" in done.stderr
+    assert kept() == [b"kept\n", b"said\n"]
+    again = await asyncio.to_thread(CliRunner().invoke, cli, command)
+    assert (again.stdout, again.stderr) == ("0 workflows removed from the database\n", "")
+    monkeypatch.setattr("flowsched.control.leading.retention.FIRST_S", 0.0)
+    async with running(settings), asyncio.timeout(60):
+        while kept():
+            await asyncio.sleep(0.05)
 
 
 async def test_a_start_is_given_time_to_set_its_clock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,9 +99,10 @@ def expire(
     db: Database = None,
     root: Root = None,
 ) -> None:
-    """Remove workflows that ended long ago.
+    """Remove workflows that ended long ago from the database.
 
-    Refused while a service leads, which does so itself (serve --keep-days).
+    Refused while a service leads, which does so itself (serve --keep-days). Their logs and results go two minutes after the
+    next start of the service.
     """
     from flowsched.cli import upkeep
 
