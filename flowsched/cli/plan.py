@@ -46,7 +46,7 @@ class PlanForm(StrEnum):
 async def plan(source: Path, inputs: Path | None, form: PlanForm, out: Path | None) -> None:
     """Plan a local WDL; its imports are read from beside it."""
     made = await asyncio.to_thread(planned, source, inputs)  # miniwdl has an event loop of its own
-    known = ranks(made, lambda node: None)
+    known = ranks(made, {})
     match form:
         case PlanForm.TABLE:
             text = None

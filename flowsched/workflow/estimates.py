@@ -8,7 +8,7 @@ life of the service or in several.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import isqrt
 from typing import Final, NamedTuple
@@ -413,12 +413,8 @@ class Estimates:
         return None if trend is None else trend.at(input_bytes)
 
     def named(self, names: Collection[str]) -> dict[str, int]:
-        """Learned runtimes under these names of workflows or stages: name -> ms, of the kind that was learned last."""
-        kinds: dict[str, Kind] = {}
-        for kind in self._seen:
-            for name in kind[:2] if len(kind) == 2 else ():
-                if name in names:
-                    kinds[name] = kind
+        """Learned runtimes under these names of workflows: name -> ms, of the stage that was learned last."""
+        kinds = {kind[0]: kind for kind in self._seen if len(kind) == 2 and kind[0] in names}
         found = {}
         for name, (workflow, stage) in kinds.items():
             expected = self.runtime_ms(workflow, stage, self.typical_size(workflow, stage) or 0)
@@ -433,10 +429,20 @@ def weights(estimates: Estimates, spec: WorkflowSpec) -> list[int]:
     The user's estimate; else what was learned, and half a deviation for what may take long; else the middle of what is known of
     this workflow's other stages, since the steps of one pipeline are rather alike than any two tasks; else a minute.
     """
-    known = [stage.estimate.runtime_ms or _typical(estimates, spec.name, stage.name) for stage in spec.stages]
-    values = sorted(value for value in known if value)
-    typical = values[len(values) // 2] if values else UNKNOWN_MS
-    return [value or typical for value in known]
+    return filled(
+        stage.estimate.runtime_ms or _typical(estimates, spec.name, stage.name) for stage in spec.stages
+    )
+
+
+def filled(known_ms: Iterable[int | None]) -> list[int]:
+    """Runtimes of one DAG in one scale: an unknown one is the middle of the known ones, and a minute where none is known.
+
+    A rank adds runtimes up. A constant beside learned ones would decide the order by its own size alone.
+    """
+    given = list(known_ms)
+    known = sorted(max(1, each) for each in given if each is not None)
+    typical = known[len(known) // 2] if known else UNKNOWN_MS
+    return [typical if each is None else max(1, each) for each in given]
 
 
 def _typical(estimates: Estimates, workflow: str, stage: str) -> int | None:

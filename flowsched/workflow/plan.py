@@ -6,10 +6,12 @@ does not follow from the source and its inputs is never guessed: it is None, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
+
+from flowsched.workflow.estimates import filled
 
 #: What something that is not known depends on.
 #:
@@ -145,14 +147,10 @@ _WORDS = {
 # ---- what follows: how long it is from each node to the end, and what each stage will ask for ----
 
 
-#: What one task is taken for when nothing was learned of its kind, as in the ranks of workflows.
-DEFAULT_MS = 60_000
-
-
 class RankPlan(Part, frozen=True):
     """The critical path of one node: expected ms from its start to the end of the run, itself included.
 
-    `learned` says whether its own runtime was learned from finished tasks of its kind; else it is the default.
+    `learned` says whether its own runtime was learned from finished tasks; else it is the middle of those that were, or a minute.
     """
 
     rank_ms: int
@@ -177,27 +175,27 @@ class StageForecast(Part, frozen=True):
     unknown_widths: tuple[str, ...] = ()  #: nodes with an unknown number of tasks
 
 
-def ranks(
-    plan: Plan, runtime_ms: Callable[[NodePlan], int | None], default_ms: int = DEFAULT_MS
-) -> dict[str, RankPlan]:
+def ranks(plan: Plan, learned_ms: Mapping[str, int]) -> dict[str, RankPlan]:
     """Upward ranks of all nodes that may run: a node that surely does not run delays no other and has rank 0.
 
     Args:
         plan: The plan.
-        runtime_ms: How long one task of a node takes, as far as it was learned.
-        default_ms: For all others.
+        learned_ms: Path -> how long one task of the node takes, as far as it was learned; see `filled` for the others.
     """
-    after: dict[str, int] = dict.fromkeys((node.path for node in plan.nodes), 0)
+    after: dict[str, int] = {}
     children: dict[str, list[str]] = {}
     for edge in plan.edges:
         children.setdefault(edge.parent, []).append(edge.child)
+    nodes = [node for node in plan.nodes if node.runs != "no"]
+    own = dict(
+        zip((node.path for node in nodes), filled(learned_ms.get(node.path) for node in nodes), strict=True)
+    )
     found: dict[str, RankPlan] = {}
     for node in reversed(plan.nodes):
-        learned = runtime_ms(node)
-        own = 0 if node.runs == "no" else default_ms if learned is None else max(1, learned)
-        after[node.path] = own + max((after[child] for child in children.get(node.path, ())), default=0)
-        rank = 0 if node.runs == "no" else after[node.path]
-        found[node.path] = RankPlan(rank, own, learned is not None)
+        own_ms = own.get(node.path, 0)
+        after[node.path] = own_ms + max((after[child] for child in children.get(node.path, ())), default=0)
+        rank = after[node.path] if own_ms else 0
+        found[node.path] = RankPlan(rank, own_ms, node.path in learned_ms)
     return found
 
 

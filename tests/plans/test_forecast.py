@@ -48,18 +48,33 @@ DIAMOND = Plan(
     ),
 )
 
-RUNTIMES = {"a": 1_000, "b": 5_000, "d": 100}
+RUNTIMES = {"w.a": 1_000, "w.b": 5_000, "w.d": 100}
 
 
 def test_a_rank_is_the_longest_way_to_the_end() -> None:
-    """Learned runtimes where there are any, else a minute; what does not run costs nothing."""
-    assert ranks(DIAMOND, lambda each: RUNTIMES.get(each.task)) == {
-        "w.a": RankPlan(61_100, 1_000, True),
+    """Learned runtimes, for other calls the middle one of them; what does not run costs nothing."""
+    assert ranks(DIAMOND, RUNTIMES) == {
+        "w.a": RankPlan(6_100, 1_000, True),
         "w.b": RankPlan(5_100, 5_000, True),
-        "w.left.c": RankPlan(60_100, 60_000, False),
+        "w.left.c": RankPlan(1_100, 1_000, False),
         "w.right.c": RankPlan(0, 0, False),
         "w.d": RankPlan(100, 100, True),
     }
+
+
+@pytest.mark.parametrize("known_ms", [0, 1, 300, 60_000, 7_200_000])
+@pytest.mark.parametrize("known", ["w.a", "w.b", "w.left.c", "w.d"])
+def test_one_known_call_leaves_the_order_of_the_hops(known: str, known_ms: int) -> None:
+    """Its time is that of all others too: whether it is far above or below a minute decides no order."""
+    hops = ranks(DIAMOND, {})
+    assert {path: rank.rank_ms for path, rank in hops.items()} == {
+        "w.a": 180_000, "w.b": 120_000, "w.left.c": 120_000, "w.right.c": 0, "w.d": 60_000,
+    }  # fmt: skip
+    found = ranks(DIAMOND, {known: known_ms})
+    assert {path: rank.rank_ms for path, rank in found.items()} == {
+        path: rank.rank_ms // 60_000 * max(1, known_ms) for path, rank in hops.items()
+    }
+    assert [path for path, rank in found.items() if rank.learned] == [known]
 
 
 @pytest.mark.parametrize(
@@ -68,17 +83,17 @@ def test_a_rank_is_the_longest_way_to_the_end() -> None:
         ("w.b", 5_100),
         ("b", 5_100),
         ("w.b[7]", 5_100),
-        ("w/left/c", 60_100),
-        ("left.c", 60_100),
-        ("sub.c", 60_100),  # two are called so: the longer way
-        ("c", 60_100),
+        ("w/left/c", 1_100),
+        ("left.c", 1_100),
+        ("sub.c", 1_100),  # two are called so: the longer way
+        ("c", 1_100),
         ("w.unknown", None),
         ("", None),
     ],
 )
 def test_a_node_is_found_by_the_names_that_engines_give_it(name: str, rank: int | None) -> None:
     """By its path, by workflow and call, or by its call alone."""
-    assert rank_of(DIAMOND, ranks(DIAMOND, lambda each: RUNTIMES.get(each.task)), name) == rank
+    assert rank_of(DIAMOND, ranks(DIAMOND, RUNTIMES), name) == rank
 
 
 def test_stages_add_up_what_is_known_and_say_that_there_is_more() -> None:

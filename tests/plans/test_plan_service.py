@@ -121,15 +121,62 @@ async def test_the_same_request_is_the_same_workflow_though_its_rank_was_written
     assert (first.id, again.created) == (again.id, False)
 
 
+PAIR = "version 1.0\nworkflow sub { call t as d output { } }\ntask t { command {} }"
+FAN = """version 1.0
+import "pair.wdl" as p
+workflow w { call t as a  call t as b  call t as c  call p.sub as x  call p.sub as y }
+task t { command {} }"""
+
+#: What was learned under which name -> the runtimes of those calls that are known, and of the others.
+KNOWN: list[tuple[dict[str, int], dict[str, int], int]] = [
+    ({}, {}, 60_000),
+    # a call is its path, or the workflow that has it and its name
+    ({"w.a": 9_000, "w.b": 300, "w.x.d": 2_000}, {"w.a": 9_000, "w.b": 300, "w.x.d": 2_000}, 2_000),
+    ({"sub.d": 2_000}, {"w.x.d": 2_000, "w.y.d": 2_000}, 2_000),
+    ({"sub.d": 2_000, "w.y.d": 40}, {"w.x.d": 2_000, "w.y.d": 40}, 2_000),
+    # a bare name counts where no call is known by its own
+    ({"b": 300}, {"w.b": 300}, 300),
+    ({"b": 300, "t": 70}, {"w.a": 70, "w.b": 300, "w.c": 70, "w.x.d": 70, "w.y.d": 70}, 0),
+    ({"b": 300, "w.a": 9_000}, {"w.a": 9_000}, 9_000),
+    ({"t": 300, "w.x.d": 2_000}, {"w.x.d": 2_000}, 2_000),
+    # names of others
+    ({"w": 1, "v.b": 1, "w.t": 1, "x.d": 1, "w.x": 1, "sub": 1}, {}, 60_000),
+]
+
+
+async def test_a_call_is_known_by_one_name_and_the_others_take_its_scale(
+    client: flowsched.Client, service: app.Running
+) -> None:
+    """No time of another kind of name, and no minute, stands beside what was learned of the plan's own calls."""
+    estimates = service.service._leader.dispatcher.state.work.estimates
+    plan = (await client.plan(FAN, imports={"pair.wdl": PAIR})).id
+    for learned, known, others in KNOWN:
+        before = [estimates.learn(name, "task", runtime_ms) for name, runtime_ms in learned.items()]
+        ranks = (await client.get_plan(plan)).ranks
+        assert {path: rank.runtime_ms for path, rank in ranks.items() if rank.learned} == known
+        assert {rank.runtime_ms for rank in ranks.values() if not rank.learned} <= {others}
+        for each in before:
+            estimates.recall(each)
+
+
+async def test_the_stage_of_another_workflow_is_no_call_of_the_plan(
+    client: flowsched.Client, service: app.Running
+) -> None:
+    """Stages have short names such as `align`, which many workflows use for different programs."""
+    made = await client.plan(FAN, imports={"pair.wdl": PAIR})
+    service.service._leader.dispatcher.state.work.estimates.learn("other", "b", 300)
+    assert not (await client.get_plan(made.id)).ranks["w.b"].learned
+
+
 async def test_ranks_follow_what_was_learned(client: flowsched.Client, service: app.Running) -> None:
-    """Tasks of a kind that have run under the name of a call say how long it takes."""
+    """Tasks that have run under the name of a call say how long it takes, and how long those take of which nothing is known."""
     made = await client.plan(WDL, inputs=INPUTS)
     merge = "HaplotypeCallerGvcf.MergeGvcfs"
     assert (made.ranks[merge].learned, made.ranks[merge].runtime_ms) == (False, 60_000)
-    service.service._leader.dispatcher.state.work.estimates.learn("MergeGvcfs", "task", 4_000)
+    service.service._leader.dispatcher.state.work.estimates.learn(merge, "task", 4_000)
     found = (await client.get_plan(made.id)).ranks
     assert (found[merge].learned, found[merge].rank_ms) == (True, 4_000)
-    assert found["HaplotypeCallerGvcf.HaplotypeCaller"].rank_ms == 64_000
+    assert found["HaplotypeCallerGvcf.HaplotypeCaller"].rank_ms == 8_000
 
 
 async def test_a_run_of_cromwell_is_planned_on_request(

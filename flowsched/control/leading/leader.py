@@ -206,7 +206,7 @@ class Leader:
         self._changes: list[_Change] = []  #: told while a term recovered
 
     def runtimes(self, names: Collection[str]) -> dict[str, int]:
-        """What was learned of tasks, by the name of their workflow or stage: name -> ms. Nothing where it does not lead."""
+        """What was learned of tasks, by the name of their workflow: name -> ms. Nothing where it does not lead."""
         if self.dispatcher is None or not self.dispatcher.at_rest:
             return {}
         return self.dispatcher.state.work.estimates.named(names)

@@ -38,7 +38,6 @@ from flowsched.store.plans import PlanRow, Plans
 from flowsched.store.runs import Runs
 from flowsched.values import replace
 from flowsched.workflow.plan import (
-    NodePlan,
     Plan,
     RankPlan,
     as_json,
@@ -296,7 +295,7 @@ class PlanBook:
         database: Where plans are kept.
         planning: Makes them.
         cromwell: Servers that may be asked.
-        learned: Runtimes, by name of workflow or stage.
+        learned: Runtimes, by name of workflow.
         clock: Wall-clock ms.
         new_id: Makes ids.
     """
@@ -464,19 +463,30 @@ class PlanBook:
         return None if root is None else self._wanted.why_not(root[0])
 
     def _ranks(self, plan: Plan) -> dict[str, RankPlan]:
-        """Runtimes are looked for under the names that a node's tasks may run under here."""
-        learned = self._learned({name for node in plan.nodes for name in _names(node)})
+        """By what was learned of the plan's calls under the names of their tasks here.
+
+        A call is what its engine calls it: its path (miniwdl, Cromwell's config backend) or `workflow.call` (Cromwell over TES).
+        A bare name may be that of another pipeline's call. Bare names therefore count only where none of the plan's calls is
+        known by its own, so that a rank never adds up both.
+        """
+        own = {node.path: (node.path, f"{node.workflow}.{node.call}") for node in plan.nodes}
+        bare = {node.path: (node.call, node.task) for node in plan.nodes}
+        for names in (own, bare):
+            learned = self._learned({name for each in names.values() for name in each})
+            if learned:
+                break
         return ranks(
-            plan, lambda node: next((learned[name] for name in _names(node) if name in learned), None)
+            plan,
+            {
+                path: learned[name]
+                for path, each in names.items()
+                if (name := next(filter(learned.__contains__, each), None))
+            },
         )
 
 
 async def _nothing(_run: str) -> None:
     """The default of `planned`: no component waits for plans."""
-
-
-def _names(node: NodePlan) -> tuple[str, ...]:
-    return (node.path, f"{node.workflow}.{node.call}", node.call, node.task)
 
 
 def _fields(row: PlanRow) -> dict[str, Any]:
