@@ -14,8 +14,9 @@ from rich.console import Group, RenderableType
 
 from flowsched.cli.printing import output, plan_drawing, render, terminal_text
 from flowsched.cli.printing.columns import Column, Columns
+from flowsched.control.planning.wdl_path import WdlPath, folders
 from flowsched.errors import InvalidRequest, TooLarge, Unsupported
-from flowsched.workflow.formats.wdl.sources import Files
+from flowsched.workflow.formats.wdl.sources import Files, beside
 from flowsched.workflow.plan import (
     Amount,
     NodePlan,
@@ -43,9 +44,9 @@ class PlanForm(StrEnum):
     SVG = "svg"
 
 
-async def plan(source: Path, inputs: Path | None, form: PlanForm, out: Path | None) -> None:
-    """Plan a local WDL; its imports are read from beside it."""
-    made = await asyncio.to_thread(planned, source, inputs)  # miniwdl has an event loop of its own
+async def plan(source: Path, inputs: Path | None, wdl_path: str, form: PlanForm, out: Path | None) -> None:
+    """Plan a local WDL; its imports are read from beside it, else from below the folders of the path."""
+    made = await asyncio.to_thread(planned, source, inputs, wdl_path)
     known = ranks(made, {})
     match form:
         case PlanForm.TABLE:
@@ -66,11 +67,17 @@ async def plan(source: Path, inputs: Path | None, form: PlanForm, out: Path | No
         output.hint(f"wrote {out}")
 
 
-def planned(source: Path, inputs_file: Path | None) -> Plan:
+def planned(source: Path, inputs_file: Path | None, wdl_path: str = "") -> Plan:
     """The plan of a local WDL.
+
+    Args:
+        source: Its file.
+        inputs_file: Inputs as JSON.
+        wdl_path: Folders that may hold its imports, separated by colons.
 
     Raises:
         InvalidDocument: With file, line and column of each fault.
+        ConfigurationError: One of the folders is none.
         Unsupported: miniwdl is not installed.
         OSError: The file cannot be read.
     """
@@ -81,16 +88,18 @@ def planned(source: Path, inputs_file: Path | None) -> Plan:
             f"`flowsched simulate {source}` says when they would run"
         )
     try:
-        from flowsched.workflow.formats.wdl.plan import import_name, plan_from
+        from flowsched.workflow.formats.wdl.plan import plan_from
     except ModuleNotFoundError as error:
         raise Unsupported(f"planning WDL needs miniwdl ({error}): pip install 'flowsched[wdl]'") from error
     inputs = None if inputs_file is None else _inputs(inputs_file)
 
+    library = WdlPath(folders(wdl_path))
+
     def read(uri: str, importer: str | None) -> tuple[str, str] | None:
-        if "://" in uri:
-            return None
-        path = Path(import_name(uri, importer))
-        return (path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
+        path: Path | None = source if importer is None else Path(beside(importer, uri))
+        if "://" in uri or path is None or not path.is_file():
+            path = library.find(uri, "")
+        return None if path is None else (path.read_text(encoding="utf-8"), str(path))
 
     return plan_from(str(source), read, inputs, files=_files(inputs))
 

@@ -79,8 +79,8 @@ def test_imports_in_a_circle_end() -> None:
     assert "at most 10 imports inside each other" in fault
 
 
-def test_imports_of_imports_of_imports_end() -> None:
-    """Four of four of four …: a million reads are not begun."""
+def test_a_source_that_is_imported_many_times_over_is_read_once() -> None:
+    """Six imports of each of eight layers are nine sources, not a million and a half."""
     layers = {
         f"l{n}.wdl": "version 1.0\n"
         + "\n".join(f'import "l{n + 1}.wdl" as x{k}' for k in range(6))
@@ -88,8 +88,8 @@ def test_imports_of_imports_of_imports_end() -> None:
         for n in range(8)
     }
     layers["l8.wdl"] = "version 1.0\ntask t { command {} }"
-    with pytest.raises(errors.TooLarge, match="read 1000 times"):
-        plan_wdl(sources('version 1.0\nimport "l0.wdl" as l\nworkflow w { call l.t }', layers))
+    plan = plan_wdl(sources('version 1.0\nimport "l0.wdl" as l\nworkflow w { call l.t }', layers))
+    assert [node.path for node in plan.nodes] == ["w.t"]
 
 
 def test_sub_workflows_of_sub_workflows_end() -> None:
@@ -217,9 +217,31 @@ def test_a_source_that_is_no_text_or_too_long_is_refused() -> None:
         sources("x" * ((1 << 20) + 1))
 
 
-def test_a_local_import_may_not_be_a_url(tmp_path: Path) -> None:
-    """The command line reads files beside the source, and nothing else."""
+def test_a_local_import_by_url_is_read_from_the_wdl_path(tmp_path: Path) -> None:
+    """The command line fetches nothing: it reads files beside the source, and below the folders that are named."""
+    (tmp_path / "lib").mkdir()
     path = tmp_path / "w.wdl"
-    path.write_text('version 1.0\nimport "https://example.org/x.wdl" as x\nworkflow w { call x.t }')
-    with pytest.raises(errors.InvalidDocument, match=r"w\.wdl:2:1: .*a file that can be read"):
-        planned(path, None)
+    path.write_text('version 1.0\nimport "https://example.org/v1/lib/x.wdl" as x\nworkflow w { call x.t }')
+    with pytest.raises(
+        errors.InvalidDocument, match=r"w\.wdl:2:1: .*a copy of it below a folder of --wdl-path"
+    ):
+        planned(path, None, str(tmp_path / "lib"))
+    (tmp_path / "lib" / "x.wdl").write_text('version 1.0\nimport "y.wdl" as y\ntask t { command {} }')
+    (tmp_path / "lib" / "y.wdl").write_text("version 1.0\ntask u { command {} }")
+    plan = planned(path, None, f"{tmp_path}:{tmp_path}/lib")
+    assert [node.path for node in plan.nodes] == ["w.t"]
+    assert plan.notes == (
+        f"{path}:2:1: https://example.org/v1/lib/x.wdl was read from {tmp_path}/lib/x.wdl: flowsched fetches no import",
+    )
+
+
+def test_an_import_that_is_not_beside_its_importer_is_looked_for_in_the_wdl_path(tmp_path: Path) -> None:
+    """As in the flat zip files that engines are given."""
+    for name, text in {
+        "pipelines/w.wdl": 'version 1.0\nimport "t.wdl" as t\nworkflow w { call t.t }',
+        "tasks/t.wdl": "version 1.0\ntask t { command {} }",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    plan = planned(tmp_path / "pipelines" / "w.wdl", None, str(tmp_path / "tasks"))
+    assert ([node.path for node in plan.nodes], plan.notes) == (["w.t"], ())

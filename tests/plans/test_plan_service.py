@@ -273,11 +273,17 @@ async def test_imports_are_found_in_the_folders_of_the_wdl_path(
         'version 1.0\nimport "../u.wdl" as u\nworkflow t { call u.u }'
     )
     (tmp_path / "wdl" / "u.wdl").write_text("version 1.0\ntask u { command {} }")
-    fake.runs[ROOT] = ('version 1.0\nimport "lib/t.wdl" as t\nworkflow w { call t.t }', {}, {})
+    far_away = "https://example.org/pipelines/v2/lib/t.wdl"
+    wdl = 'version 1.0\nimport "{}" as t\nworkflow w {{ call t.t }}'
+    fake.runs |= {ROOT: (wdl.format("lib/t.wdl"), {}, {}), OTHER: (wdl.format(far_away), {}, {})}
     settings = app.Settings(root=tmp_path / "root", port=0, cromwell=url, wdl_path=str(tmp_path / "wdl"))
     async with app.running(settings) as running, flowsched.Client(running.url) as client:
         made = await client.plan_cromwell(url, ROOT)
+        by_url = await client.plan_cromwell(url, OTHER)
     assert [node.path for node in made.plan.nodes] == ["w.t.u"]
+    assert (by_url.plan.nodes, made.plan.notes) == (made.plan.nodes, ())
+    note = f"main.wdl:2:1: {far_away} was read from lib/t.wdl: flowsched fetches no import"
+    assert by_url.plan.notes == (note,)
 
 
 @pytest.mark.parametrize(

@@ -45,12 +45,27 @@ def test_a_workflow_submitted_by_its_path_imports_from_beside_it(tree: Path) -> 
 
 @pytest.mark.parametrize(
     "uri",
-    ["../outside/secret.wdl", "/etc/passwd", "link.wdl", "notes.txt", "https://example.org/a.wdl", "no.wdl"],
+    ["../outside/secret.wdl", "/etc/passwd", "link.wdl", "notes.txt", "https://example.org/no.wdl", "no.wdl"],
 )
 def test_no_other_file_is_read_and_nothing_fetched(tree: Path, uri: str) -> None:
     """Neither upwards, nor by a link, nor a file that is no WDL."""
     found, missing = WdlPath([tree / "lib"]).imports(f'import "{uri}" as x', {}, f"{tree}/outside/w.wdl")
     assert (found, missing) == ({}, [uri])
+
+
+@pytest.mark.parametrize("end", ["", "lib/", "raw/v1/lib/", "lib/../lib/"])
+def test_an_import_by_url_is_the_file_that_its_end_names(tree: Path, end: str) -> None:
+    """And what that imports lies beside it."""
+    found, missing = WdlPath([tree]).imports(f'import "https://example.org/{end}lib/a.wdl"', {})
+    assert (sorted(found), missing) == (["lib/a.wdl", "lib/b.wdl"], [])
+
+
+@pytest.mark.parametrize(
+    "uri", ["https://example.org/../outside/secret.wdl", "https://a/link.wdl", "https://a/notes.txt"]
+)
+def test_a_url_reaches_no_other_file(tree: Path, uri: str) -> None:
+    """Neither upwards, nor by a link, nor what is no WDL."""
+    assert WdlPath([tree / "lib"]).imports(f'import "{uri}" as x', {}) == ({}, [uri])
 
 
 def test_a_source_beyond_the_limit_is_refused(tree: Path) -> None:

@@ -641,6 +641,7 @@ def plan(
         Path | None,
         typer.Option("--inputs", "-i", metavar="JSON", help="Its inputs, as Cromwell takes them."),
     ] = None,
+    wdl_path: WdlPath = "",
     output: Annotated[str, typer.Option("--output", "-o", help="table, json, dot or svg.")] = "table",
     out: Annotated[Path | None, typer.Option(help="Write to this file instead (not a table).")] = None,
 ) -> None:
@@ -654,7 +655,7 @@ def plan(
 
     if output not in list(planning.PlanForm):
         raise typer.BadParameter(f"{', '.join(planning.PlanForm)}, not {output!r}", param_hint="--output")
-    run(options(ctx), planning.plan(source, inputs, planning.PlanForm(output), out))
+    run(options(ctx), planning.plan(source, inputs, wdl_path, planning.PlanForm(output), out))
 
 
 app.command(name="usage")(reports.usage)

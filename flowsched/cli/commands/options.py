@@ -222,7 +222,7 @@ WdlPath = Annotated[
     typer.Option(
         envvar="FLOWSCHED_WDL_PATH",
         metavar="FOLDERS",
-        help="Where the WDL lies that those runs import, by colons.",
+        help="Where imported WDL lies, by colons: URLs, and what is not beside its importer.",
     ),
 ]
 KeepDays = Annotated[

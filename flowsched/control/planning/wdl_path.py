@@ -7,14 +7,13 @@ file, whatever a source or a link names, and fetches nothing.
 from __future__ import annotations
 
 import os
-import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from flowsched.errors import ConfigurationError, TooLarge
-from flowsched.workflow.formats.wdl.sources import MAIN, SOURCE_BYTES, SOURCES_BYTES, ZIP_ENTRIES, beside
+from flowsched.workflow.formats.wdl.sources import MAIN, SOURCE_BYTES, SOURCES_BYTES, ZIP_ENTRIES, names_of
 
 _IMPORT: Final = re.compile(r"""^\s*import\s+(?:"([^"\n]+)"|'([^'\n]+)')""", re.MULTILINE)
 
@@ -66,13 +65,14 @@ class WdlPath:
         while waiting:
             importer, text = waiting.pop()
             for uri in _imported(text):
-                names = list(dict.fromkeys((beside(importer, uri), posixpath.normpath(uri).lstrip("/"))))
-                if uri in found or any(name in found for name in names):
+                names = names_of(uri, importer)
+                if any(name in found for name in names):
                     continue
-                name, read = self._read(bases, names) if "://" not in uri else ("", None)
-                if read is None:
+                name, path = self._find(bases, names)
+                if path is None:
                     missing.append(uri)
                     continue
+                read = path.read_text(encoding="utf-8", errors="replace")
                 size += len(read)
                 if len(found) > ZIP_ENTRIES or size > SOURCES_BYTES:
                     raise TooLarge(
@@ -82,8 +82,12 @@ class WdlPath:
                 waiting.append((name, read))
         return found, list(dict.fromkeys(missing))
 
-    def _read(self, bases: Sequence[Path], names: Sequence[str]) -> tuple[str, str | None]:
-        """The first of these names that is a file below one of the folders, and its text."""
+    def find(self, uri: str, importer: str) -> Path | None:
+        """The file below one of the folders that an import statement means; None if there is none."""
+        return self._find(self._allowed, names_of(uri, importer))[1]
+
+    def _find(self, bases: Sequence[Path], names: Sequence[str]) -> tuple[str, Path | None]:
+        """The first of these names that is a file below one of the folders."""
         for name in names:
             for base in bases:
                 path = (base / name).resolve()
@@ -94,7 +98,7 @@ class WdlPath:
                     raise TooLarge(
                         f"{path} has more than {SOURCE_BYTES} bytes, which one WDL source may have"
                     )
-                return name, path.read_text(encoding="utf-8", errors="replace")
+                return name, path
         return "", None
 
 

@@ -16,6 +16,7 @@ from WDL import Tree, Type, Value
 
 from flowsched.errors import TooLarge
 from flowsched.values import replace
+from flowsched.workflow.formats.wdl.documents import NODES
 from flowsched.workflow.formats.wdl.partial_values import (
     WRITTEN_OUT,
     Opaque,
@@ -42,8 +43,6 @@ from flowsched.workflow.formats.wdl.sources import Files
 from flowsched.workflow.graph import topological_order
 from flowsched.workflow.plan import Amount, ConditionPlan, Holds, Image, PlannedFile, ScatterPlan, Until
 
-#: Calls of a plan, sub-workflows expanded. The largest of WARP has 45.
-NODES: Final = 5_000
 #: What says of a call, or of a section that holds it, which nodes must have ended for `after`.
 _DONE: Final = "__done__"
 

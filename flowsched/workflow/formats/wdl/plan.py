@@ -7,26 +7,20 @@ limits.
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import WDL
 from WDL import Error, Tree, Value
 
-from flowsched.errors import Fault, FlowschedError, InvalidDocument, TooLarge
-from flowsched.workflow.formats.wdl.calls import NODES, Draft, Walk
+from flowsched.errors import Fault, InvalidDocument, TooLarge
+from flowsched.workflow.formats.wdl.calls import Draft, Walk
+from flowsched.workflow.formats.wdl.documents import Documents, Reader
 from flowsched.workflow.formats.wdl.sources import Files, Sources, files_of
 from flowsched.workflow.graph import topological_order
 from flowsched.workflow.plan import Amount, EdgePlan, NodePlan, Plan
 
-#: How deep imports may be inside each other, and how often a source may be read: miniwdl reads one again for each import of it.
-IMPORT_DEPTH: Final = 10
-READS: Final = 1_000
 NOTES: Final = 50
-
-#: (what an import says, name of the importing source or None for the first) -> (text, name), or None if there is no such source.
-Reader = Callable[[str, str | None], tuple[str, str] | None]
 
 
 def plan_wdl(
@@ -66,7 +60,7 @@ def plan_from(
     files: Files,
     offered: list[str] | None = None,
 ) -> Plan:
-    """The plan of a workflow. A callback reads its sources. See `plan_wdl`. Not inside a running event loop: miniwdl has its own.
+    """The plan of a workflow. A callback reads its sources. See `plan_wdl`.
 
     Args:
         main: Name of the workflow's own source.
@@ -80,7 +74,8 @@ def plan_from(
         TooLarge: A limit is exceeded.
     """
     try:
-        document = _loaded(main, read, offered)
+        documents = Documents(read, offered)
+        document = documents.load(main)
         if document.workflow is None:
             raise InvalidDocument(
                 [Fault(main, "tasks but no workflow", "a workflow, whose calls can be planned")]
@@ -90,110 +85,9 @@ def plan_from(
         walk.go(document.workflow)
     except RecursionError:
         raise TooLarge(f"{main} has expressions or sections nested deeper than can be read") from None
-    return _plan(document.workflow.name, f"WDL {document.effective_wdl_version}", walk, notes)
-
-
-def _loaded(main: str, read: Reader, offered: list[str] | None) -> Tree.Document:
-    reads = 0
-
-    async def read_source(uri: str, path: list[str], importer: Tree.Document | None) -> Tree.ReadSourceResult:
-        nonlocal reads
-        reads += 1
-        if reads > READS:
-            raise _Stop(
-                TooLarge(
-                    f"imports are read {READS} times, which is the limit: do they import each other many times over?"
-                )
-            )
-        found = read(uri, None if importer is None else importer.pos.abspath)
-        if found is None:
-            raise _Missing(uri)
-        calls = _calls_of(found[0])
-        if calls > NODES:
-            raise _Stop(TooLarge(f"{found[1]} has {calls:,} calls, and a plan has at most {NODES:,}"))
-        return Tree.ReadSourceResult(source_text=found[0], abspath=found[1])
-
-    try:
-        return WDL.load(main, check_quant=False, read_source=read_source, import_max_depth=IMPORT_DEPTH)
-    except (
-        Error.SyntaxError,
-        Error.ImportError,
-        Error.ValidationError,
-        Error.MultipleValidationErrors,
-    ) as error:
-        raise _told(error, offered) from error
-    except _Stop as stop:
-        raise stop.error from None
-
-
-def _calls_of(text: str) -> int:
-    """How many calls a source has, as far as that may be too many.
-
-    miniwdl checks types with each call's outputs in the scope of all others: 5,000 calls take 12 s and 600 MiB, and 30,000 took two
-    minutes and 2 GiB. Reading alone takes 0.2 ms a call, so a source that may have too many is read once more, before.
-    """
-    if text.count("call") <= NODES:
-        return 0
-    try:
-        workflow = WDL.parse_document(text).workflow
-    except Error.SyntaxError:
-        return 0  # said with its place when it is loaded
-    return 0 if workflow is None else _calls_in(workflow)
-
-
-def _calls_in(section: Tree.Workflow | Tree.WorkflowSection) -> int:
-    count = 0
-    for node in section.body:
-        if isinstance(node, Tree.Call):
-            count += 1
-        elif isinstance(node, Tree.WorkflowSection):
-            count += _calls_in(node)
-    return count
-
-
-class _Missing(Exception):
-    """An import that was not given."""
-
-
-class _Stop(Exception):
-    """A limit was met inside miniwdl, which wraps what it does not know."""
-
-    def __init__(self, error: FlowschedError) -> None:
-        self.error = error
-
-
-def _told(error: BaseException, offered: list[str] | None) -> FlowschedError:
-    """What miniwdl found, as faults with file, line and column."""
-    if isinstance(error, Error.MultipleValidationErrors):
-        return InvalidDocument([_fault(each.pos, str(each)) for each in error.exceptions[:1000]])
-    if not isinstance(error, Error.ImportError):
-        assert isinstance(error, Error.SyntaxError | Error.ValidationError)
-        return InvalidDocument([_fault(error.pos, str(error))])
-    cause = error.__cause__
-    if isinstance(cause, _Stop):
-        return cause.error
-    if isinstance(cause, _Missing):
-        names = (
-            f" (there are: {', '.join(offered[:20])}{', …' if len(offered) > 20 else ''})"
-            if offered
-            else " (none was)"
-        )
-        place = _place(error.pos)
-        expected = f"an import that was given{names}" if offered is not None else "a file that can be read"
-        return InvalidDocument([Fault(place, f"an import of {str(cause)!r}, which is not there", expected)])
-    if cause is None:
-        return InvalidDocument(
-            [_fault(error.pos, f"{error} (at most {IMPORT_DEPTH} imports inside each other)")]
-        )
-    return _told(cause, offered)
-
-
-def _fault(pos: Error.SourcePosition, message: str) -> Fault:
-    return Fault(_place(pos), f"miniwdl refuses this: {' '.join(message.split())[:500]}", "")
-
-
-def _place(pos: Error.SourcePosition) -> str:
-    return f"{pos.abspath or pos.uri}:{max(1, pos.line)}:{max(1, pos.column)}"
+    return _plan(
+        document.workflow.name, f"WDL {document.effective_wdl_version}", walk, documents.notes + notes
+    )
 
 
 def _values(
@@ -219,10 +113,7 @@ def _values(
             )
     if faults:
         raise InvalidDocument(faults)
-    return found, [
-        *notes[:NOTES],
-        *([f"and {len(notes) - NOTES} more such inputs"] if len(notes) > NOTES else []),
-    ]
+    return found, notes
 
 
 def _plan(name: str, language: str, walk: Walk, notes: list[str]) -> Plan:
@@ -232,6 +123,8 @@ def _plan(name: str, language: str, walk: Walk, notes: list[str]) -> Plan:
     order = topological_order(parents)
     levels, edges = _edges(drafts, parents, order, numbers)
     nodes = tuple(_node(drafts[number], levels[number]) for number in order)
+    if len(notes) > NOTES:
+        notes = [*notes[:NOTES], f"and {len(notes) - NOTES} more"]
     return Plan(
         name, language, nodes, tuple(edges), tuple(walk.scatters), tuple(walk.conditions), tuple(notes)
     )
@@ -282,8 +175,3 @@ def _node(draft: Draft, level: int) -> NodePlan:
 
 def _amounts(found: Mapping[str, Amount]) -> dict[str, Any]:
     return dict(found)
-
-
-def import_name(uri: str, importer: str | None) -> str:
-    """Where an import lies, seen from the source that has it: for readers of files."""
-    return uri if importer is None else posixpath.normpath(posixpath.join(posixpath.dirname(importer), uri))

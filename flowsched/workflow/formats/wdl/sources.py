@@ -37,12 +37,26 @@ class Sources(msgspec.Struct, frozen=True):
     texts: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def find(self, uri: str, importer: str | None) -> str | None:
-        """The name that an import statement means: seen from the importer's folder, else from the root; None if it is not there."""
-        names = [uri]
-        if importer is not None and "://" not in uri:
-            names.insert(0, beside(importer, uri))
-            names.append(posixpath.normpath(uri).lstrip("/"))
-        return next((name for name in names if name in self.texts), None)
+        """The name that an import statement means; None if it is not there."""
+        return next((name for name in names_of(uri, importer or "") if name in self.texts), None)
+
+
+def names_of(uri: str, importer: str) -> list[str]:
+    """The names that an import statement may mean, the best first.
+
+    A path is seen from the importer's folder, else from the root. A URL is that URL, or the end of it: the longest one that there
+    is, also below a folder with the name of its repository. So a clone, or a copy of a single file, stands in for what it names.
+    """
+    if "://" not in uri and "://" not in importer:
+        return [beside(importer, uri), posixpath.normpath(uri).lstrip("/")]
+    url = uri if "://" in uri else beside(importer, uri)
+    parts = posixpath.normpath("/" + url.partition("://")[2].partition("?")[0]).split("/")[1:]
+    repository = parts[2:3]  # of host/owner/repository/branch/…
+    names = [url]
+    for start in range(len(parts)):
+        ends = parts[start:]
+        names += ["/".join(each) for each in ([*repository, *ends] if start > 2 else ends, ends)]
+    return list(dict.fromkeys(names))
 
 
 def beside(importer: str, uri: str) -> str:
