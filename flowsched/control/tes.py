@@ -21,7 +21,7 @@ from flowsched.control.allowed_paths import Refusal
 from flowsched.control.aside import aside
 from flowsched.control.facade import TesPage
 from flowsched.control.intake import Documents
-from flowsched.control.planning.plans import Ranks, with_rank
+from flowsched.control.planning.plans import PlanBook, with_rank
 from flowsched.engine.explain import explain
 from flowsched.engine.state import EngineState
 from flowsched.errors import Conflict, NotFound, Unavailable
@@ -219,7 +219,7 @@ class TesService:
         new_id: Callable[[], str],
         wake: Callable[[], None],
         cancel: Callable[[str], Awaitable[object]],
-        ranks: Ranks,
+        ranks: PlanBook,
         memory: Callable[[], EngineState | None],
         failpoint: Callable[[str], Awaitable[None]],
         replicated: bool = False,

@@ -149,6 +149,16 @@ def test_what_may_change_the_calls_is_refused(body: str) -> None:
         plan_wdl(sources(source))
 
 
+def test_an_alias_of_a_struct_that_is_not_there_is_refused() -> None:
+    """It stands beside one whose struct is left out."""
+    source = """version 1.0
+import "box.wdl" as box alias Box as Chest alias Lid as Cover
+struct Chest { Int n }
+workflow w { }"""
+    with pytest.raises(InvalidDocument, match=r"main\.wdl:2:1: miniwdl refuses this: .*Lid"):
+        plan_wdl(sources(source, IMPORTS))
+
+
 @pytest.mark.parametrize("fault", ["Int n = nobody", "Nothing n", "Int n = [1]"])
 def test_what_a_task_asks_for_is_checked(fault: str) -> None:
     """Its declarations decide its resources, and types of outputs those of other calls."""

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import aiohttp
 import msgspec
@@ -280,14 +280,6 @@ _MOST_KNOWN: Final = 256
 _RUN: Final = re.compile(r"[ -~]{0,255}")
 
 
-class Learned(Protocol):
-    """How long tasks took, by the names that they may have."""
-
-    def __call__(self, names: Collection[str]) -> Mapping[str, int]:
-        """Name -> ms, for those of which something is known."""
-        ...
-
-
 class PlanBook:
     """See the module.
 
@@ -295,7 +287,7 @@ class PlanBook:
         database: Where plans are kept.
         planning: Makes them.
         cromwell: Servers that may be asked.
-        learned: Runtimes, by name of workflow.
+        learned: How long tasks took: name of workflow -> ms, for those of these names of which something is known.
         clock: Wall-clock ms.
         new_id: Makes ids.
     """
@@ -306,7 +298,7 @@ class PlanBook:
         planning: Planning,
         cromwell: Cromwell,
         *,
-        learned: Learned,
+        learned: Callable[[Collection[str]], Mapping[str, int]],
         clock: Callable[[], int],
         new_id: Callable[[], str],
     ) -> None:
@@ -518,15 +510,7 @@ LOOK_S: Final = 10.0
 _SLICE: Final = 1_000
 
 
-class Ranks(Protocol):
-    """Knows ranks: `plans.PlanBook`."""
-
-    async def rank_ms(self, call: Call, labels: Mapping[str, str]) -> int | None:
-        """See `PlanBook.rank_ms`."""
-        ...
-
-
-async def with_rank(spec: WorkflowSpec, raw: bytes, known: Ranks) -> tuple[WorkflowSpec, bytes]:
+async def with_rank(spec: WorkflowSpec, raw: bytes, known: PlanBook) -> tuple[WorkflowSpec, bytes]:
     """The document with `call.rank_ms`, where it is a call that says none and a plan does; else as it is."""
     if spec.call is None or spec.call.rank_ms:
         return spec, raw
@@ -538,14 +522,6 @@ async def with_rank(spec: WorkflowSpec, raw: bytes, known: Ranks) -> tuple[Workf
     return replace(spec, call=replace(spec.call, rank_ms=rank)), msgspec.json.encode(document)
 
 
-class NewestPlan(Ranks, Protocol):
-    """Knows ranks, and which plan is the newest: `plans.PlanBook`."""
-
-    async def newest(self) -> str | None:
-        """See `PlanBook.newest`."""
-        ...
-
-
 class LateRanks:
     """Ranks calls that were accepted before their plan was known.
 
@@ -554,7 +530,7 @@ class LateRanks:
         leading: The dispatcher, which holds the calls that live, while this process leads.
     """
 
-    def __init__(self, plans: NewestPlan, leading: Callable[[], Dispatcher | None]) -> None:
+    def __init__(self, plans: PlanBook, leading: Callable[[], Dispatcher | None]) -> None:
         self._plans = plans
         self._leading = leading
 

@@ -85,9 +85,7 @@ class Documents:
     def _checked(self, text: str, name: str, depth: int) -> Tree.Document:
         document = self._parsed(text, name)
         count = 0 if document.workflow is None else sum(1 for _ in _calls(document.workflow))
-        if (
-            count > NODES
-        ):  # the types of 5,000 calls take 12 s and 600 MiB, those of 30,000 two minutes and 2 GiB
+        if count > NODES:  # types of 5,000 calls take 12 s and 600 MiB, of 30,000 two minutes and 2 GiB
             raise TooLarge(f"{name} has {count:,} calls, and a plan has at most {NODES:,}")
         statements = {(each.namespace, each.uri): each for each in document.imports}
         for each in document.imports:
@@ -149,9 +147,8 @@ class Documents:
                 )
         document = copy.copy(statement.doc)  # other sources may import it, too
         document.struct_typedefs = document.struct_typedefs.filter(lambda each: each.name in fresh)
-        return statement._replace(
-            doc=document, aliases=[each for each in statement.aliases if each[0] in fresh]
-        )
+        aliases = [each for each in statement.aliases if each[0] in fresh or each[0] not in here]
+        return statement._replace(doc=document, aliases=aliases)
 
     def _separate_declarations(self, callee: Callee) -> None:
         """Leave out what a later declaration says in the same words, and outputs that are declared again."""
@@ -184,14 +181,15 @@ class Documents:
         others = (body for body in _bodies(callee) if body is not callee.outputs)
         names = {each.name for body in others for each in body if isinstance(each, Tree.Decl | Tree.Call)}
         originals: dict[int, Tree.Decl] = {}
-        for number, output in enumerate(callee.outputs or ()):
+        outputs = callee.outputs or []
+        for number, output in enumerate(outputs):
             if output.name in names:
                 self._pass_over(
                     output.pos, f"the output {output.name} has the name of something else in {callee.name}"
                 )
                 renamed = Tree.Decl(output.pos, output.type, f"{output.name} (output)", output.expr, "output")
                 originals[id(renamed)] = output
-                callee.outputs[number] = renamed  # type: ignore[index]
+                outputs[number] = renamed
         check: Any = type(callee).typecheck
         try:
             check(callee, *given, **options)
