@@ -95,7 +95,7 @@ class Documents:
             statement._replace(doc=self._imported(statement, name, depth))
             for statement in statements.values()
         ]
-        known = {each.name: each.value.type_id for each in document.struct_typedefs}
+        known = {each.name: _members(each.value) for each in document.struct_typedefs}
         document.imports = [self._separate_structs(each, known) for each in document.imports]
         callees: list[Callee] = [*document.tasks]
         if document.workflow is not None:
@@ -126,6 +126,13 @@ class Documents:
         while True:
             try:
                 return WDL.parse_document(text, uri=name)
+            except Error.SyntaxError as error:
+                if not str(error).startswith("declare an import namespace"):
+                    raise
+                self._pass_over(error.pos, "no call can name this import, since its name is no identifier")
+                quoted = re.compile(r"""(["'])[^"'\n]*\1""").search(text, _span(text, error.pos)[0])
+                assert quoted is not None  # an import statement has its URI
+                text = f"{text[: quoted.end()]} as import_{error.pos.line}_{error.pos.column}{text[quoted.end() :]}"
             except Error.MultipleDefinitions as error:
                 span = _repeated(text, error)
                 if span is None:
@@ -133,7 +140,9 @@ class Documents:
                 self._pass_over(error.pos, f"{error}: the last one counts")
                 text = text[: span[0]] + re.sub(r"[^\n]", " ", text[slice(*span)]) + text[span[1] :]
 
-    def _separate_structs(self, statement: Tree.DocImport, known: dict[str, str]) -> Tree.DocImport:
+    def _separate_structs(
+        self, statement: Tree.DocImport, known: dict[str, dict[str, str]]
+    ) -> Tree.DocImport:
         """The import without structs whose names are known; the others become known. What uses a struct has its type already."""
         assert statement.doc is not None  # it was loaded
         alias = dict(statement.aliases)
@@ -141,7 +150,7 @@ class Documents:
         fresh = {name for name, name_here in here.items() if name_here not in known}
         for each in statement.doc.struct_typedefs:
             name = here[each.name]
-            if known.setdefault(name, each.value.type_id) != each.value.type_id:
+            if known.setdefault(name, _members(each.value)) != _members(each.value):
                 self._pass_over(
                     statement.pos, f"the import's struct {name} is another than the one of this name here"
                 )
@@ -214,6 +223,11 @@ def _calls(section: Tree.Workflow | Tree.WorkflowSection) -> Iterator[Tree.Call]
             yield from _calls(node)
 
 
+def _members(struct: Tree.StructTypeDef) -> dict[str, str]:
+    """Member -> type as it is written: before the type check, a member that is a struct has no members itself."""
+    return {name: str(kind) for name, kind in struct.members.items()}
+
+
 def _bodies(callee: Callee | Tree.WorkflowSection) -> Iterator[list[Any]]:
     """The lists of declarations in it, sections inside sections included."""
     if isinstance(callee, Tree.Task):
@@ -237,9 +251,7 @@ def _is_beside_the_plan(error: Error.ValidationError, task: Tree.Task) -> bool:
 
 def _repeated(text: str, error: Error.MultipleDefinitions) -> tuple[int, int] | None:
     """From where to where a source has what it says again later; None where that is not known."""
-    lines = [0, *(match.end() for match in re.finditer("\n", text))]
-    begin = lines[error.pos.line - 1] + error.pos.column - 1
-    end = lines[error.pos.end_line - 1] + error.pos.end_column - 1
+    begin, end = _span(text, error.pos)
     message = str(error)
     if message == "duplicate keys in meta object":
         return begin + 1, end - 1
@@ -252,6 +264,11 @@ def _repeated(text: str, error: Error.MultipleDefinitions) -> tuple[int, int] | 
         match = re.search(rf"^[ \t]*struct\s+{named[1]}\s*{{", text, re.MULTILINE)
         return None if match is None else (match.start(), _closed(text, match.end()))
     return None
+
+
+def _span(text: str, pos: Error.SourcePosition) -> tuple[int, int]:
+    lines = [0, *(match.end() for match in re.finditer("\n", text))]
+    return lines[pos.line - 1] + pos.column - 1, lines[pos.end_line - 1] + pos.end_column - 1
 
 
 def _call_inputs(text: str, at: int, end: int) -> Iterator[tuple[str, int]]:
