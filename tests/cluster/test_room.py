@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from flowsched.cluster.local.runner import outputs
+from flowsched.cluster.local.runner import outputs, trees
 from flowsched.cluster.local.runner.room import with_room
 from flowsched.cluster.node.space import Space
 
@@ -58,9 +58,9 @@ def test_the_wait_ends(tmp_path: Path, released: bool) -> None:
         with_room(task(tmp_path), "output f", "/f", broken)
 
 
-@pytest.mark.parametrize("fails", ["write_record", "settle"])
+@pytest.mark.parametrize("fails", [(outputs, "write_record"), (trees, "seal")])
 def test_a_result_that_could_not_be_published_is_still_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: tuple[ModuleType, str]
 ) -> None:
     """Whatever finds no room, the result can be published again, whole."""
     (tmp_path / "work").mkdir()
@@ -71,12 +71,16 @@ def test_a_result_that_could_not_be_published_is_still_there(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "full")
 
+    work = os.open(tmp_path / "work", os.O_RDONLY)
+    wanted = {"name": "f", "path": "f", "uri": "flowsched://f", "optional": False, "value": False}
+    (found,) = outputs.look(work, [wanted])
     with monkeypatch.context() as patch:
-        patch.setattr(outputs, fails, full)
+        patch.setattr(*fails, full)
         with pytest.raises(OSError, match="full"):
-            outputs.publish(str(entry), str(source), "flowsched://f", 6, False)
+            outputs.publish(str(entry), work, found)
     assert source.read_text() == "result"
-    outputs.publish(str(entry), str(source), "flowsched://f", 6, False)
+    outputs.publish(str(entry), work, found)
+    os.close(work)
     assert (entry / "f").read_text() == "result"
     assert not source.exists()
     assert os.listdir(tmp_path / "cache") == ["entry"]

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from flowsched.cluster.kubernetes.agent import trees
 from flowsched.cluster.kubernetes.agent.trees import unpack
-from flowsched.cluster.node import safe_paths
+from flowsched.cluster.local.runner import safe_paths
+from flowsched.cluster.local.runner import trees as left
+from flowsched.cluster.local.runner.safe_paths import Unsafe
 from flowsched.cluster.node.origins import Body
-from flowsched.cluster.node.safe_paths import Unsafe
 
 NAMES = st.sampled_from(["a", "b", "c"])
 TARGETS = st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=4).map("/".join)
@@ -75,7 +76,7 @@ def test_what_a_path_means_is_what_the_system_says_if_that_is_inside(
         real = None
     with opened(top) as fd:
         try:
-            found = safe_paths.resolve(fd, path, str(top))
+            found = safe_paths.resolve(fd, path, (str(top),))
         except Unsafe:
             return
     if found is None:
@@ -94,14 +95,14 @@ def test_a_tree_that_can_be_measured_can_be_copied_linked_and_sealed(
     grow(base / "top", entries)
     with opened(base) as fd:
         try:
-            size = trees.measure(fd, "top").size_bytes
+            size = left.measure(fd, "top").size_bytes
         except Unsafe:
             with pytest.raises(Unsafe):
-                trees.seal(str(base / "top"))
+                left.seal(str(base / "top"))
             return
-        trees.copy(fd, "top", str(base / "copy"))
+        left.copy(fd, "top", str(base / "copy"))
         trees.place(str(base / "top"), fd, "linked")
-    assert trees.seal(str(base / "copy")) == size
+    assert left.seal(str(base / "copy")) == size
     looks = [_look(base / name) for name in ("top", "copy", "linked")]
     assert looks[0] == looks[1] == looks[2]
 
@@ -167,7 +168,7 @@ def test_only_ordinary_files_are_opened(tmp_path: Path, kind: str) -> None:
             safe_paths.open_file(fd, "x")
         if kind != "folder":
             with pytest.raises(Unsafe):
-                trees.measure(fd, "x")
+                left.measure(fd, "x")
 
 
 def test_a_new_file_takes_the_place_of_whatever_is_there(tmp_path: Path) -> None:

@@ -612,7 +612,7 @@ async def test_an_output_that_was_not_written(node: Served) -> None:
     told = order(outputs=[writes("one"), writes("two")])
     reply = await node.outputs(uid, told)
     assert (reply.status, reply.json["reason"], reply.json["outputs"]) == (200, "OutputMissing", [])
-    assert "there: one" in reply.json["message"]
+    assert "the working folder holds one" in reply.json["message"]
     (node.node.work(uid) / "two").write_bytes(b"2")
     assert (await node.outputs(uid, told)).json == reply.json
     assert await node.replicas() == {}

@@ -10,12 +10,12 @@ import hmac
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from flowsched.cluster.kubernetes.packing import unpacked
+from flowsched.cluster.local.runner.safe_paths import Unsafe, parts_of
 from flowsched.cluster.node.cache import line_safe
-from flowsched.cluster.node.safe_paths import Unsafe, parts_of
 
 #: Longest text of an order.
 LARGEST_TEXT: Final = 1 << 20
@@ -68,6 +68,11 @@ class Order:
     def uris(self) -> tuple[str, ...]:
         """The datasets it reads, each once."""
         return tuple(dict.fromkeys(uri for given in self.inputs for uri in given.uris))
+
+    @property
+    def output_records(self) -> list[dict[str, object]]:
+        """The outputs, as `runner.outputs.look` takes them."""
+        return [asdict(output) for output in self.outputs]
 
 
 @dataclass(frozen=True, slots=True)

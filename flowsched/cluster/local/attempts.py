@@ -11,10 +11,11 @@ itself.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
-import shutil
 import signal
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,8 +24,9 @@ from typing import Final
 import msgspec
 
 from flowsched.cluster.local.journals import Life
-from flowsched.cluster.local.runner import cgroups
+from flowsched.cluster.local.runner import cgroups, safe_paths
 from flowsched.cluster.local.runner.engine import ask
+from flowsched.cluster.local.runner.safe_paths import Opened, Unsafe
 from flowsched.executor.protocol import PodEnded, PodGone
 
 _PROC = Path("/proc")
@@ -149,7 +151,7 @@ class Attempts:
     def find(self, name: str) -> Path | None:
         """The folder of a pod, wherever it is."""
         paths = (f"{self.root}/nodes/{node}/attempts/{name}" for node in self.nodes)
-        return next((Path(path) for path in paths if os.path.isdir(path)), None)
+        return next((Path(path) for path in paths if os.path.lexists(path)), None)
 
     def make(self, name: str, node: str) -> Path | None:
         """Make a pod's folder; None if there is one of the name, on whatever node.
@@ -168,6 +170,11 @@ class Attempts:
 
     def entomb(self, name: str, reason: str) -> PodGone:
         """Make sure that a pod without a folder will never run."""
+        found = self.find(name)
+        if found is not None and not is_folder(
+            found
+        ):  # a task has put it there, and has taken the folder away
+            found.unlink()
         folder = self.make(name, self.nodes[0])
         if folder is None:
             raise FileExistsError(name)
@@ -198,37 +205,80 @@ def gone(folder: Path, reason: str) -> PodGone:
     return PodGone(folder.name, at_ms, "Released" if is_released(folder) else reason)
 
 
+def is_folder(folder: Path) -> bool:
+    """Whether a path is a folder, and no link to one."""
+    try:
+        return stat.S_ISDIR(os.lstat(folder).st_mode)
+    except OSError:
+        return False
+
+
+def opened(folder: Path) -> Opened:
+    """The folder of an attempt, which the task can have replaced by a link.
+
+    Raises:
+        OSError: It is no folder now.
+    """
+    try:
+        return Opened(safe_paths.open_folder(None, str(folder)))
+    except Unsafe as error:
+        raise NotADirectoryError(errno.ENOTDIR, str(error)) from error
+
+
 def ask_for_end(folder: Path, grace_ms: int) -> None:
     """Write down that an attempt is to end; its runner has to be woken."""
-    temporary = folder / f"{RELEASE}.tmp"
-    temporary.write_text(str(grace_ms))
-    temporary.rename(folder / RELEASE)
+    temporary = f"{RELEASE}.tmp"
+    with opened(folder) as fd:
+        os.close(safe_paths.write_file(fd, temporary, str(grace_ms), 0o644))
+        try:
+            os.rename(temporary, RELEASE, src_dir_fd=fd, dst_dir_fd=fd)
+        except IsADirectoryError:  # the task's
+            safe_paths.remove(fd, RELEASE)
+            os.rename(temporary, RELEASE, src_dir_fd=fd, dst_dir_fd=fd)
 
 
 def is_released(folder: Path) -> bool:
     """Whether an attempt's end was asked for."""
-    return (folder / RELEASE).exists()
+    return os.path.lexists(folder / RELEASE)
+
+
+def read_log(folder: Path, stream: str, offset: int, limit: int) -> tuple[bytes, bool]:
+    """A piece of a log of an attempt, and whether there is more; what the task has put there instead is told, never read.
+
+    Raises:
+        FileNotFoundError: There is no such log.
+    """
+    try:
+        with opened(folder) as at, Opened(safe_paths.open_file(at, stream)) as fd:
+            status = os.fstat(fd)
+            if status.st_nlink > 1:
+                raise Unsafe(f"{stream!r} is a file that has another name elsewhere")
+            if offset > status.st_size:  # file systems refuse to seek beyond what they can hold
+                return b"", False
+            data = os.pread(fd, limit, offset)
+            return data, offset + len(data) < os.fstat(fd).st_size
+    except (Unsafe, NotADirectoryError) as error:
+        said = f"flowsched: what the task said is lost, for it has replaced its log: {error}\n".encode(
+            errors="replace"
+        )
+        return said[offset : offset + limit], offset + limit < len(said)
 
 
 def clear(folder: Path) -> None:
     """Leave of an attempt whose end is stored its folder, so that its name stays taken, and the logs that are not empty."""
-    with contextlib.suppress(FileNotFoundError):
-        for item in list(os.scandir(folder)):
+    with contextlib.suppress(FileNotFoundError), opened(folder) as fd:
+        for item in list(os.scandir(fd)):
             unneeded = item.name in _LEFT or ".cid" in item.name
             if unneeded or (item.name in _LOGS and not item.stat(follow_symlinks=False).st_size):
-                os.unlink(item.path)
+                safe_paths.remove(fd, item.name)
 
 
 def clear_work(folder: Path) -> None:
     """Remove the working folder of an attempt that has ended."""
-    work = f"{folder}/work"
-    try:
-        os.rmdir(f"{work}/tmp")
-        os.rmdir(work)
-    except OSError:
-        remove_tree(folder / "work")
-    if os.path.isdir(f"{folder}/container"):
-        remove_tree(folder / "container")
+    with contextlib.suppress(OSError), opened(folder) as fd:
+        for name in ("work", "container"):
+            with contextlib.suppress(OSError):
+                safe_paths.remove(fd, name)
 
 
 def workflow_of(name: str) -> str:
@@ -238,16 +288,6 @@ def workflow_of(name: str) -> str:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder and all in it, also folders that a task has made read-only."""
-
-    def open_up(_: object, failed: str, __: object) -> None:
-        for folder in (os.path.dirname(failed), failed):
-            with contextlib.suppress(OSError):
-                if os.path.isdir(folder) and not os.path.islink(
-                    folder
-                ):  # a file may be an output too, by a link
-                    os.chmod(folder, 0o700)
-        with contextlib.suppress(OSError):
-            shutil.rmtree(failed) if os.path.isdir(failed) else os.unlink(failed)
-
-    shutil.rmtree(path, onerror=open_up)
+    """Remove a folder and all in it that can be removed."""
+    with contextlib.suppress(OSError):
+        safe_paths.remove(None, str(path))

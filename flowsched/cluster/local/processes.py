@@ -514,7 +514,7 @@ class RunnerProcesses:
         life, runner = found
         if life.end is not None:
             return Sight(life.started_ms, life.end)
-        there = folder is not None and folder.is_dir()
+        there = folder is not None and attempts.is_folder(folder)
         folder = folder or self._attempts.root / "nodes" / live.node / "attempts" / live.name
         if runner.is_dead or life.is_lost:
             if life.started_ms is not None and not attempts.end_attempt(folder, life):
@@ -594,17 +594,18 @@ class RunnerProcesses:
         if sight is not None and sight.final is not None:
             return sight
         folder = live.folder = live.folder or self._attempts.find(live.name)
-        if (folder is None or not folder.is_dir()) and not self._runners.those_with(live.name):
+        if (folder is None or not attempts.is_folder(folder)) and not self._runners.those_with(live.name):
             return self._absent(live.name, "Released")
         if folder is not None:
             try:
                 attempts.ask_for_end(folder, grace_ms)
-            except OSError as error:
-                if not is_full(error):
+            except OSError as error:  # no room to ask, or the task has put a link in the folder's place
+                if not is_full(error) and not isinstance(error, NotADirectoryError):
                     raise
-                self._space.note(error)
+                if is_full(error):
+                    self._space.note(error)
                 if (found := self._runners.find(live.name)) is not None:
-                    attempts.kill_attempt(folder, found[0])  # there is no room to ask
+                    attempts.kill_attempt(folder, found[0])
                 return None
             self._site.failpoint("release.marked")
         those = self._runners.those_with(live.name)
@@ -651,15 +652,10 @@ class RunnerProcesses:
             return b"", False
         finished = self._is_over(name)  # asked first: then nothing is written after the read
         try:
-            with open(folder / stream, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if offset > size:  # file systems refuse to seek beyond what they can hold
-                    return b"", not finished
-                file.seek(offset)
-                data = file.read(limit)
-                return data, not finished or file.tell() < os.fstat(file.fileno()).st_size
+            data, more = attempts.read_log(folder, stream, offset, limit)
         except FileNotFoundError:
             return b"", not finished
+        return data, not finished or more
 
     def _sweep(self) -> None:
         """Remove the control groups of attempts that have ended, with what lives in them all the same."""

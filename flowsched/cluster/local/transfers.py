@@ -19,12 +19,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from flowsched.cluster.local.runner.safe_paths import Unsafe, open_any
 from flowsched.cluster.local.virtual_nodes import Site
 from flowsched.cluster.node.cache import Cache, Entry, file_name
 from flowsched.cluster.node.origins import NotFetched, Origins, Section, copy_open
 from flowsched.cluster.node.ranges import Landed, changed_at, held_section
 from flowsched.cluster.node.rates import TokenBucket, block_bytes
-from flowsched.cluster.node.safe_paths import Unsafe, open_any
 from flowsched.cluster.node.transfers import NodeTransfers, OriginSource, Source
 from flowsched.executor.datasets import digest_of, parse
 from flowsched.executor.nodes import NodeInfo

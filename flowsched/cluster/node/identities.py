@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from flowsched.cluster.local.runner.safe_paths import Unsafe
 from flowsched.cluster.node.origins import NotFetched, Origins
-from flowsched.cluster.node.safe_paths import Unsafe
 from flowsched.executor.protocol import Fingerprint
 
 #: Datasets that are looked at together: each waits for a disk or a network most of the time.

@@ -17,10 +17,10 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from flowsched.cluster.local.runner import safe_paths
 from flowsched.cluster.local.runner.bounds import Bounds
-from flowsched.cluster.node import safe_paths
+from flowsched.cluster.local.runner.safe_paths import DEEPEST, Unsafe
 from flowsched.cluster.node.cache import read_only
-from flowsched.cluster.node.safe_paths import DEEPEST, Unsafe
 from flowsched.cluster.node.space import check_room
 from flowsched.executor.protocol import Fingerprint
 

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from flowsched.cluster.local.runner import safe_paths
 from flowsched.cluster.local.runner.records import sync
-from flowsched.cluster.node import safe_paths
 from flowsched.values import replace
 
 INPUTS: Final = "inputs"

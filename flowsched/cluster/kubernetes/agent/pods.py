@@ -25,13 +25,13 @@ from flowsched.cluster.kubernetes.agent.ledger import (
     Page,
     Volumes,
 )
-from flowsched.cluster.kubernetes.agent.outputs import Publisher, as_moving, look
+from flowsched.cluster.kubernetes.agent.outputs import Publisher
 from flowsched.cluster.kubernetes.agent.transfers import Transfers
 from flowsched.cluster.kubernetes.agent.trees import Link
 from flowsched.cluster.kubernetes.objects.names import pod_name
 from flowsched.cluster.kubernetes.orders import Input, Order, manifest, placed
-from flowsched.cluster.local.runner.outputs import Refused
-from flowsched.cluster.node import safe_paths
+from flowsched.cluster.local.runner import safe_paths
+from flowsched.cluster.local.runner.outputs import Refused, look
 from flowsched.cluster.node.cache import Cache
 from flowsched.cluster.node.origins import NotFetched
 from flowsched.log_lines import get_logger
@@ -401,7 +401,8 @@ class Pods:
 
     def _look_at_outputs(self, request: Request) -> tuple[dict[str, Any], ...]:
         with self._volumes.open(request.uid, WORK) as work:
-            return as_moving(look(work, request.order.outputs, request.path))
+            found = look(work, request.order.output_records, (request.path,) if request.path else ())
+            return tuple(one.record() for one in found)
 
     def _move(self, request: Request, page: Page) -> list[dict[str, Any]]:
         with self._volumes.open(request.uid, WORK) as work:

@@ -41,7 +41,7 @@ from flowsched.cluster.kubernetes.agent.streams import (
 )
 from flowsched.cluster.kubernetes.agent.transfers import MOST_WAITING
 from flowsched.cluster.kubernetes.agent_keys import bearer_of, signing_key_of
-from flowsched.cluster.node.safe_paths import Unsafe
+from flowsched.cluster.local.runner.safe_paths import Unsafe
 from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import Fingerprint, Transfer
 from flowsched.log_lines import get_logger

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from flowsched.cluster.kubernetes.agent import trees
 from flowsched.cluster.kubernetes.agent.events import News
 from flowsched.cluster.kubernetes.agent.sources import Sources
+from flowsched.cluster.local.runner import trees
 from flowsched.cluster.node.cache import Cache
 from flowsched.cluster.node.origins import NotFetched
 from flowsched.cluster.node.ranges import Landed

@@ -1,7 +1,7 @@
-"""Files and trees between a cache and a pod's folders: links where the file system can, else copies; and tar streams unpacked.
+"""Files and trees of a cache in a pod's folders: links where the file system can, else copies; and tar streams unpacked.
 
-What a pod has written is only read by descriptor (see `safe_paths`). What lies in the cache is the agent's own, readable for
-every user, since a hard link has one owner and one mode for all, and writable for none.
+What lies in the cache is the agent's own, readable for every user, since a hard link has one owner and one mode for all, and
+writable for none (`runner.trees`, which also takes what a pod has written).
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ import os
 import stat
 import tarfile
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from flowsched.cluster.node import safe_paths
+from flowsched.cluster.local.runner import safe_paths
+from flowsched.cluster.local.runner.safe_paths import Unsafe, parts_of
+from flowsched.cluster.local.runner.trees import check_link, copy_bytes
 from flowsched.cluster.node.origins import Body
-from flowsched.cluster.node.safe_paths import DEEPEST, Unsafe, parts_of
 
-_BLOCK: Final = 4 << 20
 #: Why a hard link cannot be made although a copy can: another mount, a file of another user, 65,000 links already.
 _COPY_INSTEAD: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP})
-_NO_CLONE: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
 
 Link = Callable[..., None]  #: os.link
 
@@ -30,144 +28,6 @@ Link = Callable[..., None]  #: os.link
 def no_link(*_: object, **__: object) -> None:
     """Refuse to make a link, as between two mounts: what should be linked is copied then."""
     raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """What was found at a path."""
-
-    size_bytes: int
-    directory: bool
-    movable: bool  #: none of its files has another name elsewhere, or an owner that the agent cannot replace
-
-
-def measure(at: int, name: str) -> Measure:
-    """Look at a file or tree that shall become a dataset.
-
-    Raises:
-        Unsafe: It is, or holds, something that a dataset cannot hold: a device, a socket, a link that leads out of it.
-    """
-    status = os.stat(name, dir_fd=at, follow_symlinks=False)
-    if stat.S_ISREG(status.st_mode):
-        return Measure(status.st_size, False, status.st_nlink == 1 and _can_be_ours(status))
-    if not stat.S_ISDIR(status.st_mode):
-        raise Unsafe(f"{name!r} is neither a file nor a folder")
-    size, movable = _measure_folder(at, name, (name,))
-    return Measure(size, True, movable and _can_be_ours(status))
-
-
-def _can_be_ours(status: os.stat_result) -> bool:
-    return os.geteuid() in (0, status.st_uid)
-
-
-def _measure_folder(at: int, name: str, way: tuple[str, ...]) -> tuple[int, bool]:
-    if len(way) > DEEPEST:
-        raise Unsafe(f"{way[0]!r} has more than {DEEPEST} folders in each other")
-    fd = safe_paths.open_folder(at, name)
-    total, movable = 0, True
-    try:
-        for inner in os.listdir(fd):
-            status = os.stat(inner, dir_fd=fd, follow_symlinks=False)
-            if stat.S_ISDIR(status.st_mode):
-                size, inner_movable = _measure_folder(fd, inner, (*way, inner))
-                total, movable = total + size, movable and inner_movable and _can_be_ours(status)
-            elif stat.S_ISLNK(status.st_mode):
-                check_link((*way, inner), os.readlink(inner, dir_fd=fd))
-            elif stat.S_ISREG(status.st_mode):
-                total += status.st_size
-                movable = movable and status.st_nlink == 1 and _can_be_ours(status)
-            else:
-                raise Unsafe(f"{'/'.join((*way, inner))!r} is neither a file nor a folder")
-    finally:
-        os.close(fd)
-    return total, movable
-
-
-def check_link(way: tuple[str, ...], target: str) -> None:
-    """Let a link inside a dataset pass if, by its text, it leads to somewhere in it. `way[0]` is the dataset's own name.
-
-    Raises:
-        Unsafe: It leads out.
-    """
-    depth = len(way) - 2
-    for part in target.split("/"):
-        depth += -1 if part == ".." else part not in ("", ".")
-        if depth < 0:
-            break
-    if target.startswith("/") or depth < 0:
-        raise Unsafe(f"{'/'.join(way)!r} leads out of it, to {target}")
-
-
-def copy(at: int, name: str, target: str) -> None:
-    """Copy a file or tree in bytes from a folder that others write to; `target` is new and ours."""
-    mode = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
-    if stat.S_ISLNK(mode):
-        os.symlink(os.readlink(name, dir_fd=at), target)
-    elif stat.S_ISDIR(mode):
-        os.mkdir(target, 0o755)
-        fd = safe_paths.open_folder(at, name)
-        try:
-            for inner in os.listdir(fd):
-                copy(fd, inner, f"{target}/{inner}")
-        finally:
-            os.close(fd)
-    else:
-        reading = safe_paths.open_file(at, name)
-        try:
-            writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                copy_bytes(reading, writing)
-                os.fchmod(writing, stat.S_IMODE(os.fstat(reading).st_mode) & 0o777 | 0o400)
-            finally:
-                os.close(writing)
-        finally:
-            os.close(reading)
-
-
-def copy_bytes(reading: int, writing: int) -> None:
-    """Copy a file's bytes, in the kernel where it can: file systems that share blocks then share them."""
-    try:
-        while os.copy_file_range(reading, writing, _BLOCK):
-            pass
-    except OSError as error:
-        if error.errno not in _NO_CLONE:
-            raise
-    while block := os.read(reading, _BLOCK):  # from where the kernel stopped, which is the end if it did all
-        safe_paths.write_all(writing, block)
-
-
-def seal(path: str | Path) -> int:
-    """Make a file or tree of the cache readable for all users, writable for none, and durable; returns its bytes.
-
-    The agent takes over the ownership of each folder before it reads it, so that the task's user can add nothing any more.
-
-    Raises:
-        Unsafe: It holds something that a dataset cannot hold.
-    """
-    return _seal(str(path), (os.path.basename(path),))
-
-
-def _seal(path: str, way: tuple[str, ...]) -> int:
-    mode = os.lstat(path).st_mode
-    if stat.S_ISLNK(mode) and len(way) > 1:
-        check_link(way, os.readlink(path))
-        return 0
-    if len(way) > DEEPEST or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise Unsafe(f"{'/'.join(way)!r} is neither a file nor a folder")
-    directory = stat.S_ISDIR(mode)
-    flags = os.O_DIRECTORY if directory else os.O_NONBLOCK
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags)
-    try:
-        if os.fstat(fd).st_uid != os.geteuid():
-            os.fchown(fd, os.geteuid(), os.getegid())
-        os.fchmod(fd, 0o755 if directory else 0o555 if mode & 0o111 else 0o444)
-        size = 0 if directory else os.fstat(fd).st_size
-        if directory:
-            size = sum(_seal(f"{path}/{name}", (*way, name)) for name in os.listdir(fd))
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    return size
 
 
 def place(source: str, at: int, name: str, link: Link = os.link) -> None:

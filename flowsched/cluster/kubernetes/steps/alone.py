@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from flowsched.cluster.kubernetes import orders
-from flowsched.cluster.kubernetes.agent import pods, trees
-from flowsched.cluster.kubernetes.agent.outputs import look
+from flowsched.cluster.kubernetes.agent import pods
 from flowsched.cluster.kubernetes.agent.pods import Held
 from flowsched.cluster.kubernetes.agent.sources import Guard
 from flowsched.cluster.kubernetes.exit_codes import BAD_ORDER, DONE, INPUT_LOST, UNREACHABLE
 from flowsched.cluster.kubernetes.orders import BadOrder, Order
-from flowsched.cluster.local.runner.outputs import Refused
+from flowsched.cluster.local.runner import trees
+from flowsched.cluster.local.runner.outputs import Refused, look
+from flowsched.cluster.local.runner.safe_paths import Unsafe
 from flowsched.cluster.node.origins import NotFetched, Origins
-from flowsched.cluster.node.safe_paths import Unsafe
 from flowsched.cluster.node.transfers import OriginSource, finish
 
 _FETCHES: Final = 3
@@ -59,7 +59,7 @@ def stage_out(env: Env) -> dict[str, Any]:
     try:
         order = orders.read(env["FLOWSCHED_ORDER"])
         work = os.open(_folders(env)[1], os.O_RDONLY | os.O_DIRECTORY)
-        found = look(work, order.outputs, env.get("FLOWSCHED_WORK"))
+        found = look(work, order.output_records, (env.get("FLOWSCHED_WORK") or "/flowsched/work",))
     except Refused as refusal:
         reason, message = refusal.args
         return {"outputs": [], "reason": reason, "message": message}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import resource
+import stat
 import sys
 
 from . import kin
@@ -20,6 +21,7 @@ from .kin import signal
 from .outputs import Refused, collect
 from .records import Record, follow_clock, fullness, is_full, wall_ms
 from .room import with_room
+from .safe_paths import kind_of
 from .secret_values import SecretError, read_secrets
 from .task import LAST_SIGNAL_CODE, StartError, Task, link_inputs, release_grace_s, states_of, supervise
 
@@ -58,7 +60,7 @@ def see_through(order: Record, record: Callable[[Record], None]) -> None:
     wake, _ = listen()
     task = made(order, record)
     try:
-        void = prepare(order)
+        void = prepare(task)
         if void is None:
             admit(task)
         container = contained(task) if void is None else None
@@ -80,13 +82,15 @@ def made(order: Record, record: Callable[[Record], None]) -> Task:
     return ImageTask(folder_of(order), order, record)
 
 
-def prepare(order: Record) -> Record | None:
+def prepare(task: Task) -> Record | None:
     """Lay out the working folder. Returns the end of an attempt that is void: inputs are not here, or it was released."""
-    folder = folder_of(order)
+    order, folder = task.order, task.folder
     if order.get("clock_base_ms") is not None:
         follow_clock(order["clock_base_ms"])  # type: ignore[arg-type]
     for made in (f"{folder}/work", f"{folder}/work/tmp"):
         os.mkdir(made)
+    if order["outputs"]:
+        task.remember_work()
     for parent in order["folders"]:  # type: ignore[attr-defined]
         os.makedirs(f"{folder}/work/{parent}", exist_ok=True)
     lost = link_inputs(f"{folder}/work", order["inputs"])  # type: ignore[arg-type]
@@ -143,12 +147,12 @@ def refusal_of(task: Task, reason: str, message: str) -> Record:
     """The end of an attempt that nothing ran in."""
     if task.order.get("container") is not None:
         from .bounds import Bounds
-        from .deliver import leave, note
+        from .deliver import leave, left_at, note
         from .steps import line_of
 
         bounds = Bounds(**task.order["bounds"], own=task.folder)  # type: ignore[arg-type]
         note(task.order["container"], bounds, line_of(reason, message))  # type: ignore[arg-type]
-        leave(None, task.order["container"], bounds)  # type: ignore[arg-type]
+        leave(None, left_at(task.order["container"], bounds))  # type: ignore[arg-type]
         return end_of(task, 126, reason, message, container={"steps": [], "outputs": []})
     return end_of(task, 126, reason, message)
 
@@ -168,6 +172,9 @@ def carry_out(task: Task, wake: int, container: Contained | None) -> Record:
     before = kin.io_counts()
     if container is not None:
         code, reason, message = container.run(wake)
+        if code == 0 and not reason:
+            message = replaced(task)
+            reason = "OutputRefused" if message else ""
         return end_of(task, code, reason, message, [], usage(task, before), container.report)
     try:
         task.start()
@@ -183,6 +190,9 @@ def carry_out(task: Task, wake: int, container: Contained | None) -> Record:
 def ended(task: Task, code: int, reason: str, message: str, left: list[int], used: Record) -> Record:
     """The end of an attempt whose processes have ended, but for `left`. If it went well, its outputs are in the cache."""
     outputs: list[Record] = []
+    if code == 0 and not reason:
+        message = replaced(task)
+        reason = "OutputRefused" if message else ""
     if code == 0 and not reason:
         outputs, reason, message = published(task)
     elif 128 < code <= LAST_SIGNAL_CODE and not reason:
@@ -243,11 +253,30 @@ def no_room(task: Task) -> str:
     return next(filter(None, map(fullness, paths)), "")
 
 
+def replaced(task: Task) -> str:
+    """Which of its logs a task has replaced by something else than a file, in words; "" if none.
+
+    What it said is lost then, and its end must not hide that.
+    """
+    for stream in ("stdout", "stderr"):
+        path = f"{task.folder}/{stream}"
+        try:
+            is_file = stat.S_ISREG(os.lstat(path).st_mode)
+        except OSError:  # it may do without a log
+            continue
+        if not is_file:
+            return f"the task has replaced its {stream}: {path} is {kind_of(None, path)} now, and what it said is lost"
+    return ""
+
+
 def published(task: Task) -> tuple[list[Record], str, str]:
     """The outputs in the node's cache, or the reason and message why there are none."""
+    outputs: list[Record] = task.order["outputs"]  # type: ignore[assignment]
+    if not outputs:
+        return [], "", ""
     try:
-        outputs: list[Record] = task.order["outputs"]  # type: ignore[assignment]
-        return collect(task.work, outputs, lambda *what: with_room(task, *what)), "", ""
+        with task.open_work() as work:
+            return collect(work, outputs, task.work, lambda *what: with_room(task, *what)), "", ""
     except Refused as refusal:
         reason, message = refusal.args
         return [], reason, message

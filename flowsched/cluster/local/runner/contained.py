@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from .bounds import Bounds
-from .deliver import Delivery, leave
+from .deliver import Delivery, leave, left_at, resolved
 from .namespace import Mount, make
 from .outputs import Refused
 from .patterns import is_pattern
@@ -13,6 +13,7 @@ from .places import Places, plan
 from .records import Record, is_full
 from .return_code import CODE_BYTES, code_in
 from .room import with_room
+from .safe_paths import Opened, Unsafe, open_file, parent
 from .steps import Ending, Step, run_steps
 from .task import LAST_SIGNAL_CODE, release_grace_s
 
@@ -35,6 +36,8 @@ class Contained:
         self.order: Record = task.order["container"]  # type: ignore[assignment]
         self.report: Record = {"steps": [], "outputs": []}
         self.bounds = Bounds(**task.order["bounds"], own=task.folder)  # type: ignore[arg-type]
+        self.left = left_at(self.order, self.bounds)
+        self.targets: dict[str, str] = {}  #: see `Delivery`
         self.check()
         self.mounts: list[Mount] = []
         self.places = self.laid_out(f"{os.path.realpath(task.folder)}/container")
@@ -73,7 +76,8 @@ class Contained:
                 self.bounds.granted.append(os.path.realpath(str(given["source"])))
         for output in self.entries("outputs"):
             if output["local"] is not None:
-                self.bounds.check(str(output["local"]))
+                local = str(output["local"]).rstrip("/")
+                self.targets[local] = resolved(self.bounds.check(local))
 
     def entries(self, key: str) -> list[Record]:
         """A part of the order."""
@@ -99,9 +103,10 @@ class Contained:
         if path is None or not ending.well:
             return None
         try:
-            with open(self.places.real(self.places.canonical(str(path))), "rb") as file:
-                return code_in(file.read(CODE_BYTES + 1))
-        except OSError:
+            real = self.places.real(self.places.canonical(str(path)))
+            with parent(real) as at, Opened(open_file(at, os.path.basename(real))) as fd:
+                return code_in(os.read(fd, CODE_BYTES + 1))
+        except (OSError, Unsafe):
             return None
 
     def deliver(self, ending: Ending) -> None:
@@ -121,7 +126,7 @@ class Contained:
                 for o in outputs
                 if not is_pattern(str(o["path"])) and self.places.canonical(str(o["path"])) in said
             ]
-        delivery = Delivery(self.places, self.order["upload"])  # type: ignore[arg-type]
+        delivery = Delivery(self.places, self.order["upload"], self.targets)  # type: ignore[arg-type]
         try:
             for output in outputs:
                 with_room(
@@ -146,7 +151,7 @@ class Contained:
 
     def leave(self) -> None:
         """Write what shall be there after every end."""
-        leave(self.places, self.order, self.bounds)
+        leave(self.places, self.left)
 
     def steps(self) -> list[Record]:
         """As they were ordered."""

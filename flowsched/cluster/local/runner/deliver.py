@@ -1,23 +1,36 @@
 """Delivery of a container task's outputs to their targets: files and folders of this machine, objects of a store.
 
-Everything is found by its path in the container, and read where it really lies. Files come to be by a rename, folders too where
-there is none yet; what was half done when a runner died is done again by the next attempt.
+Everything is found by its path in the container, and read where it really lies. The task can change names meanwhile, of what is
+read and of the folders that it goes to: none is resolved a second time (`safe_paths`). Files come to be by a rename, folders too
+where there is none yet; what was half done when a runner died is done again by the next attempt.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
 from collections.abc import Iterator
 
 from .bounds import Bounds, inside
-from .outputs import Refused, remove
+from .outputs import Refused
 from .patterns import is_pattern, matches
 from .places import Places, canonical, join
-from .records import Record, sync
-
-_BLOCK = 1 << 20
+from .records import Record
+from .safe_paths import (
+    BY_UMASK,
+    GONE,
+    Opened,
+    Unsafe,
+    kind_of,
+    open_any,
+    open_folder,
+    parent,
+    remove,
+    write_file,
+)
+from .trees import copy_bytes
 
 
 class Delivery:
@@ -26,10 +39,12 @@ class Delivery:
     Args:
         places: Of its container.
         upload: How object stores are reached, see `cluster.orders`; None if none is asked for.
+        targets: Targets of this machine, and what they were before the task began, links followed (see `resolved`).
     """
 
-    def __init__(self, places: Places, upload: Record | None) -> None:
+    def __init__(self, places: Places, upload: Record | None, targets: dict[str, str]) -> None:
         self.places = places
+        self.targets = targets
         self.files: list[Record] = []  #: path, uri and size of each file that was delivered
         self._upload = upload
         self._stores: dict[str, object] = {}
@@ -39,12 +54,15 @@ class Delivery:
         """Deliver one output; nothing, if it is not there.
 
         Raises:
-            Refused: An object store took it not.
+            Refused: An object store took it not, or the task has put something else on its way.
             OSError: It cannot be written. It can be taken again: files that are whole stay, and are not told twice.
         """
         known = len(self.files)
         try:
             self.bring_out(output)
+        except Unsafe as error:
+            del self.files[known:]
+            raise Refused("OutputRefused", f"the output {output['path']} was replaced: {error}") from None
         except OSError:
             del self.files[known:]
             raise
@@ -83,136 +101,194 @@ class Delivery:
 
     def is_there(self, path: str) -> bool:
         """Whether the task has something there: what only this machine has does not count."""
-        return not self.places.is_foreign(path) and self.real_of(path) is not None
+        return not self.places.is_foreign(path) and self.look(path) is not None
 
     def is_plain_folder(self, path: str) -> bool:
         """Whether a path is a folder, and no link to one."""
         real = self.places.host_of(path)
         return os.path.isdir(real) and not os.path.islink(real)
 
+    def look(self, path: str) -> os.stat_result | None:
+        """What a path of the container leads to; None if it leads nowhere."""
+        try:
+            real = self.places.real(path)
+            with parent(real) as at:
+                return os.stat(os.path.basename(real) or "/", dir_fd=at, follow_symlinks=False)
+        except OSError:
+            return None
+
+    def open(self, path: str) -> Opened | None:
+        """What a path of the container leads to, opened; None if that is neither a file nor a folder.
+
+        Raises:
+            Refused: No output may come from there.
+            Unsafe: It has been replaced since its links were followed.
+            OSError: It cannot be opened.
+        """
+        real = self.places.real(path)
+        with parent(real) as at:
+            name = os.path.basename(real) or "/"
+            mode = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+                return None
+            bounds = self.places.bounds
+            if stat.S_ISREG(mode) and not any(inside(real, staged) for staged in bounds.granted):
+                why = bounds.never(real)
+                if why:
+                    raise Refused("PathRefused", f"the output {path}: {why}")
+            return Opened(open_any(at, name))
+
     def put(self, path: str, uri: str, *, local: bool) -> None:
         """Deliver a file or folder."""
-        real = self.places.real(path)
-        mode = os.stat(real).st_mode
-        if not local:
-            for inner, file in self.walk(path):
-                self.upload(inner, file, uri + inner[len(path) :])
-        elif stat.S_ISREG(mode):
-            self.file(path, real, uri)
-        elif stat.S_ISDIR(mode):
-            self.folder(path, real, self.places.bounds.check(uri))
+        opened = self.open(path)
+        if opened is None:
+            real = self.places.real(path)
+            raise Refused(
+                "OutputRefused", f"the output {path} is {kind_of(None, real)}, neither a file nor a folder"
+            )
+        with opened as fd:
+            if not local:
+                for inner, file in self.walk(path):
+                    self.upload(inner, file, uri + inner[len(path) :])
+                return
+            if stat.S_ISDIR(os.fstat(fd).st_mode):
+                self.folder(path, fd, uri)
+            else:
+                self.file(path, fd, uri)
 
-    def file(self, path: str, real: str, target: str) -> None:
-        """Deliver one file of this machine."""
-        size = os.stat(real).st_size
-        if not same(real, target):
-            folder = os.path.dirname(self.places.bounds.check(target))
-            os.makedirs(folder, exist_ok=True)
-            temporary = self.temporary(target)
-            try:
-                self.bring(real, temporary)
-                os.rename(temporary, target)
-            finally:
-                remove(temporary)
-            sync(folder)
-        self.note(path, target, size)
+    def target(self, uri: str) -> str:
+        """Where a file or folder goes, as its path was before the task could change it."""
+        top = max((each for each in self.targets if inside(uri, each)), key=len, default=None)
+        return uri if top is None else join(self.targets[top], uri[len(top) :])
 
-    def folder(self, path: str, real: str, target: str) -> None:
-        """Deliver a folder: whole by one rename, or file by file into one that is there."""
-        if same(real, target):
-            for inner, file in self.walk(path):
-                self.note(inner, target + inner[len(path) :], os.stat(file).st_size)
-            return
-        if os.path.isdir(target):
-            for inner, file in self.walk(path):
-                self.file(inner, file, target + inner[len(path) :])
-            return
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        temporary, known = self.temporary(target), len(self.files)
+    def into(self, target: str) -> Opened:
+        """The folder of a target, made where it is missing. Raises OSError, also where the task has put something on the way."""
         try:
-            self.fill(path, temporary, target)
-            os.rename(temporary, target)
-        except OSError:
-            if not os.path.isdir(target):
-                raise
-            del self.files[known:]  # another process has made it meanwhile
-            self.folder(path, real, target)
-        finally:
-            remove(temporary)
-        sync(os.path.dirname(target))
+            return parent(target, make=BY_UMASK)
+        except Unsafe as error:
+            raise NotADirectoryError(errno.ENOTDIR, f"{error}, on the way to {target}") from None
 
-    def fill(self, path: str, folder: str, target: str, above: tuple[str, ...] = ()) -> None:
+    def file(self, path: str, fd: int, uri: str) -> None:
+        """Deliver one file of this machine."""
+        target = self.target(uri)
+        status, name = os.fstat(fd), os.path.basename(self.places.bounds.check(target))
+        with self.into(target) as at:
+            if not self.is_same(path, status, at, name):
+                temporary = self.temporary()
+                try:
+                    self.bring(path, fd, at, temporary)
+                    os.rename(temporary, name, src_dir_fd=at, dst_dir_fd=at)
+                finally:
+                    remove(at, temporary)
+                os.fsync(at)
+        self.note(path, uri, status.st_size)
+
+    def is_same(self, path: str, status: os.stat_result, at: int, name: str) -> bool:
+        """Whether a file or folder is at its target already. A link to the attempt's own folder is not: it goes."""
+        try:
+            there = os.stat(name, dir_fd=at)
+            is_link = stat.S_ISLNK(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode)
+        except OSError:
+            return False
+        own = is_link and inside(self.places.real(path), self.places.room)
+        return (there.st_dev, there.st_ino) == (status.st_dev, status.st_ino) and not own
+
+    def folder(self, path: str, fd: int, uri: str) -> None:
+        """Deliver a folder: whole by one rename, or file by file into one that is there."""
+        target = self.target(uri)
+        name = os.path.basename(self.places.bounds.check(target))
+        with self.into(target) as at:
+            if self.is_same(path, os.fstat(fd), at, name):
+                for inner, file in self.walk(path):
+                    self.note(inner, uri + inner[len(path) :], os.fstat(file).st_size)
+                return
+            try:
+                os.close(open_folder(at, name))
+            except FileNotFoundError:
+                temporary, known = self.temporary(), len(self.files)
+                try:
+                    os.mkdir(temporary, dir_fd=at)
+                    with Opened(open_folder(at, temporary)) as into:
+                        self.fill(path, into, uri)
+                    os.rename(temporary, name, src_dir_fd=at, dst_dir_fd=at)
+                except OSError:
+                    if kind_of(at, name) != "a folder":
+                        raise
+                    del self.files[known:]  # another process has made it meanwhile
+                else:
+                    os.fsync(at)
+                    return
+                finally:
+                    remove(at, temporary)
+        for inner, file in self.walk(path):
+            self.file(inner, file, uri + inner[len(path) :])
+
+    def fill(self, path: str, into: int, uri: str, above: tuple[str, ...] = ()) -> None:
         """Copy a folder of the container, links followed; what leads back to where it came from is left out."""
-        os.mkdir(folder)
         here = self.places.resolve(path)
         for name in self.places.listed(path):
             inner = join(path, name)
-            real = self.real_of(inner)
-            if real is None:
+            opened = self.open(inner) if self.look(inner) is not None else None
+            if opened is None:
                 continue
-            if os.path.isdir(real):
-                if self.places.resolve(inner) not in (*above, here):
-                    self.fill(inner, join(folder, name), join(target, name), (*above, here))
-            elif os.path.isfile(real):
-                self.bring(real, join(folder, name))
-                self.note(inner, join(target, name), os.stat(real).st_size)
-        sync(folder)
+            with opened as fd:
+                status = os.fstat(fd)
+                if stat.S_ISREG(status.st_mode):
+                    self.bring(inner, fd, into, name)
+                    self.note(inner, join(uri, name), status.st_size)
+                elif self.places.resolve(inner) not in (*above, here):
+                    os.mkdir(name, dir_fd=into)
+                    with Opened(open_folder(into, name)) as deeper:
+                        self.fill(inner, deeper, join(uri, name), (*above, here))
+        os.fsync(into)
 
-    def walk(self, path: str, above: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-        """(path in the container, real path) of every file of a file or folder."""
-        real = self.real_of(path)
-        if real is None:
+    def walk(self, path: str, above: tuple[str, ...] = ()) -> Iterator[tuple[str, int]]:
+        """(path in the container, descriptor) of every file of a file or folder. The descriptor is closed after its turn."""
+        opened = self.open(path) if self.look(path) is not None else None
+        if opened is None:
             return
-        if os.path.isfile(real):
-            yield path, real
-        elif os.path.isdir(real):
-            here = self.places.resolve(path)
-            if here not in above:
-                for name in self.places.listed(path):
-                    yield from self.walk(join(path, name), (*above, here))
+        with opened as fd:
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                yield path, fd
+                return
+        here = self.places.resolve(path)
+        if here not in above:
+            for name in self.places.listed(path):
+                yield from self.walk(join(path, name), (*above, here))
 
-    def real_of(self, path: str) -> str | None:
-        """The real path that a path leads to; None if it leads nowhere."""
-        try:
-            real = self.places.real(path)
-        except OSError:
-            return None
-        if not os.path.exists(real):
-            return None
-        bounds = self.places.bounds
-        if any(inside(real, staged) for staged in bounds.granted):
-            return real
-        why = bounds.never(real) if os.path.isfile(real) else ""
-        if why:
-            raise Refused("PathRefused", f"the output {path}: {why}")
-        return real
-
-    def bring(self, real: str, target: str) -> None:
+    def bring(self, path: str, fd: int, at: int, name: str) -> None:
         """Make a new file with the bytes of another; a hard link if the task wrote them and they have no other name."""
-        status = os.stat(real)
-        ours = real.startswith(self.places.room + "/") and status.st_nlink == 1
-        if ours and not os.path.islink(real):
+        status, real = os.fstat(fd), self.places.real(path)
+        if inside(real, self.places.room) and status.st_nlink == 1:
             try:
-                os.link(real, target)
+                with parent(real) as there:
+                    os.link(
+                        os.path.basename(real), name, src_dir_fd=there, dst_dir_fd=at, follow_symlinks=False
+                    )
+                made = os.stat(name, dir_fd=at, follow_symlinks=False)
             except OSError:
                 pass  # another disk
             else:
-                sync(target)
-                return
-        copy_file(real, target)
-        os.chmod(target, stat.S_IMODE(status.st_mode) | 0o600)
-        sync(target)
+                if (made.st_dev, made.st_ino) == (status.st_dev, status.st_ino):
+                    os.fsync(fd)
+                    return
+                remove(at, name)  # the name is another file's by now
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with Opened(os.open(name, flags, 0o666, dir_fd=at)) as writing:
+            copy_bytes(fd, writing)
+            os.fchmod(writing, stat.S_IMODE(status.st_mode) | 0o600)
+            os.fsync(writing)
 
-    def upload(self, path: str, real: str, uri: str) -> None:
+    def upload(self, path: str, fd: int, uri: str) -> None:
         """Deliver one file to an object store."""
         store, key = self.store(uri)
         try:
-            with open(real, "rb") as reading, store.open(key, "wb") as writing:  # type: ignore[attr-defined]
-                while block := reading.read(8 * _BLOCK):
+            with store.open(key, "wb") as writing:  # type: ignore[attr-defined]
+                while block := os.read(fd, 8 << 20):
                     writing.write(block)
         except Exception as error:  # noqa: BLE001 - each store has errors of its own
             raise Refused("OutputFailed", f"cannot write {uri}: {type(error).__name__}: {error}") from None
-        self.note(path, uri, os.stat(real).st_size)
+        self.note(path, uri, os.fstat(fd).st_size)
 
     def store(self, uri: str) -> tuple[object, str]:
         """The store of a uri, and its key there."""
@@ -235,32 +311,51 @@ class Delivery:
             raise Refused("OutputFailed", f"cannot write {uri}: {hint} ({error})") from None
         return self._stores[scheme], uri.partition("://")[2]
 
-    def temporary(self, target: str) -> str:
+    def temporary(self) -> str:
         """A name beside a target."""
         self._numbers += 1
-        return f"{os.path.dirname(target)}/.flowsched-{os.getpid()}-{self._numbers}"
+        return f".flowsched-{os.getpid()}-{self._numbers}"
 
     def note(self, path: str, uri: str, size: int) -> None:
         """Remember what was delivered."""
         self.files.append({"path": printable(path), "uri": printable(uri), "size": size})
 
 
-def leave(places: Places | None, container: Record, bounds: Bounds) -> None:
+def resolved(path: str) -> str:
+    """A path of this machine before a task can change it: the links on its way are followed, and the last one to a folder."""
+    return os.path.realpath(path) if os.path.isdir(path) else canonical(path)
+
+
+def left_at(container: Record, bounds: Bounds) -> list[tuple[str, list[str] | None, str]]:
+    """(path of the container, its files of this machine, text) of what must exist after every end. The task has not begun.
+
+    Args:
+        container: The order's part, see `cluster.orders`.
+        bounds: Where it may be written.
+    """
+    found: list[tuple[str, list[str] | None, str]] = []
+    for left in container["leave"]:  # type: ignore[attr-defined]
+        path = canonical(str(left["path"]))
+        targets = dict.fromkeys((*mounted_at(path, container), *delivered_to(path, container)))
+        # The attempt ends all the same if one may not be written, and what it ended by was said.
+        allowed = [canonical(target) for target in targets if not bounds.refusal(target)]
+        found.append((path, allowed if targets else None, str(left["content"])))
+    return found
+
+
+def leave(places: Places | None, left: list[tuple[str, list[str] | None, str]]) -> None:
     """Write the files that must exist after every end, unless the task wrote them: an outside program waits for them.
 
     Args:
         places: Of the container; None if it did not come to that.
-        container: The order's part, see `cluster.orders`.
-        bounds: Where it may be written.
+        left: See `left_at`.
     """
-    for left in container["leave"]:  # type: ignore[attr-defined]
-        path = canonical(str(left["path"]))
-        targets = [*mounted_at(path, container), *delivered_to(path, container)]
-        if not targets and places is not None:
-            targets = [places.real(path)]
-        for target in dict.fromkeys(targets):
-            if not bounds.refusal(target):  # the attempt ends all the same, and what it ended by was said
-                write_left(target, str(left["content"]))
+    for path, targets, text in left:
+        if targets is None and places is not None:
+            real = places.real(path)
+            targets = [] if places.bounds.refusal(real) else [real]
+        for target in targets or ():
+            write_left(target, text)
 
 
 def note(container: Record, bounds: Bounds, line: str) -> None:
@@ -304,45 +399,26 @@ def delivered_to(path: str, container: Record) -> list[str]:
 
 def write_left(target: str, text: str) -> None:
     """Write a file unless there is one: whole or not at all. A folder that is gone is not made again."""
-    temporary = f"{os.path.dirname(target)}/.flowsched-left-{os.getpid()}"
+    name, temporary = os.path.basename(target), f".flowsched-left-{os.getpid()}"
     try:
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        sync(temporary)
-        try:
-            os.link(temporary, target)  # unlike a rename it never takes the place of what is there
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without links
-            if not os.path.lexists(target):
-                os.rename(temporary, target)
-        sync(os.path.dirname(target))
-    except OSError:
+        with parent(target) as at:
+            try:
+                with Opened(write_file(at, temporary, text, 0o644)) as fd:
+                    os.fsync(fd)
+                try:
+                    os.link(
+                        temporary, name, src_dir_fd=at, dst_dir_fd=at
+                    )  # unlike a rename it never takes the place of a file
+                except FileExistsError:
+                    pass
+                except OSError:  # a file system without links
+                    if kind_of(at, name) == GONE:
+                        os.rename(temporary, name, src_dir_fd=at, dst_dir_fd=at)
+                os.fsync(at)
+            finally:
+                remove(at, temporary)
+    except (OSError, Unsafe):
         pass  # the end must be told all the same
-    finally:
-        remove(temporary)
-
-
-def same(one: str, other: str) -> bool:
-    """Whether two paths are one file."""
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False
-
-
-def copy_file(source: str, target: str) -> None:
-    """Copy bytes, inside of the kernel where it can."""
-    with open(source, "rb") as reading, open(target, "xb") as writing:
-        try:
-            while os.copy_file_range(reading.fileno(), writing.fileno(), 1 << 30):
-                pass
-        except (OSError, AttributeError):  # from another file system, or no Linux
-            writing.truncate(0)
-            os.lseek(reading.fileno(), 0, os.SEEK_SET)
-            os.lseek(writing.fileno(), 0, os.SEEK_SET)
-        while block := os.read(reading.fileno(), _BLOCK):
-            writing.write(block)
 
 
 def printable(text: str) -> str:

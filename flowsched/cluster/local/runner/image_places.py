@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 
 from .bounds import Bounds
-from .deliver import copy_file
 from .engine import Engine, InImage
 from .outputs import Refused
 from .places import Places, join
 from .records import Record
 from .steps import Step
 from .task import Task
+from .trees import copy_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,11 @@ class ImagePlaces(Places):
         self.needed = True
         self.bounds = bounds
         self.layout = layout
-        self.view: list[tuple[str, str]] = layout["view"]  # type: ignore[assignment]
+        #: Outside links are followed now: later the task can have changed them.
+        self.view = [
+            (path, os.path.realpath(place) if place.startswith("/") else place)
+            for path, place in layout["view"]  # type: ignore[attr-defined]
+        ]
         self.read_only = [path for _, path, fixed in self.mounts() if fixed]
 
     def mounts(self) -> list[tuple[str, str, bool]]:
@@ -123,6 +127,12 @@ def copy_tree(source: str, target: str) -> None:
         os.makedirs(there, exist_ok=True)
         for name in names:
             copy_file(os.path.join(folder, name), os.path.join(there, name))
+
+
+def copy_file(source: str, target: str) -> None:
+    """Copy the bytes of a file, before the task begins."""
+    with open(source, "rb") as reading, open(target, "xb") as writing:
+        copy_bytes(reading.fileno(), writing.fileno())
 
 
 class ImageStep(InImage, Step):

@@ -1,160 +1,197 @@
-"""Outputs: what a task left in its working folder moves into the node's cache, all of it or nothing."""
+"""Outputs: what a task left in its working folder moves into the node's cache, all of it or nothing.
+
+The task can replace whatever it can write to. So the caller opens the working folder once, as the folder that the task was given.
+From that descriptor on every name is a step of its own (`safe_paths`), and what has moved is looked at again (`trees.seal`).
+"""
 
 from __future__ import annotations
 
+import errno
 import os
-import stat
 
+from . import safe_paths, trees
 from .records import Record, sync, write_record
+from .safe_paths import Opened, Unsafe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
 VALUE_LIMIT = 4096
+#: Names that a dataset's own record has beside it.
+_RECORDS = ("meta.json", "meta.json.tmp")
 
 
 class Refused(Exception):
     """An output that cannot be published: (reason, message)."""
 
 
-def find_output(work: str, output: Record) -> str | None:
-    """The real path of an output, None if an optional one was not written."""
-    path = os.path.join(work, str(output["path"]))
-    real, inside = os.path.realpath(path), os.path.realpath(work) + os.sep
-    if not real.startswith(inside):
-        message = f"output {output['name']!r} leads out of the working folder: {path} is {real}"
-        raise Refused("OutputRefused", message)
-    if not os.path.lexists(path):
+class Found:
+    """An output that is there.
+
+    Args:
+        name: Of the output.
+        uri: Of the dataset that it becomes.
+        way: The names that lead to it, over no link.
+        value: The text of an output that is a value.
+        moves: Whether it moves. False if its bytes are needed where they are, or belong to another file too.
+        size: Bytes, as it was measured.
+        directory: Whether it is a folder.
+    """
+
+    __slots__ = ("directory", "moves", "name", "size", "uri", "value", "way")
+
+    def __init__(
+        self,
+        name: str,
+        uri: str,
+        way: Sequence[str],
+        value: str | None,
+        moves: bool,
+        size: int = 0,
+        directory: bool = False,
+    ) -> None:
+        self.name, self.uri, self.way, self.value, self.moves = name, uri, tuple(way), value, moves
+        self.size, self.directory = size, directory
+
+    def record(self) -> Record:
+        """The arguments that make it again."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def look(
+    work: int, outputs: Iterable[Record], mounted_at: Sequence[str] = (), shown: str = ""
+) -> list[Found]:
+    """Look at all outputs of a task.
+
+    Args:
+        work: Its working folder.
+        outputs: `name`, `path`, `uri`, `optional` and `value` of each that it should have left there.
+        mounted_at: Where the task had its working folder, for absolute links to there.
+        shown: The folder in messages.
+
+    Raises:
+        Refused: One is not there, or cannot be published.
+    """
+    found: list[Found] = []
+    for output in outputs:
+        try:
+            one = _look_at(work, output, mounted_at, shown)
+        except Unsafe as error:
+            raise Refused("OutputRefused", f"output {output['name']!r}: {error}") from error
+        if one is not None:
+            found.append(one)
+    for number, one in enumerate(found):
+        one.moves = one.moves and not _needed(number, found)
+    return found
+
+
+def _look_at(work: int, output: Record, mounted_at: Sequence[str], shown: str) -> Found | None:
+    name, path = str(output["name"]), str(output["path"])
+    way = safe_paths.resolve(work, path, mounted_at)
+    if way is None:
         if output["optional"]:
             return None
         there = sorted({*os.listdir(work)} - {"tmp"})[:20]
         holds = f"holds {', '.join(there)}" if there else "is empty"
-        message = f"output {output['name']!r} was not written: looked for {path}; the working folder {holds}"
+        where = os.path.join(shown, path)
+        message = f"output {name!r} was not written: looked for {where}; the working folder {holds}"
         raise Refused("OutputMissing", message)
-    if not os.path.exists(real):
-        raise Refused(
-            "OutputMissing", f"output {output['name']!r}: {path} leads to {real}, which is not there"
-        )
-    return real
+    with safe_paths.folder(work, way[:-1]) as parent:
+        measured = trees.measure(parent, way[-1])
+        value = _value(name, path, parent, way[-1], measured) if output["value"] else None
+    size, directory = measured.size_bytes, measured.directory
+    return Found(name, str(output["uri"]), way, value, measured.movable, size, directory)
 
 
-def measure(name: object, top: str) -> int:
-    """Bytes of a file or tree; refuses what cannot be published."""
-    mode = os.lstat(top).st_mode
-    if stat.S_ISREG(mode):
-        return os.lstat(top).st_size
-    if not stat.S_ISDIR(mode):
-        raise Refused("OutputRefused", f"output {name!r}: {top} is neither a file nor a folder")
-    total = 0
-    for folder, folders, files in os.walk(top):
-        for entry in folders + files:
-            path = os.path.join(folder, entry)
-            mode = os.lstat(path).st_mode
-            if stat.S_ISLNK(mode):
-                leads = os.readlink(path)
-                inside = os.path.realpath(path).startswith(os.path.realpath(top) + os.sep)
-                if leads.startswith("/") or not inside:
-                    raise Refused("OutputRefused", f"output {name!r}: {path} leads out of it, to {leads}")
-            elif stat.S_ISREG(mode):
-                total += os.lstat(path).st_size
-            elif not stat.S_ISDIR(mode):
-                raise Refused("OutputRefused", f"output {name!r}: {path} is neither a file nor a folder")
-    return total
+def _value(output: str, path: str, at: int, name: str, measured: trees.Measure) -> str:
+    """The recorded text of an output that is a value."""
+    if measured.directory or measured.size_bytes > VALUE_LIMIT:
+        message = f"output {output!r} is a value and may have {VALUE_LIMIT} bytes at most: {path}"
+        raise Refused("OutputRefused", message)
+    with Opened(safe_paths.open_file(at, name)) as fd:
+        return os.read(fd, VALUE_LIMIT).decode(errors="replace")
 
 
-def copy(source: str, target: str) -> None:
-    """Copy a file or tree in bytes: never a link."""
-    if os.path.islink(source):
-        os.symlink(os.readlink(source), target)
-    elif os.path.isdir(source):
-        os.mkdir(target)
-        for name in os.listdir(source):
-            copy(os.path.join(source, name), os.path.join(target, name))
-    else:
-        with open(source, "rb") as reading, open(target, "wb") as writing:
-            while block := reading.read(1 << 20):
-                writing.write(block)
-        os.chmod(target, stat.S_IMODE(os.stat(source).st_mode))
+def _needed(number: int, found: Sequence[Found]) -> bool:
+    """Whether an output must stay where it is: another lies in it, it in another, or the same is to be taken again."""
+    mine = found[number].way
+    for later, other in enumerate(each.way for each in found):
+        if other == mine and later > number:
+            return True
+        if other != mine and (mine[: len(other)] == other or other[: len(mine)] == mine):
+            return True
+    return False
 
 
-def settle(path: str) -> None:
-    """Make a file or tree read-only, and sync its bytes to the disk before its name gets there."""
-    if os.path.islink(path):
-        return
-    if os.path.isdir(path):
-        for name in os.listdir(path):
-            settle(os.path.join(path, name))
-        os.chmod(path, stat.S_IMODE(os.stat(path).st_mode) | 0o700)
-        sync(path)
-        return
-    fd = os.open(path, os.O_RDONLY)
-    os.fsync(fd)
-    os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~0o222 | 0o400)
-    os.close(fd)
+def take(work: int, found: Found, payload: str) -> bool:
+    """Move or copy an output out of the working folder. `payload` is new and ours. Returns whether it has moved.
+
+    Raises:
+        Refused: It is no longer there.
+        Unsafe: Another thing is there now.
+        OSError: It cannot be done now. It is where it was.
+    """
+    try:
+        with safe_paths.folder(work, found.way[:-1]) as parent:
+            if found.moves:
+                try:
+                    os.rename(found.way[-1], payload, src_dir_fd=parent)
+                except OSError as error:
+                    if error.errno != errno.EXDEV:
+                        raise
+                else:
+                    return True
+            part = f"{os.path.dirname(payload)}/.part"
+            safe_paths.remove(None, part)
+            trees.copy(parent, found.way[-1], part)
+            os.rename(part, payload)
+    except FileNotFoundError as error:
+        raise Refused("OutputMissing", f"output {found.name!r} is no longer there") from error
+    return False
 
 
-def linked_elsewhere(path: str) -> bool:
-    """Whether its bytes have another name elsewhere (it is a hard link to an input, say)."""
-    if os.path.isfile(path):
-        return os.stat(path).st_nlink > 1
-    return any(
-        os.lstat(os.path.join(folder, name)).st_nlink > 1
-        for folder, _, files in os.walk(path)
-        for name in files
-    )
-
-
-def remove(path: str) -> None:
-    """Remove a file or tree."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        for name in os.listdir(path):
-            remove(os.path.join(path, name))
-        os.rmdir(path)
-    elif os.path.lexists(path):
-        os.unlink(path)
-
-
-def publish(entry: str, source: str, uri: str, size: int, keep: bool) -> None:
+def publish(entry: str, work: int, found: Found) -> None:
     """Move (or, to keep it, copy) a result into the node's cache: one rename, with its record beside it.
 
     Raises:
+        Refused: It is not what was found any more.
         OSError: It cannot be written. The result is where it was, so that this can be done again.
     """
     temporary = f"{os.path.dirname(entry)}/.out-{os.path.basename(entry)}-{os.getpid()}"
-    remove(temporary)
+    safe_paths.remove(None, temporary)
     os.mkdir(temporary)
-    name = os.path.basename(source)
-    payload, directory = f"{temporary}/{name}", os.path.isdir(source)
+    name = "data" if found.way[-1] in _RECORDS else found.way[-1]
+    payload = f"{temporary}/{name}"
     # The record first: what finds no room for it has moved nothing.
-    write_record(temporary, "meta.json", {"uri": uri, "size": size, "name": name, "directory": directory})
-    if keep or linked_elsewhere(source):
-        copy(source, payload)
-        settle(payload)
-    else:
-        os.rename(source, payload)
+    write_record(
+        temporary,
+        "meta.json",
+        {"uri": found.uri, "size": found.size, "name": name, "directory": found.directory},
+    )
+    try:
+        moved = take(work, found, payload)
         try:
-            settle(payload)
+            size = trees.seal(payload)
         except OSError:
-            os.rename(payload, source)
+            if moved:
+                with safe_paths.folder(work, found.way[:-1]) as parent:
+                    os.rename(payload, found.way[-1], dst_dir_fd=parent)
             raise
-    remove(entry)
+        if size != found.size:
+            raise Unsafe(f"it had {found.size} bytes when the task ended, and {size} when it was taken")
+    except Unsafe as error:
+        safe_paths.remove(None, temporary)
+        raise Refused("OutputRefused", f"output {found.name!r} was replaced: {error}") from error
+    safe_paths.remove(None, entry)
     os.rename(temporary, entry)
     sync(os.path.dirname(entry))
 
 
-def text_of(output: Record, path: str) -> str:
-    """The recorded text of an output that is a value."""
-    if not os.path.isfile(path) or os.path.getsize(path) > VALUE_LIMIT:
-        message = f"output {output['name']!r} is a value and may have {VALUE_LIMIT} bytes at most: {path}"
-        raise Refused("OutputRefused", message)
-    with open(path, "rb") as file:
-        return file.read().decode(errors="replace")
-
-
 def collect(
-    work: str,
+    work: int,
     outputs: list[Record],
+    shown: str,
     insist: Callable[[str, str, Callable[[], None]], None] = lambda _what, _target, act: act(),
 ) -> list[Record]:
     """Publish all outputs, or none: they are all looked at before the first is moved.
@@ -162,30 +199,16 @@ def collect(
     Args:
         work: The task's working folder.
         outputs: As they were ordered.
+        shown: The path of the folder, as the task knew it.
         insist: Calls what publishes one output, given that output in words and its target; perhaps more than once.
     """
-    found: list[tuple[Record, str, int, str | None]] = []
-    for output in outputs:
-        path = find_output(work, output)
-        if path is not None:
-            value = text_of(output, path) if output["value"] else None
-            found.append((output, path, measure(output["name"], path), value))
-    paths = [path for _, path, _, _ in found]
-    for number, (output, path, size, _) in enumerate(found):
-        within = any(
-            other == path or path.startswith(other + os.sep)
-            for later, other in enumerate(paths)
-            if later != number and (other != path or later > number)
-        )
-        holds_others = any(other.startswith(path + os.sep) for other in paths)
-
-        def move(
-            output: Record = output, path: str = path, size: int = size, keep: bool = within or holds_others
-        ) -> None:
-            publish(str(output["entry"]), path, str(output["uri"]), size, keep)
-
-        insist(f"output {output['name']!r}", str(output["entry"]), move)
+    # A task may name its folder by its path without links, too: as text it only makes a link relative to the descriptor.
+    published = look(work, outputs, (shown, os.path.realpath(shown)), shown)
+    entries = {str(output["uri"]): str(output["entry"]) for output in outputs}
+    for found in published:
+        entry = entries[found.uri]
+        insist(f"output {found.name!r}", entry, lambda entry=entry, found=found: publish(entry, work, found))  # type: ignore[misc]
     return [
-        {"name": output["name"], "uri": output["uri"], "size": size, "value": value}
-        for output, _, size, value in found
+        {"name": found.name, "uri": found.uri, "size": found.size, "value": found.value}
+        for found in published
     ]

@@ -405,7 +405,7 @@ class _Planner:
         elif above is None:
             node.base = node.base or "/"
         elif not node.bound and above.base is not None:
-            node.base = join(above.base, os.path.basename(path))
+            node.base = os.path.realpath(join(above.base, os.path.basename(path)))
             node.foreign, node.read_only = above.foreign, above.read_only
             node.whole = above.whole and not node.private
             node.results = (

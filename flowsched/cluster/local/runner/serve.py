@@ -167,7 +167,7 @@ class Runner:
             return
         plain = Plain(order, lambda record: self._post(plain, record), self._orphans_of)
         try:
-            void = prepare(order)
+            void = prepare(plain)
             if void is not None:
                 self._journal.add(void)
                 return

@@ -15,12 +15,14 @@ import stat
 import time
 
 from . import kin
+from .bounds import STREAMS
 from .finishing import Inode, inode_of
 from .namespace import Mount, enter
 from .outputs import Refused
 from .places import Places
 from .records import Record, fullness, is_full, wall_ms
-from .task import RELEASED, StartError, Task, release_grace_s, say, supervise, wait
+from .safe_paths import Opened, Unsafe, open_file, parent
+from .task import RELEASED, StartError, Task, complain, open_log, release_grace_s, say, supervise, wait
 
 TAIL_BYTES = 10 << 10
 _BLOCK = 1 << 16
@@ -43,9 +45,9 @@ class Appended:
         self.path = path
         self.at = 0
         self._last = b""  #: what lies before our place, as we know it
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._fd = os.open(path, flags, 0o644)
-        self._end = os.open(path, flags | os.O_APPEND)
+        self._fd, self._end = (open_stream(path, os.O_RDWR | os.O_CREAT | more) for more in (0, os.O_APPEND))
+        if not os.path.sameopenfile(self._fd, self._end):
+            raise OSError(errno.EAGAIN, f"{path} was replaced while it was opened")
         if fresh and stat.S_ISREG(os.fstat(self._fd).st_mode):
             os.ftruncate(self._fd, 0)
         self._settle(os.fstat(self._fd).st_size)
@@ -94,15 +96,27 @@ class Appended:
         os.close(self._end)
 
 
+def open_stream(path: str, flags: int) -> int:
+    """Open a file of this machine that a step names for a stream, over no link: its links have been followed. Raises OSError."""
+    if path in STREAMS:
+        return os.open(path, flags | os.O_CLOEXEC)
+    flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+    try:
+        with parent(path) as at:
+            return os.open(os.path.basename(path), flags, 0o644, dir_fd=at)
+    except Unsafe as error:
+        raise OSError(errno.ELOOP, str(error)) from None
+
+
 class Pump:
     """One standard stream of a step: from its pipe to the attempt's log and to its file."""
 
-    def __init__(self, log: str, file: Appended) -> None:
+    def __init__(self, folder: str, stream: str, file: Appended) -> None:
         self.reading, self.writing = os.pipe()
         os.set_blocking(self.reading, False)
-        self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._log = open_log(folder, stream)
         self._file = file
-        self._paths = (log, file.path)
+        self._paths = (f"{folder}/{stream}", file.path)
         self.error = ""  #: why not all could be written
 
     def move(self) -> bool:
@@ -178,12 +192,11 @@ class Step(Task):
                 raise StartError(
                     str(self.step[key]), error.errno or errno.EIO, f", the file for {key}"
                 ) from None
-            self.pumps[number] = Pump(f"{self.folder}/{key}", self.files[path])
+            self.pumps[number] = Pump(self.folder, key, self.files[path])
         if self.step["stdin"] is not None:
             try:
                 # A pipe would let the runner wait for a writer, and hear of nothing meanwhile.
-                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-                self.stdin = os.open(self.places.writable(str(self.step["stdin"])), flags)
+                self.stdin = open_stream(self.places.writable(str(self.step["stdin"])), os.O_RDONLY)
                 os.set_blocking(self.stdin, True)
             except OSError as error:
                 raise StartError(
@@ -258,7 +271,10 @@ class Step(Task):
             pump.finish(last if number == 2 else "")
             self.unsaid = self.unsaid or pump.error
         if last and 2 not in self.pumps:
-            say(f"{self.folder}/stderr", last)
+            try:
+                say(self.folder, last)
+            except (OSError, Refused) as unsaid:
+                complain(f"{self.name}: no last line: {unsaid}")
         for file in self.files.values():
             file.close()
         self.pumps, self.files = {}, {}
@@ -366,8 +382,8 @@ def size_of(path: str) -> int:
 def tail(path: str, start: int) -> str:
     """The end of what a file has from a place on, at most `TAIL_BYTES`."""
     try:
-        with open(path, "rb") as file:
-            file.seek(max(start, os.fstat(file.fileno()).st_size - TAIL_BYTES))
-            return file.read(TAIL_BYTES).decode(errors="replace")
-    except OSError:
+        with Opened(open_file(None, path)) as fd:
+            at = max(start, os.fstat(fd).st_size - TAIL_BYTES)
+            return os.pread(fd, TAIL_BYTES, at).decode(errors="replace")
+    except (OSError, Unsafe):
         return ""

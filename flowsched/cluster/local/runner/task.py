@@ -14,10 +14,13 @@ from .finishing import Finishing, inode_of, look
 from .kin import signal
 from .outputs import Refused
 from .records import Record, wall_ms
+from .safe_paths import Opened, Unsafe, kind_of, open_file, open_folder, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from .finishing import Inode
 
 TIMEOUT_GRACE_S = 5.0
 #: Exit codes from 129 to here name the signal that killed a program: Linux has 64 signals. 255 is what `exit -1` gives.
@@ -114,6 +117,9 @@ class Task:
         self.env: dict[str, str] = order["env"]  # type: ignore[assignment]
         self.argv: list[str] = order["argv"]  # type: ignore[assignment]
         self.work = f"{folder}/work"
+        self.work_inode: set[Inode] = (
+            set()
+        )  #: of the working folder, before the task had it; empty if it has no outputs
         self.group: str = order["cgroup"]  # type: ignore[assignment]
         self.pid = 0
         self.started_ms = 0
@@ -125,6 +131,24 @@ class Task:
         self.began = 0.0  #: monotonic; a timeout counts from here
         self.timeout_s: float = order["timeout_ms"] / 1000 or FOREVER  # type: ignore[operator]
         self.finishing: Finishing | None = None  #: of what the process has left, once it has ended
+
+    def remember_work(self) -> None:
+        """Remember which folder the task is given: a runner has too many tasks to keep a descriptor of each one's open."""
+        self.work_inode = inode_of(self.work)
+
+    def open_work(self) -> Opened:
+        """The working folder, if it still is the folder that the task was given. Raises Refused."""
+        try:
+            fd = open_folder(None, self.work)
+        except (Unsafe, OSError):
+            found = kind_of(None, self.work)
+        else:
+            if inode_of(fd) == self.work_inode:
+                return Opened(fd)
+            os.close(fd)
+            found = "another folder"
+        message = f"the task has replaced its working folder: {self.work} is {found} now, and no output is taken from there"
+        raise Refused("OutputRefused", message)
 
     def program(self) -> str:
         """Where the program lies. Raises StartError."""
@@ -197,14 +221,11 @@ class Task:
 
     def connect(self) -> None:
         """In the child: the standard streams."""
-        for stream, (path, flags) in enumerate(
-            (
-                (os.devnull, os.O_RDONLY),
-                (f"{self.folder}/stdout", os.O_WRONLY | os.O_CREAT | os.O_APPEND),
-                (f"{self.folder}/stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND),
-            )
-        ):
-            os.dup2(os.open(path, flags, 0o644), stream)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for number, stream in enumerate(("stdout", "stderr"), 1):
+            log = open_log(self.folder, stream)
+            os.set_blocking(log, True)
+            os.dup2(log, number)
 
     def settle(self) -> None:
         """In the child: where it works."""
@@ -299,12 +320,24 @@ class Task:
 
 
 def release_grace_s(folder: str) -> float | None:
-    """The grace the service gives, or None if it has not asked for an end."""
+    """The grace the service gives, or None if it has not asked for an end. A task can put anything at the path."""
     try:
-        with open(f"{folder}/release") as file:
-            return int(file.read() or 0) / 1000
-    except (OSError, ValueError):
+        with Opened(open_file(None, f"{folder}/release")) as fd:
+            return int(os.read(fd, 32) or 0) / 1000
+    except (OSError, ValueError, Unsafe):
         return None
+
+
+def open_log(folder: str, stream: str) -> int:
+    """A descriptor that adds to a log of an attempt.
+
+    Raises:
+        Refused: The task has put something else there.
+    """
+    try:
+        return open_file(None, f"{folder}/{stream}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    except Unsafe as error:
+        raise Refused("StartFailed", f"the task has replaced its {stream}: {error}") from None
 
 
 def amount(number: int) -> str:
@@ -384,11 +417,11 @@ class Supervision:
             return
         try:
             say(
-                f"{self._task.folder}/stderr",
+                self._task.folder,
                 f"flowsched: ended the processes {finishing.cut_short}, which still read what the task had written: a task "
                 "that needs them longer has to wait for them\n",
             )
-        except OSError as error:
+        except (OSError, Refused) as error:
             complain(f"{self._task.name}: no room for a line about {finishing.cut_short}: {error}")
 
 
@@ -405,10 +438,10 @@ def complain(text: str) -> None:
     os.write(2, f"flowsched: {text}\n".encode())
 
 
-def say(path: str, text: str) -> None:
-    """Add a line to a log."""
-    with open(path, "a", encoding="utf-8", errors="replace") as file:
-        file.write(text)
+def say(folder: str, text: str) -> None:
+    """Add a line to the standard error of an attempt. Raises OSError, Refused."""
+    with Opened(open_log(folder, "stderr")) as fd:
+        write_all(fd, text.encode(errors="replace"))
 
 
 def wait(wake: int, seconds: float) -> None:

@@ -1,0 +1,328 @@
+"""Paths below a folder that a task can write to: every step by descriptor, no link is followed unseen.
+
+A task can replace any name that it can write by a link, a named pipe or another folder, between a look and the use of what was
+seen. So each part of a path is opened from the descriptor of the part before it, with O_NOFOLLOW, and what was opened is looked
+at before it is read. One `openat2` with RESOLVE_BENEATH would do as much, but Python offers none: ctypes, whose import costs a
+runner 8 ms, would be a second way beside this one. Everything here blocks. Standard library alone, little of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import deque
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Final
+
+#: Links that may lie on one way, as in the kernel.
+_MOST_LINKS: Final = 40
+#: Folders that may lie in each other. Everything that walks a tree does it by recursion.
+DEEPEST: Final = 200
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: To go through a folder needs no right to read it, where the system has O_PATH.
+_THROUGH: Final = _FOLDER | getattr(os, "O_PATH", 0)
+#: Without O_NONBLOCK the opening of a named pipe would wait for ever.
+_FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+#: A mode of folders that are made: see `folder`.
+BY_UMASK: Final = -1
+_KINDS: Final = (
+    (stat.S_ISREG, "a file"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"),
+)  # fmt: skip
+
+
+#: What `kind_of` says where nothing has the name.
+GONE: Final = "no longer there"
+
+
+class Unsafe(Exception):
+    """A path that leads out of its folder, or over a link or something else that it must not lead over."""
+
+
+def parts_of(path: str) -> tuple[str, ...]:
+    """The names of a relative path, of which there is at least one.
+
+    Raises:
+        Unsafe: It is absolute, empty, has `..` in it, or a name that no file can have.
+    """
+    if path.startswith("/") or "\0" in path:
+        raise Unsafe(f"{path!r} is not a relative path")
+    names = tuple(name for name in path.split("/") if name not in ("", "."))
+    if not names or ".." in names:
+        raise Unsafe(f"{path!r} does not stay below the folder it is relative to")
+    try:
+        if any(len(os.fsencode(name)) > 255 for name in names) or len(names) > DEEPEST:
+            raise Unsafe(f"a name in {path[:200]!r} is longer than 255 bytes, or it has more than {DEEPEST}")
+    except UnicodeEncodeError as error:
+        raise Unsafe(f"{path!r} has a lone surrogate in it") from error
+    return names
+
+
+def kind_of(at: int | None, name: str) -> str:
+    """What has a name now, in words."""
+    try:
+        mode = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
+        if stat.S_ISLNK(mode):
+            return f"a link to {os.readlink(name, dir_fd=at)}"
+    except FileNotFoundError:
+        return GONE
+    except OSError as error:
+        return f"not to be looked at ({error.strerror})"
+    return next((words for fits, words in _KINDS if fits(mode)), "a device")
+
+
+class Opened:
+    """A descriptor that a `with` closes at its end."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __enter__(self) -> int:
+        """The descriptor."""
+        return self.fd
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        os.close(self.fd)
+
+
+def folder(at: int | None, names: Sequence[str], *, make: int | None = None) -> Opened:
+    """Open the folder at the end of some names; what is missing is made with mode `make`, if that is given.
+
+    Args:
+        at: The folder that the first name is in; None = the root of the file system.
+        names: Of folders, each in the one before it.
+        make: The mode, whatever the umask; `BY_UMASK` = what the umask leaves of 0o777.
+
+    Raises:
+        Unsafe: A link or a file lies on the way.
+        FileNotFoundError: A part is not there.
+    """
+    fd = os.open("/", _FOLDER) if at is None else os.dup(at)
+    last = len(names) - 1
+    try:
+        for number, name in enumerate(names):
+            try:
+                inner = open_folder(fd, name, _FOLDER if number == last else _THROUGH)
+            except PermissionError:
+                inner = open_folder(fd, name, _THROUGH)
+            except FileNotFoundError:
+                if make is None:
+                    raise
+                make_folder(fd, name, make)
+                inner = open_folder(fd, name)
+            os.close(fd)
+            fd = inner
+    except BaseException:
+        os.close(fd)
+        raise
+    return Opened(fd)
+
+
+def parent(path: str, *, make: int | None = None) -> Opened:
+    """Open the folder that an absolute path lies in, over no link: the caller has followed those that may be there.
+
+    Raises:
+        Unsafe: A link or a file lies on the way now.
+        FileNotFoundError: A part is not there.
+    """
+    return folder(None, [name for name in os.path.dirname(path).split("/") if name], make=make)
+
+
+def open_folder(at: int | None, name: str, flags: int = _FOLDER) -> int:
+    """Open a folder in a folder. `at`: None = `name` is an absolute path.
+
+    Raises:
+        Unsafe: It is a link or a file.
+    """
+    try:
+        return os.open(name, flags, dir_fd=at)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise Unsafe(f"{name!r} is {kind_of(at, name)} and no folder") from error
+        raise
+
+
+def open_file(at: int | None, name: str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
+    """Open an ordinary file, for reading unless the flags say otherwise. `at`: None = `name` is an absolute path.
+
+    Raises:
+        Unsafe: It is anything else.
+    """
+    try:
+        fd = os.open(name, flags | _FILE, mode, dir_fd=at)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise Unsafe(f"{name!r} is {kind_of(at, name)} and no ordinary file") from error
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise Unsafe(f"{name!r} is {kind_of(at, name)} and no ordinary file")
+    return fd
+
+
+def open_any(at: int | None, name: str) -> int:
+    """Open an ordinary file or a folder for reading. `at`: None = `name` is an absolute path.
+
+    Raises:
+        Unsafe: It is anything else.
+    """
+    mode = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
+    if stat.S_ISDIR(mode):
+        return open_folder(at, name)
+    if not stat.S_ISREG(mode):
+        raise Unsafe(f"{name!r} is {kind_of(at, name)}, neither a file nor a folder")
+    return open_file(at, name)
+
+
+def make_folder(at: int, name: str, mode: int) -> bool:
+    """Make a folder with exactly this mode, whatever the umask; False if something of the name is there."""
+    try:
+        os.mkdir(name, 0o777 if mode == BY_UMASK else 0o700, dir_fd=at)
+    except FileExistsError:
+        return False
+    if mode == BY_UMASK:
+        return True
+    fd = open_folder(at, name)
+    try:
+        os.fchmod(fd, mode)
+    finally:
+        os.close(fd)
+    return True
+
+
+def write_file(at: int, name: str, text: str, mode: int) -> int:
+    """Write a new file; one of the name is replaced. Returns its descriptor, which the caller closes."""
+    remove(at, name)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(name, flags, 0o600, dir_fd=at)
+    try:
+        write_all(fd, text.encode())
+        os.fchmod(fd, mode)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of it."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def remove(at: int | None, name: str) -> None:
+    """Remove a file, link or tree, if it is there, also folders that a task has made read-only. Links are never followed.
+
+    Args:
+        at: The folder that it is in; None = `name` is an absolute path.
+        name: Its name.
+
+    Raises:
+        OSError: Not all of it can be removed. What can be is gone.
+    """
+    try:
+        os.unlink(name, dir_fd=at)
+    except FileNotFoundError:
+        return
+    except (IsADirectoryError, PermissionError):  # POSIX lets unlink of a folder be either
+        if not stat.S_ISDIR(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode):
+            raise
+        _remove_folder(at, name)
+
+
+def _remove_folder(at: int | None, name: str) -> None:
+    try:
+        fd = open_folder(at, name)
+    except FileNotFoundError:
+        return
+    except Unsafe:  # it has become something else meanwhile
+        remove(at, name)
+        return
+    except PermissionError:
+        _open_up(at, name)
+        fd = open_folder(at, name)
+    failed: OSError | None = None
+    with Opened(fd):
+        if os.fstat(fd).st_mode & 0o300 != 0o300:
+            os.fchmod(fd, 0o700)
+        for inner in os.listdir(fd):
+            try:
+                remove(fd, inner)
+            except OSError as error:
+                failed = error
+    if failed is not None:
+        raise failed
+    os.rmdir(name, dir_fd=at)
+
+
+def _open_up(at: int | None, name: str) -> None:
+    """Let the owner of a folder read it. A link of the name is not followed."""
+    if os.chmod in os.supports_follow_symlinks:
+        os.chmod(name, 0o700, dir_fd=at, follow_symlinks=False)
+        return
+    with Opened(os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)) as fd:
+        os.chmod(f"/proc/self/fd/{fd}", 0o700)
+
+
+def resolve(at: int, path: str, mounted_at: Sequence[str] = ()) -> tuple[str, ...] | None:
+    """The names of what a path means when the links on its way are followed, also the last; None if it is not there.
+
+    Args:
+        at: The folder that it must stay below.
+        path: Relative to the folder.
+        mounted_at: Where the folder lies for the program that made the links: an absolute link to there leads inside.
+
+    Raises:
+        Unsafe: It leads out, or round in a circle.
+    """
+    ahead = deque(parts_of(path))
+    reached: list[str] = []
+    links = 0
+    while ahead:
+        name = ahead.popleft()
+        if name == "..":
+            if not reached:
+                raise Unsafe(f"{path!r} leads out of the folder")
+            reached.pop()
+            continue
+        target = _link_in(at, (*reached, name))
+        if target is None:
+            return None
+        if target == "":
+            reached.append(name)
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise Unsafe(f"{path!r} leads round in a circle")
+        if target.startswith("/"):
+            reached, target = [], _from_mount(path, target, mounted_at)
+        ahead.extendleft(name for name in reversed(target.split("/")) if name not in ("", "."))
+    if not reached:
+        raise Unsafe(f"{path!r} is the folder itself")
+    return tuple(reached)
+
+
+def _link_in(at: int, names: Sequence[str]) -> str | None:
+    """Where a link leads; "" for what is no link, None for what is not there."""
+    try:
+        with folder(at, names[:-1]) as fd:
+            if not stat.S_ISLNK(os.stat(names[-1], dir_fd=fd, follow_symlinks=False).st_mode):
+                return ""
+            return os.readlink(names[-1], dir_fd=fd)
+    except FileNotFoundError:
+        return None
+
+
+def _from_mount(path: str, target: str, mounted_at: Sequence[str]) -> str:
+    """An absolute link as one that is relative to the folder."""
+    for top in mounted_at:
+        if target.startswith(f"{top.rstrip('/')}/"):
+            return target[len(top.rstrip("/")) + 1 :]
+    raise Unsafe(f"{path!r} leads out of the folder, to {target}")
