@@ -49,8 +49,8 @@ OF_ATTEMPTS: Final = {
     "PathNotShared": "A path that is on no shared volume ([shared volumes](../kubernetes.md#shared-volumes))",
     "ContainerPathsRefused": "A path of a container task would hide a folder that its image needs",
     "OutputMissing": "It ended well and did not write an output that it declares",
-    "OutputRefused": "An output is neither file nor folder, or leads out of its folder; or the task has put something else in the place "
-    "of its working folder or of its log",
+    "OutputRefused": "An output is neither file nor folder, or leads out of its folder; or the task has put something "
+    "else in the place of its working folder or of its log",
     "OutputFailed": "An output could not be delivered to its target",
     "OrderRefused": "The node's agent refused the pod's order: its signature or its age",
     "AgentUnreachable": "The node's agent did not answer",

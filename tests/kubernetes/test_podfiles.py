@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import s3fs
 from moto.server import ThreadedMotoServer
 
+from flowsched.cluster.kubernetes.packing import unpacked
 from flowsched.cluster.kubernetes.pods.container_task import files_variables
 from flowsched.cluster.kubernetes.step_messages import read_result
 from flowsched.cluster.kubernetes.steps import files as step_files
@@ -502,3 +504,74 @@ def test_wildcards_as_engines_send_them(tmp_path: Path) -> None:
         "/out/deep/y.txt",
         "/out/z.txt",
     ]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(os.mkfifo, "is a named pipe"), (lambda path: os.mknod(path, stat.S_IFSOCK | 0o600), "is a socket")],
+    ids=["pipe", "socket"],
+)
+def test_a_pipe_is_not_delivered(tmp_path: Path, make: Callable[[Path], None], words: str) -> None:
+    """It is no result, and stage-out waits for no writer of it."""
+    target = f"{tmp_path}/shared/x"
+    task = Task(tmp_path, Container((RUN,), outputs=(Delivered("/out/x", target),)))
+    task.begin()
+    task.ended(0)
+    place = _place(task, "/out/x")
+    place.unlink(missing_ok=True)
+    make(place)
+    told = task.deliver()
+    assert told["reason"] == "OutputFailed"
+    assert words in told["message"]
+    assert not os.path.lexists(target)
+
+
+def _place(task: Task, path: str) -> Path:
+    """Where a step finds a path of its container."""
+    order = json.loads(unpacked(task.env["FLOWSCHED_CONTAINER"]))
+    place = next(f"{place}{path[len(at) :]}" for at, place in order["view"] if path.startswith(at))
+    return task.inputs / place
+
+
+def test_nothing_that_a_step_has_left_lets_stage_out_wait(tmp_path: Path) -> None:
+    """Pipes where it reads: the return code, a step's standard output, the notes of a step."""
+    step = Step(("run",), stdout="/out/log")
+    container = Container(
+        (step,), outputs=(Delivered("/out/x", f"{tmp_path}/shared/x"),), return_code="/out/rc"
+    )
+    task = Task(tmp_path, container)
+    task.begin()
+    (task.work / "steps/0.begun").touch()
+    os.mkfifo(task.work / "steps/0.code")
+    assert task.deliver()["delivered"] == []
+    (task.work / "steps/0.code").unlink()
+    task.ended(0)
+    for name in ("rc", "log"):
+        place = _place(task, f"/out/{name}")
+        place.unlink(missing_ok=True)
+        os.mkfifo(place)
+    told = task.deliver()
+    assert (told["returned"], told["stdio"]) == (None, [["", ""]])
+
+
+def test_a_link_beside_a_target_is_not_written_through(tmp_path: Path) -> None:
+    """Half-made files have names that a task can guess: it makes links of them to a file of a user."""
+    precious = tmp_path / "precious"
+    precious.write_text("keep")
+    left = (Left(f"{tmp_path}/shared/rc", "143"),)
+    container = Container(
+        (RUN,),
+        mounts=(Mount(f"{tmp_path}/shared", f"{tmp_path}/shared"),),
+        outputs=(Delivered("/out/x", f"{tmp_path}/shared/x"),),
+        leave=left,
+    )
+    task = Task(tmp_path, container)
+    task.begin()
+    task.ended(0)
+    _place(task, "/out/x").write_text("new")
+    for name in (".u1-0.part", f".flowsched-left-{os.getpid()}", "rc.part"):
+        (task.shared / name).symlink_to(precious)
+    told = task.deliver()
+    assert told["reason"] == ""
+    assert precious.read_text() == "keep"
+    assert ((task.shared / "x").read_text(), (task.shared / "rc").read_text()) == ("new", "143")

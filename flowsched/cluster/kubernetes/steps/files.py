@@ -22,9 +22,12 @@ from typing import Any, Final
 from flowsched.cluster.kubernetes.exit_codes import NOT_LAID
 from flowsched.cluster.kubernetes.packing import LARGEST, unpacked
 from flowsched.cluster.local.runner import patterns
+from flowsched.cluster.local.runner.deliver import write_left
 from flowsched.cluster.local.runner.patterns import is_pattern
 from flowsched.cluster.local.runner.records import sync
 from flowsched.cluster.local.runner.return_code import code_in
+from flowsched.cluster.local.runner.safe_paths import Opened, Unsafe, kind_of, open_file, parent, remove
+from flowsched.cluster.local.runner.trees import copy_bytes
 from flowsched.cluster.node.container_view import place_in, tidy
 
 _MOST_LINKS: Final = 40
@@ -41,8 +44,10 @@ class Sight:
     """
 
     def __init__(self, view: Sequence[Sequence[str]], inputs: str) -> None:
-        self._view = [tuple(each) for each in view]
-        self._inputs = inputs
+        self._view = [
+            (path, os.path.realpath(place) if place.startswith("/") else place) for path, place in view
+        ]
+        self._inputs = os.path.realpath(inputs)
 
     def real(self, path: str) -> str | None:
         """Where we find what the task finds at a path, all links followed; None if it is not there, or the image's own."""
@@ -70,6 +75,17 @@ class Sight:
                 return None
             reached = here
         return self._at(reached or "/")
+
+    def read_end(self, path: str, limit: int) -> bytes:
+        """The end of an ordinary file at a path; nothing where there is none."""
+        real = self.real(path)
+        if real is None:
+            return b""
+        try:
+            with opened(real) as fd:
+                return os.pread(fd, limit, max(0, os.fstat(fd).st_size - limit))
+        except (OSError, Unsafe):
+            return b""
 
     def is_folder(self, path: str) -> bool:
         """Whether there is a folder at a path."""
@@ -113,6 +129,17 @@ class Sight:
 
     def _leads_to_volume(self, path: str) -> bool:
         return any(mounted.startswith(f"{path}/") for mounted, _ in self._view)
+
+
+def opened(real: str) -> Opened:
+    """Open an ordinary file, whose path has been followed over links before: none may lie on it now.
+
+    Raises:
+        Unsafe: Something else is there.
+        OSError: It cannot be opened.
+    """
+    with parent(real) as at:
+        return Opened(open_file(at, os.path.basename(real)))
 
 
 # ---- stage-in and stage-out ----
@@ -323,13 +350,16 @@ def deliver(env: Env) -> Message:
         for output in order["outputs"]:
             if ended or output["always"]:
                 told["delivered"] += _take(output, sight, env)
-    except (OSError, _NotDelivered) as error:
+    except (OSError, Unsafe, _NotDelivered) as error:
         told |= {"reason": "OutputFailed", "message": f"output {output['path']}: {_why(error)}"}
     if not interrupted:
         leave(env)
     if order.get("return_code") and ended:
-        told["returned"] = code_in(_tail(sight, order["return_code"]).encode())
-    told["stdio"] = [[_tail(sight, path) for path in files] for files in order["stdio"]]
+        told["returned"] = code_in(sight.read_end(order["return_code"], TAIL_BYTES))
+    told["stdio"] = [
+        [sight.read_end(path, TAIL_BYTES).decode(errors="replace") if path else "" for path in files]
+        for files in order["stdio"]
+    ]
     return told
 
 
@@ -396,6 +426,9 @@ def _is_late(order: Json, notes: str) -> bool:
 def _take(output: Json, sight: Sight, env: Env) -> list[list[Any]]:
     """Deliver one output: every file that it stands for."""
     found = [(path, sight.real(path), uri) for path, uri in _matches(output, sight)]
+    special = [real for path, real, _ in found if path == output["path"] and real and _is_special(real)]
+    if special:
+        raise _NotDelivered(f"it is {kind_of(None, special[0])}, neither a file nor a folder")
     there = [
         (path, real, uri)
         for path, real, uri in found
@@ -427,6 +460,12 @@ def _files(path: str, uri: str, sight: Sight) -> Iterator[tuple[str, str]]:
         return
     for file in sight.files_below(path):
         yield file, f"{uri.rstrip('/')}/{file[len(path) :].lstrip('/')}"
+
+
+def _is_special(real: str) -> bool:
+    """Whether something is there that is neither a file nor a folder."""
+    mode = os.lstat(real).st_mode
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _is_untouched(real: str) -> bool:
@@ -469,28 +508,29 @@ def _put(number: int, real: str, uri: str, env: Env) -> None:
 
 def _put_file(real: str, target: str, name: str) -> None:
     """Copy it beside its target, and rename it there when it is whole and on the disk."""
-    folder = os.path.dirname(target)
+    folder = os.path.realpath(os.path.dirname(target))
     _make_folder(folder, 0o775)
-    part = f"{folder}/{name}"
-    reading = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        with open(reading, "rb") as source, open(part, "wb") as copy:
-            shutil.copyfileobj(source, copy, 4 << 20)
-            os.fchmod(copy.fileno(), stat.S_IMODE(os.fstat(reading).st_mode) | 0o600)
-            copy.flush()
-            os.fsync(copy.fileno())
-        os.replace(part, target)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
-        raise
+    with opened(real) as reading, parent(f"{folder}/{name}") as at:
+        remove(at, name)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with Opened(os.open(name, flags, 0o666, dir_fd=at)) as writing:
+                copy_bytes(reading, writing)
+                os.fchmod(writing, stat.S_IMODE(os.fstat(reading).st_mode) | 0o600)
+                os.fsync(writing)
+            os.replace(name, os.path.basename(target), src_dir_fd=at, dst_dir_fd=at)
+        except OSError:
+            with contextlib.suppress(OSError):
+                remove(at, name)
+            raise
 
 
 def _put_object(real: str, uri: str) -> None:
     from flowsched.cluster.node.origins import NotFetched, put
 
     try:
-        put(real, uri)
+        with opened(real):  # by its path all the same: object stores tell the type of an object by the name
+            put(real, uri)
     except NotFetched as error:
         if error.permanent:
             raise _NotDelivered(str(error)) from error
@@ -500,35 +540,10 @@ def _put_object(real: str, uri: str) -> None:
 def leave(env: Env) -> None:
     """Write the files that must exist once an attempt has ended, unless they are there. Also if no step of it ran."""
     for place, text in _order(env)["leave"]:
-        _leave(place, text)
-
-
-def _leave(path: str, text: str) -> None:
-    """Write a file unless there is one; its name is there when all of it is. A folder that is gone is not made again."""
-    part = f"{path}.part"
-    try:
-        with open(part, "w", newline="") as file:
-            file.write(text)
-        os.link(part, path)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        print(f"cannot leave {path}: {error}", flush=True)
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
-
-
-def _tail(sight: Sight, path: str) -> str:
-    real = sight.real(path) if path else None
-    if real is None:
-        return ""
-    try:
-        with open(real, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
-            return file.read(TAIL_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
+        try:
+            write_left(os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place)), text)
+        except (OSError, Unsafe) as error:
+            print(f"cannot leave {place}: {error}", flush=True)
 
 
 # --- what both know ------------------------------------------------------------------------------------------
@@ -552,8 +567,9 @@ def _real(env: Env, place: str) -> str:
 
 
 def _read(path: str) -> str:
+    """The beginning of a note of a step. The task can put anything there."""
     try:
-        with open(path) as file:
-            return file.read(100)
-    except OSError:
+        with Opened(open_file(None, path)) as fd:
+            return os.read(fd, 100).decode(errors="replace")
+    except (OSError, Unsafe):
         return ""

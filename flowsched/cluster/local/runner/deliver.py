@@ -355,7 +355,10 @@ def leave(places: Places | None, left: list[tuple[str, list[str] | None, str]]) 
             real = places.real(path)
             targets = [] if places.bounds.refusal(real) else [real]
         for target in targets or ():
-            write_left(target, text)
+            try:  # noqa: SIM105 - see kin
+                write_left(target, text)
+            except (OSError, Unsafe):
+                pass  # the end must be told all the same
 
 
 def note(container: Record, bounds: Bounds, line: str) -> None:
@@ -398,27 +401,27 @@ def delivered_to(path: str, container: Record) -> list[str]:
 
 
 def write_left(target: str, text: str) -> None:
-    """Write a file unless there is one: whole or not at all. A folder that is gone is not made again."""
+    """Write a file unless there is one: whole or not at all. A folder that is gone is not made again.
+
+    Raises:
+        Unsafe: A link lies on the way: the caller has followed those that may be there.
+        OSError: It cannot be written.
+    """
     name, temporary = os.path.basename(target), f".flowsched-left-{os.getpid()}"
-    try:
-        with parent(target) as at:
-            try:
-                with Opened(write_file(at, temporary, text, 0o644)) as fd:
-                    os.fsync(fd)
-                try:
-                    os.link(
-                        temporary, name, src_dir_fd=at, dst_dir_fd=at
-                    )  # unlike a rename it never takes the place of a file
-                except FileExistsError:
-                    pass
-                except OSError:  # a file system without links
-                    if kind_of(at, name) == GONE:
-                        os.rename(temporary, name, src_dir_fd=at, dst_dir_fd=at)
-                os.fsync(at)
-            finally:
-                remove(at, temporary)
-    except (OSError, Unsafe):
-        pass  # the end must be told all the same
+    with parent(target) as at:
+        try:
+            with Opened(write_file(at, temporary, text, 0o644)) as fd:
+                os.fsync(fd)
+            try:  # unlike a rename a link never takes the place of a file
+                os.link(temporary, name, src_dir_fd=at, dst_dir_fd=at)
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without links
+                if kind_of(at, name) == GONE:
+                    os.rename(temporary, name, src_dir_fd=at, dst_dir_fd=at)
+            os.fsync(at)
+        finally:
+            remove(at, temporary)
 
 
 def printable(text: str) -> str:
