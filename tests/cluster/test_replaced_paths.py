@@ -395,3 +395,23 @@ async def test_a_step_that_replaces_a_log_of_the_attempt_fails_it(
     assert end.reason == "StartFailed"
     assert f"the task has replaced its {stream}: " in end.message
     assert inventory(user) == before
+
+
+@linux
+async def test_a_mount_that_an_earlier_step_has_replaced_is_not_shown(
+    real_world: RealWorld, tmp_path: Path, user: Path
+) -> None:
+    """A folder in a folder that the task may write to, mounted twice: a link in its place leads the next step nowhere."""
+    before = inventory(user)
+    (tmp_path / "p" / "inner").mkdir(parents=True)
+    mounts = (Mount(f"{tmp_path}/p", "/outer"), Mount(f"{tmp_path}/p/inner", "/inner"))
+    steps = (
+        sh(f"mv /outer/inner /outer/i; ln -s {user} /outer/inner"),
+        sh("cat /inner/result; echo 1 > /inner/x"),
+    )
+    end, (told, _), _ = await run(real_world, contained("a", steps=steps, mounts=mounts))
+    assert isinstance(end, PodEnded)
+    assert end.reason == "ContainerPathsRefused"
+    assert f"is a link to {user} now" in end.message
+    assert SECRET.encode() not in told
+    assert inventory(user) == before

@@ -63,8 +63,10 @@ class Delivery:
         except Unsafe as error:
             del self.files[known:]
             raise Refused("OutputRefused", f"the output {output['path']} was replaced: {error}") from None
-        except OSError:
+        except OSError as error:
             del self.files[known:]
+            if isinstance(error.filename, str) and not error.filename.startswith("/"):
+                error.filename = str(output["local"] or output["uri"])  # it names a step of the way
             raise
 
     def bring_out(self, output: Record) -> None:

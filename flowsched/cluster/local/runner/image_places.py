@@ -12,6 +12,7 @@ from .engine import Engine, InImage
 from .outputs import Refused
 from .places import Places, join
 from .records import Record
+from .safe_paths import Unsafe, open_mounted
 from .steps import Step
 from .task import Task
 from .trees import copy_bytes
@@ -42,12 +43,12 @@ class ImagePlaces(Places):
             (path, os.path.realpath(place) if place.startswith("/") else place)
             for path, place in layout["view"]  # type: ignore[attr-defined]
         ]
-        self.read_only = [path for _, path, fixed in self.mounts() if fixed]
-
-    def mounts(self) -> list[tuple[str, str, bool]]:
-        """(path of this machine, path of the container, whether it may only be read)."""
-        mounts: list[tuple[str, str, bool]] = self.layout["mounts"]  # type: ignore[assignment]
-        return [(self.at(place), path, fixed) for place, path, fixed in mounts]
+        #: (path of this machine, path of the container, whether it may only be read)
+        self.mounts: list[tuple[str, str, bool]] = [
+            (os.path.realpath(self.at(place)), path, fixed)
+            for place, path, fixed in layout["mounts"]  # type: ignore[attr-defined]
+        ]
+        self.read_only = [path for _, path, fixed in self.mounts if fixed]
 
     def at(self, place: str) -> str:
         """The path of this machine that a place is: an absolute one itself, another one in the room."""
@@ -145,10 +146,22 @@ class ImageStep(InImage, Step):
         self.engine = Engine(task.order["engine"])  # type: ignore[arg-type]
         self.container = f"{self.engine.name}-{number}"
         self.image = str(step["image"])
-        self.binds = [*task.order["mounts"], *places.mounts()]  # type: ignore[misc]
+        self.binds = [*task.order["mounts"], *places.mounts]  # type: ignore[misc]
         self.workdir = None if step["workdir"] is None else self.cwd
         if self.workdir is None:
             self.env.pop("PWD", None)
+
+    def open_streams(self) -> None:
+        """See `Step`. An engine takes names: first see that none has become a link, by an earlier step say. Raises Refused."""
+        for source, path, _ in self.binds:
+            try:
+                os.close(open_mounted(source))
+            except Unsafe as error:
+                message = f"{error} now, and is not mounted at {path}"
+                raise Refused("ContainerPathsRefused", message) from None
+            except OSError:
+                pass  # the engine says what it misses
+        super().open_streams()
 
     def reads(self) -> bool:
         """Whether the step names a file for its standard input."""

@@ -14,6 +14,7 @@ import sys
 
 from .outputs import Refused
 from .places import Places, join
+from .safe_paths import Opened, Unsafe, open_mounted
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC = 1, 32, 4096, 16384
@@ -141,12 +142,22 @@ def enter(places: Places, mounts: list[Mount]) -> None:
         why = f"{error.strerror}, errno {error.errno}"
         raise Refused("ContainerPathsRefused", f"{REFUSED} ({why}): {WHAT_TO_DO}") from None
     for mount in mounts:
-        try:
-            libc.mount(mount.source, mount.target, MS_BIND | MS_REC)
-        except OSError as error:  # others' files in /tmp come and go
-            if mount.found and error.errno in (errno.ENOENT, errno.ENOTDIR):
+        if mount.found:
+            try:
+                libc.mount(mount.source, mount.target, MS_BIND | MS_REC)
+            except OSError as error:  # others' files in /tmp come and go
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                    raise
                 continue
-            raise
+        else:  # an earlier step may have put a link there
+            try:
+                source = Opened(open_mounted(mount.source))
+            except Unsafe as error:
+                raise Refused("ContainerPathsRefused", f"{error} now, and no step sees it") from None
+            except OSError as error:
+                raise OSError(error.errno, f"mount: {error.strerror}", mount.source) from None
+            with source as fd:
+                libc.mount(f"/proc/self/fd/{fd}", mount.target, MS_BIND | MS_REC)
         if mount.read_only:
             libc.protect(mount.target)
     libc.change_root(places.room)

@@ -134,6 +134,21 @@ def parent(path: str, *, make: int | None = None) -> Opened:
     return folder(None, [name for name in os.path.dirname(path).split("/") if name], make=make)
 
 
+def open_mounted(path: str) -> int:
+    """Open whatever lies at an absolute path, to be mounted elsewhere, over no link.
+
+    Raises:
+        Unsafe: A link lies on the way, or at the end, now.
+    """
+    with parent(path) as at:
+        name = os.path.basename(path) or "/"
+        fd = os.open(name, os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_NONBLOCK), dir_fd=at)
+        if stat.S_ISLNK(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise Unsafe(f"{path!r} is {kind_of(at, name)}")
+    return fd
+
+
 def open_folder(at: int | None, name: str, flags: int = _FOLDER) -> int:
     """Open a folder in a folder. `at`: None = `name` is an absolute path.
 
