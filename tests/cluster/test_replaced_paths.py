@@ -6,6 +6,7 @@ Real runners run them. None of them makes flowsched move, remove, change or show
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from flowsched.cluster.conformance import contained, shell
 from flowsched.cluster.local.runner import outputs
 from flowsched.cluster.local.runner.outputs import Refused
+from flowsched.cluster.node.cache import Cache
 from flowsched.executor.protocol import OutputFile, Pod, PodEnded, PodGone
 from flowsched.values import replace
 from flowsched.workflow.spec import Delivered, Mount, Step
@@ -167,6 +169,32 @@ async def test_a_result_may_have_the_name_of_the_caches_own_record(real_world: R
     assert [(each.name, each.size_bytes) for each in end.outputs] == [("out", 2)]
     found = cached(real_world, "flowsched:a/out")
     assert (found if kind == "file" else found / "x").read_text() == "1\n"
+
+
+@linux
+@pytest.mark.parametrize("record", ["pipe", "folder", "link", "link to a device", "a name elsewhere"])
+async def test_a_record_that_is_none_makes_the_dataset_none(tmp_path: Path, user: Path, record: str) -> None:
+    """A task can write to the cache, too. The next service starts, and removes what has no record of its own."""
+    before = inventory(user)
+    cache = Cache(tmp_path / "cache")
+    home = cache.home("flowsched:a/out")
+    home.mkdir(parents=True)
+    (home / "out").write_text("own")
+    told = {"uri": "flowsched:a/out", "size": 9, "name": "out", "directory": False}
+    match record:
+        case "pipe":
+            os.mkfifo(home / "meta.json")
+        case "folder":
+            (home / "meta.json").mkdir()
+        case "link":
+            (home / "meta.json").symlink_to(user / "result")
+        case "link to a device":
+            (home / "meta.json").symlink_to("/dev/zero")
+        case _:
+            (home / "meta.json").write_text(json.dumps({**told, "name": f"{user}/result"}))
+    cache.scan()
+    assert (cache.entries, os.listdir(cache.folder)) == ({}, [])
+    assert inventory(user) == before
 
 
 LOGS = {

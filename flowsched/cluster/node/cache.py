@@ -29,6 +29,7 @@ import msgspec
 
 from flowsched.clock import elapsed_s
 from flowsched.cluster.local.runner.records import sync, write_record
+from flowsched.cluster.local.runner.safe_paths import Unsafe, open_file
 from flowsched.executor.datasets import uri_of
 
 PREFIX: Final = ".part-"
@@ -199,12 +200,13 @@ class Partials:
             named: What the dataset's own folder would be called, by its uri.
         """
         try:
-            told = json.loads((folder / RECORD).read_bytes())
+            with open(open_file(None, str(folder / RECORD)), "rb") as file:
+                told = json.loads(file.read())
             header = Header(told["uri"], told["size"], told["version"], told["name"], told["mode"])
             spans = [(int(first), int(last)) for first, last in told["spans"]]
             long_enough = (folder / header.name).stat().st_size == header.size_bytes
             idle_s = time.time() - (folder / RECORD).stat().st_mtime
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, Unsafe):
             return False
         if not long_enough or folder.name != PREFIX + named or idle_s > IDLE_S:
             return False
@@ -324,10 +326,15 @@ class Cache:
 
     def _read(self, folder: Path) -> Entry | None:
         try:
-            meta = json.loads((folder / "meta.json").read_bytes())
+            with open(
+                open_file(None, str(folder / "meta.json")), "rb"
+            ) as file:  # a task can put a named pipe there
+                meta = json.loads(file.read())
+            if "/" in meta["name"]:
+                return None
             more = meta.get("version", ""), meta.get("in_place", False)
             entry = Entry(meta["uri"], meta["size"], meta["name"], meta["directory"], *more)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, Unsafe):
             return None
         return entry if _is_whole(entry, folder) else None
 
