@@ -197,6 +197,20 @@ async def test_a_record_that_is_none_makes_the_dataset_none(tmp_path: Path, user
     assert inventory(user) == before
 
 
+@linux
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+async def test_a_dataset_that_was_replaced_is_not_there(real_world: RealWorld, user: Path, kind: str) -> None:
+    """A task does so in the cache: a client that asks for the dataset waits for nobody, and sees nothing of the user's."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([shell("a", "echo 1 > result", outputs=(out(),))])
+    await ear.ended("a")
+    payload = cached(real_world, "flowsched:a/out")
+    payload.unlink()
+    os.mkfifo(payload) if kind == "pipe" else payload.symlink_to(user / "result")
+    assert await asyncio.wait_for(cluster.open_dataset("flowsched:a/out", ["node-0"]), 10) is None
+    await real_world.drop()
+
+
 LOGS = {
     "a pipe": ("rm $L; mkfifo $L", "is a named pipe now"),
     "a folder": ("rm $L; mkdir $L; echo 1 > $L/x", "is a folder now"),

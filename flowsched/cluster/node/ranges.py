@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from flowsched.cluster.local.runner.safe_paths import Unsafe, open_file, parent
 from flowsched.cluster.node.cache import Cache, Dropped, Entry, Header, Partial, folder_name
 from flowsched.cluster.node.origins import NotFetched, Section, Stream
 from flowsched.executor.protocol import Opened, Transfer
@@ -118,8 +119,8 @@ def _held_section(cache: Cache, uri: str, start: int, end: int) -> Section | Non
                 partial.path, header.size_bytes, header.version, header.name, False
             )  # fmt: skip
             mode = header.mode
-        stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb", buffering=0)
-    except FileNotFoundError:
+        stream = os.fdopen(open_file(None, os.path.realpath(path)), "rb", buffering=0)
+    except (FileNotFoundError, Unsafe):
         return None
     stream.seek(start)
     return Section(stream, total, version, name, mode, whole)
@@ -278,11 +279,12 @@ def open_payload(cache: Path, payload: Path) -> tuple[int, Iterator[bytes]] | No
 
 def _file(path: str) -> tuple[int, Iterator[bytes]] | None:
     """Opened at once: a dataset that is evicted meanwhile is read to its end all the same."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(fd)
+    try:
+        with parent(path) as at:
+            fd = open_file(at, os.path.basename(path))
+    except Unsafe:
         return None
+    status = os.fstat(fd)
     return status.st_size, _exactly(os.fdopen(fd, "rb", buffering=0), status.st_size, path)
 
 
@@ -315,7 +317,7 @@ def _stream(members: list[_Member]) -> Iterator[bytes]:
     for member in members:
         yield member.header
         if member.size_bytes:
-            fd = os.open(member.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(member.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             yield from _exactly(os.fdopen(fd, "rb", buffering=0), member.size_bytes, member.path)
             yield b"\0" * (_padded(member.size_bytes) - member.size_bytes)
     yield _END
