@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bench.pains import table
 from flowsched.scheduling.policy.framework import PROFILES, Profile
@@ -82,8 +83,8 @@ def run_mounted(seek: int, profile: Profile) -> tuple[float, float, float]:
         machines(0, 10 * GBIT),
         storage=SimulatedStorage(disk=1_000_000_000, nic_in=10 * GBIT, nic_out=10 * GBIT, seek_percent=seek),
     )
-    work = from_document(mounted(), "mounted", "mounted", cluster)
-    ran = [line for line in Simulation(cluster, [work], profile).run().lines if "task" in line]
+    work = from_document(mounted(), "mounted", "mounted")
+    ran = [line for line in lines_of(Simulation(cluster, [work], profile)) if "task" in line]
     ends = {
         kind: [float(line["end"]) for line in ran if str(line["task"]).startswith(kind)]
         for kind in ("read", "call")
@@ -98,17 +99,25 @@ def run(
     spec = document(64, 64)
     work: list[Workload] = []
     for number in range(count):
-        made = from_document(spec, f"mixed-{number}", "mixed", cluster)
+        made = from_document(spec, f"mixed-{number}", "mixed")
         work.append(replace(made, spec=untold(spec), arrival_s=GAP_S * number))
     simulation = Simulation(cluster, work, profile, measure_s=measure_s)
     for node in (0, 1) if hogs else ():
         for _ in range(hogs):  # others' bytes leave the node by its link: a pod's own do not
             simulation.world.flow(HOG_BYTES, (3 * node, 3 * node + 2), _nothing)
-    return judged(work, simulation.run().lines)
+    return judged(work, lines_of(simulation))
 
 
 def _nothing() -> None:
     """A stream of somebody else's has ended."""
+
+
+def lines_of(simulation: Simulation) -> list[dict[str, Any]]:
+    """The trace of a simulation, once every task has ended well."""
+    world = simulation.run()
+    if world.unfinished:
+        raise SystemExit(f"tasks were left undone: {'; '.join(world.unfinished)}")
+    return world.lines
 
 
 def judged(work: Sequence[Workload], lines: Sequence[dict[str, object]]) -> Outcome:

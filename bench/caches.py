@@ -71,6 +71,8 @@ def simulated(workloads: Sequence[Workload], cluster: SimulatedCluster, limit: i
     began = time.process_time()
     figures = figures_of(simulation.run(), 1.0)
     cpu = time.process_time() - began
+    if figures.makespan_s is None:
+        raise SystemExit(f"tasks were left undone: {'; '.join(figures.unfinished)}")
     shelves = simulation.state.cluster.catalogue.shelves
     again = 0 if shelves is None else sum(shelves.refetched_bytes.values())
     dropped, most = simulation.evicted_bytes, simulation.most_bytes

@@ -190,6 +190,8 @@ def measured(case: Case) -> dict[str, Any]:
     began = time.process_time()
     world = simulated(case.policy, cluster, [workload])
     cpu = time.process_time() - began
+    if world.unfinished:
+        return {"case": case, "cpu_s": cpu, "faults": world.unfinished}
     trace = case.path.with_suffix(f".{case.cluster}.{case.policy}.jsonl")
     with trace.open("w") as out:
         head = trace_header(cluster, [workload], case.policy, 1, "bench")

@@ -111,6 +111,8 @@ def measured(case: Case, places: Places) -> dict[str, Any]:
     began = time.process_time()
     world = simulated(case.policy, cluster, workloads)
     cpu = time.process_time() - began
+    if world.unfinished:
+        return {"case": case, "cpu_s": round(cpu, 2), "faults": world.unfinished}
     label = names[0] if len(names) == 1 else f"{len(names)}-together"
     trace = places.keep / f"{case.cluster}-{label}-{case.policy}-{case.error}-{case.seed}.jsonl.gz"
     with gzip.open(trace, "wt", compresslevel=1) as out:

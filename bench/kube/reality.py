@@ -116,7 +116,10 @@ def document(spec: WorkflowSpec) -> dict[str, Any]:
 
 def simulated(workload: Workload, cluster: SimulatedCluster, policy: str, startup_s: float) -> float:
     """Makespan (s) in the simulator, under the very profile of the service."""
-    return Simulation(replace(cluster, startup=startup_s), [workload], PROFILES[policy]).run().now
+    world = Simulation(replace(cluster, startup=startup_s), [workload], PROFILES[policy]).run()
+    if world.unfinished:
+        raise SystemExit(f"{policy} left tasks undone: {'; '.join(world.unfinished)}")
+    return world.now
 
 
 async def ran(service: Service, written: dict[str, Any], fates: Fates, tasks: int) -> float:

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from rich.console import RenderableType
 
+from flowsched.cli.context import DONE, FAILED
 from flowsched.cli.printing import output, simulation_plots
 from flowsched.cli.printing.columns import Column, Columns
 from flowsched.client.documents import resolved_bytes
@@ -38,6 +39,8 @@ from flowsched.workflow.formats.wfformat import LIMITS, read_trace
 from flowsched.workflow.formats.yaml_text import read_yaml
 
 _GZIP: Final = b"\x1f\x8b"
+#: Reasons that are listed of what a policy has left undone.
+_NAMED: Final = 10
 #: How often a person who waits sees how far a simulation is.
 _EVERY_S: Final = 1.0
 
@@ -98,8 +101,8 @@ class Progress:
         )
 
 
-async def simulate(asked: Asked, trace: Path | None, plots: Path | None, as_json: bool) -> None:
-    """Simulate, and tell what came of it."""
+async def simulate(asked: Asked, trace: Path | None, plots: Path | None, as_json: bool) -> int:
+    """Simulate, and tell what came of it. Returns the exit code: `FAILED` where a policy has left tasks undone."""
     progress = Progress()
     work = asyncio.create_task(asyncio.to_thread(_simulate, asked, progress))
     try:
@@ -108,7 +111,9 @@ async def simulate(asked: Asked, trace: Path | None, plots: Path | None, as_json
         if progress.world is not None:
             progress.world.stopped = True
         raise
-    await asyncio.to_thread(_tell, asked, await work, trace, plots, as_json)
+    outcome = await work
+    await asyncio.to_thread(_tell, asked, outcome, trace, plots, as_json)
+    return DONE if all(each.figures.complete for each in outcome.found) else FAILED
 
 
 async def _show_until_done(
@@ -140,7 +145,7 @@ def _simulate(asked: Asked, progress: Progress) -> Outcome:
         for profile in chosen:
             refuse_losses(profile)
     bound = lower_bound(cluster, workloads)
-    progress.tasks = sum(len(workload.jobs) for workload in workloads)
+    progress.tasks = sum(len(workload.jobs) - len(workload.skipped) for workload in workloads)
     found = []
     for policy, profile in zip(asked.policies, chosen, strict=True):
         progress.policy = Path(policy).stem if policy not in POLICIES else policy
@@ -152,7 +157,7 @@ def _simulate(asked: Asked, progress: Progress) -> Outcome:
 def _tell(asked: Asked, outcome: Outcome, trace: Path | None, plots: Path | None, as_json: bool) -> None:
     cluster, workloads, bound, found = outcome
     for each in found:
-        _warn(each, sum(len(workload.jobs) for workload in workloads))
+        _warn(each)
     if trace is not None:
         head = trace_header(cluster, workloads, found[0].policy, asked.seed, VERSION)
         text = "".join(json.dumps(line) + "\n" for line in [head, *found[0].lines])
@@ -162,7 +167,7 @@ def _tell(asked: Asked, outcome: Outcome, trace: Path | None, plots: Path | None
     if plots is not None:
         plots.mkdir(parents=True, exist_ok=True)
         for name, picture in simulation_plots.pictures(
-            cluster, bound, [(s.policy, s.lines) for s in found]
+            cluster, bound, [(s.policy, s.lines, s.figures.makespan_s) for s in found]
         ).items():
             (plots / name).write_text(picture, encoding="utf-8")
         output.hint(f"wrote pictures into {plots}")
@@ -174,7 +179,7 @@ def _tell(asked: Asked, outcome: Outcome, trace: Path | None, plots: Path | None
             )
         )
     else:
-        output.show(_table(found, bound))
+        output.show(_table(found))
 
 
 def spread(workload: Workload, share: float, seed: int) -> Workload:
@@ -190,13 +195,15 @@ def spread(workload: Workload, share: float, seed: int) -> Workload:
     return replace(workload, jobs=tuple(jobs))
 
 
-def _warn(simulated: Simulated, tasks: int) -> None:
+def _warn(simulated: Simulated) -> None:
     """Say what no column of the table shows: that not everything came to a good end."""
     told = simulated.figures
-    if told.tasks < tasks:
-        output.hint(
-            f"{simulated.policy}: {told.tasks:,} of {tasks:,} tasks succeeded; the others found no place, or failed"
-        )
+    if not told.complete:
+        output.hint(f"{simulated.policy}: unfinished, {told.tasks:,} of {told.asked:,} tasks succeeded")
+        for why in told.unfinished[:_NAMED]:
+            output.hint(f"  {why}")
+        if len(told.unfinished) > _NAMED:
+            output.hint(f"  … and {len(told.unfinished) - _NAMED} more")
     if told.undelivered:
         output.hint(
             f"{simulated.policy}: {told.undelivered:,} final outputs were lost before they were on the storage"
@@ -247,7 +254,7 @@ def loaded(asked: Asked, cluster: SimulatedCluster) -> list[Workload]:
     made: list[Workload] = []
     for path, moment in zip(asked.workloads, moments, strict=True):
         if path.name.removesuffix(".gz").endswith(".csv"):
-            made += _pods(path, moment, asked, cluster)
+            made += _pods(path, moment, asked)
             continue
         stem = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".yaml").removesuffix(".yml")
         same = sum(each.name == stem or each.name.startswith(f"{stem}#") for each in made)
@@ -256,7 +263,7 @@ def loaded(asked: Asked, cluster: SimulatedCluster) -> list[Workload]:
     return made
 
 
-def _pods(path: Path, moment: float, asked: Asked, cluster: SimulatedCluster) -> list[Workload]:
+def _pods(path: Path, moment: float, asked: Asked) -> list[Workload]:
     opponents = [policy for policy in asked.policies if policy in RIVALS]
     if opponents:
         raise InvalidRequest(
@@ -264,7 +271,7 @@ def _pods(path: Path, moment: float, asked: Asked, cluster: SimulatedCluster) ->
         )
     if asked.errors:
         raise InvalidRequest(f"{path}: --errors {asked.errors}: nothing is expected of pods from CSV")
-    works = workloads_of_pods(_bytes(path).decode(errors="replace"), path.name, cluster, asked.limit)
+    works = workloads_of_pods(_bytes(path).decode(errors="replace"), path.name, asked.limit)
     return [replace(work, arrival_s=moment + work.arrival_s) for work in works]
 
 
@@ -295,7 +302,7 @@ def _load(path: Path, name: str, cluster: SimulatedCluster) -> Workload:
             spec = decode_workflow(resolved_bytes(written, path.absolute().parent))
         except InvalidDocument as error:
             raise with_lines(error, str(path), raw) from None
-        return from_document(spec, name, path.name, cluster)
+        return from_document(spec, name, path.name)
     return from_trace(read_trace(raw), name, path.name, cluster, wow=path.name.startswith("wow-"))
 
 
@@ -333,7 +340,7 @@ def wrong(workload: Workload, percent: int, seed: int) -> Workload:
     return workload.with_expected(dict(zip(kinds, off.tolist(), strict=True)))
 
 
-def _table(found: Sequence[Simulated], bound: float) -> RenderableType:
+def _table(found: Sequence[Simulated]) -> RenderableType:
     table = Columns(
         (
             Column("POLICY", cut=True, whole=True),
@@ -352,14 +359,18 @@ def _table(found: Sequence[Simulated], bound: float) -> RenderableType:
         told = each.figures
         table.add(
             each.policy,
-            f"{told.makespan_s:,.1f} s",
-            f"{told.makespan_s / bound:.3f}" if bound else "-",
-            f"{told.mean_completion_s:,.1f} s",
-            f"{told.wait_s:,.1f} s",
+            "unfinished" if told.makespan_s is None else f"{told.makespan_s:,.1f} s",
+            "-" if told.ratio is None else f"{told.ratio:.3f}",
+            _seconds(told.mean_completion_s),
+            _seconds(told.wait_s),
             f"{told.moved_bytes / 1e9:,.1f} GB",
             f"{told.storage_bytes / 1e9:,.1f} GB",
-            f"{100 * told.busy:.1f} %",
-            f"{told.tasks:,}",
+            "-" if told.busy is None else f"{100 * told.busy:.1f} %",
+            f"{told.tasks:,}" if told.complete else f"{told.tasks:,} of {told.asked:,}",
             f"{told.lost:,}",
         )
     return table
+
+
+def _seconds(amount: float | None) -> str:
+    return "-" if amount is None else f"{amount:,.1f} s"

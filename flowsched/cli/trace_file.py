@@ -46,6 +46,12 @@ async def trace(client: Client, ident: str, path: Path | None) -> None:
     else:
         await asyncio.to_thread(path.write_text, text)
         output.hint(f"{path}: attempts: {len(attempts)}")
+    counts = (await client.get(ident)).counts
+    succeeded, asked = counts.get("SUCCEEDED", 0), sum(counts.values()) - counts.get("SKIPPED", 0)
+    if succeeded < asked:
+        output.hint(
+            f"unfinished: {succeeded:,} of {asked:,} tasks succeeded; a task that never began has no line"
+        )
 
 
 def lines(attempts: Iterable[AttemptUseView]) -> Iterator[str]:

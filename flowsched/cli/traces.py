@@ -246,7 +246,7 @@ async def report(client: Client, view: WorkflowView, replay: Replay) -> Report:
         into.written_bytes += plan.written_bytes
         into.local_bytes += task.bytes_local
         into.moved_bytes += task.bytes_moved
-    over = view.state == "SUCCEEDED" and view.ended_at is not None
+    over = view.state == "SUCCEEDED" and succeeded == len(replay.plan.tasks)
     makespan = (view.ended_at - view.created_at).total_seconds() if over and view.ended_at else None
     sums = found.values()
     return Report(
@@ -280,6 +280,8 @@ def table(found: Report) -> RenderableType:
     if found.makespan_s is not None:
         note = f"{found.makespan_s / bound:.2f} × the larger bound" if bound else ""
         head.add_row("makespan", render.seconds(found.makespan_s), note)
+    else:
+        head.add_row("makespan", "unfinished", f"{found.succeeded:,} of {found.tasks:,} tasks succeeded")
     rows = (
         (
             "bound: critical path",

@@ -49,15 +49,12 @@ def cluster_of_nodes(text: str, source: str) -> SimulatedCluster:
     return SimulatedCluster(nodes)
 
 
-def workloads_of_pods(
-    text: str, source: str, cluster: SimulatedCluster, limit: int | None = None
-) -> list[Workload]:
+def workloads_of_pods(text: str, source: str, limit: int | None = None) -> list[Workload]:
     """Workflows of one task each from a list of pods, in the order of their arrival.
 
     Args:
         text: The CSV.
         source: Name of its file.
-        cluster: Where they shall run.
         limit: The first so many that ran; None = all.
 
     Raises:
@@ -76,12 +73,10 @@ def workloads_of_pods(
     if len({row["name"] for _, _, row in ran}) != len(ran):
         raise InvalidRequest(f"{source}: no name of a pod twice was expected")
     ran.sort(key=lambda each: each[0])
-    return [_workload(row, created, where, source, cluster) for created, where, row in ran]
+    return [_workload(row, created, where, source) for created, where, row in ran]
 
 
-def _workload(
-    row: Mapping[str, str], created: int, where: str, source: str, cluster: SimulatedCluster
-) -> Workload:
+def _workload(row: Mapping[str, str], created: int, where: str, source: str) -> Workload:
     seconds = _whole(row, "deletion_time", where) - _whole(row, "scheduled_time", where)
     if seconds < 0:
         raise InvalidRequest(f"{where}: deletion_time is before scheduled_time")
@@ -91,7 +86,7 @@ def _workload(
         asks["gpu"] = f"{gpus * _whole(row, 'gpu_milli', where)}m"
     stage = {"name": "pod", "command": ["true"], "resources": asks}
     spec = check_workflow({"name": row["name"], "stages": [stage]}, DEFAULT)
-    work = from_document(spec, row["name"], source, cluster)
+    work = from_document(spec, row["name"], source)
     job = replace(work.jobs[0], name=row["name"], cores=cpu / 1000, compute_s=float(seconds))
     return replace(work, jobs=(job,), arrival_s=float(created))
 

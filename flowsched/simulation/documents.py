@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from flowsched.simulation.clusters import SimulatedCluster
 from flowsched.simulation.workload import Expected, File, Job, Workload
-from flowsched.workflow.spec import InputSpec, Match, StageSpec, WorkflowSpec
+from flowsched.statement import Statement
+from flowsched.workflow.graph import StageGraph
+from flowsched.workflow.run.advance import Advance
+from flowsched.workflow.run.run import WorkflowRun
+from flowsched.workflow.spec import InputSpec, Match, On, StageSpec, WorkflowSpec
 
 #: How long a task computes if its stage gives no estimate, in seconds.
 DEFAULT_S = 60.0
@@ -23,29 +26,34 @@ class _Draft:
     numbers: dict[tuple[str, int], int] = field(default_factory=dict)
     external: dict[str, int] = field(default_factory=dict)
     written: dict[tuple[str, str, int], int] = field(default_factory=dict)  #: (stage, output, shard) -> file
-    first: dict[tuple[str, int], int] = field(default_factory=dict)  #: (stage, shard) -> its first job
+    #: (stage, shard) -> what must have ended before a stage that waits for the shard begins
+    ends: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
+    skips: frozenset[str] = frozenset()  #: stages whose condition does not hold where all goes well
+    skipped: list[int] = field(default_factory=list)  #: their jobs
 
 
-def from_document(spec: WorkflowSpec, name: str, source: str, cluster: SimulatedCluster) -> Workload:
+def from_document(spec: WorkflowSpec, name: str, source: str) -> Workload:
     """A workflow document as a workload.
 
     A task computes for as long as its stage estimates (a minute where it does not) and writes the bytes it estimates, shared out
-    over its outputs. Inputs from outside lie on the shared storage.
+    over its outputs. Inputs from outside lie on the shared storage. Every task succeeds, and no output has a value that a
+    condition could ask for.
 
     Args:
         spec: The document.
         name: How the workload is called in figures.
         source: Name of the file it is from.
-        cluster: Where it shall run: no task takes more cores than a node has.
     """
-    draft = _Draft(spec)
+    run = WorkflowRun("", spec, StageGraph(spec))
+    skips = Advance(run, Statement(), 0).skips()
+    draft = _Draft(spec, skips=frozenset(stage.spec.name for stage in skips))
     read: set[tuple[str | None, str | None]] = {
         (i.stage, i.output) for stage in spec.stages for i in stage.inputs if i.stage is not None
     }
     stages = {stage.name: stage for stage in spec.stages}
     for stage in _parents_first(spec):
         for shard in range(stage.width):
-            _shard(draft, stage, shard, stages, read, cluster)
+            _shard(draft, stage, shard, stages, read)
     expected = {
         stage.name: Expected(_seconds(stage), float(stage.estimate.output_bytes or 0))
         for stage in spec.stages
@@ -59,8 +67,8 @@ def from_document(spec: WorkflowSpec, name: str, source: str, cluster: Simulated
         spec,
         draft.numbers,
         draft.external,
-        0.0,
-        False,
+        keep_final=False,
+        skipped=frozenset(draft.skipped),
     )
 
 
@@ -84,16 +92,20 @@ def _shard(
     shard: int,
     stages: dict[str, StageSpec],
     read: set[tuple[str | None, str | None]],
-    cluster: SimulatedCluster,
 ) -> None:
-    inputs, parents = [], []
+    inputs: list[int] = []
+    parents: list[int | None] = []
+    absent = [entry.stage for entry in stage.inputs if entry.stage in draft.skips]
     for entry in stage.inputs:
         for file in _read(draft, stage, entry, shard, stages):
             inputs.append(file)
             parents.append(draft.files[file].producer)
-    for needed in stage.needs:
-        parents += [draft.first[needed, each] for each in range(stages[needed].width)]
+    for needed in (*stage.needs, *absent):
+        for each in range(stages[needed].width):
+            parents += draft.ends[needed, each]
     known = tuple(dict.fromkeys(parent for parent in parents if parent is not None))
+    skipped = stage.name in draft.skips
+    cut_short = skipped or any(policy.event is On.TASK_COMPLETED for policy in stage.policies)
     members = [(role, replica) for role in stage.roles for replica in range(role.replicas)]
     completing = next((role.name for role in stage.roles if role.completes), stage.roles[0].name)
     each = max(1, (stage.estimate.output_bytes or 0) // max(1, len(stage.outputs)))
@@ -101,7 +113,9 @@ def _shard(
         number = len(draft.jobs)
         outputs, slots = [], []
         if role.name == completing and replica == 0:
-            draft.first[stage.name, shard] = number
+            draft.ends[stage.name, shard] = known if skipped else (number,)
+        if skipped:
+            draft.skipped.append(number)
         for output in stage.outputs:
             if replica == 0 and (output.role or completing) == role.name:
                 final = (stage.name, output.name) not in read
@@ -113,13 +127,14 @@ def _shard(
             Job(
                 name=f"{stage.name}/{shard}" + (f"/{role.name}{member}" if stage.gang else ""),
                 category=stage.name,
-                cores=min(role.resources.cpu_millicores / 1000, cluster.uniform_cores),
+                cores=role.resources.cpu_millicores / 1000,
                 compute_s=_seconds(stage),
                 inputs=tuple(dict.fromkeys(inputs)),
                 outputs=tuple(outputs),
                 parents=known,
                 slots=tuple(slots),
                 memory=role.resources.memory_bytes,
+                certain=not cut_short and role.completes and replica < role.minimum,
             )
         )
         draft.numbers[stage.name, shard * len(members) + member] = number
@@ -135,6 +150,8 @@ def _read(
             draft.external[uri] = len(draft.files)
             draft.files.append(File(uri, entry.size_bytes or 1))
         yield draft.external[uri]
+        return
+    if entry.stage in draft.skips:
         return
     width = stages[entry.stage].width
     shards = range(width)

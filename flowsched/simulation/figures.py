@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,29 +15,40 @@ from flowsched.simulation.world import STORAGE, World
 class Figures:
     """Of one schedule. Seconds and bytes.
 
+    Where tasks have not succeeded that were asked for, what counts until the end is None: there is none.
+
     Args:
         makespan_s: Until the last task has ended and the last final is on the storage.
-        ratio: That over the bound; None where the bound is nothing.
+        ratio: That over the bound; None also where the bound is nothing.
         mean_completion_s: Of workflows, each from its arrival on.
         moved_bytes: Over the network.
         storage_bytes: Of those, read from the shared storage.
         busy: Of all cores, until then: the part that was taken.
-        tasks: That succeeded.
+        tasks: That succeeded, or were released because their gang or stage had done its work.
+        asked: Tasks in all, without those that a condition or the end of their gang or stage has skipped.
         lost: Attempts that came to nothing: they were taken away or lost, or their outputs were lost and made again.
         wait_s: Between ready and started, the mean over tasks.
         undelivered: Finals that never came to the storage: their node was lost before.
+        unfinished: What of which workflow has not succeeded, and why; one sentence a stage.
     """
 
-    makespan_s: float
+    makespan_s: float | None
     ratio: float | None
-    mean_completion_s: float
+    mean_completion_s: float | None
     moved_bytes: int
     storage_bytes: int
-    busy: float
+    busy: float | None
     tasks: int
+    asked: int
     lost: int
-    wait_s: float
+    wait_s: float | None
     undelivered: int
+    unfinished: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every task that was asked for has succeeded."""
+        return self.tasks == self.asked and not self.unfinished
 
     def told(self) -> dict[str, Any]:
         """The values for JSON."""
@@ -59,27 +70,34 @@ def figures_of(world: World, bound_s: float) -> Figures:
             ended[line["workflow"]] = max(ended[line["workflow"]], line["end"])
     makespan = max(ended.values(), default=0.0)
     arrived = {workload.name: workload.arrival_s for workload in world.workloads}
-    good = [line for line in tasks if line["outcome"] == "succeeded"]
+    good = [line for line in tasks if line["outcome"] in ("succeeded", "released")]
     succeeded = {(line["workflow"], line["task"]) for line in good}
     cores = sum(node.cores for node in world.cluster.nodes)
     taken = sum(line["cores"] * (line["end"] - line["start"]) for line in tasks)
+    complete = len(succeeded) == world.asked and not world.unfinished
+    mean_s = sum(end - arrived[name] for name, end in ended.items()) / max(1, len(ended))
+    wait_s = sum(line["start"] - line["ready"] for line in good) / max(1, len(good))
     return Figures(
-        makespan_s=makespan,
-        ratio=makespan / bound_s if bound_s else None,
-        mean_completion_s=sum(end - arrived[name] for name, end in ended.items()) / max(1, len(ended)),
+        makespan_s=makespan if complete else None,
+        ratio=makespan / bound_s if bound_s and complete else None,
+        mean_completion_s=mean_s if complete else None,
         moved_bytes=sum(line["bytes"] for line in moves),
         storage_bytes=sum(line["bytes"] for line in moves if line["from"] == storage),
-        busy=taken / (cores * makespan) if makespan else 0.0,
+        busy=(taken / (cores * makespan) if makespan else 0.0) if complete else None,
         tasks=len(succeeded),
+        asked=world.asked,
         lost=len(tasks) - len(succeeded),
-        wait_s=sum(line["start"] - line["ready"] for line in good) / max(1, len(good)),
-        undelivered=_undelivered(world),
+        wait_s=wait_s if complete else None,
+        undelivered=_undelivered(world, succeeded),
+        unfinished=tuple(world.unfinished),
     )
 
 
-def _undelivered(world: World) -> int:
+def _undelivered(world: World, succeeded: Set[tuple[str, str]]) -> int:
     return sum(
-        file.final and STORAGE not in world.at[number, at]
+        file.final
+        and STORAGE not in world.at[number, at]
+        and (workload.name, workload.jobs[file.producer or 0].name) in succeeded
         for number, workload in enumerate(world.workloads)
         if workload.keep_final
         for at, file in enumerate(workload.files)
@@ -90,7 +108,7 @@ def _undelivered(world: World) -> int:
 #
 # The longest of: the longest path with the input and output it cannot avoid; the work over all cores; bytes from outside over
 # what the storage sends; finals over what it takes. True for every policy; loose where disks are read again, or much is
-# gathered.
+# gathered. Jobs that a schedule may do without count nothing.
 
 
 def lower_bound(cluster: SimulatedCluster, workloads: Sequence[Workload]) -> float:
@@ -101,13 +119,15 @@ def lower_bound(cluster: SimulatedCluster, workloads: Sequence[Workload]) -> flo
     path = work = outside = kept = 0.0
     for workload in workloads:
         path = max(path, workload.arrival_s + _path(cluster, workload))
-        work += sum((job.compute_s + cluster.startup) * job.cores for job in workload.jobs) / cores
-        read = {file for job in workload.jobs for file in job.inputs}
+        certain = [job for job in workload.jobs if job.certain]
+        work += sum((job.compute_s + cluster.startup) * job.cores for job in certain) / cores
+        read = {file for job in certain for file in job.inputs}
         outside += (
             sum(workload.files[file].size for file in read if workload.files[file].producer is None) / sends
         )
         if workload.keep_final:
-            kept += sum(file.size for file in workload.files if file.final) / takes
+            written = {file for job in certain for file in job.outputs}
+            kept += sum(workload.files[at].size for at in written if workload.files[at].final) / takes
     return max(path, work, outside, kept)
 
 
@@ -122,6 +142,10 @@ def _path(cluster: SimulatedCluster, workload: Workload) -> float:
     last = 0.0
     for number in _parents_first(workload):
         job = workload.jobs[number]
+        if not job.certain:
+            computed[number] = max((computed[parent] for parent in job.parents), default=0.0)
+            moved[number] = max((moved[parent] for parent in job.parents), default=0.0)
+            continue
         spent = job.compute_s + cluster.startup
         external = sum(files[file].size for file in job.inputs if files[file].producer is None)
         arrive = external / min(nic, storage.nic_out, storage.disk)

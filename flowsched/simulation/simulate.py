@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from flowsched.engine.events import Accepted, EngineEvent, Stored, Tick
+from flowsched.engine.explain import explain
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.step import Step, step
@@ -29,6 +30,7 @@ from flowsched.executor.protocol import (
     TransferFailed,
     Usage,
 )
+from flowsched.scheduling.plan import ReasonCode
 from flowsched.scheduling.policy.framework import Profile, Storage
 from flowsched.scheduling.transfers import TransferLimits
 from flowsched.simulation.clusters import Loss, SimulatedCluster
@@ -38,6 +40,7 @@ from flowsched.simulation.world import STORAGE, FileId, World
 from flowsched.values import replace
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.run.run import WorkflowRun
+from flowsched.workflow.run.states import RunState, TaskState
 
 #: Datasets of twice this size and more move in pieces.
 PIECE_BYTES = 128_000_000
@@ -114,7 +117,24 @@ class Simulation:
             self.world.proceed(max(moment, now / 1000))
             if self._events:
                 self._step(now)
+        for run in self.state.work.runs.values():
+            self._note_end(run)
         return self.world
+
+    def _note_end(self, run: WorkflowRun) -> None:
+        """Note what of a workflow need not run, or will never end. `run` has ended, or nothing happens any more."""
+        name = self.workloads[run.seq].name
+        if run.state is RunState.SUCCEEDED:
+            skipped = int(run.counts[:, TaskState.SKIPPED].sum())
+            self.world.asked += len(self.workloads[run.seq].skipped) - skipped
+        elif run.state.terminal:
+            self.world.unfinished.append(f"{name}: {run.reason or run.state.value}")
+        else:
+            told = explain(self.state, run, self._now_ms(), forecast=False)
+            first = [each for each in told if each.code != ReasonCode.WAITING_FOR_PARENTS.value]
+            self.world.unfinished += [
+                unfinished_text(name, each.stage, each.tasks, each.message) for each in first or told
+            ]
 
     def _announce(self, number: int, workload: Workload) -> None:
         for uri, file in workload.external.items():
@@ -154,6 +174,8 @@ class Simulation:
         events, self._events = self._events, []
         result = step(self.state, events, now)
         self.steps += 1
+        for workflow in result.ended:
+            self._note_end(self.state.work.runs[workflow])
         result.keep()
         self._act(result, now)
 
@@ -201,7 +223,10 @@ class Simulation:
         """Take a pod away, as the engine ordered: its gang has done its work, or another group needs the room."""
         running = self._running.pop(name, None)
         if running is not None:
-            self.world.lose(running, "released")
+            ref = self.state.work.pods.get(name)
+            run = None if ref is None else self.state.work.runs.get(ref.workflow)
+            done = ref is None or run is None or run.stages[ref.stage].goal[ref.task] == TaskState.SUCCEEDED
+            self.world.lose(running, "released" if done else "evicted")
             self._events.append(PodEnded(name, now, 143, "Released"))
 
     def _ended(self, pod: Pod, running: Running) -> None:
@@ -335,6 +360,11 @@ class Simulation:
 
     def _now_ms(self) -> int:
         return math.ceil(self.world.now * 1000 - 1e-6)
+
+
+def unfinished_text(workload: str, stage: str, tasks: int, why: str) -> str:
+    """Which tasks do not end, and why."""
+    return f"{workload}: {stage} ({tasks:,} task{'s' * (tasks != 1)}): {why}"
 
 
 def limits_of(cluster: SimulatedCluster) -> TransferLimits:

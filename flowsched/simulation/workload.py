@@ -51,6 +51,9 @@ class Job:
     parents: tuple[int, ...] = ()
     slots: tuple[str, ...] = ()  #: per output, its name in the document
     memory: int = 0
+    certain: bool = (
+        True  #: no schedule does without it: False where a condition, a policy or its gang may end it before
+    )
 
     @property
     def whole_cores(self) -> int:
@@ -80,6 +83,9 @@ class Workload:
     external: Mapping[str, int]  #: URI -> file
     arrival_s: float = 0.0
     keep_final: bool = True  #: finals go to the shared storage
+    skipped: frozenset[int] = (
+        frozenset()
+    )  #: jobs that do not run where all goes well: the condition of their stage does not hold
 
     def with_expected(self, factor: Mapping[str, float]) -> Workload:
         """The same work with other expectations: times `factor` of the category, 1 where it has none."""

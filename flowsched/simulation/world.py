@@ -40,6 +40,8 @@ class World:
         at: Places of each file that is whole somewhere: STORAGE or nodes.
         lines: The trace so far.
         ended: How many jobs have come to a good end.
+        asked: How many jobs there are, but for those that need not run.
+        unfinished: What has not come to a good end when nothing happens any more, and why. The policy says it.
         stopped: Another thread sets this, and nothing more happens.
     """
 
@@ -62,6 +64,8 @@ class World:
             self.readers.update((number, file) for job in workload.jobs for file in job.inputs)
         self.lines: list[dict[str, Any]] = []
         self.ended = 0
+        self.asked = sum(len(workload.jobs) - len(workload.skipped) for workload in self.workloads)
+        self.unfinished: list[str] = []
         self.stopped = False
         self._timers: list[tuple[float, int, Action]] = []
         self._actions: dict[Hashable, Action] = {}

@@ -164,7 +164,8 @@ def test_losing_every_node_is_told(trace: Path, tmp_path: Path) -> None:
     cluster = tmp_path / "c.yaml"
     cluster.write_text("nodes:\n  - {name: n, cores: 4}\n")
     told = run(trace, "--cluster", cluster, "--lose", "n@1")
-    assert (told.exit_code, "0 of 23 tasks succeeded" in told.output) == (0, True), told.output
+    assert (told.exit_code, "0 of 23 tasks succeeded" in told.output) == (1, True), told.output
+    assert "small: s0 (10 tasks): the only node is not ready" in told.output
 
 
 def test_spread_changes_what_happens_and_not_what_is_expected() -> None:
@@ -218,3 +219,19 @@ def test_what_cannot_be_said_of_pods_from_a_list_is_refused(
     """Opponents, and errors of estimates that are not there."""
     told = run(lists[0], "--cluster", lists[1], *args)
     assert (told.exit_code, said in " ".join(told.output.split())) == (2, True), told.output
+
+
+@pytest.mark.parametrize("policy", ["flowsched", "kube-like", "heft"])
+def test_what_fits_no_node_is_an_error(policy: str, tmp_path: Path) -> None:
+    """The table says that the schedule is unfinished, stderr which task has no place and why, and the exit code is 1."""
+    path, plots = tmp_path / "w.json", tmp_path / "plots"
+    big = {"name": "big", "command": ["x"], "resources": {"cpu": 1000}}
+    path.write_text(json.dumps({"name": "w", "stages": [{"name": "ok", "command": ["x"]}, big]}))
+    told = run(path, "--policy", policy, "--plots", plots)
+    assert told.exit_code == 1
+    assert told.stdout.splitlines()[-1].split()[:3] == [policy, "unfinished", "-"]
+    assert f"{policy}: unfinished, 1 of 2 tasks succeeded" in told.stderr
+    assert "w: big (1 task): larger than any node; task needs 1000 CPU" in told.stderr
+    assert "unfinished" in (plots / "makespans.svg").read_text()
+    (facts,) = json.loads(run(path, "--policy", policy, "-o", "json").stdout)["policies"]
+    assert (facts["makespan_s"], facts["ratio"], facts["tasks"], facts["asked"]) == (None, None, 1, 2)

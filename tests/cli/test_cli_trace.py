@@ -117,3 +117,11 @@ def test_seff_says_what_to_ask_for(flowsched: Run, far: Far) -> None:
     assert (view["cores_used"], view["memory_efficiency"]) == (1.05, pytest.approx(0.15))
     missing = flowsched("seff", ident, "nope")
     assert (missing.exit_code, "has no stage 'nope'" in missing.stderr) == (2, True)
+
+
+def test_a_trace_of_unfinished_work_says_so(flowsched: Run, far: Far) -> None:
+    """On stderr, since a task that never began has no line in the file; a task that was skipped is not missing."""
+    failed = far.service.add(counts={"SUCCEEDED": 3, "FAILED": 1, "CANCELLED": 2, "SKIPPED": 4})
+    assert "unfinished: 3 of 6 tasks succeeded" in flowsched("trace", failed).stderr
+    good = far.service.add(counts={"SUCCEEDED": 3, "SKIPPED": 4})
+    assert "unfinished" not in flowsched("trace", good).stderr

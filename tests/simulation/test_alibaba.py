@@ -37,7 +37,7 @@ def test_nodes_are_a_cluster() -> None:
 
 def test_pods_are_workflows_of_one_task() -> None:
     """Each arrives when it was created and runs as long as then, which nobody is told; who never ran is left out."""
-    works = workloads_of_pods(PODS, "p.csv", cluster_of_nodes(NODES, "n.csv"))
+    works = workloads_of_pods(PODS, "p.csv")
     told = [(work.name, work.arrival_s, work.jobs[0].compute_s, work.jobs[0].cores) for work in works]
     assert told == [
         ("p0", 0.0, 100.0, 4.0), ("p1", 5.0, 100.0, 4.0), ("p2", 10.0, 100.0, 4.0), ("p3", 10.0, 20.0, 24.0),
@@ -51,7 +51,7 @@ def test_pods_are_workflows_of_one_task() -> None:
 def test_gpus_are_shared_and_never_taken_twice() -> None:
     """p0 has one GPU, p1 six tenths of the other: p4 takes the four tenths left; p6 gets both first, being large, then p2 one."""
     cluster = cluster_of_nodes(NODES, "n.csv")
-    world = simulated("flowsched", cluster, workloads_of_pods(PODS, "p.csv", cluster))
+    world = simulated("flowsched", cluster, workloads_of_pods(PODS, "p.csv"))
     starts = {line["task"]: (line["node"], line["start"]) for line in world.lines}
     assert starts == {
         "p0": ("b", 0.0), "p1": ("b", 5.0), "p2": ("b", 125.0), "p3": ("a", 10.0), "p4": ("b", 20.0), "p6": ("b", 105.0),
@@ -65,14 +65,14 @@ def test_a_pod_goes_to_the_node_that_has_a_device_for_it() -> None:
     rows = (
         f"p{at},1000,1024,1,{part},,{at},{at + 100},{at}\n" for at, part in enumerate((600, 600, 300, 500))
     )
-    world = simulated("flowsched", cluster, workloads_of_pods(head + "".join(rows), "p.csv", cluster))
+    world = simulated("flowsched", cluster, workloads_of_pods(head + "".join(rows), "p.csv"))
     starts = {line["task"]: (line["node"], line["start"]) for line in world.lines}
     assert starts == {"p0": ("a", 0.0), "p1": ("a", 1.0), "p2": ("a", 2.0), "p3": ("b", 3.0)}
 
 
 def test_a_limit_takes_the_first_that_ran() -> None:
     """Two of six."""
-    works = workloads_of_pods(PODS, "p.csv", cluster_of_nodes(NODES, "n.csv"), 2)
+    works = workloads_of_pods(PODS, "p.csv", 2)
     assert [work.name for work in works] == ["p0", "p1"]
 
 
@@ -93,7 +93,7 @@ def test_a_limit_takes_the_first_that_ran() -> None:
 def test_what_is_no_list_of_pods_is_refused(text: str, said: str) -> None:
     """With the line and what was expected."""
     with pytest.raises(InvalidRequest) as caught:
-        workloads_of_pods(text, "p.csv", cluster_of_nodes(NODES, "n.csv"))
+        workloads_of_pods(text, "p.csv")
     assert said in str(caught.value)
 
 
@@ -101,5 +101,5 @@ def test_what_is_no_list_of_pods_is_refused(text: str, said: str) -> None:
 def test_the_trace_itself_is_read() -> None:
     """1,523 nodes with 6,212 GPUs; 7,255 of 8,152 pods ran."""
     cluster = cluster_of_nodes((DATA / "openb_node_list_all_node.csv").read_text(), "nodes")
-    works = workloads_of_pods((DATA / "openb_pod_list_default.csv").read_text(), "pods", cluster)
+    works = workloads_of_pods((DATA / "openb_pod_list_default.csv").read_text(), "pods")
     assert (len(cluster.nodes), sum(node.gpus for node in cluster.nodes), len(works)) == (1523, 6212, 7255)

@@ -48,7 +48,7 @@ def gather(width: int, chunks: int, output: int, runtime: str = "5s") -> dict[st
 
 def run(document: dict[str, Any], cluster: SimulatedCluster) -> World:
     """Simulate it under the service's own policy."""
-    return simulated("flowsched", cluster, [from_document(check_workflow(document), "w", "w.json", cluster)])
+    return simulated("flowsched", cluster, [from_document(check_workflow(document), "w", "w.json")])
 
 
 def test_what_is_read_together_is_written_on_one_node() -> None:

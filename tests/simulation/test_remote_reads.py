@@ -39,7 +39,7 @@ def run(nic: int, losses: list[Loss] | None = None, **profile: Any) -> World:
     ]
     on, spec = cluster(nic), check_workflow({"name": "w", "stages": stages})
     given = replace(PROFILES["flowsched"], **profile)
-    return Simulation(on, [from_document(spec, "w", "w.json", on)], given, losses=losses or []).run()
+    return Simulation(on, [from_document(spec, "w", "w.json")], given, losses=losses or []).run()
 
 
 def moves(world: World) -> list[tuple[str, str, str, float]]:

@@ -48,7 +48,7 @@ def run(runtime: str, count: int = 4, losses: Sequence[Loss] = ()) -> World:
     """Nodes of two cores, links of 100 MB/s: a copy of the reference takes ten seconds."""
     nodes = tuple(SimulatedNode(f"n{at}", 2, nic_in=100 * MB, nic_out=100 * MB) for at in range(count))
     cluster = SimulatedCluster(nodes)
-    work = from_document(check_workflow(document(runtime)), "w", "w.json", cluster)
+    work = from_document(check_workflow(document(runtime)), "w", "w.json")
     return simulated("flowsched", cluster, [work], losses)
 
 

@@ -41,7 +41,7 @@ DOCUMENT = {
 def test_a_document_takes_the_time_it_estimates() -> None:
     """Four alignments of ten seconds, then a call of five; nodes with a second of start-up make it two more at least."""
     cluster = SimulatedCluster((SimulatedNode("n0", 4), SimulatedNode("n1", 4)), startup=1.0)
-    made = from_document(check_workflow(DOCUMENT), "germline", "germline.json", cluster)
+    made = from_document(check_workflow(DOCUMENT), "germline", "germline.json")
     assert [(job.name, job.cores, job.compute_s) for job in made.jobs] == [
         ("align/0", 0.5, 10.0), ("align/1", 0.5, 10.0), ("align/2", 0.5, 10.0), ("align/3", 0.5, 10.0), ("call/0", 1.0, 5.0),
     ]  # fmt: skip
@@ -65,7 +65,7 @@ def test_a_file_without_a_byte_is_no_final_that_could_be_lost(policy: str) -> No
 
 def test_the_bound_is_the_longest_of_path_work_and_bytes() -> None:
     """800 MB from a storage that sends 100 MB/s take 8 s; a path of 15 s of computing is longer, and its bytes come before it."""
-    made = from_document(check_workflow(DOCUMENT), "germline", "g.json", CLUSTER)
+    made = from_document(check_workflow(DOCUMENT), "germline", "g.json")
     # 2 s for 200 MB over a link of 100 MB/s, 10 s, 0.5 s to write 50 MB to a disk of 100 MB/s, 5 s
     assert lower_bound(CLUSTER, [made]) == pytest.approx(17.5)
 
@@ -95,7 +95,7 @@ def test_gangs_of_a_document_are_simulated_whole() -> None:
             }
         ],
     }
-    made = from_document(check_workflow(gang), "train", "train.json", CLUSTER)
+    made = from_document(check_workflow(gang), "train", "train.json")
     world = simulated("flowsched", CLUSTER, [made])
     assert sorted((line["task"], line["outcome"]) for line in world.lines if "task" in line)[2:] == [
         ("train/0/worker2", "succeeded"), ("train/0/worker3", "succeeded"),

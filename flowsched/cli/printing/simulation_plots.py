@@ -16,16 +16,16 @@ _COLOURS: Final = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7
 
 
 def pictures(
-    cluster: SimulatedCluster, bound_s: float, schedules: Sequence[tuple[str, Lines]]
+    cluster: SimulatedCluster, bound_s: float, schedules: Sequence[tuple[str, Lines, float | None]]
 ) -> dict[str, str]:
     """File name -> SVG.
 
     Args:
         cluster: Where.
         bound_s: The time no schedule can beat.
-        schedules: (policy, lines of its trace).
+        schedules: (policy, lines of its trace, its makespan in seconds; None = it has left tasks undone).
     """
-    tasks = {policy: [line for line in lines if "task" in line] for policy, lines in schedules}
+    tasks = {policy: [line for line in lines if "task" in line] for policy, lines, _ in schedules}
     longest = max((line["end"] for lines in tasks.values() for line in lines), default=1.0) or 1.0
     made = {f"gantt-{policy}.svg": gantt(cluster, lines, longest, policy) for policy, lines in tasks.items()}
     made["cores.svg"] = _chart(
@@ -41,8 +41,7 @@ def pictures(
         {policy: [(wait, (at + 1) / len(each)) for at, wait in enumerate(each)] for policy, each in waits.items()},
         most, 1.0,
     )  # fmt: skip
-    ends = {policy: max((line["end"] for line in lines), default=0.0) for policy, lines in tasks.items()}
-    made["makespans.svg"] = _bars(ends, bound_s)
+    made["makespans.svg"] = _bars({policy: end for policy, _, end in schedules}, bound_s)
     return made
 
 
@@ -99,13 +98,16 @@ def _chart(
     return _svg(parts, top + tall + 40)
 
 
-def _bars(ends: Mapping[str, float], bound_s: float) -> str:
-    most = max([*ends.values(), bound_s, 1e-9])
+def _bars(ends: Mapping[str, float | None], bound_s: float) -> str:
+    most = max([*(end for end in ends.values() if end is not None), bound_s, 1e-9])
     parts = [_text(_LEFT, 16, "makespan; the line is the bound no schedule can beat")]
     for number, (policy, end) in enumerate(ends.items()):
         y = 32 + 28 * number
         colour = _COLOURS[number % len(_COLOURS)]
         parts.append(_text(8, y + 15, policy))
+        if end is None:
+            parts.append(_text(_LEFT, y + 15, "unfinished"))
+            continue
         parts.append(_box(0.0, end, y, 20, most, colour, 1.0, policy))
         parts.append(_text(_x(end, most) - 4, y + 15, f"{end:,.0f} s", "white", "end"))
     bottom = 36 + 28 * len(ends)

@@ -34,11 +34,15 @@ class Opponent:
     Attributes:
         world: What there is.
         ready: Tasks that may start, first come first.
+        never: Tasks that do not run: no node has room for them, or a condition skips them.
     """
 
     def __init__(self, cluster: SimulatedCluster, workloads: Sequence[Workload]) -> None:
         self.world = World(cluster, workloads)
         self.ready: dict[TaskId, Ready] = {}
+        self.never: set[TaskId] = {
+            (number, job) for number, workload in enumerate(workloads) for job in workload.skipped
+        }
         self.children: dict[TaskId, list[TaskId]] = defaultdict(list)
         self._waits: dict[TaskId, int] = {}
         self._order = 0
@@ -125,6 +129,8 @@ class Opponent:
                 self._becomes_ready((number, at))
 
     def _becomes_ready(self, task: TaskId) -> None:
+        if task in self.never:
+            return
         self._order += 1
         self.ready[task] = Ready(task, self._order, self.world.now)
         self._stirred = True

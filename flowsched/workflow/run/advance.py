@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from flowsched.workflow.run.lifecycle import END_OF, TaskEvent, mask_of, may
-from flowsched.workflow.run.run import CACHED, StageRun
+from flowsched.workflow.run.run import CACHED, Output, StageRun
 from flowsched.workflow.run.states import RunState, TaskState
 from flowsched.workflow.run.transitions import (
     BOUND,
@@ -357,6 +357,24 @@ _UNSTARTED = mask_of(_S.BINDING, _S.BOUND)
 
 class Advance(Outcomes):
     """What the cluster, the scheduler and users say to one run, in one step."""
+
+    def skips(self) -> list[StageRun]:
+        """The stages whose condition does not hold where every task succeeds and writes no values. For a run that never begins."""
+        found = []
+        for number in self.run.graph.order:
+            stage = self.run.stages[number]
+            parents = [self.run.stages[edge.parent] for edge in self.run.graph.edges_in[number]]
+            doomed = any(self._doomed_by(parent, stage) is not None for parent in parents)
+            stage.state = RunState.SUCCEEDED
+            if doomed or not self._wanted(stage):
+                stage.state = RunState.SKIPPED
+                found.append(stage)
+            else:
+                written = {
+                    (number, output.name): {0: Output("", 0, None, 0)} for output in stage.spec.outputs
+                }
+                self.run.outputs.update(written)
+        return found
 
     def begin(self) -> None:
         """The workflow was accepted: open the stages that wait for no other."""

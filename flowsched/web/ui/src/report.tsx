@@ -126,7 +126,7 @@ function Head({ run }: { run: Reported }) {
         {workflow.source && <div><dt>Engine</dt><dd>{workflow.source}</dd></div>}
         {labels.length > 0 && <div><dt>Labels</dt><dd>{labels.map(([key, value]) => `${key}=${value}`).join(", ")}</dd></div>}
         <div><dt>Accepted</dt><dd>{at(workflow.created_at)}</dd></div>
-        <div><dt>Time</dt><dd>{time === null ? "it has not ended" : duration(time)}</dd></div>
+        <div><dt>Time</dt><dd>{time === null ? "it has not ended" : `${duration(time)}${workflow.state === "SUCCEEDED" ? "" : ", unfinished"}`}</dd></div>
         <div><dt>Tasks</dt><dd>{count(done)} of {count(all)} succeeded</dd></div>
         {stages.some((each) => each.cached > 0) && <div><dt>Taken from the cache</dt><dd>{counted(sum(stages.map((each) => each.cached)), "task")}</dd></div>}
         <div><dt>Attempts that failed</dt><dd>{count(run.failed.length + run.failed_more)}</dd></div>
@@ -448,7 +448,7 @@ function change(one: number | null, other: number | null, more: Pair["more"] = "
 }
 
 function wall(stage: Stage): number | null {
-  return stage.started_at && stage.ended_at ? Date.parse(stage.ended_at) - Date.parse(stage.started_at) : null;
+  return stage.state === "SUCCEEDED" && stage.started_at && stage.ended_at ? Date.parse(stage.ended_at) - Date.parse(stage.started_at) : null;
 }
 
 function Compared({ one, other }: { one: Reported; other: Reported }) {
@@ -456,9 +456,13 @@ function Compared({ one, other }: { one: Reported; other: Reported }) {
   const taken = (run: Reported) => sum(run.stages.map((each) => each.cached));
   // What was taken from the cache is no gain in speed: its change is neither good nor bad.
   const less = taken(one) === taken(other) ? "bad" : "neither";
+  // The time of a run that left tasks undone is no time that another could be compared with.
+  const finished = (run: Reported) => (run.workflow.state === "SUCCEEDED" ? took(run.workflow) : null);
+  const undone = (run: Reported) => progress(run.workflow.counts).all - progress(run.workflow.counts).done - (run.workflow.counts.SKIPPED ?? 0);
   const whole: Pair[] = [
+    { what: "Tasks that have not succeeded", one: undone(one), other: undone(other), said: count },
     { what: "Tasks taken from the cache", one: taken(one), other: taken(other), said: count, more: "neither" },
-    { what: "Time", one: took(one.workflow), other: took(other.workflow), said: duration, more: less },
+    { what: "Time", one: finished(one), other: finished(other), said: duration, more: less },
     { what: "Core-hours held", more: less, one: sum(one.stages.map((each) => each.core_hours)), other: sum(other.stages.map((each) => each.core_hours)), said: amount },
     { what: "CPU efficiency", one: one.cpu_efficiency, other: other.cpu_efficiency, said: percent, more: "good", share: true },
     { what: "Input moved", more: less, one: sum(one.stages.map((each) => each.bytes_moved)), other: sum(other.stages.map((each) => each.bytes_moved)), said: bytes },
