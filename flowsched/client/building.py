@@ -40,7 +40,7 @@ STAGE_WORDS: Final = (
     *("selector", "tolerations", "affinity", "anti_affinity", "topology", "io", "min_resources", "steps", "files"),
     *("gang", "roles", *_TEMPLATE_WORDS),
 )  # fmt: skip
-ROLE_WORDS: Final = ("replicas", "min", "completes", *_TEMPLATE_WORDS, "io")
+ROLE_WORDS: Final = ("replicas", "min", "grow", "completes", *_TEMPLATE_WORDS, "io")
 #: Words that there are elsewhere: the service says what to write instead.
 STAGE_MISPLACED: Final = (
     *("depends_on", "dependsOn", "after", "replicas", "nodeSelector", "queue", "priority"),
@@ -203,7 +203,7 @@ class Workflow:
 
         Args:
             name: Unique in the workflow.
-            roles: By name: `replicas`, `command`, `min`, `completes`, and `cpu`, `memory`, `gpu`, `image` …
+            roles: By name: `replicas`, `command`, `min`, `grow`, `completes`, and `cpu`, `memory`, `gpu`, `image` …
             scatter: One gang per element.
             inputs: As of a stage.
             outputs: As of a stage; `role` says which role writes the file.

@@ -146,7 +146,9 @@ def _shapes(state: EngineState, number: int) -> Sequence[Shape]:
         members[stage.role_of[members % stage.members] == role] for role in range(len(stage.spec.roles))
     ]
     return [
-        shape_of(state, run, stage, role, memory_steps(stage, tasks)) for role, tasks in enumerate(of_role)
+        shape_of(state, run, stage, role, memory_steps(stage, tasks))
+        for role, tasks in enumerate(of_role)
+        if key.role in (-1, role)
     ]
 
 

@@ -29,6 +29,7 @@ from flowsched.store.rows import AttemptRow, AttemptUseRow, StageRow, StoredEven
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.resources import format_duration, parse_duration
 from flowsched.workflow.returned import added
+from flowsched.workflow.run.elastic import Indices, joining, spare
 from flowsched.workflow.run.run import StageRun
 from flowsched.workflow.run.states import TERMINAL, RunState, TaskState, reported_state
 from flowsched.workflow.spec import Resources, RoleSpec, StageSpec, WorkflowSpec, qos_class
@@ -730,7 +731,7 @@ def _looked_through(state: EngineState) -> dict[str, _Own]:
     for run in state.work.runs.values():
         work = found.setdefault(run.spec.queue, _Own([0] * axes))
         for stage in run.stages:
-            waiting = int(stage.counts[TaskState.QUEUED] + stage.counts[TaskState.STAGING])
+            waiting = int(stage.counts[TaskState.QUEUED] + stage.counts[TaskState.STAGING]) - len(_out(stage))
             work.waiting += waiting
             work.running += stage.holding()
             if waiting:
@@ -752,11 +753,17 @@ def _ask(state: EngineState, workflow: str, stage: StageRun, asked: list[int]) -
     if stage.uniform is not None:
         return  # its tasks have not been touched
     waiting = np.flatnonzero(np.isin(stage.task_state, (TaskState.QUEUED, TaskState.STAGING)))
+    waiting = waiting[~np.isin(waiting, _out(stage))]
     counts = np.bincount(stage.role_of[waiting % stage.members], minlength=len(stage.spec.roles))
     for number, count in enumerate(counts.tolist()):
         shape = state.work.shapes.get((workflow, stage.number, number, 0, None))
         resources = stage.spec.roles[number].resources
         _add(asked, _plain(resources) if shape is None else shape.requests, count)
+
+
+def _out(stage: StageRun) -> Indices:
+    """Members that wait and never join their gang: they ask for nothing."""
+    return np.setdiff1d(spare(stage), joining(stage))
 
 
 def _plain(resources: Resources) -> tuple[int, ...]:

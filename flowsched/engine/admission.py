@@ -26,7 +26,7 @@ from flowsched.engine.pod_orders import Likeness, Likenesses, encode_pod, likene
 from flowsched.engine.recovery import elastic_of
 from flowsched.engine.reports import make_again
 from flowsched.engine.state import EngineState
-from flowsched.engine.state.work import Candidate, GroupKey, PodRef
+from flowsched.engine.state.work import Candidate, GangSeats, GroupKey, PodRef
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import GangSeat, Pod
 from flowsched.scheduling.cycle import cycle
@@ -42,7 +42,13 @@ from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import On
 
 #: Members in these states were not placed with their gang.
-_SEATLESS: Final = (TaskState.PENDING, TaskState.QUEUED, TaskState.SKIPPED, TaskState.CANCELLED)
+_SEATLESS: Final = (
+    TaskState.PENDING,
+    TaskState.QUEUED,
+    TaskState.STAGING,
+    TaskState.SKIPPED,
+    TaskState.CANCELLED,
+)
 _RUNNING: Final = ClaimKind.RUNNING
 _NO_SEATS: Final[Mapping[int, GangSeat]] = {}
 Indices = NDArray[np.int64]
@@ -80,18 +86,20 @@ class Binds:
         run, stage, group = candidate.run, candidate.stage, candidate.group
         gang, look = stage.spec.gang, recorder.look is not None
         self._note(candidate, tasks, nodes)
-        places = _NO_SEATS
+        places, numbers = _NO_SEATS, {0}
         if gang:
-            first = _gang_base(recorder, candidate, tasks)
-            places = seats(state, candidate, _seated(candidate, tasks), first)
-        alike = [likeness(candidate, number, self._likenesses) for number in range(len(group.roles))]
+            places = seats(state, candidate, _gang_seats(recorder, candidate, tasks), tasks)
+            numbers = set(stage.role_of[tasks % stage.members].tolist())
+            if group.extra:
+                recorder.statement.set(stage.goal, tasks, int(TaskState.RUNNING))
+        alike = {number: likeness(candidate, number, self._likenesses) for number in numbers}
         unit, part_of = f"{run.id}/{stage.spec.name}/", 1
         if gang:  # taken away as a whole (`recovery.standing`)
             part_of = stage.members
         task_numbers, node_numbers = tasks.tolist(), nodes.tolist()
         told = choice_rows(choices, state.cluster.snapshot.names, staged=False)
         for task, node in zip(task_numbers, node_numbers, strict=True):
-            number = 0 if len(alike) == 1 else int(stage.role_of[task % stage.members])
+            number = int(stage.role_of[task % stage.members]) if gang else 0
             gpus: Parts = () if devices is None else devices[task]
             devices_of = tuple([device for device, _ in gpus]) if gpus else ()
             pod = make_pod(
@@ -111,7 +119,7 @@ class Binds:
                 begin_reading(state, stage, ref, recorder.statement)
             if look:
                 hold_room(recorder, candidate, task, node, bound=True)
-            why = told[number].get(node, NO_COSTS) if told else NO_COSTS
+            why = told[candidate.at(number)].get(node, NO_COSTS) if told else NO_COSTS
             why = chosen_before_staging(recorder, run, stage, task, node) or why
             recorder.intend(run, stage, pod, encode_pod(pod), why)
         if gang or look or devices is not None:
@@ -140,7 +148,8 @@ class Binds:
         free: dict[int, list[int]] = {}
         for at, (task, node) in enumerate(zip(tasks.tolist(), nodes.tolist(), strict=True)):
             left = free.setdefault(node, self._recorder.state.cluster.snapshot.devices.free_on(node))
-            role = candidate.group.roles[int(candidate.stage.role_of[task % candidate.stage.members])]
+            number = int(candidate.stage.role_of[task % candidate.stage.members])
+            role = candidate.group.roles[candidate.at(number)]
             chosen: Parts | None
             if planned is None:
                 chosen = choose(left, role.shape.requests[GPU])
@@ -204,7 +213,8 @@ def _claim(
 ) -> Claim:
     """The room that a pod takes. `alike`: of its role; `unit`: what is taken away together with it."""
     group, stage = candidate.group, candidate.stage
-    shape = group.roles[alike.number].shape
+    at = candidate.at(alike.number)
+    shape = group.roles[at].shape
     return Claim(
         owner=pod.name,
         node=node,
@@ -216,7 +226,7 @@ def _claim(
         until_ms=None if group.runtime_ms is None else now + group.runtime_ms,
         io_bytes=shape.io_bytes,
         direct=shape.direct,
-        learned=None if not candidate.demands else _learned(candidate, alike.number),
+        learned=None if not candidate.demands else _learned(candidate, at),
         group=group.name,
         late_ms=None if group.high_ms is None else now + group.high_ms,
         unit=unit,
@@ -236,26 +246,33 @@ def _learned(candidate: Candidate, number: int) -> tuple[str, str, int] | None:
     return candidate.run.spec.name, candidate.stage.spec.name, demand.learned
 
 
-def _seated(candidate: Candidate, tasks: Indices) -> Indices:
-    """The members with which the gang was placed. Under pod-by-pod placement the others come later, so all members count."""
-    stage = candidate.stage
-    members = stage.indices_of(int(tasks[0]) // stage.members)
-    if not candidate.group.gang:
-        return members
-    return members[~np.isin(stage.task_state[members], _SEATLESS)]
+def _gang_seats(recorder: Recorder, candidate: Candidate, tasks: Indices) -> GangSeats:
+    """The ranks and addresses of a gang in which these members start: they are kept while it goes on, for members that join later.
 
-
-def _gang_base(recorder: Recorder, candidate: Candidate, tasks: Indices) -> int:
-    """The number of the gang's first address: kept while it goes on, so that members placed later share it."""
+    Ranks follow the document at first. Under pod-by-pod placement all members have theirs before they are placed.
+    """
     state, stage = recorder.state, candidate.stage
-    key = (candidate.run.id, stage.number, int(tasks[0]) // stage.members)
-    base = state.work.gang_bases.get(key)
-    whole = candidate.group.gang and len(_seated(candidate, tasks)) == len(tasks)
-    if base is None or whole:
-        base = state.work.next_address
-        recorder.statement.put(state.work.gang_bases, key, base)
-        recorder.statement.assign(state.work, "next_address", base + stage.members)
-    return base
+    shard = int(tasks[0]) // stage.members
+    key = (candidate.run.id, stage.number, shard)
+    known = state.work.gang_seats.get(key)
+    members = stage.indices_of(shard)
+    placed = members[~np.isin(stage.task_state[members], _SEATLESS)]
+    begun = len(placed) == len(tasks)
+    if known is None or (candidate.group.gang and begun):
+        there = placed if state.policy.profile.gang else members
+        if len(placed) < stage.members:  # others may join it: they are a group of their own from now on
+            recorder.dirty = True
+            recorder.wake_at(recorder.now)
+        known = GangSeats(state.work.next_address, ())
+        recorder.statement.assign(state.work, "next_address", known.first + stage.members)
+    else:
+        there = tasks
+    numbers = sorted((there % stage.members).tolist())
+    joined = known._replace(
+        members=(*known.members, *(each for each in numbers if each not in known.members))
+    )
+    recorder.statement.put(state.work.gang_seats, key, joined)
+    return joined
 
 
 # ---- I/O staggering: starts spaced out where a node's disk is the bottleneck ----

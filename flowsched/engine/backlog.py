@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import Final
 
 import msgspec
 import numpy as np
@@ -23,6 +22,7 @@ from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.values import replace
 from flowsched.workflow.resources import grow_memory
+from flowsched.workflow.run.elastic import PLACED, joining
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import Resources, RoleSpec, gets_whole_cores
@@ -51,8 +51,6 @@ def ranks_by_size(catalogue: Catalogue, groups: Sequence[PodGroup]) -> list[int]
 
 
 Indices = NDArray[np.int64]
-#: A member in one of these is a part of its gang.
-_PLACED: Final = (TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING, TaskState.SUCCEEDED)
 
 
 class Unrunnable(msgspec.Struct, frozen=True):
@@ -278,14 +276,14 @@ class _Alike:
         return said
 
     def roles(
-        self, tasks: tuple[Indices, ...], demands: tuple[Demand | None, ...]
+        self, tasks: tuple[Indices, ...], demands: tuple[Demand | None, ...], first: int = 0
     ) -> tuple[RoleRequest, ...]:
-        """What a group of these tasks asks for."""
+        """What a group of these tasks asks for. `first`: the number of the first role."""
         steps = [memory_steps(self.stage, of_role) for of_role in tasks]
-        key = (*map(len, tasks), *steps, demands)
+        key = (first, *map(len, tasks), *steps, demands)
         found = self._roles.get(key)
         if found is None:
-            found = tuple(_roles(self.state, self.run, self.stage, tasks, steps, demands))
+            found = tuple(_roles(self.state, self.run, self.stage, tasks, steps, demands, first))
             self._roles[key] = found
         return found
 
@@ -305,6 +303,9 @@ def _add(
     if remote:
         inputs = tuple(dataset for dataset in inputs if dataset not in {*remote})
     lost = [dataset for dataset in reads if state.cluster.catalogue.lost(dataset)]
+    joins = key.role >= 0
+    if lost and joins:
+        return None  # its gang goes on: for what it may do without, nothing is made again
     if lost:
         backlog.lost.extend((run, state.cluster.catalogue.uris[dataset]) for dataset in lost)
         return None
@@ -314,6 +315,8 @@ def _add(
     else:
         ready_ms = int(stage.times[everything, 0].min())
     runtime_ms, high_ms, demands = alike.expected(reads)
+    if joins and demands:
+        demands = (demands[key.role],)
     group = PodGroup(
         key=number,
         name=group_name(run, stage, key),
@@ -322,8 +325,8 @@ def _add(
         priority=run.spec.priority,
         rank_ms=alike.rank_ms,
         ready_ms=ready_ms,
-        gang=alike.gang,
-        roles=alike.roles(tasks, demands),
+        gang=alike.gang and not joins,
+        roles=alike.roles(tasks, demands, max(key.role, 0)),
         inputs=inputs,
         runtime_ms=runtime_ms,
         high_ms=high_ms,
@@ -334,6 +337,8 @@ def _add(
         home=alike.homes.of(run, stage, shard) if alike.homed else None,
         shut=shut_nodes(alike.look, run, stage, inputs, number, now - ready_ms),
         remote=remote,
+        preempts=not joins,
+        extra=joins,
     )
     candidate = backlog.candidates[number] = Candidate(run, stage, group, tasks, demands)
     return candidate
@@ -365,6 +370,9 @@ def expected(
 
 def memory_steps(stage: StageRun, tasks: Indices) -> int:
     """How often the memory of one role's pods has grown: they are alike, so all have what one of them needed."""
+    if stage.spec.gang and len(tasks):
+        members = stage.indices_of(int(tasks[0]) // stage.members)
+        tasks = members[stage.role_of == stage.role_of[tasks[0] % stage.members]]
     if len(tasks) == 1:
         return stage.memory_steps.item(tasks[0])
     return int(stage.memory_steps[tasks].max(initial=0))
@@ -395,19 +403,35 @@ def _gangs(
     state: EngineState, run: WorkflowRun, stage: StageRun, queued: Indices
 ) -> Iterator[tuple[GroupKey, tuple[Indices, ...]]]:
     """One group per shard. All members must be free: a failed attempt is gone before the next is queued. Members that a policy
-    restarts by themselves are a group of their own.
+    restarts by themselves are a group of their own, and so are, by role, members that join a gang that goes on.
     """
+    joiners = joining(stage)
     shards = np.unique(queued // stage.members)[: state.policy.profile.window]
     for shard in shards.tolist():
         tasks = queued[queued // stage.members == shard]
         if state.policy.profile.gang and len(tasks) < stage.members:
-            tasks = _latecomers(stage, shard, tasks)
-            if len(tasks) == 0:
+            late = _latecomers(stage, shard, tasks)
+            if len(late) == 0:
+                yield from _joiners(run, stage, shard, tasks[np.isin(tasks, joiners)])
                 continue
+            tasks = late
         roles = stage.role_of[tasks - shard * stage.members]
         steps = int(stage.memory_steps[tasks].max())
         by_role = tuple(tasks[roles == number] for number in range(len(stage.spec.roles)))
         yield GroupKey(run.id, stage.number, shard, steps), by_role
+
+
+def _joiners(
+    run: WorkflowRun, stage: StageRun, shard: int, tasks: Indices
+) -> Iterator[tuple[GroupKey, tuple[Indices, ...]]]:
+    """The members that join a gang which goes on: of each role any number. None does while others leave it."""
+    members = stage.indices_of(shard)
+    if (stage.task_state[members] == TaskState.RELEASING).any():
+        return
+    steps = int(stage.memory_steps[members].max())
+    roles = stage.role_of[tasks % stage.members]
+    for role in np.unique(roles).tolist():
+        yield GroupKey(run.id, stage.number, shard, steps, role), (tasks[roles == role],)
 
 
 def _latecomers(stage: StageRun, shard: int, queued: Indices) -> Indices:
@@ -421,7 +445,7 @@ def _latecomers(stage: StageRun, shard: int, queued: Indices) -> Indices:
     if (states == TaskState.RELEASING).any():
         return queued[:0]
     alone = stage.goal[queued] == TaskState.RUNNING
-    placed = np.isin(states, _PLACED)
+    placed = PLACED[states]
     if placed.any() and not alone.any():
         for number, role in enumerate(stage.spec.roles):
             lack = role.minimum - int((placed & (stage.role_of == number)).sum())
@@ -481,12 +505,14 @@ def _roles(
     tasks: tuple[Indices, ...],
     steps: Sequence[int],
     demands: tuple[Demand | None, ...],
+    first: int,
 ) -> Iterator[RoleRequest]:
-    for number, role in enumerate(stage.spec.roles):
-        demand = demands[number] if demands else None
-        shape = shape_of(state, run, stage, number, steps[number], demand)
+    for at, of_role in enumerate(tasks):
+        role = stage.spec.roles[first + at]
+        demand = demands[at] if demands else None
+        shape = shape_of(state, run, stage, first + at, steps[at], demand)
         minimum = role.minimum if stage.spec.gang else 1
-        yield RoleRequest(role.name, shape, len(tasks[number]), min(minimum, len(tasks[number])))
+        yield RoleRequest(role.name, shape, len(of_role), min(minimum, len(of_role)))
 
 
 def shape_of(

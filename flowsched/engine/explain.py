@@ -20,7 +20,7 @@ from flowsched.engine.foreign.backlog import collect_foreign
 from flowsched.engine.io_demand import demand_text
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.data import Backoff
-from flowsched.engine.state.work import pod_name
+from flowsched.engine.state.work import GroupKey, pod_name
 from flowsched.executor.datasets import uri_of
 from flowsched.scheduling.explain.forecast import GUESSED, LEVELS, Spread, Start, guessed, starts
 from flowsched.scheduling.explain.remedies import OTHERS, Outlook
@@ -32,6 +32,7 @@ from flowsched.values import replace
 from flowsched.workflow.estimates import ENOUGH, RUNTIME, SAID
 from flowsched.workflow.resources import format_bytes, format_duration
 from flowsched.workflow.run.advance import EVICTED
+from flowsched.workflow.run.elastic import PLACED, spare, stays_out
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import When
@@ -425,6 +426,8 @@ def _first_queued(state: EngineState, run: WorkflowRun, stage: StageRun, now: in
     reason = Reason(-1, *_TURN)
     if run.paused or state.policy.queues.paused(run.spec.queue):
         reason = Reason(-1, ReasonCode.PAUSED, _paused(state, run))
+    elif task in spare(stage):
+        reason = _beyond(stage, task, _reason(state, run, stage, task))
     elif wait > 0:
         reason = Reason(-1, ReasonCode.BACKOFF, _held_back(wait), {"wait_ms": wait})
     else:
@@ -473,8 +476,11 @@ def _queued(
         queued = queued[stage.not_before[queued] <= now]
     by_reason: dict[tuple[str, str], list[int]] = {}
     reasons: dict[tuple[str, str], Reason] = {}
+    beyond = set(spare(stage).tolist())
     for task in queued.tolist():
         reason = _reason(state, run, stage, task)
+        if task in beyond:
+            reason = _beyond(stage, task, reason)
         key = (reason.code.value, reason.message) if reason else ("", "")
         by_reason.setdefault(key, []).append(task)
         if reason:
@@ -539,14 +545,38 @@ def _with_interval(state: EngineState, told: Explanation, reason: Reason, now: i
     return structs.replace(told, start_low_ms=low, start_high_ms=high)
 
 
+def _beyond(stage: StageRun, task: int, reason: Reason | None) -> Reason:
+    """Why a member waits without which its gang goes on. `reason`: what the last cycle said of it."""
+    members = stage.indices_of(task // stage.members)
+    there = int(PLACED[stage.task_state[members]].sum())
+    head = f"its gang goes on with {there} of {stage.members} members"
+    out = stays_out(stage, task)
+    if out is not None:
+        message = f"{head} and does not grow: {out}"
+    elif reason is None:
+        message = f"{head}; it joins as soon as its turn comes"
+    else:
+        message = f"{head}; it joins when room comes: {reason.message}"
+    numbers = dict(reason.numbers) if reason is not None and out is None else {}
+    group = -1 if reason is None or out is not None else reason.group
+    return Reason(
+        group, ReasonCode.GANG_GOES_ON, message, numbers | {"members": there, "replicas": stage.members}
+    )
+
+
 def _reason(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) -> Reason | None:
     shard = task // stage.members
     if stage.spec.gang:
         steps = int(stage.memory_steps[stage.indices_of(shard)].max())
     else:
         steps = int(stage.memory_steps[task])
-    for candidate in (shard, -1):
-        number = state.work.keys.get((run.id, stage.number, candidate, steps))  # type: ignore[call-overload]
+    role = int(stage.role_of[task % stage.members])
+    for key in (
+        GroupKey(run.id, stage.number, shard, steps),
+        GroupKey(run.id, stage.number, -1, steps),
+        GroupKey(run.id, stage.number, shard, steps, role),
+    ):
+        number = state.work.keys.get(key)
         if number is not None and number in state.round.reasons:
             return state.round.reasons[number]
     return None

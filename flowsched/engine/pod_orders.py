@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 from flowsched.engine.backlog import memory_limit, memory_steps, resources_of
 from flowsched.engine.data.inputs import input_files, output_files, outputs_of
 from flowsched.engine.state import EngineState
-from flowsched.engine.state.work import Candidate, pod_name
+from flowsched.engine.state.work import Candidate, GangSeats, pod_name
 from flowsched.executor.protocol import GangSeat, Pod
 from flowsched.values import replace
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.spec import EMPTY, Container, OutputSpec, Resources, RoleSpec, filled, qos_class
 
-#: Gang members get addresses of their own from 127.64.0.0 up: 2^22 of them, so that a number is not used again soon.
-_ADDRESS_BITS: Final = 22
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=dict)  # read-only mappings
 _DECODER: Final = msgspec.json.Decoder(Pod)
 
@@ -39,27 +37,21 @@ def decode_pod(raw: bytes) -> Pod:
     return _DECODER.decode(raw)
 
 
-def address(number: int) -> str:
-    """The loopback address with this number (they are used in turn)."""
-    number &= (1 << _ADDRESS_BITS) - 1
-    return f"127.{64 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
-
-
 def seats(
-    state: EngineState, candidate: Candidate, tasks: NDArray[np.int64], first: int
+    state: EngineState, candidate: Candidate, gang: GangSeats, tasks: NDArray[np.int64]
 ) -> dict[int, GangSeat]:
-    """The seat of each member that runs, in rank order: roles in the document's order, replicas in order."""
+    """The seats of members that start now. `gang`: with them, and all that began before."""
     stage = candidate.stage
-    members = [int(task) % stage.members for task in tasks]
-    roles = [stage.spec.roles[int(stage.role_of[member])] for member in members]
-    addresses = tuple(address(first + member) for member in members)
-    names = tuple(role.name for role in roles)
-    token = gang_token(state, candidate.run, stage, tasks)
-    generation = int(stage.attempt[tasks].min())
-    result = {}
-    for rank, task in enumerate(tasks.tolist()):
-        of_role = names[:rank].count(names[rank])
-        result[task] = GangSeat(names[rank], of_role, rank, addresses, names, token, generation=generation)
+    everyone = np.array(gang.members) + int(tasks[0]) // stage.members * stage.members
+    addresses = gang.addresses()
+    names = tuple(stage.spec.roles[int(stage.role_of[member])].name for member in gang.members)
+    token = gang_token(state, candidate.run, stage, everyone)
+    generation = int(stage.attempt[everyone].min())
+    result, wanted, of_role = {}, set(tasks.tolist()), dict.fromkeys(names, 0)
+    for rank, (task, name) in enumerate(zip(everyone.tolist(), names, strict=True)):
+        if task in wanted:
+            result[task] = GangSeat(name, of_role[name], rank, addresses, names, token, generation=generation)
+        of_role[name] += 1
     return result
 
 
@@ -92,7 +84,7 @@ Likenesses = dict[tuple[int, int, int], Likeness]
 def likeness(candidate: Candidate, number: int, known: Likenesses) -> Likeness:
     """What all pods of a role of a group have in common. `number`: of the role; `known`: what was found before is there."""
     stage = candidate.stage
-    steps = memory_steps(stage, candidate.tasks[number])
+    steps = memory_steps(stage, candidate.tasks[candidate.at(number)])
     key = id(stage), number, steps
     found = known.get(key)
     if found is None:

@@ -20,7 +20,7 @@ from flowsched.engine.data.remote_reads import hold_sources
 from flowsched.engine.delta import OutputWrite, StageWrite, TaskWrite
 from flowsched.engine.io_demand import demands_of, said_demand
 from flowsched.engine.state import EngineState
-from flowsched.engine.state.work import Demand, PodRef
+from flowsched.engine.state.work import Demand, GangSeats, PodRef
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
 from flowsched.scheduling.state.claims import Claim, ClaimKind
@@ -333,11 +333,14 @@ def elastic_of(stage: StageRun, task: int) -> tuple[int, int, int] | None:
 def _remember_addresses(
     state: EngineState, run: WorkflowRun, stage: StageRun, pod: Pod, statement: Statement
 ) -> None:
-    """Members placed later (pod by pod) must get addresses of the same block, and new gangs must not."""
+    """Members placed later must get ranks and addresses that go on from these, and new gangs must not."""
     if pod.gang is None:
         return
-    _, high, middle, low = pod.gang.addresses[pod.gang.rank].split(".")
-    number = (int(high) - 64 << 16) + (int(middle) << 8) + int(low)
-    base = number - pod.index % stage.members
-    statement.put(state.work.gang_bases, (run.id, stage.number, pod.shard), base)
-    statement.assign(state.work, "next_address", max(state.work.next_address, base + stage.members))
+    seats = GangSeats.of(pod.gang.addresses, pod.gang.rank, pod.index % stage.members)
+    key = (run.id, stage.number, pod.shard)
+    known = state.work.gang_seats.get(key)
+    if known is None or len(known.members) < len(
+        seats.members
+    ):  # a member that joined later knows more of them
+        statement.put(state.work.gang_seats, key, seats)
+    statement.assign(state.work, "next_address", max(state.work.next_address, seats.first + stage.members))

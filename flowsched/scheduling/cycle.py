@@ -275,7 +275,7 @@ class _Cycle:
         if wait is not None:
             if wait.keep is not None:
                 self.state.commit(wait.keep)
-            start = self.state.promises.reserve(wait.offer)
+            start = None if group.extra else self.state.promises.reserve(wait.offer)
             return self.refuse(wait.reason if start is None else structs.replace(wait.reason, start_ms=start))
         self.state.commit(fit)
         if group.gang or fit.pods == left:
@@ -415,6 +415,8 @@ class _Cycle:
     def reserve(self, offer: PlacementRequest, *, priced: bool) -> int | None:
         """Promise a group a start, if the cycle has a promise left."""
         promises = self.state.promises
+        if offer.group.extra:
+            return None
         if not priced and not promises.settled:
             offer = self.state.pricer.price(offer.group)
         return promises.reserve(offer)

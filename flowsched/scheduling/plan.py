@@ -41,6 +41,9 @@ class ReasonCode(StrEnum):
     WAITING_FOR_LOCALITY = "WaitingForLocality"  #: the node with its data is nearly free, a copy takes longer
     BACKLOG_WINDOW = "BacklogWindow"  #: not looked at in this cycle: more important work was
     WAITING_FOR_MEMBERS = "WaitingForMembers"  #: pods or the PodGroup of a foreign gang do not exist yet
+    GANG_GOES_ON = (
+        "GangGoesOn"  #: its gang has its minimum and goes on; it joins when room comes, or stays out
+    )
     BACKOFF = "BackOff"  #: waits before its next attempt
     NODE_NOT_READY = (
         "NodeNotReady"  #: it was started on a node that does not report any more what its pods do

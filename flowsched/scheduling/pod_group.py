@@ -108,6 +108,7 @@ class PodGroup(msgspec.Struct, frozen=True):
         remote: Dataset ids that every pod reads too, but over the network, where they are not on its node.
         shut: Nodes whose caches have no room for its data now, sorted.
         preempts: Whether it may take others' room.
+        extra: Its pods join a gang that goes on without them: it is promised no start, and keeps no other group waiting.
         part_of: The unit (as in `Claim`) that it will belong to, if others of it run: it does not take their room.
     """
 
@@ -132,6 +133,7 @@ class PodGroup(msgspec.Struct, frozen=True):
     shut: tuple[int, ...] = ()
     remote: tuple[int, ...] = ()
     preempts: bool = True
+    extra: bool = False
     part_of: str = ""
 
     @property

@@ -126,6 +126,7 @@ class RoleSpec(msgspec.Struct, frozen=True):
         default_factory=lambda: EMPTY
     )  #: variable -> reference, never the value
     completes: bool = True  #: False: released when the completing members have succeeded
+    grow: bool = True  #: members for which there was no room join the gang while it goes on
     io: Traffic | None = None  #: None = as its stage says
 
 

@@ -168,7 +168,7 @@ class Scene:
         assert not state.work.staged_on
         assert not state.work.shapes
         assert not state.work.inputs
-        assert not state.work.gang_bases
+        assert not state.work.gang_seats
         assert not state.round.reasons
         assert not state.cluster.snapshot.nominations
         assert not state.cluster.snapshot.spent

@@ -14,9 +14,9 @@ from flowsched.workflow.spec import Resources
 from tests.engine.scene import Scene, node
 
 
-def gang(workers: int = 2, least: int | None = None, **more: Any) -> dict[str, Any]:
+def gang(workers: int = 2, least: int | None = None, grow: bool = True, **more: Any) -> dict[str, Any]:
     """One server and some workers, three attempts; the model is written by worker 0."""
-    worker = {"replicas": workers, "min": least or workers, "command": ["w"]}
+    worker = {"replicas": workers, "min": least or workers, "command": ["w"], "grow": grow}
     return {
         "name": "g",
         "gang": True,
@@ -114,10 +114,10 @@ def test_a_gang_that_fails_for_good_takes_its_members_with_it() -> None:
     assert scene.runs["w"].reason == "g: task 1 (worker) failed: exit code 2"
 
 
-def test_an_elastic_gang_starts_with_its_minimum_and_skips_the_rest_for_good() -> None:
+def test_an_elastic_gang_that_does_not_grow_skips_the_rest_for_good() -> None:
     """Three cores for a server and one to four workers: two of them start, two are never needed."""
     scene = Scene(node(cpu=3))
-    scene.submit("w", gang(workers=4, least=1))
+    scene.submit("w", gang(workers=4, least=1, grow=False))
     assert scene.launched == ["fs-w-g-0-0", "fs-w-g-1-0", "fs-w-g-2-0"]
     assert seat(scene.pods["fs-w-g-2-0"]).roles == ("ps", "worker", "worker")
     scene.tell(NodeChanged(node("n1", cpu=4)))

@@ -570,7 +570,7 @@ def fingerprint(state: EngineState) -> tuple[object, ...]:
         sorted(state.data.backoff),
         [sorted(s) for s in map(state.cluster.catalogue.nodes_of, range(len(state.cluster.catalogue))) if s],
         state.work.next_address,
-        sorted(state.work.gang_bases),
+        sorted(state.work.gang_seats),
         caches(state),
         plain(state.round),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -54,16 +54,49 @@ ShapeKey: TypeAlias = tuple[str, int, int, int, Demand | None]
 
 
 class GroupKey(NamedTuple):
-    """What a backlog item stands for: a shard of a stage, or (shard -1) all its ready shards of one memory step."""
+    """What a backlog item stands for: a shard of a stage, or (shard -1) all its ready shards of one memory step, or (with a role)
+    the members of one role that join the shard's gang while it goes on.
+    """
 
     workflow: str
     stage: int
     shard: int
     memory_steps: int
+    role: int = -1
+
+
+#: Gang members get addresses of their own from 127.64.0.0 up: 2^22 of them, so that a number is not used again soon.
+_ADDRESS_BITS: Final = 22
+_ADDRESSES: Final = 1 << _ADDRESS_BITS
+
+
+class GangSeats(NamedTuple):
+    """The ranks of a gang's members, from its begin to its end. A member that comes back has its rank again.
+
+    `first`: the number of the address of member 0; `members`: all that have been part of the gang, in the order of their ranks.
+    """
+
+    first: int
+    members: tuple[int, ...]
+
+    def addresses(self) -> tuple[str, ...]:
+        """The loopback addresses of its members, in the order of their ranks."""
+        numbers = ((self.first + member) % _ADDRESSES for member in self.members)
+        return tuple(f"127.{64 + (number >> 16)}.{number >> 8 & 255}.{number & 255}" for number in numbers)
+
+    @staticmethod
+    def of(addresses: Sequence[str], rank: int, member: int) -> GangSeats:
+        """The seats of the gang that has these addresses, and this member at this rank."""
+        numbers = []
+        for each in addresses:
+            _, high, middle, low = each.split(".")
+            numbers.append((int(high) - 64 << 16) + (int(middle) << 8) + int(low))
+        first = numbers[rank] - member
+        return GangSeats(first, tuple((number - first) % _ADDRESSES for number in numbers))
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """What a pod group of the backlog stands for: the tasks of each of its roles, in replica order."""
+    """What a pod group of the backlog stands for: the tasks of each of its roles (all of the stage's, or one), in replica order."""
 
     run: WorkflowRun
     stage: StageRun
@@ -72,6 +105,10 @@ class Candidate(msgspec.Struct, frozen=True):
     demands: tuple[
         Demand | None, ...
     ] = ()  #: by role, what it is taken to use of disks and storages beyond what is said
+
+    def at(self, role: int) -> int:
+        """Where a role of the stage is among those of the group."""
+        return 0 if len(self.tasks) == 1 else role
 
 
 class Offered(msgspec.Struct):
@@ -106,7 +143,7 @@ class WorkState(msgspec.Struct):
         groups_of: The keys of a workflow's items, by workflow.
         next_key: The next number of an item.
         next_address: The next number of a gang member's address.
-        gang_bases: (workflow, stage, shard) -> the number of its gang's first address.
+        gang_seats: (workflow, stage, shard) -> the ranks and addresses of its gang.
         shapes: The canonical shapes of pods.
         shapes_of: The keys of `shapes`, by workflow.
         equal_shapes: Shape -> the one object that stands for it, in all stages that ask for the same.
@@ -127,7 +164,7 @@ class WorkState(msgspec.Struct):
     groups_of: dict[str, list[GroupKey]] = msgspec.field(default_factory=dict)
     next_key: int = 1
     next_address: int = 0
-    gang_bases: dict[tuple[str, int, int], int] = msgspec.field(default_factory=dict)
+    gang_seats: dict[tuple[str, int, int], GangSeats] = msgspec.field(default_factory=dict)
     shapes: dict[ShapeKey, Shape] = msgspec.field(default_factory=dict)
     shapes_of: dict[str, list[ShapeKey]] = msgspec.field(default_factory=dict)
     equal_shapes: dict[Shape, Shape] = msgspec.field(default_factory=dict)
@@ -183,7 +220,7 @@ class WorkState(msgspec.Struct):
             self.offers.pop(pair, None)
             if stage.spec.gang:
                 for shard in range(stage.spec.width):
-                    self.gang_bases.pop((*pair, shard), None)
+                    self.gang_seats.pop((*pair, shard), None)
         return numbers
 
     def forget_foreign(self, key: str) -> list[int]:

@@ -80,7 +80,8 @@ class Line(Generic[N]):
     def hold_up(self, reasons: Sequence[Reason]) -> None:
         """No group passes the group considered last if that one waits (its reason is the last of `reasons`), and not for ever."""
         group, last = self.groups[self.at - 1], reasons[-1] if reasons else None
-        if last is not None and last.group == group.key and last.code not in _FOR_EVER:
+        waits = last is not None and last.group == group.key and last.code not in _FOR_EVER
+        if waits and not group.extra:
             self.behind = group
 
     def passed_over(self, text: str) -> list[Reason]:

@@ -178,6 +178,7 @@ def _role(limits: Limits) -> Schema:
     properties: Schema = {
         "replicas": _whole("Members.", 1, limits.gang_members, default=1),
         "min": _whole("Fewer never start; all replicas if not said.", 1, limits.gang_members),
+        "grow": _flag("Whether members beyond `min` join the gang while it goes on, when room comes.", True),
         "completes": _flag("Whether the stage waits for it to end; false for servers.", True),
         "io": _traffic(),
         **_template(limits),

@@ -164,7 +164,14 @@ TEMPLATE_KEYS: Final[Mapping[str, str]] = {
     "script": 'command: ["/bin/sh", "-c", "…"]: nothing is pasted into a shell for you',
     "environment": "env",
 }
-ROLE_KEYS: Final[Mapping[str, str]] = {**TEMPLATE_KEYS, "replicas": "", "min": "", "completes": "", "io": ""}
+ROLE_KEYS: Final[Mapping[str, str]] = {
+    **TEMPLATE_KEYS,
+    "replicas": "",
+    "min": "",
+    "grow": "",
+    "completes": "",
+    "io": "",
+}
 _CONTAINER_KEYS: Final[Mapping[str, str]] = {"image": ""}
 IMAGE: Final = re.compile(r"[!-~]{1,1024}")
 IMAGE_TEXT: Final = "an image reference without spaces"
@@ -279,6 +286,7 @@ def _read_role(section: Section, name: str, default: Template) -> RoleSpec:
         replicas=replicas,
         minimum=replicas if minimum is None else minimum,
         completes=section.flag("completes", True),
+        grow=section.flag("grow", True),
         io=read_traffic(section) if "io" in section else None,
     )
 
@@ -291,6 +299,7 @@ def _role(
     replicas: int,
     minimum: int,
     completes: bool,
+    grow: bool = True,
     io: Traffic | None = None,
 ) -> RoleSpec:
     if template.command is None and "command" not in section:
@@ -312,6 +321,7 @@ def _role(
         env=template.env,
         secrets=template.secrets,
         completes=completes,
+        grow=grow,
         io=io,
     )
 

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from flowsched.workflow.run.elastic import MAX_LOST, PLACED, goes_on_without, has_minimum, spare
 from flowsched.workflow.run.lifecycle import END_OF, TaskEvent, mask_of, may
 from flowsched.workflow.run.run import CACHED, Output, StageRun
 from flowsched.workflow.run.states import RunState, TaskState
@@ -34,8 +35,6 @@ from flowsched.workflow.spec import PLAIN_ROLE, Action, On, When
 _S = TaskState
 _E = TaskEvent
 
-#: A task that the infrastructure loses this often is quarantined (FAULTS.md row 42): it may be what kills its nodes.
-MAX_LOST: Final = 10
 #: Back-off before attempt k: 1 s, 2 s, 4 s … at most a minute.
 BACKOFF_MS: Final = 1_000
 MAX_BACKOFF_MS: Final = 60_000
@@ -100,7 +99,11 @@ class Outcomes(Settling):
         )
         shard = task // stage.members
         restart = action in (Action.RESTART_TASK, Action.RESTART_GANG)
-        if restart and stage.charged[task] + 1 < stage.spec.retry.attempts:
+        joined = stage.goal[task] == _S.RUNNING and self._told(stage, On.TASK_FAILED, end.exit_code) is None
+        if joined and goes_on_without(stage, task):
+            self.statement.add(stage.own("charged"), np.array([task]), 1)
+            self._leave(stage, task, BACKOFF_MS)
+        elif restart and stage.charged[task] + 1 < stage.spec.retry.attempts:
             whole = stage.spec.gang and action is Action.RESTART_GANG
             tasks = stage.indices_of(shard) if whole else np.array([task])
             self.statement.add(stage.own("charged"), tasks, 1)
@@ -125,7 +128,12 @@ class Outcomes(Settling):
         self.statement.put(stage.reasons, task, reason)
         self._event("task.attempt_lost", stage, task, reason=reason)
         evicted = reason in EVICTED
-        action = self._policy(stage, On.TASK_EVICTED if evicted else On.TASK_UNKNOWN, -1)
+        event = On.TASK_EVICTED if evicted else On.TASK_UNKNOWN
+        action = self._policy(stage, event, -1)
+        delay = 0 if stage.lost[task] < 3 else min(MAX_BACKOFF_MS, BACKOFF_MS << int(stage.lost[task]))
+        if self._told(stage, event, -1) is None and goes_on_without(stage, task):
+            self._leave(stage, task, delay)
+            return
         if not started and not evicted:  # it never ran: nothing happened to it that a policy could be about
             action = Action.RESTART_TASK if self._refused_once(stage, task, reason) else Action.RESTART_GANG
         if started and stage.lost[task] >= MAX_LOST:
@@ -142,8 +150,18 @@ class Outcomes(Settling):
             self._complete_stage(stage)
         else:
             whole = stage.spec.gang and action is not Action.RESTART_TASK
-            delay = 0 if stage.lost[task] < 3 else min(MAX_BACKOFF_MS, BACKOFF_MS << int(stage.lost[task]))
             self._again(stage, task, whole, delay)
+
+    def _leave(self, stage: StageRun, task: int, delay_ms: int) -> None:
+        """A member that its gang can do without has failed or was lost. The gang goes on, and the member may join it again."""
+        one = np.array([task])
+        self._move(stage, one, _E.REQUEUE)
+        self._next_attempt(stage, one)
+        self.statement.set(stage.own("not_before"), one, self.now + delay_ms)
+        self.statement.set(stage.goal, one, int(_S.PENDING))
+        if stage.closed:
+            self._cancel_waiting(stage)
+        self._check_shard(stage, task // stage.members)  # it may have been the last that was waited for
 
     def _refused_once(self, stage: StageRun, task: int, reason: str) -> bool:
         """Whether a gang's member was refused, and for the first time: it is placed anew while the others wait for it."""
@@ -173,14 +191,9 @@ class Outcomes(Settling):
             self._event("gang.released", stage, int(late[0]), reason="a member found no room for too long")
         return min(moments, default=None)
 
-    def _below_minimum(self, stage: StageRun, members: Indices) -> bool:
-        states = stage.task_state[members]
-        there = np.isin(states, (_S.BINDING, _S.BOUND, _S.RUNNING, _S.SUCCEEDED))
-        roles = stage.role_of[members % stage.members]
-        return bool(there.any()) and any(
-            int((there & (roles == number)).sum()) < role.minimum
-            for number, role in enumerate(stage.spec.roles)
-        )
+    @staticmethod
+    def _below_minimum(stage: StageRun, members: Indices) -> bool:
+        return bool(PLACED[stage.task_state[members]].any()) and not has_minimum(stage, members)
 
     def overdue(self, stage: StageRun) -> int | None:
         """Apply `task_pending` policies to what has waited for room too long.
@@ -193,6 +206,7 @@ class Outcomes(Settling):
             if policy.event is not On.TASK_PENDING or policy.timeout_ms is None:
                 continue
             waiting = np.flatnonzero(np.isin(stage.task_state, (_S.QUEUED, _S.STAGING)))
+            waiting = waiting[~np.isin(waiting, spare(stage))]  # their gang runs
             due = stage.times[waiting, 0] + policy.timeout_ms
             late = waiting[due <= self.now]
             if len(late) and policy.action in (Action.FAIL_STAGE, Action.ABORT_WORKFLOW):
@@ -226,7 +240,8 @@ class Outcomes(Settling):
             states = stage.task_state[others]
             self._requeue_ended(stage, others[states == _S.SUCCEEDED])
             self._release(stage, others[may(states, _E.RELEASE)], _S.QUEUED)
-            self._next_attempt(stage, others[states == _S.QUEUED])
+            self._move(stage, others[states == _S.STAGING], _E.STAGED)
+            self._next_attempt(stage, others[_UNPLACED[states]])
         if stage.closed:
             self._cancel_waiting(stage)
         self._note(stage)
@@ -264,7 +279,8 @@ class Outcomes(Settling):
             self._release(stage, there, _S.QUEUED)
             if stage.spec.gang:
                 self._requeue_ended(stage, tasks[states == _S.SUCCEEDED])
-                waiting = tasks[states == _S.QUEUED]
+                self._move(stage, tasks[states == _S.STAGING], _E.STAGED)
+                waiting = tasks[_UNPLACED[states]]
                 self.statement.set(stage.goal, waiting, int(_S.PENDING))
                 self._next_attempt(stage, waiting)
             if stage.closed:
@@ -352,6 +368,8 @@ def _named(stage: StageRun, task: int) -> str:
 
 #: Longer items are cut in reasons.
 _ITEM_SHOWN = 40
+#: Members that were to join their gang.
+_UNPLACED = mask_of(_S.PENDING, _S.QUEUED, _S.STAGING)
 _UNSTARTED = mask_of(_S.BINDING, _S.BOUND)
 
 
@@ -514,6 +532,13 @@ class Advance(Outcomes):
     def fail_waiting(self, stage: StageRun, tasks: Indices, reason: str, message: str) -> None:
         """Tasks that hold nothing cannot ever run (an input does not exist): they fail for good."""
         tasks = tasks[np.isin(stage.task_state[tasks], (_S.QUEUED, _S.STAGING))]
+        beyond = tasks[np.isin(tasks, spare(stage))]
+        for task in beyond.tolist():  # their gang goes on, and they do not join it any more
+            self.statement.put(stage.reasons, task, reason)
+            self._event("task.attempt_failed", stage, task, reason=reason, message=message, exit_code=-1)
+        self._move(stage, beyond[stage.task_state[beyond] == _S.STAGING], _E.STAGED)
+        self._put(stage, "charged", beyond, stage.spec.retry.attempts)
+        tasks = tasks[~np.isin(tasks, beyond)]
         if len(tasks) == 0:
             return
         self._move(stage, tasks, _E.FAIL)

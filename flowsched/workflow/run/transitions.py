@@ -164,6 +164,7 @@ class Moves:
         for code in stage.exit_code[tasks].tolist():
             self._count_returned(stage, code, -1)
         self._move(stage, tasks, _E.LOSE)
+        self.statement.set(stage.goal, tasks, int(_S.PENDING))
         self._next_attempt(stage, tasks)
 
     def _count_returned(self, stage: StageRun, code: int, by: int) -> None:
@@ -248,15 +249,22 @@ class Moves:
             self.changes.outputs.append((stage.number, task, name, output))
 
     def _policy(self, stage: StageRun, event: On, exit_code: int) -> Action:
+        told = self._told(stage, event, exit_code)
+        if told is not None:
+            return told
+        if event is On.TASK_COMPLETED:
+            return Action.IGNORE
+        return Action.RESTART_GANG if stage.spec.gang else Action.RESTART_TASK
+
+    def _told(self, stage: StageRun, event: On, exit_code: int) -> Action | None:
+        """What the document says of an event; None where it says nothing."""
         for policy in stage.spec.policies:
             anything = policy.event is On.ANY and event not in (On.TASK_COMPLETED, On.TASK_PENDING)
             if policy.event is not event and not anything:
                 continue
             if not policy.exit_codes or exit_code in policy.exit_codes:
                 return policy.action
-        if event is On.TASK_COMPLETED:
-            return Action.IGNORE
-        return Action.RESTART_GANG if stage.spec.gang else Action.RESTART_TASK
+        return None
 
     def _current(self, stage: StageRun, task: int, attempt: int) -> bool:
         return stage.uniform is None and int(stage.attempt[task]) == attempt
@@ -342,7 +350,8 @@ class Moves:
 
 
 _SUCCEEDED = int(_S.SUCCEEDED)
-_UNPLACED = mask_of(_S.QUEUED, _S.SKIPPED, _S.CANCELLED)
+_UNPLACED = mask_of(_S.PENDING, _S.QUEUED, _S.STAGING, _S.SKIPPED, _S.CANCELLED)
+_UNSTARTED = mask_of(_S.BINDING, _S.BOUND)
 _WAITING = mask_of(_S.QUEUED, _S.PENDING)
 
 
@@ -360,7 +369,8 @@ class Settling(Moves):
         states = stage.task_state[tasks]
         succeeded = states == _S.SUCCEEDED
         needed = stage.completing if stage.completing.any() else np.ones(len(tasks), dtype=np.bool_)
-        unplaced = _UNPLACED[states]
+        # A member that was to join a gang that has done its work meanwhile, and has not begun, is not waited for either.
+        unplaced = _UNPLACED[states] | (_UNSTARTED[states] & (stage.goal[tasks] == _S.RUNNING))
         never_placed = unplaced & self._spare(stage, succeeded)
         if (succeeded | never_placed)[needed].all() and succeeded[needed].any():
             self._complete_shard(stage, shard)
