@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -23,6 +24,7 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.values import replace
 from flowsched.workflow.resources import grow_memory
 from flowsched.workflow.run.elastic import PLACED, joining
+from flowsched.workflow.run.lifecycle import mask_of
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import Resources, RoleSpec, gets_whole_cores
@@ -51,6 +53,7 @@ def ranks_by_size(catalogue: Catalogue, groups: Sequence[PodGroup]) -> list[int]
 
 
 Indices = NDArray[np.int64]
+_ON_NODES: Final = mask_of(TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING)
 
 
 class Unrunnable(msgspec.Struct, frozen=True):
@@ -317,6 +320,8 @@ def _add(
     runtime_ms, high_ms, demands = alike.expected(reads)
     if joins and demands:
         demands = (demands[key.role],)
+    part_of, barred = _beside(state, run, stage, shard) if alike.gang else ("", ())
+    shut = shut_nodes(alike.look, run, stage, inputs, number, now - ready_ms)
     group = PodGroup(
         key=number,
         name=group_name(run, stage, key),
@@ -335,13 +340,29 @@ def _add(
         promised_ms=state.round.promises.get(number),
         user=run.spec.user,
         home=alike.homes.of(run, stage, shard) if alike.homed else None,
-        shut=shut_nodes(alike.look, run, stage, inputs, number, now - ready_ms),
+        shut=tuple(sorted({*shut, *barred})) if barred else shut,
         remote=remote,
         preempts=not joins,
         extra=joins,
+        part_of=part_of,
     )
     candidate = backlog.candidates[number] = Candidate(run, stage, group, tasks, demands)
     return candidate
+
+
+def _beside(state: EngineState, run: WorkflowRun, stage: StageRun, shard: int) -> tuple[str, tuple[int, ...]]:
+    """The unit of a gang that goes on, and the nodes that its rules leave to no other member; nothing if none of it is placed."""
+    members = stage.indices_of(shard)
+    nodes = stage.node[members[_ON_NODES[stage.task_state[members]]]]
+    if len(nodes) == 0:
+        return "", ()
+    barred: set[int] = set()
+    if stage.spec.rules.one_per_node:
+        barred.update(nodes.tolist())
+    if stage.spec.rules.rack == "required":
+        racks = state.cluster.snapshot.rack
+        barred.update(np.flatnonzero(racks != racks[nodes[0]]).tolist())
+    return f"{run.id}/{stage.spec.name}/{shard}", tuple(barred)
 
 
 def group_name(run: WorkflowRun, stage: StageRun, key: GroupKey) -> str:

@@ -56,6 +56,9 @@ def why_not(offer: PlacementRequest, room: Capacity, snapshot: Snapshot, profile
     rows = [room.hard(axis) for axis in offer.axes]
     if shut.group.shut and company.place(rows, room, snapshot, profile) is not None:
         nodes = len(shut.group.shut)
+        if shut.group.part_of:
+            text = f"{_nodes(nodes)} with a member of its gang, or in another rack, are not for it"
+            return Reason(offer.group.key, ReasonCode.NEIGHBOURS, text, {"nodes": nodes})
         text = f"caches of {nodes} {'nodes' if nodes != 1 else 'node'} have no room for its data"
         return Reason(offer.group.key, ReasonCode.CACHE_FULL, text, {"nodes": nodes})
     if company is not offer and offer.place(rows, room, snapshot, profile) is not None:

@@ -9,6 +9,7 @@ from flowsched.engine.events import QueueChanged
 from flowsched.engine.explain import explain, first_reason
 from flowsched.engine.idle_book import IdleBook
 from flowsched.engine.step import step
+from flowsched.executor.protocol import NodeChanged
 from flowsched.scheduling.queues.tree import Queue
 from tests.engine.scene import Scene, node
 
@@ -275,8 +276,6 @@ def test_a_cancelled_gang_takes_its_joined_members_along() -> None:
 
 def test_bytes_are_copied_for_a_member_that_joins_without_harm_to_its_gang() -> None:
     """Its copy fails for good: it stays out, and the gang goes on; the gang ends while another copy is on its way."""
-    from flowsched.executor.protocol import NodeChanged
-
     scene = Scene(node("n0", cpu=1))
     job = gang(2, 1, stage={"inputs": [{"name": "i", "uri": "s3://b/i", "size": "10Gi"}]})
     scene.submit("g", job)
@@ -293,6 +292,23 @@ def test_bytes_are_copied_for_a_member_that_joins_without_harm_to_its_gang() -> 
     scene.submit("h", job | {"inputs": [{"name": "i", "uri": "s3://b/j", "size": "10Gi"}]})
     scene.end("fs-g-t-0-0")
     assert scene.state_of("g") == "SUCCEEDED: t SUCCEEDED"
+
+
+def test_a_member_that_joins_keeps_the_rules_of_its_gang() -> None:
+    """A node of its own, in the rack where the gang is; explain says what keeps it."""
+    scene = Scene(node("a0", cpu=4, rack="a"))
+    rules = {"anti_affinity": "node", "topology": {"rack": "required"}}
+    scene.submit("g", gang(3, 1, stage=rules))
+    scene.start("fs-g-t-0-0")
+    scene.tell(NodeChanged(node("b0", cpu=4, rack="b")))
+    assert scene.launched == []
+    ((code, tasks, message),) = why(scene)
+    assert (code, tasks) == ("GangGoesOn", 2)
+    assert message.endswith(
+        "joins when room comes: 2 nodes with a member of its gang, or in another rack, are not for it"
+    )
+    scene.tell(NodeChanged(node("a1", cpu=4, rack="a")))
+    assert [(pod.name, pod.node) for pod in scene.last.launches] == [("fs-g-t-1-0", "a1")]
 
 
 def test_a_dropped_step_takes_nobody_in() -> None:
