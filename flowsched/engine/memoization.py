@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.engine.data.inputs import datasets_of, is_own, uri_outside
+from flowsched.workflow.run.elastic import PLACED
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import InputSpec, RoleSpec, StageSpec, WorkflowSpec
@@ -92,12 +93,18 @@ def is_memoized(spec: WorkflowSpec, stage: StageSpec) -> bool:
     return (stage.cache or bool(spec.resume)) and stage.container is None
 
 
-def waiting_shards(stage: StageRun) -> NDArray[np.int64]:
-    """The shards of a memoized stage that are ready as a whole and have not been looked up."""
+def waiting_shards(stage: StageRun) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The shards that have not been looked up: those that are ready as a whole, and those whose gang goes on while members wait.
+
+    The cache is not asked for the latter: their result is under way, of what they read when they began.
+    """
     if stage.looked_up is None or stage.uniform is not None:
-        return np.zeros(0, dtype=np.int64)
-    queued = (stage.task_state == TaskState.QUEUED).reshape(stage.spec.width, stage.members).all(axis=1)
-    return np.flatnonzero(queued & ~stage.looked_up)
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    states = stage.task_state.reshape(stage.spec.width, stage.members)
+    queued = states == TaskState.QUEUED
+    whole = queued.all(axis=1)
+    part = queued.any(axis=1) & PLACED[states].any(axis=1)
+    return np.flatnonzero(whole & ~stage.looked_up), np.flatnonzero(part & ~stage.looked_up)
 
 
 #: What inputs that all shards of a stage share are known by, by name: (part of the key, why they have none).

@@ -246,10 +246,9 @@ def _looked_up(recorder: Recorder, event: LookedUp) -> None:
     read_versions(recorder, run, stage, event, only_known=not asked)
     if stage.looked_up is None:
         return
-    ready = set(
-        waiting_shards(stage).tolist()
-    )  # without those that were cancelled, or wait for other inputs now
-    answered = [shard for shard in asked if shard in ready]
+    whole, part = waiting_shards(stage)  # without those that were cancelled, or wait for other inputs now
+    ready = set(whole.tolist())
+    answered = [shard for shard in asked if shard in ready or shard in part]
     advance, took = recorder.advance(run), False
     for found in event.found:
         if found.shard not in ready:

@@ -180,7 +180,7 @@ class Recorder(msgspec.Struct):
         """
         if stage.looked_up is None:
             stage.looked_up = np.zeros(stage.spec.width, dtype=np.bool_)
-        if not stage.looked_up.all() and len(waiting_shards(stage)):
+        if not stage.looked_up.all() and any(map(len, waiting_shards(stage))):
             self.lookups[run.id, stage.number] = None
 
     def intend(self, run: WorkflowRun, stage: StageRun, pod: Pod, encoded: bytes, choice: str) -> None:

@@ -96,11 +96,12 @@ async def test_real_members_join_leave_and_join_again(tmp_path: Path) -> None:
     program, done, go, high = (tmp_path / name for name in ("elastic.py", "done", "go", "high"))
     program.write_text(PROGRAM)
     role = {
-        "replicas": 3, "min": 1, "command": [sys.executable, str(program)], "env": {"DONE": str(done)},
+        "replicas": 3, "min": 1, "command": [sys.executable, "$(FLOWSCHED_INPUT_PROGRAM)"], "env": {"DONE": str(done)},
         "resources": {"cpu": 1, "memory": "64Mi"},
     }  # fmt: skip
     stage = {
-        "name": "train", "gang": True, "roles": {"worker": role},
+        "name": "train", "gang": True, "cache": True, "roles": {"worker": role},
+        "inputs": [{"name": "program", "uri": str(program)}],
         "outputs": [{"name": "sizes", "path": "sizes.json"}],
     }  # fmt: skip
     settings = Settings(port=0, root=tmp_path / "root", cpu="3", memory="1Gi", log_level="error")

@@ -150,15 +150,17 @@ class Memoizer:
         if memoized:
             await self._prepare(run, known)
         await self._dispatcher.rest()
-        shards = waiting_shards(stage).tolist()
+        whole, part = waiting_shards(stage)
+        shards, asked = [*whole.tolist(), *part.tolist()], set(whole.tolist() if memoized else ())
         for start in range(0, max(1, len(shards)), _PART):
             some = shards[start : start + _PART]
             looks = run.looks
             names = await self._identify(run, stage, some, known)
-            found = await self._look_up(run, stage, some, known) if memoized and some else []
+            looked = [shard for shard in some if shard in asked]
+            found = await self._look_up(run, stage, looked, known) if looked else []
             uris = {uri for each in found for hit in each.hits for _, uri, _, _ in hit.outputs}
             lost = await self._executor.lost_copies(sorted(uris)) if uris else ()
-            others = () if memoized else tuple(some)
+            others = tuple(shard for shard in some if shard not in asked)
             in_place = known.in_place.intersection(names.values())
             answer = LookedUp(workflow, number, tuple(found), others, names, in_place, looks)
             self._dispatcher.tell([*lost, answer])
