@@ -42,6 +42,8 @@ OF_ATTEMPTS: Final = {
     "ErrImagePull": "Its image cannot be had; the message is the registry's",
     "InvalidImageName": "Its image's name is none",
     "InputMissing": "An input is not at its origin",
+    "InputChanged": "An input was written to while the task ran, which succeeded; or it was another version at each copy, and the "
+    "task never ran ([versions](../locality.md#versions-of-inputs))",
     "InputLost": "An input was lost between decision and start; the task is queued again",
     "SecretMissing": "A secret that the document names does not exist",
     "PathRefused": "A path that this service may not read or write ([which "
