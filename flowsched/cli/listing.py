@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import os.path
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -20,6 +20,7 @@ from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
 from flowsched.errors import InvalidDocument, InvalidRequest, NotFound, no_such
+from flowsched.workflow.document.uris import file_path
 from flowsched.workflow.views import IdleReportView, IdleView, NodeView, TaskView
 
 
@@ -203,16 +204,17 @@ async def _say_what_is_kept(client: Client, ident: str, form: Form) -> None:
 async def _kept_before_a_change(client: Client, ident: str) -> AsyncIterator[tuple[TaskView, Path]]:
     """The tasks that have succeeded and read a file of this machine that has changed since, each with the first such file."""
     for stage in json.loads(await client.document(ident)).get("stages", []):
-        uris = [urlsplit(given["uri"]) for given in stage.get("inputs", []) if "uri" in given]
-        paths = [unquote(uri.path) for uri in uris if uri.scheme in ("", "file")]
-        if not paths:
+        uris = [given["uri"] for given in stage.get("inputs", []) if "uri" in given]
+        if not uris:
             continue
         async for task in client.tasks(ident, stage=stage["name"], state="SUCCEEDED"):
             read_at = task.started_at or task.ready_at
-            for text in paths:
-                path = Path(text.replace("{index}", str(task.shard)).replace("{item}", task.item or "{item}"))
-                if read_at is not None and _changed_at(path) > read_at.timestamp():
-                    yield task, path
+            for uri in uris:
+                exact = uri.replace("{index}", str(task.shard)).replace("{item}", task.item or "{item}")
+                path = file_path(exact, os.path.lexists)
+                changed_at = _changed_at(Path(path)) if path is not None else 0.0
+                if path is not None and read_at is not None and changed_at > read_at.timestamp():
+                    yield task, Path(path)
                     break
 
 

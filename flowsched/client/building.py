@@ -284,7 +284,7 @@ class Workflow:
                     )
                 return {"name": name, "from": f"{given.stage}.{given.output}"} | _given(match=given.match)
             case Path():
-                return {"name": name, "uri": f"file://{given.absolute().as_posix()}"}
+                return {"name": name, "uri": given.absolute().as_posix()}
             case str():
                 return {"name": name, "uri": given}
             case Mapping():
@@ -308,7 +308,7 @@ class _Row(NamedTuple):
 
 def _short(uri: str) -> str:
     """A URI for people: of a file of this machine its name."""
-    return posixpath.basename(uri) if uri.startswith("file:") else uri
+    return posixpath.basename(uri) if uri.startswith(("/", "file:")) else uri
 
 
 def _row(stage: Mapping[str, Any]) -> _Row:

@@ -48,7 +48,7 @@ def resuming(raw: bytes, workflow: str) -> bytes:
 
 
 def resolve_uris(document: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """Make relative input URIs (`data/x.fa`, `file:data/x.fa`) absolute, as `file:///folder/data/x.fa`.
+    """Make relative input URIs absolute: `data/x.fa` is `/folder/data/x.fa`, `file:data/x.fa` is `file:///folder/data/x.fa`.
 
     Nothing is percent-encoded, since `{item}` and `{index}` stand in URIs, and nothing is looked up on the disk.
 
@@ -85,11 +85,12 @@ def _input(entry: Any, folder: Path) -> Any:
 
 
 def absolute_uri(uri: str, folder: Path) -> str:
-    """One URI: a relative path gets its folder, a bare absolute path its scheme, all others stay."""
-    path = uri.removeprefix("file:") if uri.startswith("file:") else uri
-    if path.startswith("//") or not path or (path is uri and _SCHEME.match(uri)):
+    """One URI: a relative path gets its folder, all others stay. What has no scheme stays a path: no `%` in it is an escape."""
+    path = uri.removeprefix("file:")
+    if path.startswith("//") or not path or (path == uri and _SCHEME.match(uri)):
         return uri
-    return "file://" + posixpath.normpath(posixpath.join(folder.as_posix(), path))
+    scheme = "" if path == uri else "file://"
+    return scheme + posixpath.normpath(posixpath.join(folder.as_posix(), path))
 
 
 def not_json(value: Any, place: str = "$") -> Iterator[str]:

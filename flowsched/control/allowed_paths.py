@@ -7,11 +7,12 @@ makes, and files behind mounts. The module knows which fields of a document are 
 from __future__ import annotations
 
 import asyncio
+import os.path
 from collections.abc import Callable, Iterator
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from flowsched.errors import InvalidRequest
+from flowsched.workflow.document.uris import file_path
 from flowsched.workflow.spec import WorkflowSpec
 
 #: Why a path may not be an input or output, in words; "" if it may. The second argument: whether the task also copies all below it.
@@ -63,8 +64,9 @@ def paths_of(spec: WorkflowSpec) -> Iterator[tuple[str, bool, str]]:
         if container is None:
             continue
         for placed in container.inputs:
-            if placed.source is not None and not _is_template(placed.source):
-                yield placed.source, True, f"the input at {placed.path} of stage {stage.name!r}"
+            path = None if placed.source is None else _local(placed.source)
+            if path is not None:
+                yield path, True, f"the input at {placed.path} of stage {stage.name!r}"
         for output in container.outputs:
             path = _local(output.uri)
             if path is not None:
@@ -76,12 +78,7 @@ def paths_of(spec: WorkflowSpec) -> Iterator[tuple[str, bool, str]]:
 
 def _local(uri: str) -> str | None:
     """The path of this machine that a uri names; None if it names none, or one that is known only once it is expanded."""
-    if _is_template(uri):
-        return None
-    if uri.startswith("/"):
-        return uri
-    parts = urlsplit(uri)
-    return unquote(parts.path) if parts.scheme == "file" and parts.path.startswith("/") else None
+    return None if _is_template(uri) else file_path(uri, os.path.lexists)
 
 
 def _is_template(text: str) -> bool:

@@ -7,16 +7,16 @@ inputs.
 from __future__ import annotations
 
 import logging
+import os.path
 import re
 from collections.abc import Generator
-from posixpath import basename
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 from WDL.runtime import config
 from WDL.runtime.download import aria2c_downloader, awscli_downloader
 
 from flowsched.miniwdl.order import FETCHED
+from flowsched.workflow.document.uris import base_name
 
 #: What a runtime section may say to have a file fetched before its command; see `backend`.
 RUNTIME_KEY: Final = "flowsched_uri"
@@ -63,7 +63,7 @@ def s3_download(cfg: config.Loader, logger: logging.Logger, uri: str, **told: An
 
 def name_of(uri: str) -> str:
     """What to call the file: the last part of the path."""
-    name = _ODD.sub("_", unquote(basename(urlsplit(uri).path)))
+    name = _ODD.sub("_", base_name(uri, os.path.lexists))
     return name if name not in ("", ".", "..") and not name.startswith(".") else f"file{name}"
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from flowsched.client import Client
 from flowsched.miniwdl.following import Where
+from flowsched.workflow.document.uris import file_path
 
 #: An import statement. The parser has been there before; a line of a command that looks like one is a file that is not there.
 _IMPORT: Final = re.compile(r"""^[ \t]*import[ \t]+(["'])(.+?)\1""", re.M)
@@ -44,7 +45,7 @@ def read_program(path: str) -> Program:
         with open(here, encoding="utf-8") as file:
             texts[name] = file.read()
         for _, uri in _IMPORT.findall(texts[name]):
-            local = uri.removeprefix("file://")
+            local = file_path(uri, os.path.lexists) or uri
             if "://" not in local:
                 waiting.append(os.path.normpath(os.path.join(os.path.dirname(here), local)))
     source = texts.pop(os.path.relpath(path, folder))

@@ -243,7 +243,7 @@ class Placed(msgspec.Struct, frozen=True):
 
     path: str
     source: str | None = (
-        None  #: a path that every node sees (this machine's, or on shared storage): used where it is, read only
+        None  #: a path or file URI that every node sees (this machine's, or on shared storage): used where it is, read only
     )
     input: str | None = None  #: name of the stage's input that has these bytes
     content: str | None = None
@@ -257,7 +257,7 @@ class Delivered(msgspec.Struct, frozen=True):
     """
 
     path: str
-    uri: str  #: /absolute/path, file:///path or s3://bucket/key
+    uri: str  #: /absolute/path or s3://bucket/key
     directory: bool = False
     path_prefix: str | None = None
     name: str = ""

@@ -355,7 +355,7 @@ def test_a_submission_prints_the_id(flowsched: Run, far: Far, document: Path) ->
     result = flowsched("submit", str(document), "--idempotency-key", "k")
     assert result.stdout == "wf1\n"
     sent = json.loads(far.service.documents["wf1"])
-    assert sent["stages"][0]["inputs"][0]["uri"] == f"file://{document.parent}/reads.fq"
+    assert sent["stages"][0]["inputs"][0]["uri"] == f"{document.parent}/reads.fq"
     again = flowsched("submit", str(document), "--idempotency-key", "k")
     assert (again.stdout, "accepted before" in again.stderr) == ("wf1\n", True)
 
@@ -1180,7 +1180,7 @@ def test_a_document_may_be_yaml(flowsched: Run, far: Far, tmp_path: Path) -> Non
     )
     assert flowsched("submit", str(file)).exit_code == 0
     sent = json.loads(far.service.documents["wf1"])
-    assert sent["stages"][0]["inputs"][0]["uri"] == f"file://{tmp_path}/reads.fq"
+    assert sent["stages"][0]["inputs"][0]["uri"] == f"{tmp_path}/reads.fq"
 
 
 def test_one_queue_is_shown(flowsched: Run, far: Far) -> None:

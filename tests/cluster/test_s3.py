@@ -106,6 +106,37 @@ async def test_a_container_task_reads_and_writes_a_bucket(tmp_path: Path, bucket
     assert client.get_object(Bucket=bucket, Key="out/folder/n")["Body"].read().split() == [b"5000"]
 
 
+@pytest.mark.parametrize("name", ["a#1.txt", "a?x=1.txt", "a%20b.txt", "a b+c&d.txt", "ü%2F.txt"])
+async def test_a_key_is_taken_as_it_is_written(tmp_path: Path, bucket: str, name: str) -> None:
+    """Its last part is the name of the file that a task reads, and an output is an object of just that key."""
+    client = boto3.client("s3")
+    client.put_object(Bucket=bucket, Key=f"odd/{name}", Body=b"right")
+    client.put_object(Bucket=bucket, Key="odd/a", Body=b"wrong")
+    plain = {
+        "name": "plain",
+        "command": ["sh", "-c", 'basename "$FLOWSCHED_INPUT_R" > n; cat "$FLOWSCHED_INPUT_R" >> n'],
+        "inputs": [{"name": "r", "uri": f"s3://{bucket}/odd/{name}"}],
+        "outputs": [{"name": "n", "path": "n", "value": True}],
+    }
+    steps = {
+        "name": "steps",
+        "steps": [{"command": ["cp", f"/in/odd/{name}", "/out/o"]}],
+        "files": {
+            "inputs": [{"path": "/in/odd", "uri": f"s3://{bucket}/odd/", "directory": True}],
+            "outputs": [{"path": "/out/o", "uri": f"s3://{bucket}/came/{name}"}],
+        },
+        "resources": {"memory": "64Mi"},
+    }
+    async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
+        ident = (await up.facade.submit(json.dumps({"name": "s3", "stages": [plain, steps]}).encode())).id
+        async for _ in up.facade.events(ident, 0):
+            pass
+        view = await up.facade.workflow(ident)
+        assert (view.state, view.reason) == ("SUCCEEDED", "")
+        assert (await up.facade.task(ident, "plain", 0)).outputs[0].value == f"{name}\nright"
+    assert client.get_object(Bucket=bucket, Key=f"came/{name}")["Body"].read() == b"right"
+
+
 async def test_the_keys_reach_what_stages_and_no_task(
     tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -298,6 +299,79 @@ async def test_http_that_fails(rig: Rig, server: TestServer, path: str, permanen
     assert rig.caches["node-0"].entries == {}
 
 
+class Habits:
+    """A web server with habits of real ones: it marks stored files as encoded, packs others if it may, and redirects.
+
+    Attributes:
+        asked: What stood in each request, as it came.
+    """
+
+    PACKED = gzip.compress(b"reads\n" * 1000)
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        app = web.Application()
+        app.router.add_get("/{tail:.*}", self._give)
+        self.server = TestServer(app)
+
+    async def _give(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(request.raw_path)
+        if request.raw_path.startswith("/to/"):
+            return web.Response(status=302, headers={"Location": request.raw_path.removeprefix("/to")})
+        if request.raw_path == "/spaces":
+            return web.Response(status=307, headers={"Location": "a b/ü?sig=%2F"})
+        if request.path == "/text" and "gzip" in request.headers.get("Accept-Encoding", ""):
+            return web.Response(body=self.PACKED, headers={"Content-Encoding": "gzip", "ETag": '"1"'})
+        body = b"reads\n" * 1000 if request.path == "/text" else self.PACKED
+        headers = {"ETag": '"1"'} if request.path == "/text" else {"Content-Encoding": "gzip", "ETag": '"1"'}
+        if "Range" not in request.headers:
+            return web.Response(body=body, headers=headers)
+        part = request.http_range
+        headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{len(body)}"
+        return web.Response(status=206, body=body[part], headers=headers)
+
+
+@pytest.fixture
+async def habits() -> AsyncIterator[Habits]:
+    made = Habits()
+    async with made.server:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [("/reads.fq.gz", Habits.PACKED), ("/to/reads.fq.gz", Habits.PACKED), ("/text", b"reads\n" * 1000)],
+)
+async def test_a_file_comes_as_its_server_stores_it(
+    rig: Rig, habits: Habits, path: str, content: bytes
+) -> None:
+    """Neither a file that is marked `Content-Encoding: gzip` is unpacked, nor is one packed on the way. Ranges are of the same."""
+    uri = f"http://127.0.0.1:{habits.server.port}{path}"
+    (done,) = await rig.carry(Transfer(uri, 0, "node-0"))
+    assert isinstance(done, TransferDone)
+    assert (rig.caches["node-0"].home(uri) / file_name(uri)).read_bytes() == content
+    section = await asyncio.to_thread(Origins().open_section, uri, 3, 13, "x")
+    assert (await asyncio.to_thread(section.stream.read, 100), section.total) == (content[3:13], len(content))
+    await asyncio.to_thread(section.stream.close)
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/x?sig=a%2Fb%3D&name=foo%27bar%2C%3A%20+", ["/x?sig=a%2Fb%3D&name=foo%27bar%2C%3A%20+"]),
+        ("/a%2fb/..//c%3A;v=1,2?q#part", ["/a%2fb/..//c%3A;v=1,2?q"]),
+        ("/ü?x={}|", ["/%C3%BC?x={}|"]),
+        ("/to/x%27?sig=a%2Fb%3D", ["/to/x%27?sig=a%2Fb%3D", "/x%27?sig=a%2Fb%3D"]),
+        ("/spaces", ["/spaces", "/a%20b/%C3%BC?sig=%2F"]),
+    ],
+)
+async def test_a_url_is_sent_as_it_is_written(rig: Rig, habits: Habits, path: str, asked: list[str]) -> None:
+    """A signature may cover each of its characters; redirects too. Only what no request may hold is escaped."""
+    (done,) = await rig.carry(Transfer(f"http://127.0.0.1:{habits.server.port}{path}", 0, "node-0"))
+    assert isinstance(done, TransferDone)
+    assert habits.asked == asked
+
+
 # --- the cache -----------------------------------------------------------------------------------------------
 
 
@@ -341,6 +415,8 @@ def test_a_cache_that_was_emptied_behind_our_back(tmp_path: Path) -> None:
         ("https://x/a/..", "data"),
         ("https://x/a%2Fb", "a_b"),
         ("https://x/meta.json", "data"),
+        ("s3://lab/a#b?c%20d", "a#b?c%20d"),
+        ("file:///data/a#b?c", "a#b?c"),
     ],
 )
 def test_names_of_files_from_outside(uri: str, name: str) -> None:

@@ -107,6 +107,43 @@ async def test_the_shards_of_a_container_task_have_files_of_their_own(tmp_path: 
     assert ((tmp_path / "0-a").read_text(), (tmp_path / "1-b").read_text()) == ("a", "b")
 
 
+@pytest.mark.parametrize("name", ["a b", "ü", "c#d?e", "p%41", "p%20q", "100%"])
+async def test_a_file_uri_names_one_file_wherever_it_stands(tmp_path: Path, name: str) -> None:
+    """Escaped and not, in a document and over TES, of an input and of an output: clients of both habits read and write the file."""
+    (tmp_path / name).write_text("right")
+    (tmp_path / "out").mkdir()
+    for uri in (f"file://{tmp_path}/{name}", (tmp_path / name).as_uri()):
+        target = uri.replace(tmp_path.as_uri(), f"{tmp_path.as_uri()}/out")
+        plain = {
+            "name": "plain",
+            "command": ["sh", "-c", 'cat "$FLOWSCHED_INPUT_R" > o'],
+            "inputs": [{"name": "r", "uri": uri}],
+            "outputs": [{"name": "o", "path": "o", "value": True}],
+        }
+        task = {
+            "executors": [{"image": "ubuntu", "command": ["cp", "/in", f"/o/{name}"]}],
+            "inputs": [{"path": "/in", "url": uri}],
+            "outputs": [{"path": f"/o/{name}", "url": target}],
+            "resources": {"cpu_cores": 1, "ram_gb": 0.1},
+        }
+        root = settings(tmp_path / "root")
+        async with app.running(root) as up, aiohttp.ClientSession(up.url) as http, Client(up.url) as client:
+            run = await client.submit({"name": "w", "stages": [plain]})
+            done = await client.wait(run.id, 30)
+            assert (done.state, done.reason) == ("SUCCEEDED", "")
+            assert (await client.task(run.id, "plain", 0)).outputs[0].value == "right"
+            async with http.post("/ga4gh/tes/v1/tasks", json=task) as answer:
+                ident = (await answer.json())["id"]
+            done = await client.wait(ident, 30)
+            async with http.get(f"/ga4gh/tes/v1/tasks/{ident}", params={"view": "FULL"}) as answer:
+                told = await answer.json()
+        assert (done.state, done.reason) == ("SUCCEEDED", "")
+        assert [file["url"] for file in told["logs"][0]["outputs"]] == [target]
+        (made,) = (tmp_path / "out").iterdir()
+        assert (made.name, made.read_text()) == (name, "right")
+        made.unlink()
+
+
 async def test_a_gang_of_container_tasks_that_a_tes_client_asks_for(tmp_path: Path) -> None:
     """`gang` in its parameters: members start together and know each other; one of them delivers, and is the one that is shown."""
     say = 'echo "$RANK of $WORLD_SIZE" > /out/rank; cp /out/rank "$SHARED/$RANK"; cat /out/rank'

@@ -14,6 +14,7 @@ from typing import Any, Final
 from flowsched.cluster.local.attempts import mark_of
 from flowsched.cluster.local.runner.secret_values import LARGEST, is_secret_name
 from flowsched.cluster.node.cache import Cache, file_name
+from flowsched.cluster.node.container_paths import local_path
 from flowsched.cluster.node.environment import Paths, environment, hostfile
 from flowsched.errors import InvalidRequest, NotFound, no_such
 from flowsched.executor.datasets import uri_of
@@ -122,10 +123,11 @@ def _container(
     used = images.get("steps") or [None] * len(container.steps)
     inputs = []
     for placed in container.inputs:
-        uri, source = staged[placed.input] if placed.input is not None else (placed.source, placed.source)
-        inputs.append(
-            {"path": placed.path, "uri": uri and uri_of(uri), "source": source, "content": placed.content}
-        )
+        uri = source = None if placed.source is None else local_path(placed.source)
+        if placed.input is not None:
+            name, source = staged[placed.input]
+            uri = uri_of(name)
+        inputs.append({"path": placed.path, "uri": uri, "source": source, "content": placed.content})
     outputs = [
         {
             "path": output.path,

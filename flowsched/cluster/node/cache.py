@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -31,6 +30,7 @@ from flowsched.clock import elapsed_s
 from flowsched.cluster.local.runner.records import sync, write_record
 from flowsched.cluster.local.runner.safe_paths import Unsafe, open_file
 from flowsched.executor.datasets import uri_of
+from flowsched.workflow.document.uris import base_name
 
 PREFIX: Final = ".part-"
 RECORD: Final = "pieces.json"
@@ -467,8 +467,8 @@ def folder_name(uri: str) -> str:
 
 
 def file_name(uri: str) -> str:
-    """The name a dataset from outside has in a cache: the last part of its uri's path."""
-    return stored_name(unquote(urlsplit(uri_of(uri)).path.rstrip("/").rpartition("/")[2]))
+    """The name a dataset from outside has in a cache."""
+    return stored_name(base_name(uri_of(uri), os.path.lexists))
 
 
 def stored_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The real places of a container task's paths: folders of the pod's own, or of volumes that every node shares. Pure.
+"""The real places of a container task's paths: folders of the pod's own, or of volumes that every node shares.
 
 A container has its paths by mounts, so what is mounted has to be a folder that nothing of the image is needed of:
 
@@ -15,6 +15,7 @@ A *place* is a text: absolute = of a shared volume, where stage-in and stage-out
 
 from __future__ import annotations
 
+import os.path
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -23,6 +24,7 @@ import msgspec
 
 from flowsched.cluster.local.runner.patterns import fixed_part, is_pattern
 from flowsched.cluster.node.container_view import place_in, tidy
+from flowsched.workflow.document.uris import file_path
 from flowsched.workflow.spec import Container, Delivered, Placed, Step
 
 #: Folders that an image needs: what is mounted there would hide its programs, or its own settings.
@@ -130,10 +132,9 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def local_path(uri: str) -> str | None:
-    """The path that a uri names on shared volumes; None if it is no path."""
-    if uri.startswith("file://"):
-        return tidy("/" + uri.removeprefix("file://").partition("/")[2])
-    return tidy(uri) if uri.startswith("/") else None
+    """The path that a uri names on shared volumes, as far as this process sees them; None if it is no path."""
+    path = file_path(uri, os.path.lexists)
+    return None if path is None else tidy(path)
 
 
 def lay_out(container: Container, shared: Sequence[SharedVolume], *, seen: bool = True) -> Layout | Refusal:
@@ -306,7 +307,7 @@ class _Planner:
     def _input(self, number: int, given: Placed) -> None:
         path = tidy(given.path)
         if given.source is not None:
-            self._source(path, tidy(given.source), given.directory)
+            self._source(path, local_path(given.source) or given.source, given.directory)
             return
         place = self._place(path)
         if given.input is None:

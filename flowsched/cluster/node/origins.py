@@ -11,9 +11,10 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -23,6 +24,7 @@ from flowsched.cluster.local.runner.safe_paths import DEEPEST, Unsafe
 from flowsched.cluster.node.cache import read_only
 from flowsched.cluster.node.space import check_room
 from flowsched.executor.protocol import Fingerprint
+from flowsched.workflow.document.uris import file_path
 
 #: HTTP statuses after which trying again is no use.
 _GONE_FOR_GOOD: Final = frozenset({400, 401, 403, 404, 405, 410, 414})
@@ -31,6 +33,9 @@ _GONE_FOR_GOOD: Final = frozenset({400, 401, 403, 404, 405, 410, 414})
 CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,19})-\d{1,19}/(\d{1,19})")
 #: Object stores are asked for so much at a time.
 _STORE_BLOCK: Final = 16 << 20
+
+#: What a URL is sent with as it is written: all else is escaped.
+_ASCII: Final = "".join(map(chr, range(0x21, 0x7F)))
 
 #: What must be installed for a scheme, where fsspec alone does not know it.
 _EXTRAS: Final = {"s3": "pip install flowsched[objectstore]", "s3a": "pip install flowsched[objectstore]"}
@@ -172,17 +177,13 @@ class Origins(msgspec.Struct, frozen=True):
         Raises:
             NotFetched: It is outside of the allowed roots, or neither a uri nor an absolute path.
         """
-        parts = urlsplit(uri)
-        if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
-            path = Path(unquote(parts.path))
-        elif uri.startswith("/"):
-            path = Path(uri)
-        elif parts.scheme in ("", "file"):
-            raise NotFetched(f"{uri!r} is neither an absolute path nor a uri", permanent=True)
-        else:
+        path = file_path(uri, os.path.lexists)
+        if path is None:
+            if urlsplit(uri).scheme in ("", "file"):
+                raise NotFetched(f"{uri!r} is neither an absolute path nor a uri", permanent=True)
             return None
         roots = None if self.allowed_roots is None else [str(root) for root in self.allowed_roots]
-        refused = (self.bounds or Bounds(allowed=roots)).refusal(str(path), whole=True)
+        refused = (self.bounds or Bounds(allowed=roots)).refusal(path, whole=True)
         if refused:
             raise NotFetched(refused, permanent=True)
         real = Path(os.path.realpath(path))
@@ -311,8 +312,7 @@ class Origins(msgspec.Struct, frozen=True):
             return self._stored_section(uri, scheme, start, name)
 
     def _http_section(self, uri: str, scheme: str, start: int, end: int, name: str) -> Section:
-        asked = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
-        stream = self._http_stream(uri, scheme, asked)
+        stream = self._http_stream(uri, scheme, {"Range": f"bytes={start}-{end - 1}"})
         answer = stream.r
         version = version_of(answer)
         told = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
@@ -371,7 +371,7 @@ class Origins(msgspec.Struct, frozen=True):
         with _refusals(uri, scheme):
             if scheme not in ("http", "https"):
                 return self._stored_version(uri, scheme)
-            stream = self._http_stream(uri, scheme, {"Range": "bytes=0-0", "Accept-Encoding": "identity"})
+            stream = self._http_stream(uri, scheme, {"Range": "bytes=0-0"})
             modified = stream.r.headers.get("Last-Modified", "")
             stream.close()
             return version_of(stream.r), parsedate_to_datetime(modified) if modified else None
@@ -426,26 +426,49 @@ class Origins(msgspec.Struct, frozen=True):
         if scheme in ("http", "https"):
             stream = self._http_stream(uri, scheme, {})
             length = stream.r.headers.get("Content-Length")
-            encoded = stream.r.headers.get("Content-Encoding")
-            return Body(
-                stream, uri, int(length) if length and not encoded else None, version=version_of(stream.r)
-            )
+            return Body(stream, uri, int(length) if length else None, version=version_of(stream.r))
         options: dict[str, Any] = {"skip_instance_cache": False, **dict(dict(self.options).get(scheme, ()))}
         files, path = fsspec.core.url_to_fs(uri, **options)
         size, stream = files.size(path), files.open(path, "rb")
         return Body(stream, uri, size, version=_object_version(getattr(stream, "details", None) or {}))
 
     def _http_stream(self, uri: str, scheme: str, headers: dict[str, str]) -> Any:
-        """One stream, without a HEAD first and without a total limit: a genome takes longer than five minutes."""
+        """One stream of the bytes that the server stores, without a HEAD first and without a total limit: a genome takes longer
+        than five minutes.
+        """
         import aiohttp
         import fsspec
 
-        options: dict[str, Any] = {"skip_instance_cache": False, **dict(dict(self.options).get(scheme, ()))}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
-        options.setdefault("client_kwargs", {"timeout": timeout})
+        client = {
+            "timeout": timeout,
+            "auto_decompress": False,
+            "requote_redirect_url": False,
+            "request_class": _request_as_written(),
+        }
+        options: dict[str, Any] = {
+            "skip_instance_cache": False,
+            "encoded": True,
+            "client_kwargs": client,
+            **dict(dict(self.options).get(scheme, ())),
+        }
         files = fsspec.filesystem(scheme, **options)
-        asked = {"headers": {**files.kwargs.get("headers", {}), **headers}} if headers else {}
-        return files.open(uri, "rb", block_size=0, size=1, **asked)  # a size: then it asks no HEAD
+        asked = {"Accept-Encoding": "identity", **files.kwargs.get("headers", {}), **headers}
+        return files.open(uri, "rb", block_size=0, size=1, headers=asked)  # a size: then it asks no HEAD
+
+
+@cache
+def _request_as_written() -> Any:
+    """A request that sends its URL, or the one it is redirected to, as it is written, since a signature may cover it."""
+    import aiohttp
+    from yarl import URL
+
+    class Request(aiohttp.ClientRequest):
+        def __init__(self, method: str, url: URL, **more: Any) -> None:
+            written = quote(str(url), safe=_ASCII, errors="surrogateescape")
+            super().__init__(method, URL(written, encoded=True), **more)
+
+    return Request
 
 
 def copy_stream(

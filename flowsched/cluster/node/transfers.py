@@ -24,7 +24,7 @@ from flowsched.cluster.node.space import check_room, is_full, no_room
 from flowsched.executor.datasets import digest_of, parse, uri_of
 from flowsched.executor.protocol import Transfer
 from flowsched.log_lines import get_logger
-from flowsched.workflow.document.stage import redacted
+from flowsched.workflow.document.uris import redacted
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from flowsched.executor.protocol import Drop, Executor, PodHeld, PodStarted, Rep
 from flowsched.log_lines import get_logger
 from flowsched.scheduling.explain.recording import Tape
 from flowsched.store.writer import GroupWriter
-from flowsched.workflow.document.stage import redacted
+from flowsched.workflow.document.uris import redacted
 from flowsched.workflow.spec import WorkflowSpec
 
 log = get_logger(__name__)

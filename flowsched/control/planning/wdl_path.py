@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from flowsched.errors import ConfigurationError, TooLarge
+from flowsched.workflow.document.uris import file_path
 from flowsched.workflow.formats.wdl.sources import MAIN, SOURCE_BYTES, SOURCES_BYTES, ZIP_ENTRIES, names_of
 
 _IMPORT: Final = re.compile(r"""^\s*import\s+(?:"([^"\n]+)"|'([^'\n]+)')""", re.MULTILINE)
@@ -56,8 +57,8 @@ class WdlPath:
         Raises:
             TooLarge: There are more sources than one plan may have.
         """
-        own = (url or "").removeprefix("file://")
-        bases = [*([Path(own).parent] if own.startswith("/") else []), *self._allowed]
+        own = file_path(url or "", os.path.lexists)
+        bases = [*([] if own is None else [Path(own).parent]), *self._allowed]
         found = dict(given)
         missing: list[str] = []
         waiting = [(MAIN, source), *given.items()]

@@ -15,15 +15,13 @@ import msgspec
 from flowsched.values import replace
 from flowsched.workflow.document.reader import Section, child, shown
 from flowsched.workflow.document.stage import (
-    CONTROL,
     IMAGE,
     IMAGE_TEXT,
     Given,
     read_arguments,
-    redacted,
-    wrong_uri,
     wrong_variable,
 )
+from flowsched.workflow.document.uris import CONTROL, file_path, redacted, target_path, wrong_uri
 from flowsched.workflow.resources import parse_bytes
 from flowsched.workflow.spec import (
     Call,
@@ -163,8 +161,11 @@ def _placed(files: Section) -> tuple[tuple[Placed, ...], list[Given]]:
         uri = _uri(entry)
         if uri is None:
             continue
-        if uri.startswith("/"):
-            placed.append(Placed(path, source=uri, directory=directory))
+        if uri.startswith(("/", "file:")):
+            source = (
+                uri if "%" in uri else file_path(uri, bool)
+            )  # escapes are read where the file can be looked for
+            placed.append(Placed(path, source=source, directory=directory))
             continue
         if directory and uri.startswith("s3:"):
             uri = uri.rstrip("/") + "/"  # all that lies below it
@@ -186,7 +187,6 @@ def _content(entry: Section) -> str:
 
 
 def _uri(entry: Section) -> str | None:
-    """A uri; one of this file system as a bare path."""
     uri = entry.text("uri", expected="a uri", required=True)
     if uri is None:
         return None
@@ -194,18 +194,13 @@ def _uri(entry: Section) -> str | None:
     if wrong is not None:
         entry.fault("uri", wrong, redacted(uri))
         return None
-    return _bare(uri)
-
-
-def _bare(uri: str) -> str:
-    if uri.startswith("file://"):
-        return "/" + uri.removeprefix("file://").partition("/")[2]
     return uri
 
 
 def _delivered(entry: Section) -> Delivered:
     path = _path(entry, "path", required=True) or "/"
     uri = _uri(entry) or "/"
+    uri = target_path(uri, path) or uri
     if uri.startswith(("http:", "https:")):
         entry.fault("uri", "/absolute/path, file:///path or s3://bucket/key: nothing can be written to http")
     prefix = _path(entry, "path_prefix")

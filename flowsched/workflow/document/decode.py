@@ -23,7 +23,6 @@ from flowsched.workflow.document.limits import DEFAULT, Limits, exceeded
 from flowsched.workflow.document.policies import read_policies, read_retry
 from flowsched.workflow.document.reader import Reader, Section, encodable, read_document, shown
 from flowsched.workflow.document.stage import (
-    CONTROL,
     REFERENCE_TEXT,
     TEMPLATE_KEYS,
     Given,
@@ -37,9 +36,8 @@ from flowsched.workflow.document.stage import (
     read_rules,
     read_template,
     read_traffic,
-    redacted,
-    wrong_uri,
 )
+from flowsched.workflow.document.uris import CONTROL, redacted, wrong_uri
 from flowsched.workflow.graph import cycles, topological_order
 from flowsched.workflow.resources import parse_bytes, parse_duration
 from flowsched.workflow.spec import (

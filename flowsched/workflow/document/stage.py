@@ -1,4 +1,4 @@
-"""Reading a stage: its pod template and roles, its rules about nodes, its inputs and outputs and the URIs in them."""
+"""Reading a stage: its pod template and roles, its rules about nodes, its inputs and outputs by stage and output or by URI."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 from flowsched.workflow.document import reader
 from flowsched.workflow.document import reader as names
 from flowsched.workflow.document.reader import NUMBER, Section, child, shown
+from flowsched.workflow.document.uris import CONTROL, redacted, wrong_uri
 from flowsched.workflow.resources import parse_bytes, parse_count, parse_cpu, parse_gpu
 from flowsched.workflow.spec import (
     EMPTY,
@@ -431,7 +432,7 @@ def _with(base: Resources, amounts: Mapping[str, int]) -> Resources:
     )
 
 
-# ---- inputs, outputs and URIs ----
+# ---- inputs and outputs ----
 
 
 _INPUT_KEYS: Final[Mapping[str, str]] = {
@@ -449,16 +450,6 @@ _OUTPUT_KEYS: Final[Mapping[str, str]] = {"name": "", "path": "", "role": "", "o
 _MATCHES: Final = {str(match): match for match in Match}
 REFERENCE_TEXT: Final = 'an output of a stage, as "align.bam"'
 
-_AUTHORITY: Final = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
-_URI: Final = re.compile(
-    r"(?:file://(?:localhost)?)?/[^\x00-\x1f\x7f]*"
-    rf"|https?://{_AUTHORITY}(?:[/?#][^\x00-\x20\x7f]*)?"
-    r"|s3://[A-Za-z0-9][A-Za-z0-9._-]{0,254}/[^\x00-\x1f\x7f]+"
-)
-_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-#: Characters that no path and no uri holds.
-CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
-_URI_FORMS: Final = "/absolute/path, file:///path, http(s)://host/path or s3://bucket/key"
 _ITEM: Final = "{item}"
 
 
@@ -467,34 +458,6 @@ class Given(msgspec.Struct, frozen=True):
 
     path: str
     spec: InputSpec
-
-
-def wrong_uri(uri: str) -> str | None:
-    """What is wrong with a URI, in words, or None."""
-    if _URI.fullmatch(uri):
-        return None
-    if CONTROL.search(uri):
-        return "a uri without control characters"
-    scheme = _SCHEME.match(uri)
-    if scheme is None:
-        return (
-            "an absolute path or file:///…: the service has no working folder "
-            "(the command line resolves relative paths against the document's folder; in Python write Path(...))"
-        )
-    if scheme[1] not in ("file", "http", "https", "s3"):
-        return f"{_URI_FORMS}: the scheme {shown(scheme[1])} is not supported"
-    if "@" in re.split(r"[/?#]", uri.partition("://")[2], maxsplit=1)[0]:
-        return "a uri without user name or password: those belong in secrets, never in a document"
-    return _URI_FORMS
-
-
-def redacted(uri: str) -> str:
-    """A URI as a fault shows it: without anything that may be a password or a signature."""
-    uri, question, _ = uri.partition("?")
-    uri = f"{uri}?…" if question else uri
-    head, slashes, rest = uri.partition("//")
-    _, at, tail = rest.rpartition("@")
-    return shown(f"{head}{slashes}…@{tail}" if at else uri)
 
 
 def read_inputs(section: Section) -> list[Given]:

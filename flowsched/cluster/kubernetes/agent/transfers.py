@@ -23,7 +23,7 @@ from flowsched.cluster.node.rates import Rates
 from flowsched.cluster.node.transfers import NodeTransfers, finish
 from flowsched.executor.protocol import Transfer
 from flowsched.log_lines import get_logger
-from flowsched.workflow.document.stage import redacted
+from flowsched.workflow.document.uris import redacted
 
 T = TypeVar("T")
 

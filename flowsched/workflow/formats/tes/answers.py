@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from flowsched.workflow.document.uris import target_path
 from flowsched.workflow.run.states import RunState, TaskState
 
 QUEUED: Final = "QUEUED"
@@ -329,6 +330,7 @@ def joined(ident: str, state: str, created_ms: int, body: bytes, logs: Sequence[
 
 class _Asked(msgspec.Struct):
     url: str
+    path: str
 
 
 class _Outputs(msgspec.Struct):
@@ -337,11 +339,11 @@ class _Outputs(msgspec.Struct):
 
 def _as_asked(logs: Sequence[Mapping[str, Any]], body: bytes) -> list[dict[str, Any]]:
     """Logs that name delivered files by the URLs that the client gave: a workflow's document does not keep `file://`."""
-    asked = [each.url for each in msgspec.json.decode(body, type=_Outputs).outputs]
+    asked = msgspec.json.decode(body, type=_Outputs).outputs
     places = {
-        "/" + url.removeprefix("file://").partition("/")[2].rstrip("/"): url.rstrip("/")
-        for url in asked
-        if url.startswith("file://")
+        (target_path(each.url, each.path) or "").rstrip("/"): each.url.rstrip("/")
+        for each in asked
+        if each.url.startswith("file://")
     }
 
     def url_of(path: str) -> str:
