@@ -127,7 +127,7 @@ def _as_json(raw: bytes, where: str) -> bytes:
         from flowsched.workflow.formats.yaml_text import read_yaml
 
         try:
-            return json.dumps(read_yaml(raw, _LONGEST_YAML), default=str).encode()
+            return json.dumps(read_yaml(raw, _LONGEST_YAML)).encode()
         except InvalidRequest as error:
             raise type(error)(f"{where}: {error}") from None
     try:

@@ -27,7 +27,7 @@ def resolved_bytes(raw: bytes, folder: Path) -> bytes:
     that must be said about the bytes that the user wrote.
     """
     try:
-        document = json.loads(raw, object_pairs_hook=_object)
+        document = _loads(raw)
     except (ValueError, RecursionError):
         return raw
     if not isinstance(document, dict):
@@ -39,7 +39,7 @@ def resolved_bytes(raw: bytes, folder: Path) -> bytes:
 def resuming(raw: bytes, workflow: str) -> bytes:
     """A document that resumes another workflow. What is not a JSON object is left to the service to refuse."""
     try:
-        document = json.loads(raw, object_pairs_hook=_object)
+        document = _loads(raw)
     except (ValueError, RecursionError):
         return raw
     if not isinstance(document, dict):
@@ -103,6 +103,11 @@ def not_json(value: Any, place: str = "$") -> Iterator[str]:
             yield from not_json(inner, f"{place}[{index}]")
     elif not (value is None or isinstance(value, str | int | float)):
         yield f"{place}: found {value!r}, expected a text, number, list or mapping"
+
+
+def _loads(raw: bytes) -> Any:
+    """JSON as values. A number with a fraction or an exponent is its text, which means the same in a document: `1.50` stays."""
+    return json.loads(raw, object_pairs_hook=_object, parse_float=str)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

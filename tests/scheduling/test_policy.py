@@ -302,7 +302,7 @@ def test_whatever_is_said_is_taken_or_refused(document: object) -> None:
         (b"!!python/object/apply:os.system [ls]", "not YAML: could not determine a constructor"),
         (b"[" * 100_000, "nested too deeply|not YAML"),
         (b"x" * (1 << 21), "at most 1,048,576 are read"),
-        (b"a: 2026-13-45", "not YAML"),
+        (b"a: !!timestamp 2026-13-45", "not YAML: could not determine a constructor"),
     ],
 )
 def test_text_that_is_no_document_is_refused(text: bytes, told: str) -> None:

@@ -89,7 +89,7 @@ def gang(**more: Any) -> Json:
             {**one(), "priority": 10**100},
             [("$.priority", "a number of 333 bits", "a whole number from -1,000,000,000 to 1,000,000,000")],
         ),
-        ({**one(), "labels": {"a": 1}}, [("$.labels.a", "1", "text")]),
+        ({**one(), "labels": {"a": [1]}}, [("$.labels.a", "an array of 1", "text")]),
         (
             {**one(), "labels": {"": "a"}},
             [('$.labels[""]', 'the key ""', "a label's name of 1-256 printable characters")],
@@ -220,7 +220,7 @@ def test_faults_of_a_stage(value: Any, faults: Faults) -> None:
             one(command=[True]),
             [("$.stages[0].command[0]", "true", 'text (a truth value needs quotes: "true")')],
         ),
-        (one(command=["a", 4]), [("$.stages[0].command[1]", "4", 'text (a number needs quotes: "4")')]),
+        (one(command=["a", None]), [("$.stages[0].command[1]", "null", "text")]),
         (
             one(command=["a\0b"]),
             [("$.stages[0].command[0]", '"a\\u0000b" with a NUL character at 1', "text without NUL")],
@@ -281,7 +281,10 @@ def test_faults_of_a_stage(value: Any, faults: Faults) -> None:
             [("$.stages[0].limits.cpu", "0", "more than nothing (leave it out for no limit)")],
         ),
         (one(min_resources=4), [("$.stages[0].min_resources", "4", "an object")]),
-        (one(env={"A": 1}), [("$.stages[0].env.A", "1", 'text (a number needs quotes: "4")')]),
+        (
+            one(env={"A": True}),
+            [("$.stages[0].env.A", "true", 'text (a truth value needs quotes: "true")')],
+        ),
         (
             one(env={"FLOWSCHED_X": "1"}),
             [
@@ -759,8 +762,8 @@ def test_faults_of_edges(value: Any, faults: Faults) -> None:
         (
             one(scatter={"items": ["a", None, True, "b\0"]}),
             [
-                ("$.stages[0].scatter.items[1]", "null", "text or a number"),
-                ("$.stages[0].scatter.items[2]", "true", "text or a number"),
+                ("$.stages[0].scatter.items[1]", "null", 'text or a number (in quotes: "null")'),
+                ("$.stages[0].scatter.items[2]", "true", 'text or a number (in quotes: "true")'),
                 ("$.stages[0].scatter.items[3]", '"b\\u0000" with a NUL character at 1', "text without NUL"),
             ],
         ),
@@ -895,8 +898,14 @@ def test_faults_of_gangs(value: Any, faults: Faults) -> None:
             [('$.stages[1].when.equals["a.v"]', "an array of 0", "at least one entry")],
         ),
         (
-            after(stage(outputs=VALUE), when={"equals": {"a.v": 5}}),
-            [('$.stages[1].when.equals["a.v"]', "5", "the text an output must have, or an array of texts")],
+            after(stage(outputs=VALUE), when={"equals": {"a.v": {}}}),
+            [
+                (
+                    '$.stages[1].when.equals["a.v"]',
+                    "an object with 0 keys",
+                    "the text an output must have, or an array of texts",
+                )
+            ],
         ),
     ],
 )

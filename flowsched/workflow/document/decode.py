@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise, takewhile
-from math import isfinite
 from typing import Final
 
 import msgspec
@@ -21,7 +20,15 @@ from flowsched.workflow.document import reader as names
 from flowsched.workflow.document.container import read_call, read_container, step_role
 from flowsched.workflow.document.limits import DEFAULT, Limits, exceeded
 from flowsched.workflow.document.policies import read_policies, read_retry
-from flowsched.workflow.document.reader import Reader, Section, encodable, read_document, shown
+from flowsched.workflow.document.reader import (
+    Number,
+    Reader,
+    Section,
+    encodable,
+    read_document,
+    shown,
+    written,
+)
 from flowsched.workflow.document.stage import (
     REFERENCE_TEXT,
     TEMPLATE_KEYS,
@@ -42,6 +49,7 @@ from flowsched.workflow.graph import cycles, topological_order
 from flowsched.workflow.resources import parse_bytes, parse_duration
 from flowsched.workflow.spec import (
     Condition,
+    Container,
     Estimate,
     InputSpec,
     Match,
@@ -98,6 +106,9 @@ class _Linker:
         self.numbers = self._numbers()
         self.outputs: list[dict[str, bool]] = [{o.name: o.value for o in d.spec.outputs} for d in drafts]
         self.parents: list[set[int]] = [set() for _ in drafts]
+        self.named: dict[
+            str, tuple[str, ...]
+        ] = {}  #: stage -> its items; of one without, those of what it reads by position
         self.order: tuple[int, ...] = ()
 
     def _numbers(self) -> Mapping[str, int]:
@@ -179,10 +190,10 @@ class _Linker:
                 for path, given in zip(draft.input_paths, draft.spec.inputs, strict=True)
                 if given.stage is not None and given.stage in self.numbers and given.match is not Match.ALL
             ]
-            if not sources:
-                continue
-            if not draft.spec.scattered:
+            if not draft.spec.scattered and sources:
                 self._inherit(draft, [s for s in sources if s[1].match is Match.INDEX])
+            if draft.spec.items is not None:
+                self.named[draft.spec.name] = draft.spec.items
             for path, given, parent in sources:
                 if parent is not draft.spec:
                     self._check_match(path, given, parent, draft.spec)
@@ -203,6 +214,24 @@ class _Linker:
             self.reader.fault(f"{path}.match", found, "equal widths for index (or match: all, or chunk)")
         if given.match is Match.CHUNK and parent.width < child.width:
             self.reader.fault(f"{path}.match", found, "no more shards than there are items to divide")
+        if given.match is Match.INDEX and parent.width == child.width:
+            self._check_names(f"{path}.match", parent.name, child.name)
+
+    def _check_names(self, path: str, parent: str, child: str) -> None:
+        """Shards that meet one by one have the same items in the same order, also through stages that have none."""
+        theirs = self.named.get(parent)
+        if theirs is None:
+            return
+        ours = self.named.setdefault(child, theirs)
+        if ours == theirs:
+            return
+        at = next(at for at, pair in enumerate(zip(theirs, ours, strict=True)) if pair[0] != pair[1])
+        self.reader.fault(
+            path,
+            f"at position {at} the item {shown(theirs[at])} of {parent} beside {shown(ours[at])} of {child}",
+            f"the same items in the same order (without scatter, {child} has those of {parent}), or match: chunk, which "
+            "pairs by position whatever the items are",
+        )
 
     # 4. What a `when` asks for is recorded, and there is one of it.
     def check_conditions(self) -> None:
@@ -240,6 +269,25 @@ class _Linker:
                     checked = True
                     self._check_item_uris(f"{path}.uri", draft.spec.items)
             self._check_item_paths(draft)
+            if draft.spec.container is not None:
+                self._check_item_files(f"{draft.path}.files", draft.spec, draft.spec.container)
+
+    def _check_item_files(self, at: str, spec: StageSpec, container: Container) -> None:
+        """What a container task reads and writes outside: no two shards write one file."""
+        sources = [placed.source for placed in container.inputs if placed.source is not None]
+        templates = [*sources, *(output.uri for output in container.outputs)]
+        named = next((uri for uri in templates if "{item}" in uri), None)
+        if named is not None and spec.items is None:
+            self.reader.fault(at, shown(named), "{index}, or scatter.items: this stage has no items")
+            return
+        different = spec.items is not None and len(set(spec.items)) == spec.width
+        for output in container.outputs if spec.width > 1 else ():
+            alone = "{index}" in output.uri or ("{item}" in output.uri and different)
+            if not alone and not output.directory and output.path_prefix is None:
+                found = f"{shown(output.uri)} of {spec.width:,} shards"
+                self.reader.fault(
+                    f"{at}.outputs", found, "{index}, or {item} where no item is there twice, in it"
+                )
 
     def _check_item_paths(self, draft: StageDraft) -> None:
         spec = draft.spec
@@ -346,7 +394,7 @@ def decode_workflow(raw: bytes, limits: Limits = DEFAULT) -> WorkflowSpec:
         TooLarge: A limit is exceeded; the message names it.
         InvalidDocument: It has faults; all of them are in it.
     """
-    return check_workflow(read_document(raw, limits), limits)
+    return check_workflow(read_document(raw, limits, Number), limits)
 
 
 def check_workflow(document: object, limits: Limits = DEFAULT) -> WorkflowSpec:
@@ -515,15 +563,14 @@ def _items(scatter: Section) -> tuple[str, ...]:
 
 
 def _item(reader: Reader, item: object, path: str, place: int) -> str:
-    """An item as text: numbers as JSON writes them."""
-    if isinstance(item, str):
-        return str(item)
-    if isinstance(item, float) and isfinite(item):
-        return repr(float(item))
+    """An item as text: numbers as they are written."""
+    text = written(item)
+    if isinstance(text, str) and not (isinstance(item, int) and abs(item) > _MOST):
+        return text
     expected = "text or a number"
-    if isinstance(item, int) and not isinstance(item, bool):
-        if -_MOST <= item <= _MOST:
-            return str(int(item))
+    if item is None or isinstance(item, bool):
+        expected = f'{expected} (in quotes: "{shown(item)}")'
+    elif isinstance(text, str):
         expected = "a whole number of at most 63 bits, or text"
     elif isinstance(item, dict | list):
         expected = "text or a number; several values are one text of JSON (Python: json.dumps(item)), which the task reads"
@@ -591,8 +638,8 @@ def _texts(section: Section, key: str) -> tuple[str, ...]:
     """One text or several."""
     value = section.values[key]
     expected = "the text an output must have, or an array of texts"
-    if isinstance(value, str):
-        return (section.reader.text(value, section.at(key), expected) or "",)
+    if isinstance(written(value), str):
+        return (section.reader.free_text(value, section.at(key), expected) or "",)
     found = section.array(key, empty=False) if isinstance(value, list | tuple) else None
     if found is None:
         if not isinstance(value, list | tuple):
@@ -600,4 +647,4 @@ def _texts(section: Section, key: str) -> tuple[str, ...]:
         return ()
     section.reader.count("labels", len(found), f"too many texts at {section.at(key)}")
     path = section.at(key)
-    return tuple(section.reader.text(t, f"{path}[{i}]", expected) or "" for i, t in enumerate(found))
+    return tuple(section.reader.free_text(t, f"{path}[{i}]", expected) or "" for i, t in enumerate(found))

@@ -18,16 +18,31 @@ from flowsched.workflow.document.limits import DEFAULT, Limits, exceeded
 from flowsched.workflow.json_pieces import Structure, parse
 from flowsched.workflow.spec import EMPTY
 
-#: What is expected of a text, where a number or a truth value is often written.
-NUMBER: Final = 'text (a number needs quotes: "4")'
-TRUTH: Final = 'text (a truth value needs quotes: "true")'
-
 T = TypeVar("T")
 
 _STR: Final = frozenset({str})
 _SHOWN: Final = 60  #: characters of a text that a fault repeats
 _LONGEST_KEY: Final = 100  #: a longer key is not repeated in a path
 _COMPARISONS: Final = 2_000  #: names compared for "did you mean", per document: some 20 ms
+
+
+#: What is expected of a text, where a truth value is often written.
+TRUTH: Final = 'text (a truth value needs quotes: "true")'
+
+
+class Number(str):
+    """A number with a fraction or an exponent, as it is written in JSON: `1.50` is no other text where text is meant."""
+
+    __slots__ = ()
+
+
+def written(value: object) -> object:
+    """A number as the text that it is written as; anything else as it is."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Number | int):
+        return str(value)
+    return repr(float(value)) if isinstance(value, float) and isfinite(value) else value
 
 
 def child(path: str, key: str) -> str:
@@ -48,6 +63,8 @@ def shown(value: object) -> str:
             return str(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
         case float():
             return repr(value)
+        case Number():
+            return str(value)
         case str():
             cut = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
             return json.dumps(cut, ensure_ascii=not cut.isprintable())
@@ -168,10 +185,8 @@ class Reader:
         """A text that a process, a file name and a database can hold: no NUL, no half surrogate."""
         if self.is_plain(value):
             return value
-        if not isinstance(value, str):
-            self.fault(
-                path, shown(value), TRUTH if isinstance(value, bool) and expected is NUMBER else expected
-            )
+        if not isinstance(value, str) or isinstance(value, Number):
+            self.fault(path, shown(value), expected)
             return None
         if len(value) > self.limits.string_bytes // 4:
             self.check_length(value, path)
@@ -183,6 +198,12 @@ class Reader:
             self.fault(path, "a text with half of a surrogate pair", "text that can be encoded")
             return None
         return value
+
+    def free_text(
+        self, value: object, path: str, expected: str = "text", *, secret: bool = False
+    ) -> str | None:
+        """Any text, as a process is given it: a number is the text that it is written as."""
+        return self.text(written(value), path, TRUTH if isinstance(value, bool) else expected, secret=secret)
 
     def check_length(self, value: str, path: str) -> None:
         """Refuse a text that is too long.
@@ -365,7 +386,7 @@ class Section:
         expected: str = "text",
         secret: bool = False,
     ) -> Mapping[str, str]:
-        """An object of texts.
+        """An object of texts; see `free_text`.
 
         Args:
             key: Which member.
@@ -387,7 +408,7 @@ class Section:
             if wrong is not None:
                 self.reader.fault(child(self.at(key), name), f"the key {shown(name)}", wrong)
                 continue
-            text = self.reader.text(value, child(self.at(key), name), expected, secret=secret)
+            text = self.reader.free_text(value, child(self.at(key), name), expected, secret=secret)
             if text is None:
                 continue
             if pattern is not None and pattern.fullmatch(text) is None:
@@ -419,12 +440,13 @@ _HALF: Final = re.compile(
 )
 
 
-def read_document(raw: bytes, limits: Limits = DEFAULT) -> object:
+def read_document(raw: bytes, limits: Limits = DEFAULT, number: Callable[[str], object] = float) -> object:
     """Parse JSON strictly.
 
     Args:
         raw: The document as sent.
         limits: `document_bytes`, `depth`, `objects` and `values` are checked.
+        number: What becomes of a number with a fraction or an exponent.
 
     Raises:
         InvalidRequest: Not JSON, not UTF-8, or JSON that means different things to different readers: a
@@ -439,17 +461,23 @@ def read_document(raw: bytes, limits: Limits = DEFAULT) -> object:
         raise InvalidRequest(f"not UTF-8: byte {error.start} is {raw[error.start]:#04x}") from None
 
     def loads(piece: bytes, begin: int) -> object:
-        return _loads(piece, raw, begin)
+        return _loads(piece, raw, begin, number)
 
     return parse(Structure(raw, limits), loads)
 
 
-def _loads(piece: bytes, raw: bytes, begin: int) -> object:
+def _loads(piece: bytes, raw: bytes, begin: int, number: Callable[[str], object]) -> object:
     """Parse a piece of `raw`, which begins there."""
     _check_surrogates(piece)
+
+    def finite(text: str) -> object:
+        if not isfinite(float(text)):
+            raise InvalidRequest(f"the number {text[:32]!a} is beyond the range of a float")
+        return number(text)
+
     try:
         return json.loads(
-            piece.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite
+            piece.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=finite
         )
     except json.JSONDecodeError as error:
         place = begin + len(piece.decode()[: error.pos].encode())
@@ -484,13 +512,6 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _refuse_constant(name: str) -> object:
     raise InvalidRequest(f"not JSON: {name} is no number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not isfinite(value):
-        raise InvalidRequest(f"the number {text[:32]!a} is beyond the range of a float")
-    return value
 
 
 # ---- names, and the environment variable that a name becomes ----

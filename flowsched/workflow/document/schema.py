@@ -77,6 +77,10 @@ def _object(description: str, properties: Schema, required: list[str] | None = N
     return made if required is None else {**made, "required": required}
 
 
+#: A text that a process is given; a number is the text that it is written as.
+_FREE: Final[Schema] = {"type": ["string", "number"]}
+
+
 def _text(description: str, **more: Any) -> Schema:
     return {"description": description, "type": "string", **more}
 
@@ -110,7 +114,7 @@ def _texts(description: str, most: int, key: re.Pattern[str] | None = None, **va
         "description": description,
         "type": "object",
         "maxProperties": most,
-        "additionalProperties": {"type": "string", **value},
+        "additionalProperties": {**_FREE, **value},
     }
     return made if key is None else {**made, "propertyNames": {"pattern": f"^(?:{key.pattern})$"}}
 
@@ -157,7 +161,7 @@ def _template(limits: Limits) -> Schema:
     return {
         "container": _object("The container the command runs in.", image, ["image"]),
         "command": _list(
-            {"type": "string"},
+            _FREE,
             "Program and arguments; no shell in between. $(NAME) is replaced by the variable NAME.",
             limits.arguments,
             1,
@@ -321,7 +325,7 @@ def _call(limits: Limits) -> Schema:
 def _scatter(limits: Limits) -> Schema:
     most = limits.tasks_per_stage
     properties = {
-        "items": _list({"type": ["string", "number"]}, "One shard for each.", most, 1),
+        "items": _list(_FREE, "One shard for each.", most, 1),
         "count": _whole("So many shards.", 1, most),
     }
     made = _object("One task (or gang) for each item.", properties)
@@ -330,7 +334,7 @@ def _scatter(limits: Limits) -> Schema:
 
 def _when(limits: Limits) -> Schema:
     outcome = _choice("Of the stages it waits for.", [str(word) for word in When], default="success")
-    values = {"anyOf": [{"type": "string"}, _list({"type": "string"}, "Any of these.", limits.labels, 1)]}
+    values = {"anyOf": [_FREE, _list(_FREE, "Any of these.", limits.labels, 1)]}
     equals = {
         "description": '"stage.output": the text, or texts, that the recorded value must be.',
         "type": "object",

@@ -11,7 +11,7 @@ import msgspec
 
 from flowsched.workflow.document import reader
 from flowsched.workflow.document import reader as names
-from flowsched.workflow.document.reader import NUMBER, Section, child, shown
+from flowsched.workflow.document.reader import Section, child, shown
 from flowsched.workflow.document.uris import CONTROL, redacted, wrong_uri
 from flowsched.workflow.resources import parse_bytes, parse_count, parse_cpu, parse_gpu
 from flowsched.workflow.spec import (
@@ -210,7 +210,7 @@ def read_template(section: Section) -> Template:
     asked = _amounts(section, "resources")
     most = _amounts(section, "limits")
     resources, limits = _resolve(section, asked, most)
-    env = section.texts("env", "environment", wrong_variable, expected=NUMBER, secret=True)
+    env = section.texts("env", "environment", wrong_variable, secret=True)
     secrets = section.texts(
         "secrets", "environment", wrong_variable, pattern=_REFERENCE, expected=_SECRET_TEXT, secret=True
     )
@@ -351,7 +351,7 @@ def read_arguments(section: Section, *, required: bool = False) -> tuple[str, ..
     reader = section.reader
     reader.count("arguments", len(arguments), f"too many arguments at {section.path}")
     path = section.at("command")
-    texts = [reader.text(value, f"{path}[{i}]", NUMBER) for i, value in enumerate(arguments)]
+    texts = [reader.free_text(value, f"{path}[{i}]") for i, value in enumerate(arguments)]
     if texts[0] == "":
         reader.fault(f"{path}[0]", '""', "the name of a program")
     return tuple(text for text in texts if text is not None)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from flowsched.errors import InvalidRequest, TooLarge
 
@@ -38,19 +39,49 @@ def read_yaml(raw: bytes, longest: int = LONGEST_BYTES) -> object:
         raise InvalidRequest(f"not YAML: {str(error).splitlines()[0]}") from None
     except RecursionError:
         raise InvalidRequest("not YAML that can be read: it is nested too deeply") from None
-    except ValueError as error:  # from int() and dates: 2026-13-45, or 5,000 digits
+    except ValueError as error:  # from int(): 5,000 digits
         raise InvalidRequest(f"not YAML: {error}") from None
 
 
+#: The plain words that are not text; all others are, as they are written: 010, 1_000, 1.50, 12:30, 0x1F, 1e3, 2026-01-02, yes.
+_WORDS: Final = {
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
+    "int": (r"0|-?[1-9][0-9]*", [*"-0123456789"]),
+    "merge": (r"<<", ["<"]),
+}
+_TAG: Final = "tag:yaml.org,2002:"
+
+
 def _loader() -> Any:
-    """A SafeLoader that refuses what most keep to themselves: a key that occurs twice."""
+    """A loader of YAML 1.2's core schema, but for numbers that are not written as JSON writes whole numbers: these are text.
+
+    What takes a number with a fraction takes its text too ("1.50"), and where text is meant, nothing else would be what was
+    written. Keys are texts. A key that occurs twice, which most loaders keep to themselves, is refused.
+    """
     import yaml
 
     class Strict(yaml.SafeLoader):  # type: ignore[misc]
+        yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+        yaml_constructors: ClassVar[dict[str, Any]] = {
+            **{
+                f"{_TAG}{kind}": yaml.SafeLoader.yaml_constructors[f"{_TAG}{kind}"]
+                for kind in ("null", "bool", "int", "float", "str", "seq", "map")
+            },
+            None: yaml.SafeLoader.construct_undefined,
+        }
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            node = super().compose_node(parent, index)
+            is_key = index is None and isinstance(parent, yaml.MappingNode)
+            if isinstance(node, yaml.ScalarNode) and is_key != (node.tag == f"{_TAG}merge"):
+                node.tag = f"{_TAG}str"
+            return node
+
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen = set()
             for key, _ in node.value:
-                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if isinstance(key, yaml.ScalarNode) and key.tag != f"{_TAG}merge":
                     if key.value in seen:
                         raise yaml.constructor.ConstructorError(
                             None,
@@ -61,6 +92,8 @@ def _loader() -> Any:
                     seen.add(key.value)
             return super().construct_mapping(node, deep)
 
+    for kind, (pattern, first) in _WORDS.items():
+        Strict.add_implicit_resolver(f"{_TAG}{kind}", re.compile(f"(?:{pattern})$"), first)
     return Strict
 
 

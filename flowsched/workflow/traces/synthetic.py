@@ -189,10 +189,11 @@ def _stage(
             # One size is said for all shards, where it is the same; else it is found out when it is staged.
             entry |= {"size": scale.bytes(found[0])} if len(set(found)) == 1 else {}
         else:
-            entry |= {"from": f"{names[read.group]}.f{read.slot}", "match": str(read.match)}
-            listed = read.match is Match.CHUNK or (
-                read.match is Match.ALL and len(groups[read.group].tasks) > 1
-            )
+            match = (
+                Match.CHUNK if read.match is Match.INDEX else read.match
+            )  # the items are what each task does
+            entry |= {"from": f"{names[read.group]}.f{read.slot}", "match": str(match)}
+            listed = len(groups[read.group].tasks) > 1
         inputs.append(entry)
         command += ["--manifest" if listed else "--input", str(entry["name"])]
     for slot in range(len(group.writes)):
