@@ -63,7 +63,7 @@ def _loader() -> Any:
 
     class Strict(yaml.SafeLoader):  # type: ignore[misc]
         yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
-        yaml_constructors: ClassVar[dict[str, Any]] = {
+        yaml_constructors: ClassVar[dict[str | None, Any]] = {
             **{
                 f"{_TAG}{kind}": yaml.SafeLoader.yaml_constructors[f"{_TAG}{kind}"]
                 for kind in ("null", "bool", "int", "float", "str", "seq", "map")
