@@ -368,6 +368,10 @@ def _scatter(given: object, where: str) -> dict[str, Any]:
         raise InvalidRequest(
             f"scatter of {where} is {given!r}, expected how many shards, or a list of items, such as {[str(given)]}"
         )
+    if isinstance(given, set | frozenset):
+        raise InvalidRequest(
+            f"scatter of {where} is a set, whose order is another in each run, expected a list: sorted(…)"
+        )
     return {"items": list(given)}
 
 

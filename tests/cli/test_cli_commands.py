@@ -244,7 +244,7 @@ def test_the_log_of_a_stage_is_that_of_its_first_task_and_says_so(flowsched: Run
 
 
 def test_a_task_is_named_by_the_item_of_its_shard(flowsched: Run, far: Far) -> None:
-    """Numbers are indices, also where an item is one; an item of several tasks names none of them."""
+    """Numbers are indices, and a word says so where an item is one; an item of several tasks names none of them."""
     ident = far.service.add()
     far.service.log["stderr"] = b"oh\n"
     items = ["HG001", "HG002", "0", "twin", "twin"]
@@ -252,8 +252,10 @@ def test_a_task_is_named_by_the_item_of_its_shard(flowsched: Run, far: Far) -> N
     far.service.stage_views = [stage_view(0, "call")]
     assert flowsched("logs", ident, "call", "HG002", "-e").stdout == "oh\n"
     assert far.service.logged[-1] == ("call", 1, "stderr")
-    flowsched("logs", ident, "call", "0", "-e")
+    number = flowsched("logs", ident, "call", "0", "-e")
     assert far.service.logged[-1] == ("call", 0, "stderr")
+    assert "0 is taken for an index; the task with this item is call[2] (0)" in number.stderr
+    assert "taken for an index" not in flowsched("logs", ident, "call", "1", "-e").stderr
     several = flowsched("logs", ident, "call", "twin")
     assert several.exit_code == 2
     assert "2 tasks of call have the item 'twin': give an index, of 3, 4" in several.stderr

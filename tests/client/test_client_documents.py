@@ -14,6 +14,7 @@ import pytest
 from flowsched import Workflow
 from flowsched.client import building
 from flowsched.client.documents import absolute_uri, resolve_uris, resolved_bytes
+from flowsched.errors import InvalidRequest
 from flowsched.workflow.document.decode import STAGE_KEYS
 from flowsched.workflow.document.stage import ROLE_KEYS
 
@@ -212,3 +213,19 @@ def test_building_a_document_loads_no_http_library() -> None:
         "assert not {'sqlalchemy', 'numpy', 'flowsched.control', 'flowsched.api'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_set_gives_no_shards() -> None:
+    """Its order is another in each run of the program, so that a number would mean another item."""
+    with pytest.raises(InvalidRequest, match=r"scatter of stage 'a' is a set, .* expected a list: sorted"):
+        Workflow("w").stage("a", command=["x"], scatter={"S1", "S2"})
+    wf = Workflow("w")
+    wf.stage("a", command=["x"], scatter={"S1": 1, "S2": 2}.keys())
+    assert wf.to_document()["stages"][0]["scatter"] == {"items": ["S1", "S2"]}
+
+
+def test_a_path_stays_a_path() -> None:
+    """No `%` in it is an escape."""
+    wf = Workflow("w")
+    wf.stage("a", command=["x"], inputs={"r": Path("/lab/a%20b#1")})
+    assert wf.to_document()["stages"][0]["inputs"] == [{"name": "r", "uri": "/lab/a%20b#1"}]

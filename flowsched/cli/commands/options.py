@@ -382,9 +382,9 @@ def folders_of(text: str | None) -> tuple[Path, ...] | None:
 def amounts(key: str, pairs: list[str]) -> dict[str, str | None]:
     """`cpu=4` and `memory=8Gi` as a mapping; `cpu=none` is None."""
     found = dict(pair.partition("=")[::2] for pair in pairs)
-    if not all(name and amount for name, amount in found.items()):
+    if len(found) < len(pairs) or not all(name and amount for name, amount in found.items()):
         raise typer.BadParameter(
-            f"found {' '.join(pairs)!r}, expected cpu=4 or memory=8Gi, or cpu=none to take it away",
+            f"found {' '.join(pairs)!r}, expected cpu=4 or memory=8Gi, each name once, or cpu=none to take it away",
             param_hint=f"--{key}",
         )
     return {name: None if amount == "none" else amount for name, amount in found.items()}
