@@ -2,7 +2,7 @@ CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL,
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
-INSERT INTO "alembic_version" VALUES('0011');
+INSERT INTO "alembic_version" VALUES('0012');
 CREATE TABLE attempts (
 	name TEXT NOT NULL,
 	workflow_id TEXT NOT NULL,
@@ -74,6 +74,14 @@ CREATE TABLE events (
 	body TEXT DEFAULT '{}' NOT NULL,
 	CONSTRAINT pk_events PRIMARY KEY (id)
 );
+CREATE TABLE expired (
+	workflow_id TEXT NOT NULL,
+	at_ms BIGINT DEFAULT 0 NOT NULL,
+	CONSTRAINT pk_expired PRIMARY KEY (workflow_id)
+)
+ WITHOUT ROWID
+
+;
 CREATE TABLE idempotency (
 	tenant TEXT DEFAULT '' NOT NULL,
 	"key" TEXT NOT NULL,

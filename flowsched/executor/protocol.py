@@ -325,8 +325,8 @@ class Opened(msgspec.Struct, frozen=True):
     chunks: AsyncGenerator[bytes, None]
 
 
-#: Which of some workflows the database has.
-Known = Callable[[Collection[str]], Awaitable[Collection[str]]]
+#: Which of some workflows the database has removed.
+Expired = Callable[[Collection[str]], Awaitable[Collection[str]]]
 
 
 class Binder(Protocol):
@@ -500,12 +500,11 @@ class Executor(ABC):
     async def forget(self, names: Sequence[str]) -> None:  # noqa: B027 - keeping everything is right, too
         """Remove the working folders of ended attempts; logs and exit records stay."""
 
-    async def expire(self, known: Known) -> int:
-        """Remove logs and records of ended attempts of workflows that are not known any more; returns how many.
+    async def expire(self, expired: Expired) -> int:
+        """Remove logs and records of ended attempts of workflows that have expired; returns how many.
 
         Args:
-            known: Which of some workflows the database has. Asked after the attempts were listed: a workflow has its row before it
-                has an attempt.
+            expired: Which of some workflows the database has removed. Those that it has never had are another database's, and stay.
         """
         return 0
 

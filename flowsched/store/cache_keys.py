@@ -143,16 +143,6 @@ class CacheKeys:
         async with self._database.writing() as connection:
             await statement.run(connection, tidy(list(rows), 5, 7))
 
-    async def sources(self, workflows: Collection[str]) -> set[str]:
-        """Which of these workflows wrote data that others have taken as their result."""
-        found: set[str] = set()
-        wanted = sorted(workflows)
-        async with self._database.reading() as connection:
-            for start in range(0, len(wanted), _PART):
-                query = select(_k.source).where(_k.source.in_(wanted[start : start + _PART])).distinct()
-                found |= set((await connection.execute(query)).scalars())
-        return found
-
 
 async def _results(
     connection: AsyncConnection, workflow: str, stage: int, shards: Sequence[int], members: int

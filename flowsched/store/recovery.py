@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import zlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +17,7 @@ from sqlalchemy import (
     and_,
     delete,
     exists,
+    insert,
     select,
     text,
     tuple_,
@@ -190,6 +191,8 @@ async def remove_finished(
                 delete(tables.marks).where(tables.marks.c.at_ms.between(1, before_ms - 1))
             )
             await forget_sums(connection, before_ms)
+            late = tables.expired.c.at_ms < before_ms - EXPIRED_KEPT_MS
+            await connection.execute(delete(tables.expired).where(late, ~_TAKEN))
             return Removed(0, 0)
         removed, more = 0, False
         for table in (tables.tasks, tables.attempts, tables.outputs, tables.events, tables.cache_keys):
@@ -207,6 +210,9 @@ async def remove_finished(
         runs = [row.run for row in await connection.execute(of_runs)]
         await keep_sums(connection, database.kind, names)
         await connection.execute(delete(tables.workflows).where(_w.id.in_(names)))  # stages, commands follow
+        await connection.execute(
+            insert(tables.expired), [{"workflow_id": name, "at_ms": before_ms} for name in names]
+        )
         if runs:
             rest = select(_w.id).where(_w.run == tables.runs.c.id).exists()
             await connection.execute(delete(tables.runs).where(tables.runs.c.id.in_(runs), ~rest))
@@ -224,6 +230,24 @@ _ASKED: Final = (
     .correlate(tables.workflows)
 )
 _ENDED: Final = tuple(state.value for state in RunState if state.terminal)
+#: Expired workflows whose results others have taken.
+_TAKEN: Final = (
+    exists().where(tables.cache_keys.c.source == tables.expired.c.workflow_id).correlate(tables.expired)
+)
+#: For so long a node that is away may come back with files of an expired workflow.
+EXPIRED_KEPT_MS: Final = 90 * 86_400_000
+
+
+async def expired(database: Database, workflows: Collection[str]) -> set[str]:
+    """Which of some workflows this database has removed, and no later workflow has taken results of: their files may go."""
+    found: set[str] = set()
+    wanted = sorted(workflows)
+    async with database.reading() as connection:
+        for start in range(0, len(wanted), _PART):
+            name = tables.expired.c.workflow_id
+            query = select(name).where(name.in_(wanted[start : start + _PART]), ~_TAKEN)
+            found |= set((await connection.execute(query)).scalars())
+    return found
 
 
 # ---- samples: what finished tasks took, so that a new leader learns what the last one knew ----

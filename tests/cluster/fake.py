@@ -20,8 +20,8 @@ from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
     ClusterEvent,
     ContainerReport,
+    Expired,
     Fingerprint,
-    Known,
     NodeChanged,
     Opened,
     Pod,
@@ -249,12 +249,10 @@ class FakeProcesses:
         """Nothing is really copied here."""
         return {}
 
-    async def expire(self, known: Known) -> int:
-        """Drop the records of ended pods of workflows that are not known any more."""
-        kept = await known({a.pod.workflow for a in self._attempts.values()})
-        old = [
-            name for name, a in self._attempts.items() if a.final is not None and a.pod.workflow not in kept
-        ]
+    async def expire(self, expired: Expired) -> int:
+        """Drop the records of ended pods of workflows that have expired."""
+        gone = await expired({a.pod.workflow for a in self._attempts.values()})
+        old = [name for name, a in self._attempts.items() if a.final is not None and a.pod.workflow in gone]
         for name in old:
             del self._attempts[name]
         return len(old)

@@ -379,11 +379,11 @@ async def test_logs_are_read_in_pieces(real_world: RealWorld) -> None:
     assert await cluster.logs("a", "../pod.json", 0, 100) == (b"", False)
 
 
-async def all_known(workflows: Collection[str]) -> Collection[str]:
+async def all_expired(workflows: Collection[str]) -> Collection[str]:
     return workflows
 
 
-async def none_known(_workflows: Collection[str]) -> Collection[str]:
+async def none_expired(_workflows: Collection[str]) -> Collection[str]:
     return ()
 
 
@@ -404,8 +404,8 @@ async def test_orphans_are_found_and_forgotten(real_world: RealWorld) -> None:
     await cluster.forget(["a", "b", "nobody"])
     assert not (real_world.attempt("a") / "work").exists()
     assert await cluster.logs("a", "stdout", 0, 100) == (b"hello\n", False)
-    assert await cluster.expire(all_known) == 0
-    assert await cluster.expire(none_known) == 2
+    assert await cluster.expire(none_expired) == 0
+    assert await cluster.expire(all_expired) == 2
     assert not real_world.attempt("a").exists()
 
 

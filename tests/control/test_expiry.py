@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flowsched.app import Settings, assembled, now_ms, running
+from flowsched.app import Running, Settings, assembled, now_ms, running
 from flowsched.cli.commands.app import app as cli
 from flowsched.clock import ServiceClock
 from flowsched.control.leading.retention import Expiry
+from flowsched.values import replace
 
 DOCUMENT = json.dumps(
     {
@@ -159,3 +160,71 @@ async def test_a_workflow_that_lives_longer_than_is_kept_loses_no_log(tmp_path: 
         await ended(service, lives)
         assert await expiry.once() == 1
         assert list((tmp_path / "root").glob("nodes/*/attempts/*")) == []
+
+
+async def clean_up(up: Running, *, days: int = 0) -> int:
+    """Expire what ended before now, by a clock that is so many days ahead."""
+    expiry = Expiry(
+        up.service._database,
+        up.service._leader.dispatcher,
+        up.executor,
+        keep_days=30,
+        clock=lambda: now_ms() + days * 86_400_000,
+    )
+    return await expiry.once()
+
+
+async def results(up: Running, ident: str) -> tuple[bytes, bytes]:
+    """The log of a workflow's only task, and its output."""
+    log, _ = await up.service.logs(ident, "write", 0)
+    data = await up.service.output(ident, "write", 0, "out")
+    return log, b"".join([chunk async for chunk in data.chunks])
+
+
+async def done(up: Running) -> str:
+    """A workflow that has ended."""
+    ident = (await up.service.submit(DOCUMENT)).id
+    await ended(up.service, ident)
+    return str(ident)
+
+
+async def test_a_database_removes_no_files_of_another_databases_workflows(tmp_path: Path) -> None:
+    """Both have used one root by turns: each expiry, however late, removes what its own database had, and nothing else."""
+    first = Settings(port=0, root=tmp_path, log_level="error", keep_days=0)
+    second = replace(first, database=str(tmp_path / "other.db"))
+    async with running(first) as up:
+        one = await done(up)
+    async with running(second) as up:
+        two = await done(up)
+        assert await clean_up(up) == 0
+        assert await results(up, two) == (b"said\n", b"kept\n")
+    async with running(first) as up:
+        assert await results(up, one) == (b"said\n", b"kept\n")
+        assert await clean_up(up, days=40) == 1
+    async with running(second) as up:
+        assert await results(up, two) == (b"said\n", b"kept\n")
+        assert await clean_up(up, days=40) == 1
+    assert list(tmp_path.glob("nodes/*/attempts/*")) == []
+    assert [path for path in tmp_path.glob("nodes/*/cache/**/*") if path.name == "out.txt"] == []
+
+
+async def test_a_backup_that_is_restored_costs_no_file_of_later_workflows(tmp_path: Path) -> None:
+    """The older database does not know the second workflow. The newer one, put back after a clean-up, finds its files."""
+    settings = Settings(port=0, root=tmp_path, log_level="error", keep_days=0)
+    file = tmp_path / "flowsched.db"
+    async with running(settings) as up:
+        await done(up)
+    backup = file.read_bytes()
+    async with running(settings) as up:
+        later = await done(up)
+    newer = file.read_bytes()
+    for path in tmp_path.glob("flowsched.db-*"):
+        path.unlink()
+    file.write_bytes(backup)
+    async with running(settings) as up:
+        assert await clean_up(up) == 0
+    for path in tmp_path.glob("flowsched.db-*"):
+        path.unlink()
+    file.write_bytes(newer)
+    async with running(settings) as up:
+        assert await results(up, later) == (b"said\n", b"kept\n")

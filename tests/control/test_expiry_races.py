@@ -62,8 +62,8 @@ class ArmingExecutor:
         self._inner, self._gated = executor, gated
         self.evicted: list[str] = []
 
-    async def expire(self, known: Any) -> int:
-        removed = int(await self._inner.expire(known))
+    async def expire(self, expired: Any) -> int:
+        removed = int(await self._inner.expire(expired))
         self._gated.armed = True
         return removed
 

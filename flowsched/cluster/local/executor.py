@@ -19,8 +19,8 @@ from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
     ClusterEvent,
     Executor,
+    Expired,
     Fingerprint,
-    Known,
     Opened,
     Pod,
     PodEnded,
@@ -107,7 +107,7 @@ class Processes(Protocol):
         """Node -> (bytes in, bytes out) that were really copied."""
         ...
 
-    async def expire(self, known: Known) -> int:
+    async def expire(self, expired: Expired) -> int:
         """See `Executor.expire`."""
         ...
 
@@ -251,9 +251,9 @@ class LocalCluster(Executor):
         """Node -> (bytes in, bytes out) that were really copied since the start."""
         return self.processes.flows()
 
-    async def expire(self, known: Known) -> int:
-        """Remove logs and records of finished attempts of workflows that are not known any more; returns how many."""
-        return await self.processes.expire(known)
+    async def expire(self, expired: Expired) -> int:
+        """Remove logs and records of finished attempts of workflows that have expired; returns how many."""
+        return await self.processes.expire(expired)
 
     async def stop(self) -> None:
         """Close it. Running pods go on: a restarted service adopts them. A second time does nothing."""

@@ -43,8 +43,8 @@ from flowsched.cluster.node.ranges import open_dataset
 from flowsched.cluster.node.space import Space, is_full
 from flowsched.executor.nodes import IMAGE, NodeInfo
 from flowsched.executor.protocol import (
+    Expired,
     Fingerprint,
-    Known,
     NodeChanged,
     Opened,
     PiecesSeen,
@@ -378,11 +378,10 @@ class RunnerProcesses:
         """Node -> (bytes in, bytes out) that were really copied."""
         return {node: (t.in_bytes, t.out_bytes) for node, t in self.staging.traffic.items()}
 
-    async def expire(self, known: Known) -> int:
-        """Remove finished attempts of workflows that are not known any more."""
-        workflows = await self._in_thread(self._kept_of)
-        gone = frozenset(workflows) - frozenset(await known(workflows))
-        return await self._in_thread(self._expire, gone)
+    async def expire(self, expired: Expired) -> int:
+        """Remove finished attempts of workflows that have expired."""
+        gone = await expired(await self._in_thread(self._kept_of))
+        return await self._in_thread(self._expire, frozenset(gone))
 
     @property
     def staging(self) -> Staging:

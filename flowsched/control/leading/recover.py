@@ -205,7 +205,7 @@ class Leftovers:
     def __init__(self, dispatcher: Dispatcher, specs: CheckedSpecs) -> None:
         self._dispatcher = dispatcher
         self._specs = specs
-        self._gone: set[str] = set()  #: workflows without a row; expiry removes their datasets
+        self._gone: set[str] = set()  #: workflows without a row: expired ones, or another database's
 
     async def run(self) -> None:
         """Look for ever: nodes may come later."""

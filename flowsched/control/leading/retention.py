@@ -11,10 +11,8 @@ from flowsched.control.tes import forget_ends, keep_ends
 from flowsched.errors import FlowschedError
 from flowsched.executor.protocol import Executor
 from flowsched.log_lines import get_logger
-from flowsched.store.cache_keys import CacheKeys
 from flowsched.store.database import Database
-from flowsched.store.recovery import remove_finished
-from flowsched.store.workflows import Workflows
+from flowsched.store.recovery import expired, remove_finished
 
 log = get_logger(__name__)
 
@@ -48,8 +46,6 @@ class Expiry:
         clock: Callable[[], int],
     ) -> None:
         self._database = database
-        self._reads = Workflows(database)
-        self._keys = CacheKeys(database)
         self._dispatcher = dispatcher
         self._executor = executor
         self._keep_ms = int(keep_days * _DAY_MS)
@@ -77,26 +73,23 @@ class Expiry:
                 break
             await asyncio.sleep(_PAUSE_S)
         await forget_ends(self._database, before, self._clock())
-        attempts = await self._executor.expire(self._known)
+        attempts = await self._executor.expire(self._expired)
         datasets = await self._evict()
         if total or datasets:
             log.info("removed what ended long ago", workflows=total, attempts=attempts, datasets=datasets)
         return total
 
-    async def _known(self, workflows: Collection[str]) -> set[str]:
-        return await self._reads.existing(list(workflows))
+    async def _expired(self, workflows: Collection[str]) -> set[str]:
+        return await expired(self._database, workflows)
 
     async def _evict(self) -> int:
-        """Datasets of workflows that the database does not have leave the caches (the news comes back as events).
+        """Datasets of workflows that expiry has removed leave the caches (the news comes back as events).
 
-        A workflow has its row from the moment it is accepted until expiry removes it. So the database alone says
-        which datasets may go: whether a workflow is in memory may change between two awaits.
+        The row that expiry leaves says which they are. A workflow without that row lives, or is of another database that was used
+        with these caches, or has been submitted after the backup that this database was restored from.
         """
         held = await self._held()
-        known = await self._reads.existing(list(held))
-        gone_names = [name for name in held if name not in known]
-        known = {*known, *await self._keys.sources(gone_names)}  # others have taken their results
-        gone = [pair for name, pairs in held.items() if name not in known for pair in pairs]
+        gone = [pair for name in await self._expired(held) for pair in held[name]]
         for uri, holder in gone:
             await self._executor.evict(uri, holder)
         return len(gone)
