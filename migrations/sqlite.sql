@@ -90,6 +90,14 @@ CREATE TABLE idempotency (
 	created_ms BIGINT NOT NULL,
 	CONSTRAINT pk_idempotency PRIMARY KEY (tenant, "key")
 );
+CREATE TABLE identity (
+	name TEXT NOT NULL,
+	value TEXT DEFAULT '' NOT NULL,
+	CONSTRAINT pk_identity PRIMARY KEY (name)
+)
+ WITHOUT ROWID
+
+;
 CREATE TABLE idle_hours (
 	hour BIGINT NOT NULL,
 	body BLOB NOT NULL,

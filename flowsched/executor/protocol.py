@@ -325,6 +325,24 @@ class Opened(msgspec.Struct, frozen=True):
     chunks: AsyncGenerator[bytes, None]
 
 
+class Pairing(msgspec.Struct, frozen=True):
+    """The database that is used with a cluster from now on.
+
+    Args:
+        database: Its id, which its copies and backups share.
+        place: Where it is, for people.
+        is_known: It was used with this cluster before.
+        replaces: Identity of the cluster that it was used with, and that is gone for good; "" = none.
+        forced: The user says that the former cluster, or the former database of this one, is gone for good (`--take-over`).
+    """
+
+    database: str
+    place: str
+    is_known: bool = True
+    replaces: str = ""
+    forced: bool = False
+
+
 #: Which of some workflows the database has removed.
 Expired = Callable[[Collection[str]], Awaitable[Collection[str]]]
 
@@ -454,6 +472,19 @@ class Executor(ABC):
         """Close it. Running pods go on: a restarted service adopts them."""
 
     # ---- what an executor may have ----
+
+    async def pair(self, pairing: Pairing) -> str:
+        """Note which database goes with the cluster, and end what still runs of the cluster that this one replaces.
+
+        Called after `start` and before `adopt`, by the process that leads.
+
+        Returns:
+            What is not as it was, in words; "" = nothing.
+
+        Raises:
+            ConfigurationError: The two do not go together; the message says what to do.
+        """
+        return ""
 
     async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
         """What identifies the content of datasets from outside as they are now, or why it cannot be told, in words.

@@ -703,6 +703,13 @@ class Database:
         """Its URL without the password, for people."""
         return self.url.render_as_string(hide_password=True)
 
+    @property
+    def place(self) -> str:
+        """Where it is: the path of a SQLite file, or a URL without driver and password. As the option `--db` takes it."""
+        if self.kind == "sqlite":
+            return str(self.url.database)
+        return self.url.set(drivername="postgresql", password=None).render_as_string()
+
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
         """One consistent look at the database.

@@ -249,6 +249,16 @@ expired: Final = Table(
     sqlite_with_rowid=False,
 )
 
+#: Which database this is, see `store.identity`.
+identity: Final = Table(
+    "identity",
+    metadata,
+    Column("name", Text, nullable=False),
+    _text("value"),
+    PrimaryKeyConstraint("name", name="pk_identity"),
+    sqlite_with_rowid=False,
+)
+
 replicas: Final = Table(
     "replicas",
     metadata,

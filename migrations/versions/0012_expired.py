@@ -1,4 +1,4 @@
-"""Which workflows this database has removed: only their files may be removed.
+"""Which workflows this database has removed: only their files may be removed. And the id of the database.
 
 Written out in full, never derived from `store.tables`: a revision must do the same thing for ever.
 """
@@ -22,7 +22,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("workflow_id", name=op.f("pk_expired")),
         sqlite_with_rowid=False,
     )
+    op.create_table(
+        "identity",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("value", sa.Text(), server_default="", nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_identity")),
+        sqlite_with_rowid=False,
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("identity")
     op.drop_table("expired")

@@ -216,7 +216,7 @@ def serve(
     max_live_tasks: MaxLiveTasks = 10_000_000,
     max_live_bytes: MaxLiveBytes = "128Mi",
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Use a database of another root, which is gone for good.")
+        bool, typer.Option("--take-over", help="The database's former root is gone: end its tasks.")
     ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning, error or critical.")] = "info",
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line of log.")] = False,

@@ -13,8 +13,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from flowsched.cluster.local.pairing import pair
 from flowsched.cluster.local.virtual_nodes import Site
-from flowsched.cluster.node.folder_lock import lock_folder
+from flowsched.cluster.node.folder_lock import holder_of, lock_folder
+from flowsched.errors import ConfigurationError
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
     ClusterEvent,
@@ -22,12 +24,16 @@ from flowsched.executor.protocol import (
     Expired,
     Fingerprint,
     Opened,
+    Pairing,
     Pod,
     PodEnded,
     PodGone,
     ReplicaSeen,
     Transfer,
 )
+from flowsched.log_lines import get_logger
+
+log = get_logger(__name__)
 
 #: How long to wait for another process to let go of the root: a predecessor may still be closing.
 ROOT_WAIT_S = 5.0
@@ -44,6 +50,14 @@ class Processes(Protocol):
 
     async def open(self, site: Site) -> Sequence[NodeInfo]:
         """Look at what is there, and report it (replicas). Returns the nodes as they are now."""
+        ...
+
+    async def used(self) -> tuple[bool, Sequence[str]]:
+        """Whether attempts were made here, and those that run."""
+        ...
+
+    async def replace(self, former: Path) -> int:
+        """End what runs of another root of this machine; returns how many runners and tasks."""
         ...
 
     async def adopt(self, pods: Sequence[Pod]) -> None:
@@ -179,6 +193,37 @@ class LocalCluster(Executor):
                 lambda pid: f"process {pid} runs the local cluster in {root}: stop it, or use another folder",
             )
         return await self.processes.open(self._site)
+
+    async def pair(self, pairing: Pairing) -> str:
+        """Note the database in the root. See `Executor.pair`.
+
+        Raises:
+            ConfigurationError: A service still runs the cluster that this one replaces, or tasks of another database run here.
+        """
+        if not self.processes.on_disk:
+            return ""
+        root = self._site.root
+        host, _, former = pairing.replaces.partition(":")
+        if former and host == socket.gethostname():
+            await self._replace(Path(former))
+        is_used, running = await self.processes.used()
+        return await asyncio.to_thread(pair, root, pairing, is_used=is_used, running=running)
+
+    async def _replace(self, former: Path) -> None:
+        """End what runs of another root of this machine, whose place this one takes: its tasks would run a second time."""
+        root = self._site.root
+        holder = await asyncio.to_thread(holder_of, former)
+        if holder not in ("", str(os.getpid())):  # a link at the former place leads here
+            raise ConfigurationError(
+                f"process {holder} runs the local cluster in {former}, whose place {root} is to take: stop it first"
+            )
+        ended = await self.processes.replace(former)
+        if ended:
+            log.warning(
+                "the root has another place than before: tasks that ran were ended, and run again",
+                former=str(former),
+                ended=ended,
+            )
 
     async def adopt(self, pods: Sequence[Pod]) -> None:
         """Take over pods that were intended or running: see `Executor.adopt`."""

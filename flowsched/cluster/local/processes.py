@@ -277,6 +277,30 @@ class RunnerProcesses:
         await self._launch_ready([pod for pod in new if self._live[pod.name].held is None])
         self._wake.set()
 
+    async def used(self) -> tuple[bool, Sequence[str]]:
+        """Whether attempts were made here, and those that run."""
+        is_used = await self._in_thread(lambda: next(self._attempts.all(), None) is not None)
+        return is_used, await self.orphans()
+
+    async def replace(self, former: Path) -> int:
+        """End what runs of another root of this machine: its runners, and what dead runners have left of their attempts."""
+        return await self._in_thread(self._end_former, former)
+
+    def _end_former(self, former: Path) -> int:
+        ended = self._runners.end_those_of(former)
+        self._runners.refresh()
+        for life, runner in self._runners.unended():
+            folder = self._attempts.find(life.name)
+            if folder is None or not runner.is_dead:
+                continue
+            there = former / folder.relative_to(self._site.root)
+            if attempts.is_left(there, life):
+                ended += 1
+                log.warning("a task of the former root is ended", pod=life.name)
+                while not attempts.end_attempt(there, life):
+                    pass  # it waits by itself: a second one must not run beside it
+        return ended
+
     async def adopt(self, pods: Sequence[Pod]) -> None:
         """Look at what SQL says is there."""
         for pod in pods:

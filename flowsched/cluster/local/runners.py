@@ -219,12 +219,17 @@ class Runners:
 
         An operator has moved their folder away and put a backup in its place: no journal here says what they do.
         """
-        ended = 0
-        for pid, name in _runners_of(self._root):
-            if Runner(self._folder / name).find_dead():
-                _end_tree(pid)
-                ended += 1
-        return ended
+        strangers = [pid for pid, name in _runners_of(self._root) if Runner(self._folder / name).find_dead()]
+        for pid in strangers:
+            _end_tree(pid)
+        return len(strangers)
+
+    def end_those_of(self, former: Path) -> int:
+        """End the runners of a root whose place this one takes. They know its path alone: none of their results would come here."""
+        found = [pid for pid, _ in _runners_of(former)]
+        for pid in found:
+            _end_tree(pid)
+        return len(found)
 
     def close(self) -> None:
         """Give no more orders. The runners go on with what they have."""

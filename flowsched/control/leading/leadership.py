@@ -11,9 +11,10 @@ from typing import Final, TypeVar
 
 from flowsched import tokens
 from flowsched.errors import ConfigurationError, FlowschedError, LeadershipLost, NotLeader, Unavailable
-from flowsched.executor.protocol import Executor
+from flowsched.executor.protocol import Executor, Pairing
 from flowsched.log_lines import get_logger
 from flowsched.store.database import Database, Outage, chance, pauses
+from flowsched.store.identity import identify
 from flowsched.store.lease import Lease, Renewal
 
 log = get_logger(__name__)
@@ -243,6 +244,15 @@ class Leadership:
         known, ours = (await claim.look()).holder, self._executor.identity
         if known not in ("", ours) and not self._take_over:
             raise _of_another_cluster(known, ours)
+        pairing = Pairing(
+            (await identify(self._database)).id,
+            self._database.place,
+            is_known=known == ours,
+            replaces=known if known != ours else "",
+            forced=self._take_over,
+        )
+        if changed := await self._executor.pair(pairing):
+            log.warning(changed)
         if known != ours:
             if known:
                 await claim.release((await claim.look()).epoch)
