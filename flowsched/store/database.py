@@ -463,6 +463,7 @@ class Database:
         self.upgraded_from: str | None = None  #: the revision that `settle` has brought up; "" = it was empty
         self._lock = lock
         self._log = KeptLog(Path(str(url.database))) if lock is not None else None
+        self._opened: tuple[int, int] | None = None  #: device and inode of a SQLite file
         self._settled = False
         self._refused = ""  #: why it cannot be used; the service ends then
         # One look is one snapshot: SQLite's WAL gives that to any transaction, PostgreSQL on demand.
@@ -547,6 +548,7 @@ class Database:
             if self._lock is not None:
                 self._make_private()
                 await self._take_lock(self._lock)
+                self._opened = self._opened or self._file()
             await self._settle(migrate, any_schema, admit)
         except (DBAPIError, StorageCorrupt) as error:
             message = _first_line(error.__cause__ or error if isinstance(error, StorageCorrupt) else error)
@@ -581,6 +583,28 @@ class Database:
             make_database(Path(str(self.url.database)))
         except OSError as error:
             raise Unavailable(f"cannot make {self.shown}: {error.strerror}") from error
+
+    def _file(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(str(self.url.database))
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def check_file(self) -> None:
+        """Make sure that the path of a SQLite file leads to the file that is open: what is written elsewhere is lost.
+
+        Raises:
+            OSError: The file was moved, removed or replaced.
+        """
+        if self._opened is None or (found := self._file()) == self._opened:
+            if self._log is not None:
+                self._log.restore()
+            return
+        what = "is not there any more" if found is None else "is another file than the service has opened"
+        raise OSError(
+            f"{self.url.database} {what}: put the file back, and the service goes on; or stop the service before you replace it"
+        )
 
     @unbroken
     async def keep_headroom(self) -> None:
@@ -751,8 +775,11 @@ class Database:
     def _read(self, query: Executable, values: Mapping[str, object]) -> Sequence[Row[Any]]:
         """Run a query, in a thread."""
         assert self._plain is not None
+        self.check_file()
         with self._plain.connect() as connection:
-            return connection.execute(query, values).all()
+            found = connection.execute(query, values).all()
+        self.check_file()
+        return found
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
@@ -771,8 +798,10 @@ class Database:
         """A connection that translates database errors."""
         await self.opened()
         try:
+            self.check_file()  # SQLite would make a file that is missing
             async with engine.connect() as connection:
                 yield connection
+                self.check_file()
         except Exception as error:
             self._translate(error)
             raise

@@ -44,6 +44,13 @@ class KeptLog:
                     kept.unlink(missing_ok=True)  # a killed process has left it
                     os.link(path, kept)
 
+    def restore(self) -> None:
+        """Give removed log files their names back: commits are in them that are not in the database yet."""
+        for path, kept in self._names:
+            if not os.path.exists(path) and os.path.exists(kept):
+                with contextlib.suppress(OSError):
+                    os.link(kept, path)
+
     def held(self) -> list[tuple[Path, Path]]:
         """The log files that have a second name, with it. Call it while the database is open."""
         return [

@@ -346,6 +346,7 @@ class GroupWriter:
 
     async def _committed(self, statements: Statements, attempt: _Attempt, group: Sequence[_Item]) -> bool:
         """All of a transaction, with its commit; False if an earlier try was committed. SQLite does it in its thread."""
+        self._database.check_file()
         if not await self._raise_mark(statements, attempt, max(map(_moment, group))):
             await statements.rollback()
             return False
@@ -354,6 +355,7 @@ class GroupWriter:
         await self._failpoint("writer.before_commit")
         attempt.outcomes, attempt.events, attempt.in_doubt = outcomes, events, True
         await statements.commit()
+        self._database.check_file()  # before any caller hears of it
         return True
 
     @asynccontextmanager
