@@ -10,10 +10,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
-from tests.serving.processes import served
+from tests.serving.processes import Served, served
 from tests.serving.test_restored_backup import ended, starts, submit, wait_for
 
 pytestmark = pytest.mark.slow
@@ -24,6 +26,15 @@ def no_task_is_left(tmp_path: Path) -> Iterator[None]:
     """Also where a test fails."""
     yield
     (tmp_path / "go").touch()
+
+
+def readiness(service: Served) -> str:
+    """Why it is not ready; "" = it is."""
+    try:
+        urlopen(f"{service.url}/readyz", timeout=60).close()
+    except HTTPError as error:
+        return error.read().decode()
+    return ""
 
 
 def copied(root: Path, new: Path) -> None:
@@ -123,4 +134,19 @@ def test_a_start_with_another_database_says_so(tmp_path: Path) -> None:
         service.log.write_text("")
         service.ready()
         assert "another database" not in service.told()
+    assert (starts(tmp_path), (tmp_path / "doubled").exists()) == (1, False)
+
+
+def test_a_service_outlives_a_root_that_is_away(tmp_path: Path) -> None:
+    """Root and database are away for longer than a request waits: it says so, and no task is lost or started twice."""
+    root = tmp_path / "root"
+    with served(root) as service:
+        pid = service.ready()
+        ident = submit(service, tmp_path)
+        root.rename(tmp_path / "away")
+        wait_for(lambda: str(root) in readiness(service), service)
+        time.sleep(20)  # longer than the lease
+        (tmp_path / "away").rename(root)
+        assert service.ready() == pid
+        assert ended(service, tmp_path, ident) == "SUCCEEDED"
     assert (starts(tmp_path), (tmp_path / "doubled").exists()) == (1, False)

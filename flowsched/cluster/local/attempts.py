@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 
 from flowsched.cluster.local.journals import Life
+from flowsched.cluster.local.presence import Presence
 from flowsched.cluster.local.runner import cgroups, safe_paths
 from flowsched.cluster.local.runner.engine import ask
 from flowsched.cluster.local.runner.safe_paths import Opened, Unsafe
@@ -120,6 +121,19 @@ def _marked(pid: int, mark: bytes) -> bool:
 _DYING_S: Final = 0.2
 
 
+def mode_of(path: str | Path) -> int:
+    """The mode of what lies at a path, not of what a link there leads to; 0 = nothing. Not every error is taken for
+    nothing, as `os.path` does.
+
+    Raises:
+        OSError: That cannot be told now.
+    """
+    try:
+        return os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
 class Sight(msgspec.Struct, frozen=True):
     """The observed state of an attempt. `final` is None while it runs, or may."""
 
@@ -148,10 +162,15 @@ class Attempts:
         there = sorted(path.name for path in (self.root / "nodes").iterdir())
         self.nodes = self.nodes + [node for node in there if node not in self.nodes]
 
+    def watch(self, presence: Presence) -> None:
+        """Let it be noticed when a folder that attempts or their runners need is away."""
+        nodes = [self.root / "nodes" / node / "attempts" for node in self.nodes]
+        presence.expect([self.root, self.root / "runners", *(folder for folder in nodes if folder.is_dir())])
+
     def find(self, name: str) -> Path | None:
         """The folder of a pod, wherever it is."""
         paths = (f"{self.root}/nodes/{node}/attempts/{name}" for node in self.nodes)
-        return next((Path(path) for path in paths if os.path.lexists(path)), None)
+        return next((Path(path) for path in paths if mode_of(path)), None)
 
     def make(self, name: str, node: str) -> Path | None:
         """Make a pod's folder; None if there is one of the name, on whatever node.
@@ -205,12 +224,13 @@ def gone(folder: Path, reason: str) -> PodGone:
     return PodGone(folder.name, at_ms, "Released" if is_released(folder) else reason)
 
 
-def is_folder(folder: Path) -> bool:
-    """Whether a path is a folder, and no link to one."""
-    try:
-        return stat.S_ISDIR(os.lstat(folder).st_mode)
-    except OSError:
-        return False
+def is_folder(path: Path) -> bool:
+    """Whether a path is a folder, and no link to one.
+
+    Raises:
+        OSError: That cannot be told now.
+    """
+    return stat.S_ISDIR(mode_of(path))
 
 
 def opened(folder: Path) -> Opened:

@@ -26,6 +26,7 @@ from flowsched.cluster.local.earlier import take_over
 from flowsched.cluster.local.images import ContainerSettings, Images
 from flowsched.cluster.local.journals import Life
 from flowsched.cluster.local.orders import compose, staged_files
+from flowsched.cluster.local.pairing import FILE
 from flowsched.cluster.local.runner import cgroups
 from flowsched.cluster.local.runner.bounds import Bounds
 from flowsched.cluster.local.runner.cgroups import find_base
@@ -178,6 +179,7 @@ class RunnerProcesses:
         #: is made; after a restart SQL says whether their end is known.
         self._denied: dict[str, PodGone] = {}
         self._unseen_said: float | None = None
+        self._away = ""  #: which folder is away, in words
         self._containers = containers or ContainerSettings()
         self._refused: dict[str, Refusal] = {}  #: pods that have no image, until they are told so
         self._origins = origins or Origins()
@@ -214,9 +216,10 @@ class RunnerProcesses:
         if ran:
             log.warning("attempts of an earlier version run again", attempts=ran)
         self._cgroups = await self._in_thread(find_base)
-        self._runners = Runners(site.root, self._command)
-        if strangers := await self._in_thread(self._runners.open):
+        self._runners = Runners(site.root, self._command, site.presence.check)
+        if strangers := await self._in_thread(self._open_runners):
             log.warning("another folder was here before: its tasks were ended", runners=strangers)
+        await self._in_thread(self._attempts.watch, site.presence)
         await self._in_thread(self._sweep)
         for cache in self._caches.values():
             cache.folder.mkdir(parents=True, exist_ok=True)
@@ -239,6 +242,10 @@ class RunnerProcesses:
         self._meter = asyncio.create_task(self._measure(), name="disk meter")
         self._minder = asyncio.create_task(self._mind_space(), name="space")
         return nodes
+
+    def _open_runners(self) -> int:
+        is_new = not (self._site.root / FILE).exists() and next(self._attempts.all(), None) is None
+        return self._runners.open(is_new=is_new)
 
     async def close(self) -> None:
         """Stop watching and copying. Runners and tasks go on."""
@@ -392,7 +399,7 @@ class RunnerProcesses:
 
     @property
     def _full(self) -> str:
-        return next((space.trouble for space in self._spaces if space.trouble), "")
+        return self._away or next((space.trouble for space in self._spaces if space.trouble), "")
 
     async def forget(self, names: Sequence[str]) -> None:
         """Remove working folders of finished attempts."""
@@ -423,6 +430,11 @@ class RunnerProcesses:
                 self._runners.dismiss(pod.name)
 
     def _give_orders(self, pods: Sequence[Pod]) -> list[tuple[_Live, Sight | None]]:
+        if away := self._site.presence.away():
+            log.warning("attempts not ordered", pods=[pod.name for pod in pods], error=away)
+            for pod in pods:
+                self._live[pod.name].busy = False  # a later look tells that they were never launched
+            return []
         done: list[tuple[_Live, Sight | None]] = []
         ordered: list[_Live] = []
         orders: list[dict[str, Any]] = []
@@ -451,13 +463,17 @@ class RunnerProcesses:
         with self._stripe(pod.name):
             if pod.name in self._denied:
                 return live, Sight(final=self._denied[pod.name]), None
-            if pod.node not in self._caches and self._attempts.find(pod.name) is None:
-                return live, self._absent(pod.name, "NoSuchNode"), None
-            self._runners.expect(pod.name)  # first: a release that finds the folder waits for the runner
             try:
+                if pod.node not in self._caches and self._find(pod.name) is None:
+                    return live, self._absent(pod.name, "NoSuchNode"), None
+                self._runners.expect(pod.name)  # first: a release that finds the folder waits for the runner
                 folder = self._attempts.make(pod.name, pod.node)
             except OSError as error:
-                return live, self._no_room(pod.name, error, "DiskFull"), None
+                if is_full(error):
+                    return live, self._no_room(pod.name, error, "DiskFull"), None
+                log.warning("attempt not ordered", pod=pod.name, error=str(error))
+                live.busy = False  # a later look tells that it was never launched
+                return live, None, None
             if folder is not None:
                 self._site.failpoint("launch.made")
                 live.folder = folder
@@ -523,7 +539,7 @@ class RunnerProcesses:
 
     def _look_for(self, live: _Live) -> Sight | None:
         """See how an attempt stands, and end what must not go on. None: that is not known yet."""
-        folder = live.folder = live.folder or self._attempts.find(live.name)
+        folder = live.folder = live.folder or self._find(live.name)
         found = self._runners.find(live.name)
         if found is None:
             if self._runners.may_start(live.name):
@@ -537,7 +553,7 @@ class RunnerProcesses:
         life, runner = found
         if life.end is not None:
             return Sight(life.started_ms, life.end)
-        there = folder is not None and attempts.is_folder(folder)
+        there = folder is not None and self._is_there(folder)
         folder = folder or self._attempts.root / "nodes" / live.node / "attempts" / live.name
         if runner.is_dead or life.is_lost:
             if life.started_ms is not None and not attempts.end_attempt(folder, life):
@@ -584,6 +600,29 @@ class RunnerProcesses:
             )
             runner.signal(signal.SIGKILL)
 
+    def _find(self, name: str) -> Path | None:
+        """The folder of an attempt; None: there is none.
+
+        Raises:
+            OSError: Its node's folder is away.
+        """
+        found = self._attempts.find(name)
+        if found is None:
+            self._site.presence.check()
+            found = self._attempts.find(name)  # it may have been away
+        return found
+
+    def _is_there(self, folder: Path) -> bool:
+        """Whether a folder of an attempt is there.
+
+        Raises:
+            OSError: That cannot be told now, since its node's folder is away.
+        """
+        if attempts.is_folder(folder):
+            return True
+        self._site.presence.check()
+        return attempts.is_folder(folder)
+
     def _look_again(self, live: _Live) -> tuple[_Live, Sight | None]:
         """Look; an attempt that cannot be read now (a full disk, a damaged record) is left to the next scan."""
         try:
@@ -616,21 +655,25 @@ class RunnerProcesses:
         sight = self._seen(live.name)
         if sight is not None and sight.final is not None:
             return sight
-        folder = live.folder = live.folder or self._attempts.find(live.name)
-        if (folder is None or not attempts.is_folder(folder)) and not self._runners.those_with(live.name):
-            return self._absent(live.name, "Released")
-        if folder is not None:
-            try:
+        folder = live.folder
+        try:
+            folder = live.folder = folder or self._find(live.name)
+            if (folder is None or not self._is_there(folder)) and not self._runners.those_with(live.name):
+                return self._absent(live.name, "Released")
+            if folder is not None:
                 attempts.ask_for_end(folder, grace_ms)
-            except OSError as error:  # no room to ask, or the task has put a link in the folder's place
-                if not is_full(error) and not isinstance(error, NotADirectoryError):
-                    raise
-                if is_full(error):
-                    self._space.note(error)
-                if (found := self._runners.find(live.name)) is not None:
-                    attempts.kill_attempt(folder, found[0])
+                self._site.failpoint("release.marked")
+        except OSError as error:  # no room to ask, or the task has put a link in the folder's place
+            if not is_full(error) and not isinstance(error, NotADirectoryError):
+                log.warning(
+                    "attempt is not asked to end: killed after its grace", pod=live.name, error=str(error)
+                )
                 return None
-            self._site.failpoint("release.marked")
+            if is_full(error):
+                self._space.note(error)
+            if folder is not None and (found := self._runners.find(live.name)) is not None:
+                attempts.kill_attempt(folder, found[0])  # there is no room to ask
+            return None
         those = self._runners.those_with(live.name)
         awake.update({runner.name: runner for runner in those})
         if those or live.busy:
@@ -684,11 +727,13 @@ class RunnerProcesses:
         """Remove the control groups of attempts that have ended, with what lives in them all the same."""
         self._cgroups.sweep()
         for name, group in self._cgroups.groups(attempts.mark_of(self._site.root)).items():
-            if self._attempts.find(name) is None or self._is_over(name):
+            if self._find(name) is None or self._is_over(name):
                 cgroups.kill(group)
                 cgroups.remove(group)
 
     def _find_orphans(self, wanted: frozenset[str]) -> list[str]:
+        if self._site.presence.away():
+            return []  # `trouble` says so
         self._sweep()
         self._runners.refresh()
         found = []
@@ -723,6 +768,7 @@ class RunnerProcesses:
         return {attempts.workflow_of(folder.name) for folder in self._attempts.all()}
 
     def _expire(self, gone: frozenset[str]) -> int:
+        self._site.presence.check()
         expired = 0
         there = set()
         for folder in self._attempts.all():
@@ -731,6 +777,7 @@ class RunnerProcesses:
                 expired += 1
             else:
                 there.add(folder.name)
+        self._site.presence.check()
         self._runners.expire(frozenset(self._live), there)
         return expired
 
@@ -761,6 +808,10 @@ class RunnerProcesses:
                     await self._hear(self._runners.read())
                 if loop.time() >= scanned_at + SCAN_S:
                     scanned_at = loop.time()
+                    self._away = await loop.run_in_executor(self._eyes, self._site.presence.away)
+                    self._tell_space()
+                    if self._away:
+                        continue
                     await self._hear(await loop.run_in_executor(self._eyes, self._runners.refresh))
                     await self._each(list(self._live.values()), self._look_again, self._eyes)
             except OSError:  # a journal that cannot be read now is read by the next scan
@@ -791,6 +842,7 @@ class RunnerProcesses:
             self._tell_space()
 
     def _measure_space(self) -> None:
+        self._away = self._site.presence.away()
         for space in self._spaces:
             space.measure()
         if self._cache_percent:
@@ -833,7 +885,7 @@ class RunnerProcesses:
         if now[0] and not was[0]:
             log.warning("nothing new is started", why=self._full)
         elif was[0] and not now[0]:
-            log.info("there is room again", root=str(self._site.root))
+            log.info("the root has room again, or is back", root=str(self._site.root))
         for node in self._nodes():
             self._site.report(NodeChanged(node))
 

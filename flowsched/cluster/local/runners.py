@@ -25,7 +25,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from flowsched.cluster.local.journals import JournalReader, Life
 from flowsched.cluster.local.runner.journal import DONE, SEGMENT_BYTES
 from flowsched.cluster.local.runner.kin import KILL_LIMIT_S, boot_id, descendants, start_time
 from flowsched.cluster.local.runner.records import wall_ms
+from flowsched.errors import ConfigurationError
 
 COMMAND: Final = (sys.executable, "-I", "-S", "-X", "utf8", str(Path(__file__).with_name("run_attempt.py")))
 #: A runner that takes no orders for so long gets no more; the next ones go to another.
@@ -53,12 +54,17 @@ class Runner:
     Args:
         folder: Its own, in `runners` of the root.
         is_ours: This service gives it orders.
+        check: Raises OSError while folders of the root are away: then a missing file says nothing.
     """
 
-    def __init__(self, folder: Path, *, is_ours: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, is_ours: bool = False, check: Callable[[], object] = lambda: None
+    ) -> None:
         self.folder = folder
         self.name = folder.name
         self.is_ours = is_ours
+        self._check = check
+        self._locked = -1  #: its lock file, open while it lives: the path may lead nowhere for a while
         self.is_dead = False
         self.died_ms = 0
         self.ordered: set[str] = set()  #: of ours: what it has no record of yet
@@ -94,6 +100,7 @@ class Runner:
         try:
             fd = os.open(f"{self.folder}/{self.segment:06d}", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:  # somebody has removed it: what was read of it stays known
+            self._check()
             return found
         size = _BLOCK
         try:
@@ -116,6 +123,7 @@ class Runner:
         try:
             found = [_SEGMENT.match(name) for name in os.listdir(self.folder)]
         except FileNotFoundError:  # somebody has removed it
+            self._check()
             return []
         return sorted(int(match[1]) for match in found if match and not match[2])
 
@@ -153,18 +161,29 @@ class Runner:
                 os.kill(pid, number)
 
     def find_dead(self) -> bool:
-        """Whether it has died. What it has written before is read next."""
+        """Whether it has died. What it has written before is read next.
+
+        Raises:
+            OSError: That cannot be told now.
+        """
+        if self._locked < 0:
+            try:
+                self._locked = os.open(self.folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:  # somebody has removed it, or an earlier version has left the journal
+                self._check()
+                return True
         try:
-            fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:  # somebody has removed it, or an earlier version has left the journal
-            return True
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return False
-        finally:
-            os.close(fd)
+        self.close()
         return True
+
+    def close(self) -> None:
+        """Let go of the lock file."""
+        if self._locked >= 0:
+            os.close(self._locked)
+        self._locked = -1
 
     def bury(self) -> None:
         """Note that it is dead, and when that was found: its attempts have ended then, also for the next service."""
@@ -188,10 +207,14 @@ class Runners:
     Args:
         root: Of the cluster.
         command: What runs one, see `run_attempt.py`.
+        check: See `Runner`.
     """
 
-    def __init__(self, root: Path, command: Sequence[str] = COMMAND) -> None:
+    def __init__(
+        self, root: Path, command: Sequence[str] = COMMAND, check: Callable[[], object] = lambda: None
+    ) -> None:
         self._root = root
+        self._check = check
         self._folder = root / "runners"
         self._command = tuple(command)
         self._lock = threading.Lock()  #: of what is read
@@ -202,24 +225,37 @@ class Runners:
         self._orders = -1
         self._children: list[int] = []
 
-    def open(self) -> int:
-        """Read what earlier runners have written. Returns how many runners of a folder that was here before it has ended."""
+    def open(self, *, is_new: bool = False) -> int:
+        """Read what earlier runners have written. Returns how many runners of a folder that was here before it has ended.
+
+        Args:
+            is_new: No service has used this folder: it may have the place of a root whose disk is not mounted.
+
+        Raises:
+            ConfigurationError: It is new, and runners of a root of this path live.
+        """
         self._folder.mkdir(mode=0o700, exist_ok=True)
         with self._lock:
             self._all = tuple(
-                Runner(Path(item.path))
+                Runner(Path(item.path), check=self._check)
                 for item in sorted(os.scandir(self._folder), key=lambda item: item.name)
             )
-        ended = self._end_strangers()
+        ended = self._end_strangers(is_new)
         self.refresh()
         return ended
 
-    def _end_strangers(self) -> int:
+    def _end_strangers(self, is_new: bool) -> int:
         """End the runners that a service started for this path and whose lock is not in this folder, with all that they run.
 
         An operator has moved their folder away and put a backup in its place: no journal here says what they do.
         """
-        strangers = [pid for pid, name in _runners_of(self._root) if Runner(self._folder / name).find_dead()]
+        here = {runner.name for runner in self._all if not runner.find_dead()}
+        strangers = [pid for pid, name in _runners_of(self._root) if name not in here]
+        if strangers and is_new:
+            raise ConfigurationError(
+                f"{self._root} is empty, and tasks of another folder at that path run (runners {strangers}): is its disk mounted? "
+                "Put the folder back, and the service takes the tasks up; or kill the runners, and it begins anew"
+            )
         for pid in strangers:
             _end_tree(pid)
         return len(strangers)
@@ -235,6 +271,8 @@ class Runners:
         """Give no more orders. The runners go on with what they have."""
         with self._giving:
             self._let_go()
+        for runner in self._all:
+            runner.close()
         end = time.monotonic() + _ENDS_S
         while self._reap() and not self.unended() and time.monotonic() < end:
             time.sleep(0.002)
@@ -257,6 +295,7 @@ class Runners:
                 dead = runner.find_dead()  # first: then nothing is written after the read
                 found += runner.read()
                 if dead:
+                    self._check()  # all of it was there to be read
                     found += runner.reader.lives
                     runner.bury()
         return found
@@ -409,7 +448,8 @@ class Runners:
             os.close(lock)
         os.set_blocking(write, False)
         self._orders = write
-        runner = Runner(folder, is_ours=True)
+        runner = Runner(folder, is_ours=True, check=self._check)
+        runner.find_dead()  # it lives: this opens its lock
         with self._lock:
             self._children.append(pid)
             self._all = (*self._all, runner)

@@ -165,8 +165,9 @@ class Staging:
         log.info("transfer failed", uri=order.uri, dest=order.dest, source=order.source, why=str(error))
         if error.emptied:
             self._site.report(ReplicaSeen(order.uri, order.dest, 0, present=False))
+        lost = error.lost and not self._site.presence.away()
         failed = TransferFailed(
-            order.uri, order.dest, self._site.clock(), str(error), order.source, error.lost, error.permanent,
+            order.uri, order.dest, self._site.clock(), str(error), order.source, lost, error.permanent,
             order.offset, error.changed, error.undivided, error.version, error.full,
         )  # fmt: skip
         self._site.report(failed)

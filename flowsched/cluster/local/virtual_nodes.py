@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from flowsched.cluster.local.presence import Presence
 from flowsched.errors import ConfigurationError, InvalidRequest
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import ClusterEvent
@@ -142,6 +143,7 @@ class Site(msgspec.Struct, frozen=True):
         report: Takes events, on the event loop's thread.
         clock: Wall-clock ms.
         failpoint: Called with a name where a crash would be interesting, in worker threads; may raise or kill.
+        presence: Of the folders below the root that must be there.
     """
 
     root: Path
@@ -149,3 +151,4 @@ class Site(msgspec.Struct, frozen=True):
     report: Callable[[ClusterEvent], None]
     clock: Callable[[], int]
     failpoint: Callable[[str], object]
+    presence: Presence = msgspec.field(default_factory=Presence)

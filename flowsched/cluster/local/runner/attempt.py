@@ -20,7 +20,7 @@ from . import kin
 from .kin import signal
 from .outputs import Refused, collect
 from .records import Record, follow_clock, fullness, is_full, wall_ms
-from .room import with_room
+from .room import wait_for_folder, with_room
 from .safe_paths import kind_of
 from .secret_values import SecretError, read_secrets
 from .task import LAST_SIGNAL_CODE, StartError, Task, link_inputs, release_grace_s, states_of, supervise
@@ -274,6 +274,7 @@ def published(task: Task) -> tuple[list[Record], str, str]:
     outputs: list[Record] = task.order["outputs"]  # type: ignore[assignment]
     if not outputs:
         return [], "", ""
+    wait_for_folder(task)
     try:
         with task.open_work() as work:
             return collect(work, outputs, task.work, lambda *what: with_room(task, *what)), "", ""

@@ -12,7 +12,7 @@ from .patterns import is_pattern
 from .places import Places, plan
 from .records import Record, is_full
 from .return_code import CODE_BYTES, code_in
-from .room import with_room
+from .room import wait_for_folder, with_room
 from .safe_paths import Opened, Unsafe, open_file, parent
 from .steps import Ending, Step, run_steps
 from .task import LAST_SIGNAL_CODE, release_grace_s
@@ -86,6 +86,7 @@ class Contained:
     def run(self, wake: int) -> tuple[int, str, str]:
         """Run it to its end: (exit code, reason, message). Its outputs are in place when this returns."""
         ending = run_steps(self.task, wake, self.step)
+        wait_for_folder(self.task)
         self.report["returned"] = self.returned(ending)
         self.deliver(ending)
         if ending.reason != "Released":

@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 from binascii import crc32
 
-from .records import Record, json_text, sync
+from .records import Record, json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Journal:
     """
 
     def __init__(self, folder: str) -> None:
-        self._folder = folder
+        self._folder = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)  # its path may lead nowhere for a while
         self._lines: list[bytes] = []
         self._number = self._at = self._room = 0
         self._fd = -1
@@ -81,7 +81,7 @@ class Journal:
     @property
     def descriptors(self) -> list[int]:
         """What is open."""
-        return [self._fd]
+        return [self._fd, self._folder]
 
     @property
     def is_flushed(self) -> bool:
@@ -127,19 +127,21 @@ class Journal:
         os.ftruncate(self._fd, self._at)
         self.sync()
         os.close(self._fd)
+        os.close(self._folder)
 
     def _begin(self) -> None:
         """Open the next segment. Without room for it the runner goes on in the last one."""
-        path = f"{self._folder}/{self._number + 1:06d}"
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        name = f"{self._number + 1:06d}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        fd = os.open(name, flags, 0o600, dir_fd=self._folder)
         last = self._fd, self._number, self._at, self._room
         self._fd, self._number, self._at, self._room = fd, self._number + 1, 0, 0
         try:
             self._allocate(_SPARE_BYTES)
-            sync(self._folder)
+            os.fsync(self._folder)
         except OSError:
             os.close(fd)
-            os.unlink(path)
+            os.unlink(name, dir_fd=self._folder)
             self._fd, self._number, self._at, self._room = last
             raise
         if last[0] >= 0:

@@ -57,6 +57,28 @@ def with_room(task: Task, what: str, target: str, act: Callable[[], None], wait_
             task.waits("")
 
 
+def is_away(task: Task) -> bool:
+    """Whether the folder of the node's attempts is away: a disk that is not mounted, a root that was renamed."""
+    return not os.path.isdir(os.path.dirname(task.folder))
+
+
+def wait_for_folder(task: Task, wait_s: float = WAIT_S) -> None:
+    """Wait while the folder of the node's attempts is away.
+
+    Args:
+        task: The attempt's task. Its results are there when the folder is back.
+        wait_s: The longest wait.
+    """
+    end, said = time.monotonic() + wait_s, False
+    while is_away(task) and time.monotonic() < end:
+        if not said:
+            said = True
+            task.waits(f"the folder {os.path.dirname(task.folder)} is away")
+        time.sleep(_PAUSE_S)
+    if said:
+        task.waits("")
+
+
 def shortage(error: OSError, target: str) -> str:
     """Why a write found no room: the system's words, and the free bytes and inodes of the file system."""
     folder = os.path.dirname(target)

@@ -29,6 +29,7 @@ from .kin import signal
 from .outputs import Refused
 from .plain import Plain
 from .records import Record, is_full
+from .room import is_away
 from .task import StartError, release_grace_s, started
 
 _LENGTH_BYTES = 4
@@ -42,7 +43,7 @@ _FIRST_LOOK_S = 0.2
 _SYNC_S = 0.05
 #: What a task's niceness is above that of the runner.
 _NICER = 5
-#: Between two attempts to write records that found no room.
+#: Between two attempts to write records that found no room, and to start what has no folder for a while.
 _FULL_S = 1.0
 
 
@@ -57,7 +58,8 @@ class Runner:
 
     def __init__(self, root: str, name: str, lock: int) -> None:
         os.chdir(root)
-        self._root, self._name, self._lock = root, name, lock
+        self._root = os.open(root, os.O_RDONLY | os.O_CLOEXEC)  # its path may lead nowhere for a while
+        self._name, self._lock = name, lock
         self._journal = Journal(f"{root}/runners/{name}")
         self._wake, self._waker = listen()
         self._poll = select.poll()
@@ -122,7 +124,7 @@ class Runner:
     def _wait(self) -> set[int]:
         if self._orders:
             pause: float | None = 0
-        elif not self._journal.is_flushed:
+        elif self._starting or not self._journal.is_flushed:
             pause = _FULL_S
         else:
             due = [self._due[0][0]] if self._due else []
@@ -189,7 +191,7 @@ class Runner:
 
     def _fork(self, order: Record) -> None:
         others = [fd for each in self._heard.values() for fd in each.descriptors]
-        own = [self._lock, self._wake, self._waker, *self._journal.descriptors]
+        own = [self._lock, self._root, self._wake, self._waker, *self._journal.descriptors]
         try:
             apart = Apart(order, [*own, *others])
         except (
@@ -205,7 +207,11 @@ class Runner:
     def _start(self) -> bool:
         """Start what is durable. Returns whether a program did not start, which is news for the service."""
         failed = False
-        for plain in self._starting:
+        starting, self._starting = self._starting, []
+        for plain in starting:
+            if is_away(plain):
+                self._starting.append(plain)
+                continue
             _bear(plain.mark, self._limit)
             try:
                 plain.start(self._nice)
@@ -218,7 +224,6 @@ class Runner:
             self._journal.add({"kind": "running", "name": plain.name, "pid": plain.pid})
             first = min(_FIRST_LOOK_S, plain.timeout_s)
             self._set_timer(plain, first)
-        self._starting.clear()
         _bear(0, self._limit)
         os.chdir(self._root)
         return failed
