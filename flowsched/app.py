@@ -12,14 +12,14 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from flowsched import listening, supervisor
 from flowsched.clock import ServiceClock, elapsed_s
-from flowsched.errors import ConfigurationError, FlowschedError, InUse, NotFound, no_such
+from flowsched.errors import ConfigurationError, FlowschedError, NotFound, no_such
 from flowsched.log_lines import LEVELS, configure_logging, get_logger
 from flowsched.private import make_root
 from flowsched.values import replace
@@ -261,16 +261,21 @@ def left_behind(settings: Settings) -> str:
         with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection:
             query = "SELECT count(*), coalesce(sum(ended_ms IS NULL), 0) FROM workflows"
             number, live = connection.execute(query).fetchone()
+            with suppress(sqlite3.Error):  # an older schema
+                if connection.execute("SELECT 1 FROM identity WHERE name = 'moved_to'").fetchone():
+                    return ""  # the other database has them now
     except sqlite3.Error:
         return ""  # it is no database of flowsched's
     chosen = settings.url.split("@")[-1]
     if live:
         raise ConfigurationError(
             f"{live} of the {number} workflows in {file} have not ended, and {chosen} does not know them: their tasks would be "
-            "ended. Start the service without --db (or FLOWSCHED_DATABASE) and let them end or cancel them; or move that file away"
+            f"ended. Take them along: `flowsched db move {file} TO`; or start the service without --db (or FLOWSCHED_DATABASE) and "
+            "let them end or cancel them"
         )
     return (
-        f"{file} has {number} workflows that {chosen} does not have: its history and queues stay there, and are not read"
+        f"{file} has {number} workflows that {chosen} does not have: its history and queues stay there, and are not read "
+        f"(`flowsched db move {file} TO` takes them along to an empty database)"
         if number
         else ""
     )
@@ -775,17 +780,12 @@ async def database_expire(url: str, before_ms: int) -> int:
     """
     from flowsched.control.tes import forget_ends, keep_ends
     from flowsched.store.database import Database
-    from flowsched.store.lease import Lease
+    from flowsched.store.moving import not_led
     from flowsched.store.recovery import remove_finished
 
     total = 0
     async with await Database.open(url, migrate=False) as database:
-        leader = await Lease(database).look()
-        if leader.live:
-            raise InUse(
-                f"{leader.holder} leads on {database.shown}: stop the service first (after a kill its lease lasts 15 s more), or "
-                "let it remove old workflows itself: flowsched serve --keep-days"
-            )
+        await not_led(database)
         await keep_ends(database, before_ms)
         while True:
             removed = await remove_finished(database, before_ms)
@@ -793,6 +793,20 @@ async def database_expire(url: str, before_ms: int) -> int:
             if removed.workflows == 0 and removed.rows == 0:
                 await forget_ends(database, before_ms, now_ms())
                 return total
+
+
+async def database_move(source: str, target: str) -> tuple[int, str, str]:
+    """Move all rows of a database into a new one; returns how many workflows, and both places, for people.
+
+    Raises:
+        InUse: A service leads on one of them.
+        ConfigurationError: They cannot be moved; the message says why.
+    """
+    from flowsched.store.database import Database
+    from flowsched.store.moving import move
+
+    async with await Database.open(source, create=False) as old, await Database.open(target) as new:
+        return await move(old, new), old.place, new.place
 
 
 @dataclass(frozen=True, slots=True)

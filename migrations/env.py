@@ -13,9 +13,7 @@ from flowsched.store.tables import metadata
 
 connection = context.config.attributes.get("connection")
 if connection is None:
-    raise SystemExit(
-        "use `flowsched db upgrade`, `downgrade` or `current`: they open the database in the right way"
-    )
+    raise SystemExit("use `flowsched db upgrade` or `db check`: they open the database in the right way")
 
 context.configure(
     connection=connection,

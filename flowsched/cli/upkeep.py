@@ -106,13 +106,14 @@ def _facts(found: dict[str, object]) -> Text:
     return Text("\n").join(lines)
 
 
-async def current(settings: Settings) -> int:
-    """The revision of the schema."""
+async def move(source: str, target: str) -> int:
+    """Move all rows of a database into another."""
     from flowsched import app
 
-    found = await app.database_facts(_kept(settings))
-    print(found["revision"] or "empty")
-    return DONE if found["revision"] == found["expected_revision"] else FAILED
+    workflows, old, new = await app.database_move(source, target)
+    print(f"{workflows} workflows moved")
+    say(f"{old} keeps a copy that no service uses any more; start the service with --db {new}")
+    return DONE
 
 
 async def expire(settings: Settings, days: float) -> int:

@@ -946,11 +946,11 @@ def test_the_doctor_says_what_becomes_of_a_schema(
     result = CliRunner().invoke(app, ["doctor", *given, "-o", "json"])
     check = next(each for each in json.loads(result.stdout) if each["name"] == "database")
     assert (check["mark"], found in check["found"], step in check["next"]) == (mark, True, True), check
-    current = CliRunner().invoke(app, ["db", "current", "--root", str(tmp_path)])
-    assert (current.stdout.strip(), current.exit_code) == (revision or "empty", 1)
+    checked = CliRunner().invoke(app, ["db", "check", "--root", str(tmp_path), "-o", "json"])
+    assert (json.loads(checked.stdout)["revision"], checked.exit_code) == (revision, 1)
 
 
-@pytest.mark.parametrize("command", ["current", "check", "expire", "upgrade"])
+@pytest.mark.parametrize("command", ["check", "expire", "upgrade"])
 def test_a_root_without_a_database_of_its_own_is_told_how_to_name_the_other(
     tmp_path: Path, command: str
 ) -> None:
@@ -966,8 +966,9 @@ def test_a_root_without_a_database_of_its_own_is_told_how_to_name_the_other(
 def test_upgrade_makes_the_database_of_a_new_root(tmp_path: Path) -> None:
     """Before the first start of its service."""
     made = CliRunner().invoke(app, ["db", "upgrade", "--root", str(tmp_path)])
-    current = CliRunner().invoke(app, ["db", "current", "--root", str(tmp_path)])
-    assert (made.exit_code, current.exit_code, current.stdout) == (0, 0, made.stdout)
+    checked = CliRunner().invoke(app, ["db", "check", "--root", str(tmp_path), "-o", "json"])
+    assert (made.exit_code, checked.exit_code) == (0, 0)
+    assert json.loads(checked.stdout)["revision"] == made.stdout.strip()
 
 
 def test_the_doctor_says_that_a_service_asks_for_a_token(tmp_path: Path) -> None:

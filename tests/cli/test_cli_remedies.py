@@ -120,6 +120,18 @@ def test_another_database_than_the_roots_own_is_said(tmp_path: Path) -> None:
         made.commit()
     with pytest.raises(ConfigurationError, match=r"1 of the 2 workflows in .* have not ended"):
         left_behind(elsewhere)
+    with (
+        contextlib.closing(sqlite3.connect(tmp_path / "moved.db")) as moved,
+        contextlib.closing(sqlite3.connect(tmp_path / "flowsched.db")) as made,
+    ):
+        made.backup(moved)
+        moved.execute("CREATE TABLE identity (name TEXT, value TEXT)")
+        moved.execute("INSERT INTO identity VALUES ('moved_to', 'postgresql://db/flowsched')")
+        moved.commit()
+        mine = tmp_path / "moved"
+        mine.mkdir()
+        (tmp_path / "moved.db").rename(mine / "flowsched.db")
+    assert left_behind(replace(elsewhere, root=mine)) == ""
     assert left_behind(Settings(root=tmp_path)) == ""
     assert left_behind(replace(elsewhere, database=f"sqlite:///{tmp_path / 'flowsched.db'}")) == ""
 

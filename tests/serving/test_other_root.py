@@ -6,8 +6,9 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
@@ -15,8 +16,9 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.postgres import fresh_postgres, postgres_server  # noqa: F401
 from tests.serving.processes import Served, served
-from tests.serving.test_restored_backup import ended, starts, submit, wait_for
+from tests.serving.test_restored_backup import counts, ended, starts, submit, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -149,4 +151,31 @@ def test_a_service_outlives_a_root_that_is_away(tmp_path: Path) -> None:
         (tmp_path / "away").rename(root)
         assert service.ready() == pid
         assert ended(service, tmp_path, ident) == "SUCCEEDED"
+    assert (starts(tmp_path), (tmp_path / "doubled").exists()) == (1, False)
+
+
+@pytest.mark.postgresql
+def test_a_service_goes_on_with_a_database_that_was_moved(
+    tmp_path: Path,
+    fresh_postgres: Callable[[], str],  # noqa: F811
+) -> None:
+    """From SQLite to PostgreSQL and back while a task runs: it is adopted each time, and the history is there."""
+    root, url = tmp_path / "root", fresh_postgres()
+    file = str(root / "flowsched.db")
+    with served(root) as service:
+        service.ready()
+        ident = submit(service, tmp_path)
+    for source, target in ((file, url), (url, file)):
+        command = [sys.executable, "-m", "flowsched", "db", "move", source, target]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert (done.returncode, done.stdout) == (0, "1 workflows moved\n"), done.stderr
+        with refused(root, "--db", source) as (said,):
+            assert "were moved to" in said if source == file else "start the service without --db" in said
+        with served(root, "--db", target) as service:
+            service.log.write_text("")
+            service.ready()
+            wait_for(lambda service=service: counts(service, ident).get("RUNNING"), service)
+            assert "another database" not in service.told()
+            if target == file:
+                assert ended(service, tmp_path, ident) == "SUCCEEDED"
     assert (starts(tmp_path), (tmp_path / "doubled").exists()) == (1, False)

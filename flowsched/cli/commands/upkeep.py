@@ -67,20 +67,23 @@ def upgrade(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
 
 
 @db.command()
-def current(ctx: typer.Context, db: Database = None, root: Root = None) -> None:
-    """Print the schema's revision, or `empty`.
+def move(
+    ctx: typer.Context,
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The database that the service has used.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="An empty one, or a file that is to be made.")],
+) -> None:
+    """Move all workflows, queues and history to another database.
 
-    Exit code 1 if this version needs another.
+    Each is a path, sqlite:///… or postgresql://…. Stop the service before; tasks go on. The root stays as it is.
     """
     from flowsched.cli import upkeep
 
-    settings = settings_for(ctx, root=root, database=db)
-    run(options(ctx), upkeep.current(settings), DATABASE_AWAY)
+    run(options(ctx), upkeep.move(source, target), DATABASE_AWAY)
 
 
 @db.command()
 def check(ctx: typer.Context, db: Database = None, root: Root = None, output: Output = Form.TABLE) -> None:
-    """Look whether the database is well; exit code 1 if not."""
+    """Look whether the database is well and of which schema; exit code 1 if not, or if this version needs another schema."""
     from flowsched.cli import upkeep
 
     settings = settings_for(ctx, root=root, database=db)

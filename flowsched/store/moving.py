@@ -1,0 +1,94 @@
+"""Moving a database: all rows of one into another, SQLite or PostgreSQL, with its identity, in one transaction."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import delete, func, insert, select, text
+
+from flowsched.errors import ConfigurationError, InUse
+from flowsched.store import tables
+from flowsched.store.async_engine import AsyncConnection
+from flowsched.store.database import Database
+from flowsched.store.lease import Lease
+
+#: Of a process that is not there any more; the new database has its own.
+_LEFT: Final = frozenset({tables.marks})
+#: What a service writes into a database that has no workflow yet, beside `identity`.
+_FIRST: Final = frozenset({tables.lease, tables.counters, tables.marks, tables.idle_hours, tables.identity})
+_MOVED: Final = tables.metadata.sorted_tables  # a table after those that it refers to
+_ROWS: Final = 1_000
+
+
+async def not_led(database: Database) -> None:
+    """See that no service leads on a database.
+
+    Raises:
+        InUse: One does.
+    """
+    leader = await Lease(database).look()
+    if leader.live:
+        raise InUse(
+            f"{leader.holder} leads on {database.place}: stop the service first (after a kill its lease lasts 15 s more)"
+        )
+
+
+async def move(source: Database, target: Database) -> int:
+    """Move all rows. The source keeps its own, and says from then on where they are; no service starts with it.
+
+    Args:
+        source: Both are open, with the newest schema.
+        target: New, or the source of an earlier move of these rows.
+
+    Returns:
+        How many workflows were moved.
+
+    Raises:
+        InUse: A service leads on one of them.
+        ConfigurationError: The target has rows of its own, or the rows of the source are elsewhere.
+    """
+    for each in (source, target):
+        await not_led(each)
+    if source.place == target.place:
+        raise ConfigurationError(
+            f"{source.place} is the database that is to be moved: name another one to move it to"
+        )
+    async with source.reading() as old, target.writing() as new:
+        if moved_to := (theirs := await _identity(old)).get("moved_to"):
+            raise ConfigurationError(
+                f"the workflows of {source.place} were moved to {moved_to}: move them from there"
+            )
+        ours = await _identity(new)
+        if not (ours.get("moved_to") and ours.get("id") == theirs.get("id")):
+            await _check_new(new, target.place)
+        for table in reversed(_MOVED):
+            await new.execute(delete(table))
+        for table in _MOVED:
+            if table in _LEFT:
+                continue
+            copied = 0
+            found = await old.stream(select(table))
+            async for rows in found.mappings().partitions(_ROWS):
+                await new.execute(insert(table), [dict(row) for row in rows])
+                copied += len(rows)
+            there = (await new.execute(select(func.count()).select_from(table))).scalar_one()
+            assert there == copied, f"{table.name}: {there} rows of {copied}"
+        await new.execute(
+            text("UPDATE lease SET expires_ms = 0 WHERE name = 'leader'")
+        )  # of a service that is not there
+        workflows: int = (await new.execute(select(func.count()).select_from(tables.workflows))).scalar_one()
+    async with source.writing() as old:  # a stop before this leaves two whole copies
+        await old.execute(insert(tables.identity), {"name": "moved_to", "value": target.place})
+    return workflows
+
+
+async def _identity(connection: AsyncConnection) -> dict[str, Any]:
+    return {row.name: row.value for row in await connection.execute(select(tables.identity))}
+
+
+async def _check_new(connection: AsyncConnection, place: str) -> None:
+    for table in _MOVED:
+        if table not in _FIRST and (await connection.execute(select(table).limit(1))).first() is not None:
+            raise ConfigurationError(
+                f"{place} has rows of its own ({table.name}): name a database that is empty, or a new file"
+            )
