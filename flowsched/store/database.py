@@ -17,6 +17,8 @@ import os
 import re
 import socket
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -813,12 +815,24 @@ class Database:
         """
         if isinstance(error, FlowschedError):
             return
-        if is_corrupt(error):
+        read = self.read_error(error)
+        if read is None and is_corrupt(error):
             raise StorageCorrupt(f"{self.shown} is damaged: {_first_line(error)}") from error
-        if is_transient(error):
-            outage = self.failed(error)
+        if is_transient(error) or read is not None:
+            outage = self.failed(read or error)
             busy = StorageBusy if self.kind == "sqlite" else Unavailable
             raise busy(outage.message) from error
+
+    def read_error(self, error: BaseException) -> OSError | None:
+        """The disk's error behind SQLite's word that its file is damaged: SQLite says so of every read that fails with EIO, too.
+
+        Another process reads the file. If this one closed it, its own locks on the file would be gone.
+        """
+        if self.kind != "sqlite" or not is_corrupt(error):
+            return None
+        command = [sys.executable, "-I", "-S", "-c", _READ, str(self.url.database)]
+        said = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        return OSError(f"it cannot be read: {said}") if said else None
 
     async def current(self) -> str | None:
         """The schema's revision; None if the database is empty."""
@@ -933,6 +947,19 @@ def _first_line(error: BaseException) -> str:
 # that starts. Every other error is the statement's own fault, and is raised at once.
 
 
+#: Reads a SQLite file and its log, and says what the system answers if it cannot.
+_READ: Final = """
+import sys
+try:
+    for path in (sys.argv[1], sys.argv[1] + "-wal"):
+        with open(path, "rb", 0) as file:
+            while file.read(1 << 20):
+                pass
+except FileNotFoundError:
+    pass
+except OSError as error:
+    print(error.strerror)
+"""
 #: SQLite's primary result codes: BUSY, LOCKED, READONLY (a file system that was remounted so), IOERR, FULL,
 #: CANTOPEN, PROTOCOL.
 _SQLITE: Final = frozenset({5, 6, 8, 10, 13, 14, 15})
@@ -943,8 +970,8 @@ _CORRUPT: Final = frozenset({"XX001", "XX002"})
 #: SQLSTATE classes: connection, rollback (serialization, deadlock), resources (disk full), operator
 #: (shutdown).
 _CLASSES: Final = frozenset({"08", "40", "53", "57"})
-#: Single SQLSTATEs: lock not available, a read-only server (failover in progress), idle session ended.
-_STATES: Final = frozenset({"55P03", "25006", "25P03"})
+#: Single SQLSTATEs: lock not available, a read-only server (failover in progress), idle session ended, an error of its disk.
+_STATES: Final = frozenset({"55P03", "25006", "25P03", "58030"})
 
 
 def is_transient(error: BaseException) -> bool:

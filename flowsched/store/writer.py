@@ -315,12 +315,13 @@ class GroupWriter:
                     self._database.answered()
                     return attempt
             except Exception as error:
-                if is_corrupt(error):
+                read = self._database.read_error(error)
+                if read is None and is_corrupt(error):
                     raise StorageCorrupt(f"{self._database.shown} is damaged: {error}") from error
-                if not (is_transient(error) or attempt.in_doubt):
+                if not (is_transient(error) or read is not None or attempt.in_doubt):
                     raise
                 self.retries += 1
-                self._database.failed(error)
+                self._database.failed(read or error)
                 if self._monotonic() + pause > deadline:
                     if attempt.in_doubt:
                         raise OutcomeUnknown("the database went away during a commit") from error

@@ -20,7 +20,7 @@ from store_samples import rows, submission
 
 import flowsched
 from flowsched import app
-from flowsched.errors import ConfigurationError, InUse, Unavailable
+from flowsched.errors import ConfigurationError, InUse, StorageBusy, StorageCorrupt, Unavailable
 from flowsched.store import database as schema
 from flowsched.store.database import Database, FileLock, url_for
 from flowsched.store.lease import Lease
@@ -222,7 +222,7 @@ async def test_fault_18_a_child_does_not_keep_the_lock(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_is_not_there_is_made_only_if_asked(tmp_path: Path) -> None:
-    """`create=False` (doctor, db current) must not leave an empty file behind."""
+    """`create=False` (doctor, db check) must not leave an empty file behind."""
     path = tmp_path / "folder" / "store.db"
     with pytest.raises(ConfigurationError, match="there is no database"):
         await Database.open(url_for(path), create=False)
@@ -341,3 +341,21 @@ def test_migrations_are_found_in_a_wheel(tmp_path: Path, monkeypatch: pytest.Mon
         "0011",
         "0012",
     }
+
+
+async def test_an_error_of_the_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite says "malformed" of a read that fails with EIO: the service waits. Of a damaged file that can be read it ends."""
+    malformed = sqlite3.DatabaseError("database disk image is malformed")
+    malformed.sqlite_errorcode = 11
+    async with await Database.open(url_for(tmp_path / "flowsched.db")) as database:
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                database, "url", database.url.set(database="/proc/self/mem")
+            )  # the kernel answers EIO
+            patch.setattr(database, "check_file", lambda: None)
+            with pytest.raises(StorageBusy, match="it cannot be read: Input/output error"):
+                async with database.reading():
+                    raise malformed
+        with pytest.raises(StorageCorrupt, match="is damaged: database disk image is malformed"):
+            async with database.reading():
+                raise malformed
