@@ -59,13 +59,13 @@ async def run(
     logs = [await asyncio.wait_for(cluster.logs("a", stream, 0, 1000), 10) for stream in ("stdout", "stderr")]
     await asyncio.wait_for(cluster.settle(["a"]), 10)
     await asyncio.wait_for(cluster.forget(["a"]), 10)
-    await asyncio.wait_for(cluster.expire(_none_is_known), 10)
+    await asyncio.wait_for(cluster.expire(_all_have_expired), 10)
     await world.drop()
     return end, logs[0], logs[1]
 
 
-async def _none_is_known(_: object) -> frozenset[str]:
-    return frozenset()
+async def _all_have_expired(workflows: Collection[str]) -> Collection[str]:
+    return workflows
 
 
 def out(path: str = "result", **kind: bool) -> OutputFile:
