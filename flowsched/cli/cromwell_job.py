@@ -6,6 +6,8 @@ Cromwell starts a process for each job, so this loads next to nothing: no `re`, 
 
 from __future__ import annotations
 
+from flowsched.workflow.run_tasks import Place, cromwell_place
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,9 +18,6 @@ if TYPE_CHECKING:
 ABANDONED: Final = "79\n"
 #: A workflow's name has at most so many characters; it is only what people call it.
 LONGEST_NAME: Final = 128
-
-_HEXADECIMAL: Final = frozenset("0123456789abcdef")
-_UUID: Final = (8, 4, 4, 4, 12)  #: characters of its parts
 
 
 class Wrong(ValueError):
@@ -79,25 +78,6 @@ class Job:
         self.env = env
 
 
-class CallRoot:
-    """Which call of which run a folder is.
-
-    Args:
-        run: Id of the outermost workflow.
-        run_name: Its name.
-        node: The run's name and those of the calls from the outside in, with dots: as in WDL, and as over TES.
-        shard: Its innermost one, if it is in a scatter.
-        attempt: From 1.
-    """
-
-    def __init__(self, run: str, run_name: str, node: str, shard: int | None, attempt: int) -> None:
-        self.run = run
-        self.run_name = run_name
-        self.node = node
-        self.shard = shard
-        self.attempt = attempt
-
-
 def document(job: Job) -> dict[str, Any]:
     """The workflow that runs a job: one stage with one step.
 
@@ -107,7 +87,7 @@ def document(job: Job) -> dict[str, Any]:
     for option, path in (("--cwd", job.cwd), ("--script", job.script)):
         if not path.startswith("/"):
             raise Wrong(f"{option}: found {path!r}, expected an absolute path")
-    call = call_root(job.cwd)
+    call = cromwell_place(job.cwd)
     step: dict[str, Any] = {"command": [job.shell, job.script]}
     step |= {
         key: value
@@ -160,40 +140,13 @@ def inside(mounts: Sequence[Mounted], path: str) -> str:
     return best.path.rstrip("/") + path[len(best.source.rstrip("/")) :]
 
 
-def call_root(cwd: str) -> CallRoot | None:
-    """Read `…/NAME/UUID/call-C[/shard-N][/SUB/UUID/call-D[/shard-N]]…[/attempt-K]`; None if it is no such path."""
-    parts = [part for part in cwd.split("/") if part]
-    ids = [i for i in range(1, len(parts) - 1) if _is_uuid(parts[i]) and parts[i + 1].startswith("call-")]
-    if not ids:
-        return None
-    run_name = parts[ids[0] - 1]
-    innermost = parts[ids[-1] + 2 :]
-    return CallRoot(
-        run=parts[ids[0]],
-        run_name=run_name,
-        node=".".join([run_name, *(parts[i + 1].removeprefix("call-") for i in ids)]),
-        shard=_number(parts[ids[0] :], "shard-"),
-        attempt=_number(innermost, "attempt-") or 1,
-    )
-
-
-def _is_uuid(text: str) -> bool:
-    parts = text.split("-")
-    return tuple(map(len, parts)) == _UUID and _HEXADECIMAL.issuperset("".join(parts))
-
-
-def _number(parts: Sequence[str], prefix: str) -> int | None:
-    """The innermost number with this prefix: a call in no scatter of its own sub-workflow is in that of the outer one."""
-    found = next((part[len(prefix) :] for part in reversed(parts) if part.startswith(prefix)), "")
-    return int(found) if found.isascii() and found.isdigit() and len(found) < 10 else None
-
-
-def _call(call: CallRoot) -> dict[str, Any]:
+def _call(call: Place) -> dict[str, Any]:
     found: dict[str, Any] = {
         "run": call.run,
         "run_name": call.run_name,
         "source": "cromwell",
         "node": call.node,
+        "task": call.task,
     }
     if call.shard is not None:
         found["shard"] = call.shard
@@ -204,7 +157,7 @@ def _covers(folder: str, path: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _name(call: CallRoot | None, job: Job) -> str:
+def _name(call: Place | None, job: Job) -> str:
     """The workflow's name. The service learns runtimes by it, so it is the same in every run.
 
     Cromwell's own name of a job holds the id of its run: what one run teaches would be lost for the next.
@@ -212,7 +165,7 @@ def _name(call: CallRoot | None, job: Job) -> str:
     return job.name[:LONGEST_NAME] if call is None else call.node[-LONGEST_NAME:]
 
 
-def _stage_name(call: CallRoot | None, job: Job) -> str:
+def _stage_name(call: Place | None, job: Job) -> str:
     """The call's name in its innermost workflow."""
     wished = call.node.rpartition(".")[2] if call is not None else job.name
     name = ""

@@ -1,7 +1,7 @@
 """Runs of engines that keep the DAG themselves (Cromwell, Snakemake, miniwdl), as the workflows they are to people.
 
 Each call of such a run is a workflow of one stage. Here they are put together: a run is listed, shown, explained and cancelled like
-any workflow; its stages are the calls, its tasks their shards, and a later try takes the place of an earlier one.
+any workflow; its stages are the calls, its tasks what `run_tasks` says, and a later attempt takes the place of an earlier one.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
-from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -29,11 +28,12 @@ from flowsched.engine.transaction import task_row
 from flowsched.errors import Conflict, InvalidRequest, NotFound
 from flowsched.store.database import Database
 from flowsched.store.rows import WorkflowRow
-from flowsched.store.runs import CallRow, Failure, RunRow, Runs, Tally
+from flowsched.store.runs import CallRow, Failure, RunRow, Tally
 from flowsched.store.workflows import Which, Workflows, token_of, untoken
 from flowsched.workflow.returned import added
 from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.run.states import ReportedState, RunState, TaskState, reported_state
+from flowsched.workflow.run_tasks import numbered
 from flowsched.workflow.views import (
     CacheView,
     EventView,
@@ -67,12 +67,24 @@ _STAGE_BEFORE: Final = re.compile(r"^[^:]+: (?=task 0\b)")
 _TASK: Final = re.compile(r"\btask 0\b")
 
 
+class RunTask(NamedTuple):
+    """A task of a run, with its attempts: the first one first."""
+
+    node: str
+    number: int  #: its index in the node
+    attempts: Sequence[CallRow]
+
+    @property
+    def last(self) -> CallRow:
+        """The attempt that counts."""
+        return self.attempts[-1]
+
+
 class RunService(Service):
     """The service, where a run of another engine is one workflow."""
 
     def __init__(self, database: Database, *arguments: Any, **named: Any) -> None:
         super().__init__(database, *arguments, **named)
-        self._runs = Runs(database)
         self._workflows = Workflows(database)
 
     # ------------------------------------------------------------------------------------------ workflows
@@ -201,7 +213,7 @@ class RunService(Service):
         except NotFound:
             row = await self._find(workflow)
         view = (await self._run_views([row]))[0]
-        view.counts = _added(self._lively(call) for call in _last(await self._runs.calls(workflow)))
+        view.counts = _added(self._lively(task.last) for task in run_tasks(await self._runs.calls(workflow)))
         return view
 
     async def check_workflow(self, workflow: str) -> None:
@@ -229,16 +241,13 @@ class RunService(Service):
             return await super().stages(workflow)
         except NotFound:
             await self._find(workflow)
-        calls = await self._runs.calls(workflow)
-        order = {node: number for number, node in enumerate(dict.fromkeys(call.node for call in calls))}
-        calls = sorted(calls, key=lambda call: order[call.node])  # stable: by submission within a node
-        return [
-            self._stage_view(order[node], node, list(group))
-            for node, group in groupby(calls, key=lambda call: call.node)
-        ]
+        found: dict[str, list[RunTask]] = {}
+        for task in run_tasks(await self._runs.calls(workflow)):
+            found.setdefault(task.node, []).append(task)
+        return [self._stage_view(number, *each) for number, each in enumerate(found.items())]
 
-    def _stage_view(self, number: int, node: str, tries: Sequence[CallRow]) -> StageView:
-        last = _last(tries)
+    def _stage_view(self, number: int, node: str, tasks: Sequence[RunTask]) -> StageView:
+        last, tries = [task.last for task in tasks], [call for task in tasks for call in task.attempts]
         totals = [call.totals for call in tries]
         ends = [call.ended_ms for call in last if call.ended_ms is not None]
         starts = [call.started_ms for call in tries if call.started_ms is not None]
@@ -247,13 +256,16 @@ class RunService(Service):
         if stored in ("CANCELLING", "PAUSED"):
             stored = "RUNNING"  # as in a workflow of one's own, of which only the whole is told so
         state = reported_state(RunState(stored), counts)
+        reasons = (
+            _of_task(each.last.reason, each)
+            for each in tasks
+            if each.last.reason and each.last.state == stored
+        )
         return StageView(
             name=node,
             number=number,
             state=state,
-            reason=next(
-                (_of_shard(call.reason, call) for call in last if call.reason and call.state == stored), ""
-            ),
+            reason=next(reasons, ""),
             waiting=self._call_waits(node, [call.workflow for call in last]),
             width=len(last),
             members=1,
@@ -347,24 +359,22 @@ class RunService(Service):
         limit: int = 100,
         page_token: str | None = None,
     ) -> TaskPage:
-        """Its tasks; of a run, the last try of each."""
+        """Its tasks; of a run, the last attempt of each."""
         try:
             return await super().tasks(workflow, stage=stage, state=state, limit=limit, page_token=page_token)
         except NotFound as refusal:
             if await self._runs.find(workflow) is None:
                 raise refusal
-        calls = await self._runs.calls(workflow)
-        order = {node: number for number, node in enumerate(dict.fromkeys(call.node for call in calls))}
-        calls = sorted(_last(calls), key=lambda call: (order[call.node], call.shard or 0))
-        if stage is not None and all(call.node != stage for call in calls):
+        known = run_tasks(await self._runs.calls(workflow))
+        if stage is not None and all(task.node != stage for task in known):
             raise NotFound(f"run {workflow} has no call {stage!r} so far")
         start = _place(page_token)
         found: list[TaskView] = []
-        for place, call in enumerate(calls):
-            if place < start or (stage is not None and call.node != stage):
+        for place, task in enumerate(known):
+            if place < start or (stage is not None and task.node != stage):
                 continue
-            page = await super().tasks(call.workflow, limit=1)  # as in a list: without attempts
-            view = _of_run(page.tasks[0], call)
+            page = await super().tasks(task.last.workflow, limit=1)  # as in a list: without attempts
+            view = _of_run(page.tasks[0], task)
             if state is not None and view.state != state:
                 continue
             if len(found) == limit:
@@ -383,24 +393,23 @@ class RunService(Service):
     async def timeline(
         self, workflow: str, *, limit: int = 10_000, page_token: str | None = None
     ) -> TimelineView:
-        """Its tasks by stage and index, as columns; of a run, the last try of each."""
+        """Its tasks by stage and index, as columns; of a run, the last attempt of each."""
         try:
             return await super().timeline(workflow, limit=limit, page_token=page_token)
         except NotFound:
             row = await self._find(workflow)
-        calls = await self._runs.calls(workflow)
-        numbers = {node: number for number, node in enumerate(dict.fromkeys(call.node for call in calls))}
-        last = sorted(_last(calls), key=lambda call: (numbers[call.node], call.shard or 0))
+        known = run_tasks(await self._runs.calls(workflow))
+        nodes = {node: number for number, node in enumerate(dict.fromkeys(task.node for task in known))}
         start = _place(page_token)
-        some = last[start : start + limit]
-        idents = [call.workflow for call in some]
+        some = known[start : start + limit]
+        idents = [task.last.workflow for task in some]
         stored, ended = await self._workflows.first_tasks(idents), await self._workflows.steps_ended(idents)
         columns = Columns(workflow, row.created_ms, self._clock())
-        tasks = [self._only_task(call, stored.get(call.workflow)) for call in some]
-        left = [ended.get((task.workflow, 0, 0, task.attempt)) for task in tasks]
-        columns.add(tasks, [(numbers[call.node], call.shard or 0) for call in some], left)
+        rows = [self._only_task(task.last, stored.get(task.last.workflow)) for task in some]
+        left = [ended.get((row.workflow, 0, 0, row.attempt)) for row in rows]
+        columns.add(rows, [(nodes[task.node], task.number) for task in some], left)
         found = columns.finish()
-        found.next_page_token = str(start + limit) if start + limit < len(last) else None
+        found.next_page_token = str(start + limit) if start + limit < len(known) else None
         return found
 
     def _only_task(self, call: CallRow, stored: TaskWrite | None) -> TaskWrite:
@@ -414,9 +423,6 @@ class RunService(Service):
             return answers.untouched_row(call.workflow, 0, 0, state, when)
         return stored
 
-    async def _task_view(self, call: CallRow) -> TaskView:
-        return _of_run(await super().task(call.workflow, call.stage, 0), call)
-
     async def task(self, workflow: str, stage: str, index: int) -> TaskView:
         """One task with its attempts and outputs."""
         try:
@@ -424,11 +430,11 @@ class RunService(Service):
         except NotFound as refusal:
             if await self._runs.find(workflow) is None:
                 raise refusal  # it names what is missing: the workflow, its stage or the task
-            call = await self._call(workflow, stage, index)
-            view = await self._task_view(call)
-            number = len(await self._tries(call, workflow)) - 1  # as `logs` counts
-            last = [msgspec.structs.replace(each, attempt=number) for each in view.attempts[-1:]]
-            return msgspec.structs.replace(view, attempts=last)
+            task = await self._task(workflow, stage, index)
+        view = _of_run(await super().task(task.last.workflow, task.last.stage, 0), task)
+        number = len(task.attempts) - 1  # as `logs` counts
+        last = [msgspec.structs.replace(each, attempt=number) for each in view.attempts[-1:]]
+        return msgspec.structs.replace(view, attempts=last)
 
     async def logs(
         self,
@@ -441,43 +447,31 @@ class RunService(Service):
         offset: int = 0,
         limit: int = 65536,
     ) -> tuple[bytes, bool]:
-        """Log bytes of a task; of a run, of a call's last try, or of the try that `attempt` numbers, from 0."""
+        """Log bytes of a task; of a run, of a task's last attempt, or of the one that `attempt` numbers, from 0."""
         asked: dict[str, Any] = {"stream": stream, "offset": offset, "limit": limit}
         try:
             return await super().logs(workflow, stage, index, attempt=attempt, **asked)
         except NotFound as refusal:
             if await self._runs.find(workflow) is None:
                 raise refusal
-        call = await self._call(workflow, stage, index)
-        if attempt is not None:
-            call = await self._try(call, attempt, workflow)
+        task = await self._task(workflow, stage, index)
+        number = len(task.attempts) - 1 if attempt is None else attempt
+        if not 0 <= number < len(task.attempts):
+            known = f"it has 0 to {len(task.attempts) - 1}"
+            raise NotFound(f"{stage}[{index}] of run {workflow} has no attempt {number}; {known}")
+        call = task.attempts[number]
         return await super().logs(call.workflow, call.stage, 0, **asked)
 
-    async def _try(self, last: CallRow, number: int, run: str) -> CallRow:
-        """A try of a call, by its number from 0."""
-        tries = await self._tries(last, run)
-        if not 0 <= number < len(tries):
-            task = f"{last.node}[{last.shard or 0}] of run {run}"
-            raise NotFound(f"{task} has no try {number}; it has 0 to {len(tries) - 1}")
-        return tries[number]
-
-    async def _tries(self, last: CallRow, run: str) -> list[CallRow]:
-        """The tries of a call, first to last."""
-        calls = await self._runs.calls(run)
-        tries = [call for call in calls if (call.node, call.shard) == (last.node, last.shard)]
-        return sorted(tries, key=lambda call: (call.attempt, call.seq))
-
-    async def _call(self, run: str, node: str, shard: int) -> CallRow:
-        """The last try of one shard of a call."""
+    async def _task(self, run: str, node: str, number: int) -> RunTask:
         await self._find(run)
-        calls = [call for call in _last(await self._runs.calls(run)) if call.node == node]
-        if not calls:
+        tasks = [task for task in run_tasks(await self._runs.calls(run)) if task.node == node]
+        if not tasks:
             raise NotFound(f"run {run} has no call {node!r} so far")
-        for call in calls:
-            if (call.shard or 0) == shard:
-                return call
-        known = sorted(call.shard or 0 for call in calls)
-        raise NotFound(f"call {node!r} of run {run} has no shard {shard} so far; there are {known[:20]}")
+        found = next((task for task in tasks if task.number == number), None)
+        if found is None:
+            known = [task.number for task in tasks]
+            raise NotFound(f"call {node!r} of run {run} has no task {number} so far; there are {known[:20]}")
+        return found
 
     async def idle(self, *, since: str = DAY) -> IdleReportView:
         """Why what was idle was idle. Only the leader knows."""
@@ -488,31 +482,25 @@ class RunService(Service):
     async def explain(
         self, workflow: str, *, stage: str | None = None, index: int | None = None
     ) -> list[ExplanationView]:
-        """Why what does not run does not run; of one task (of a run: one shard of a call), also why on its node."""
-        try:
+        """Why what does not run does not run; of one task also why on its node."""
+        if self._lives(workflow) or await self._runs.find(workflow) is None:
             return await super().explain(workflow, stage=stage, index=index)
-        except NotFound as refusal:
-            if await self._runs.find(workflow) is None:
-                raise refusal
         if stage is not None and index is not None:
-            call = await self._call(workflow, stage, index)
-            of_task = await super().explain(call.workflow, stage=call.stage, index=0)
-            for view in of_task:
-                view.stage, view.shards = call.node, [] if call.shard is None else [call.shard]
-                view.message = _of_shard(view.message, call)
-            return of_task
-        calls = [
-            call
-            for call in _last(await self._runs.calls(workflow))
-            if (stage is None or call.node == stage) and call.state != "SUCCEEDED"
+            task = await self._task(workflow, stage, index)
+            of_task = await super().explain(task.last.workflow, stage=task.last.stage, index=0)
+            return [_explained(view, task) for view in of_task]
+        tasks = [
+            task
+            for task in run_tasks(await self._runs.calls(workflow))
+            if (stage is None or task.node == stage) and task.last.state != "SUCCEEDED"
         ]
-        found: list[ExplanationView] = []
-        for call in calls:
-            for view in await super().explain(call.workflow):
-                view.stage, view.shards = call.node, [] if call.shard is None else [call.shard]
-                view.message = _of_shard(view.message, call)
-                found.append(view)
-        return _alike(found) + ([] if stage is not None else self._not_planned(workflow, calls))
+        found = [
+            _explained(view, task)
+            for task in tasks
+            for view in await super(RunService, self).explain(task.last.workflow)
+        ]
+        last = [task.last for task in tasks]
+        return _alike(found) + ([] if stage is not None else self._not_planned(workflow, last))
 
     def _not_planned(self, run: str, calls: Sequence[CallRow]) -> list[ExplanationView]:
         """That the calls of a run have no rank, and why: it should have been planned and was not."""
@@ -528,15 +516,41 @@ class RunService(Service):
         ]
 
 
-def _of_run(view: TaskView, call: CallRow) -> TaskView:
-    """The task of a call as a task of its run. Outputs are its workflow's."""
-    shard = call.shard or 0
-    return msgspec.structs.replace(view, stage=call.node, shard=shard, index=shard, outputs=[])
+def run_tasks(calls: Sequence[CallRow]) -> list[RunTask]:
+    """The tasks of a run: its nodes in the order in which they came, and the tasks of each by number.
+
+    Args:
+        calls: All that the run has had so far, in the order of their submission.
+    """
+    numbers = numbered((call.node, call.task, call.shard) for call in calls)
+    nodes: dict[str, dict[int, list[CallRow]]] = {}
+    for call in calls:
+        nodes.setdefault(call.node, {}).setdefault(numbers[call.node, call.task], []).append(call)
+    return [
+        RunTask(node, number, sorted(attempts, key=lambda call: (call.attempt, call.seq)))
+        for node, tasks in nodes.items()
+        for number, attempts in sorted(tasks.items())
+    ]
 
 
-def _of_shard(text: str, call: CallRow) -> str:
+def _of_run(view: TaskView, task: RunTask) -> TaskView:
+    """The task of a call as a task of its run. Outputs are its workflow's; the item is the task where no shard makes the number."""
+    item = view.item if task.number == (task.last.shard or 0) else task.last.task
+    return msgspec.structs.replace(
+        view, stage=task.node, shard=task.number, index=task.number, item=item, outputs=[]
+    )
+
+
+def _explained(view: ExplanationView, task: RunTask) -> ExplanationView:
+    """What a call's workflow says of its task, as an explanation of the run's task."""
+    view.stage, view.shards = task.node, [] if task.last.shard is None else [task.number]
+    view.message = _of_task(view.message, task)
+    return view
+
+
+def _of_task(text: str, task: RunTask) -> str:
     """What a call's workflow says of its one task, as a sentence about the run's task."""
-    return _TASK.sub(f"task {call.shard}", text) if call.shard else text
+    return _TASK.sub(f"task {task.number}", text)
 
 
 def _alike(views: Sequence[ExplanationView]) -> list[ExplanationView]:
@@ -555,17 +569,6 @@ def _alike(views: Sequence[ExplanationView]) -> list[ExplanationView]:
 def _labelled(row: RunRow, key: str, value: str) -> bool:
     """Whether a run has a label; without a value any will do."""
     return not key or (key in row.labels and value in ("", row.labels[key]))
-
-
-def _last(calls: Sequence[CallRow]) -> list[CallRow]:
-    """The last try of each task, by its first submission."""
-    last: dict[tuple[str, int | None], CallRow] = {}
-    for call in calls:
-        key = (call.node, call.shard)
-        known = last.get(key)
-        if known is None or (known.attempt, known.seq) < (call.attempt, call.seq):
-            last[key] = call
-    return list(last.values())
 
 
 def _state(states: set[str]) -> str:
@@ -614,7 +617,7 @@ def _first_failure(first: Failure, failed: str) -> str:
     """`align: task 1 failed: exit code 3`, and how many failed where they are several."""
     if not first.reason:
         return failed
-    said = _TASK.sub(f"task {first.shard or 0}", _STAGE_BEFORE.sub("", first.reason))
+    said = _TASK.sub(f"task {first.number}", _STAGE_BEFORE.sub("", first.reason))
     return f"{first.node}: {said}" + ("" if failed.startswith("1 ") else f" ({failed} in all)")
 
 

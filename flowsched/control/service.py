@@ -54,6 +54,7 @@ from flowsched.store.database import Database
 from flowsched.store.lease import Lease
 from flowsched.store.requests import Submission
 from flowsched.store.rows import QueueRow, WorkflowRow
+from flowsched.store.runs import Runs
 from flowsched.store.settings import Queues
 from flowsched.store.tes import TesTasks
 from flowsched.store.workflows import Workflows
@@ -211,6 +212,7 @@ class Service:
         self._whereabouts = Whereabouts(database, clock)
         self._database = database
         self._reads = Workflows(database)
+        self._runs = Runs(database)
         self._cache_keys = CacheKeys(database)
         self._queues = Queues(database)
         self._accounting = Accounting(database)
@@ -507,11 +509,12 @@ class Service:
     ) -> AttemptPage:
         """All tries of its tasks with what they asked for and used, from the database; of a run, those of its calls."""
         page = await self._reads.attempts_of(workflow, limit=limit, token=page_token)
+        numbers = await self._runs.numbers([workflow])
         if not page.items and page_token is None:
             await self.workflow(workflow)  # there must be one
         found = []
         for number, row in enumerate(page.items):
-            found.append(views.attempt_use_view(row))
+            found.append(views.attempt_use_view(row, numbers))
             if number % VIEWS_AT_ONCE == VIEWS_AT_ONCE - 1:
                 await asyncio.sleep(0)
         return AttemptPage(attempts=found, next_page_token=page.next_token)

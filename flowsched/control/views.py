@@ -336,16 +336,21 @@ class _Asked(msgspec.Struct):
 _ASKED: Final = msgspec.json.Decoder(_Asked)
 
 
-def attempt_use_view(use: AttemptUseRow) -> AttemptUseView:
-    """One try with what it asked for; of a run of another engine, its call is the stage, and the call's shard the index."""
+def attempt_use_view(use: AttemptUseRow, numbers: Mapping[str, int]) -> AttemptUseView:
+    """One attempt with what it asked for; of a run of another engine, its call is the stage.
+
+    Args:
+        use: The attempt.
+        numbers: Of the tasks of a run, by the workflow of each call.
+    """
     row, asked = use.row, _ASKED.decode(use.pod)
     view = attempt_view(row)
     requested = {"cpu": asked.cpu_millicores, "memory": asked.memory_bytes, "gpu": asked.gpu_millis}
     return AttemptUseView(
         **{name: getattr(view, name) for name in AttemptView.__struct_fields__},
         stage=use.call or use.stage,
-        index=(use.shard or 0) if use.call else row.index,
-        shard=(use.shard or 0) if use.call else asked.shard,
+        index=numbers.get(row.workflow, row.index),
+        shard=numbers.get(row.workflow, asked.shard),
         item=asked.item,
         requested={name: amount for name, amount in requested.items() if amount},
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from flowsched.miniwdl.places import Place, after
+from flowsched.workflow.run_tasks import LONGEST
 
 #: Where miniwdl tells a task that its files are.
 CONTAINER: Final = "/mnt/miniwdl_task_container"
@@ -91,6 +92,7 @@ def _call(order: Order) -> dict[str, Any]:
         "run_name": place.run_name,
         "source": "miniwdl",
         "node": place.node,
+        "task": order.folder.removeprefix(place.top).strip("/")[-LONGEST:] or place.node,
         "attempt": order.attempt,
         "after": list(after(place.top, order.inputs.values())),
     }

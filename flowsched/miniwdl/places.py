@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from os.path import dirname
 from typing import Final
 
+from flowsched.workflow.run_tasks import shard_number
+
 #: Neither a WDL name nor a tag has a dash.
 _CALL: Final = re.compile(r"call-([A-Za-z0-9_]+)((?:-[A-Za-z0-9_]+)*)")
 _DOWNLOAD: Final = "download-"
-#: Indices of scatters inside each other are kept as one number, 100,000 apart: shard 7 of shard 2 is 200007.
-_APART: Final = 100_000
-#: What a JSON number holds exactly allows no more levels.
-_LEVELS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +30,8 @@ class Place:
 
     @property
     def shard(self) -> int | None:
-        """Its indices as one number; None outside of scatters, or if there are too many levels."""
-        if not self.indices or len(self.indices) > _LEVELS:
-            return None
-        number = 0
-        for index in self.indices:
-            number = number * _APART + index
-        return number
+        """Its indices as one number; None outside of scatters, or where there is no such number."""
+        return shard_number(self.indices)
 
     @property
     def name(self) -> str:

@@ -118,6 +118,7 @@ _SUBMITTED_COLUMNS: Final = [
     "spec_bytes",
     "run",
     "node",
+    "task",
     "shard",
     "call_attempt",
     "after",
@@ -388,17 +389,18 @@ def _workflow_row(submission: Submission, spec: bytes, seq: int) -> tuple[Any, .
         len(submission.stages),
         sum(width * members for _, width, members in submission.stages),
         len(submission.spec),
-        *_call_columns(submission.call),
+        *_call_columns(submission.call, submission.id),
         spec,
     )
 
 
-def _call_columns(call: Call | None) -> tuple[Any, ...]:
-    """run, node, shard, attempt of the call, and what it comes after."""
+def _call_columns(call: Call | None, workflow: str) -> tuple[Any, ...]:
+    """run, node, task, shard, attempt of the call, and what it comes after."""
     if call is None:
-        return "", "", None, 1, "[]"
-    after = [tidy_text(node) for node in call.after]
-    return tidy_text(call.run), tidy_text(call.node), call.shard, call.attempt, encode(after)
+        return "", "", "", None, 1, "[]"
+    after = encode([tidy_text(node) for node in call.after])
+    task = tidy_text(call.identity(workflow))
+    return tidy_text(call.run), tidy_text(call.node), task, call.shard, call.attempt or 1, after
 
 
 def _pending(tasks: int) -> str:
@@ -411,5 +413,5 @@ def _submitted_event(submission: Submission) -> EventRow:
     body: dict[str, Any] = {"name": tidy_text(submission.name), "queue": tidy_text(submission.queue)}
     if submission.call is not None:
         body |= {"shard": submission.call.shard} if submission.call.shard is not None else {}
-        body |= {"attempt": submission.call.attempt}
+        body |= {"attempt": submission.call.attempt or 1}
     return EventRow(submission.id, submission.now_ms, "workflow.submitted", body)

@@ -83,12 +83,11 @@ class AttemptRow(NamedTuple):
 
 
 class AttemptUseRow(NamedTuple):
-    """An attempt as reports need it: of a run of another engine, with the name of its call and its shard there."""
+    """An attempt as reports need it: of a run of another engine, with the name of its call."""
 
     row: AttemptRow  #: without `report` and `choice`
     stage: str
     call: str  #: "" = it is no call of a run
-    shard: int | None
     pod: bytes  #: its launch order, which has what it asked for
 
 

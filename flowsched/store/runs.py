@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Row, Select, Text, and_, bindparam, cast, func, null, or_, select, union_all
+from sqlalchemy import Row, Select, Text, and_, bindparam, cast, func, null, or_, select, text, union_all
 
 from flowsched.store import tables
 from flowsched.store.database import Database
 from flowsched.store.rows import WorkflowRow
 from flowsched.store.workflows import PAGE, RETURNED, Shape, Which, decode, listing, search_of, workflow_row
 from flowsched.workflow.run.states import RunState
+from flowsched.workflow.run_tasks import numbered
 
 _r, _w, _s = tables.runs.c, tables.workflows.c, tables.stages.c
-#: Which try of a task of a run is the last.
+#: Which attempt of a task of a run is the last.
 _TURN: Final = func.row_number().over(
-    partition_by=(_w.run, _w.node, func.coalesce(_w.shard, -1)),
+    partition_by=(_w.run, _w.node, _w.task),
     order_by=(_w.call_attempt.desc(), _w.seq.desc()),
 )
 
@@ -35,11 +37,12 @@ class RunRow(NamedTuple):
 
 
 class CallRow(NamedTuple):
-    """One try of one task of a run: a workflow of one stage, with what that stage's tasks do."""
+    """One attempt of one task of a run: a workflow of one stage, with what that stage's tasks do."""
 
     workflow: str
     seq: int
     node: str
+    task: str
     shard: int | None
     attempt: int
     after: Sequence[str]
@@ -70,7 +73,7 @@ class Failure(NamedTuple):
 
     run: str
     node: str
-    shard: int | None
+    number: int  #: see `run_tasks.numbered`
     reason: str  #: of its workflow, whose one task has the number 0
 
 
@@ -78,6 +81,7 @@ _CALL_COLUMNS: Final = (
     _w.id,
     _w.seq,
     _w.node,
+    _w.task,
     _w.shard,
     _w.call_attempt,
     _w.after,
@@ -154,8 +158,24 @@ class Runs:
         ).where(_w.run.in_(runs)).subquery()  # fmt: skip
         c = last.c
         first = select(func.min(c.seq)).where(c.turn == 1, c.state == RunState.FAILED.value).group_by(c.run)
-        query = select(_w.run, _w.node, _w.shard, _w.reason).where(_w.seq.in_(first))
-        return [Failure._make(row) for row in await self._database.rows(query)]
+        rows = await self._database.rows(select(_w.run, _w.node, _w.id, _w.reason).where(_w.seq.in_(first)))
+        numbers = await self.numbers([row.run for row in rows], [row.node for row in rows])
+        return [Failure(row.run, row.node, numbers[row.id], row.reason) for row in rows]
+
+    async def numbers(self, runs: Sequence[str], nodes: Sequence[str] = ()) -> dict[str, int]:
+        """The number of its task by the workflow of each call of these runs, or of these nodes of them."""
+        query = select(_w.run, _w.node, _w.task, _w.shard, _w.id).where(
+            _w.run.in_(runs), text(f"workflows.{tables.CALLS}")
+        )
+        if nodes:
+            query = query.where(_w.node.in_(nodes))
+        found: dict[str, int] = {}
+        rows = await self._database.rows(query.order_by(_w.run, _w.seq))
+        for _, group in groupby(rows, key=lambda row: row.run):
+            calls = list(group)
+            known = numbered((row.node, row.task, row.shard) for row in calls)
+            found |= {row.id: known[row.node, row.task] for row in calls}
+        return found
 
     async def nodes(self, runs: Sequence[str]) -> dict[str, int]:
         """How many different calls runs have had so far."""
@@ -163,7 +183,7 @@ class Runs:
         return dict(tuple(row) for row in await self._database.rows(query)) if runs else {}
 
     async def calls(self, run: str) -> Sequence[CallRow]:
-        """All calls of a run, all tries of them, in order of submission."""
+        """All calls of a run, all attempts of them, in order of submission."""
         joined = tables.workflows.join(tables.stages, _s.workflow_id == _w.id)
         query = select(*_CALL_COLUMNS).select_from(joined).where(_w.run == run, _s.stage == 0)
         return [_call_row(row) for row in await self._database.rows(query.order_by(_w.seq))]
@@ -210,7 +230,7 @@ def _run_of(row: Row[Any]) -> RunRow:
 
 
 def _call_row(row: Sequence[Any]) -> CallRow:
-    return CallRow._make((*row[:5], decode(row[5]), *row[6:15], decode(row[15]), decode(row[16])))
+    return CallRow._make((*row[:6], decode(row[6]), *row[7:16], decode(row[16]), decode(row[17])))
 
 
 def _run_row(row: Sequence[Any]) -> RunRow:

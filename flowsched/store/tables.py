@@ -133,6 +133,7 @@ workflows: Final = Table(
     _number("spec_bytes"),
     _text("run"),
     _text("node"),
+    _text("task"),
     Column("shard", BigInteger, nullable=True),
     Column("call_attempt", Integer, nullable=False, server_default=text("1")),
     _json("after", "[]"),

@@ -232,7 +232,7 @@ class Workflows:
             InvalidRequest: The token is not one of ours.
         """
         order = (_w.seq, _a.stage, _a["index"], _a.attempt)
-        columns: list[ColumnElement[Any]] = [*_USE_COLUMNS, _s.name, _w.node, _w.shard, _a.pod, _w.seq]
+        columns: list[ColumnElement[Any]] = [*_USE_COLUMNS, _s.name, _w.node, _a.pod, _w.seq]
         joined = tables.attempts.join(tables.workflows, _w.id == _a.workflow_id).join(
             tables.stages, and_(_s.workflow_id == _a.workflow_id, _s.stage == _a.stage)
         )
@@ -246,8 +246,8 @@ class Workflows:
         wide = len(_USE_COLUMNS)
         found = []
         for row in page.items:
-            stage, call, shard, pod = row[wide : wide + 4]
-            found.append(AttemptUseRow(attempt_row((*row[:wide], "", "")), stage, call, shard, bytes(pod)))
+            stage, call, pod = row[wide : wide + 3]
+            found.append(AttemptUseRow(attempt_row((*row[:wide], "", "")), stage, call, bytes(pod)))
         return Page(found, page.next_token)
 
     async def steps_ended(self, workflow_ids: Sequence[str]) -> dict[tuple[str, int, int, int], int]:

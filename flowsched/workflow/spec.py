@@ -303,10 +303,24 @@ class Call(msgspec.Struct, frozen=True):
     source: str  #: the client that named the call: "cromwell", "snakemake", "miniwdl" or "tes"
     node: str  #: the call, with the sub-workflows it is in
     shard: int | None = None
-    attempt: int = 1
+    attempt: int = 0  #: of its task, from 1; 0 = the engine does not number them
     after: tuple[str, ...] = ()  #: nodes whose outputs it reads
+    task: str = ""  #: which task of the node: same text, same task; "" = `identity` says
     rank_ms: int = 0  #: from its start to the end of the run; 0 = unknown
     since_ms: int = 0  #: when the run began; wall-clock ms, 0 = unknown
+
+    def identity(self, workflow: str) -> str:
+        """Which task of its node it is an attempt of.
+
+        Without `task`, an engine that numbers attempts means those of the shard. Otherwise the call is a task of its own: a retry
+        looks like another task then.
+
+        Args:
+            workflow: The id of the workflow that is this call.
+        """
+        if self.task:
+            return self.task
+        return f"shard {self.shard}" if self.attempt else workflow
 
 
 class StageSpec(msgspec.Struct, frozen=True):

@@ -8,17 +8,14 @@ from typing import Any
 import pytest
 
 from flowsched.cli.cromwell_job import (
-    CallRoot,
     Job,
     Mounted,
     Wrong,
-    call_root,
     document,
     idempotency_key,
     inside,
 )
 from flowsched.workflow.document.decode import decode_workflow
-from flowsched.workflow.formats.tes.runs import cromwell_place
 from tests.cromwell.values import HOSTILE
 
 
@@ -50,46 +47,6 @@ JOB = Job(
 )
 
 
-PATHS = [
-    (f"/root/w/{WF}/call-a", CallRoot(WF, "w", "w.a", None, 1)),
-    (f"/root/w/{WF}/call-a/", CallRoot(WF, "w", "w.a", None, 1)),
-    (f"/root/w/{WF}/call-a/shard-12", CallRoot(WF, "w", "w.a", 12, 1)),
-    (f"/root/w/{WF}/call-a/attempt-3", CallRoot(WF, "w", "w.a", None, 3)),
-    (CALL, CallRoot(WF, "germline", "germline.align", 3, 2)),
-    (f"/root/w/{WF}/call-s/shard-0/sub/{SUB}/call-d/shard-7/attempt-2", CallRoot(WF, "w", "w.s.d", 7, 2)),
-    (f"/root/w/{WF}/call-s/shard-4/sub/{SUB}/call-d", CallRoot(WF, "w", "w.s.d", 4, 1)),
-    (f"/r/w/{WF}/call-s/t/{SUB}/call-u/v/{SUBSUB}/call-x", CallRoot(WF, "w", "w.s.u.x", None, 1)),
-    (f"/root/w/{WF}/call-call-a", CallRoot(WF, "w", "w.call-a", None, 1)),
-    (f"/root/w/{WF}/call-a/shard-x/attempt-", CallRoot(WF, "w", "w.a", None, 1)),
-    (f"/root/{SUB}/w/{WF}/call-a", CallRoot(WF, "w", "w.a", None, 1)),
-    (f"/root/w/{WF}/a", None),
-    (f"/root/w/{WF}", None),
-    ("/root/w/no-id/call-a", None),
-    ("/", None),
-    ("", None),
-]
-
-
-@pytest.mark.parametrize(("cwd", "expected"), PATHS)
-def test_a_path_says_of_which_call_it_is(cwd: str, expected: CallRoot | None) -> None:
-    """Sub-workflows nest, shard and attempt belong to the innermost call; what is no such path says nothing."""
-    found = call_root(cwd)
-    assert (found and vars(found)) == (expected and vars(expected))
-
-
-@pytest.mark.parametrize(("cwd", "expected"), [(cwd, call) for cwd, call in PATHS if call is not None])
-def test_both_ways_name_calls_alike(cwd: str, expected: CallRoot) -> None:
-    """The same call over TES is the same node, so that plans and learned runtimes fit both."""
-    place = cromwell_place(cwd, expected.run)
-    assert place is not None
-    assert (place.workflow, place.node, place.shard, place.attempt) == (
-        expected.run_name,
-        expected.node,
-        expected.shard,
-        expected.attempt,
-    )
-
-
 def test_the_whole_document() -> None:
     """One stage with one step, the return code that is left, the resources in their units, and the call."""
     assert document(JOB) == {
@@ -101,6 +58,7 @@ def test_the_whole_document() -> None:
             "run_name": "germline",
             "source": "cromwell",
             "node": "germline.align",
+            "task": "call-align/shard-3",
             "shard": 3,
             "attempt": 2,
         },

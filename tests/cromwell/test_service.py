@@ -84,6 +84,7 @@ def test_a_call_in_a_container(cromwell: Cromwell, service: Service) -> None:
         "run_name": "hello",
         "source": "cromwell",
         "node": "hello.scatter.hello",
+        "task": "call-scatter/shard-2/sub/11111111-2222-3333-4444-555555555555/call-hello",
         "shard": 2,
         "attempt": 2,
     }

@@ -134,7 +134,7 @@ async def test_each_try_of_a_call_has_its_log_by_its_number(served: Process) -> 
     assert await served.service.logs(RUN, "W.t", 1, attempt=1) == (f"fs-{again}-task-0-0\n".encode(), False)
     task = await served.service.task(RUN, "W.t", 1)
     assert [(each.attempt, each.pod) for each in task.attempts] == [(1, f"fs-{again}-task-0-0")]
-    with pytest.raises(NotFound, match=r"W.t\[1\] of run cromwell-1 has no try 2; it has 0 to 1"):
+    with pytest.raises(NotFound, match=r"W.t\[1\] of run cromwell-1 has no attempt 2; it has 0 to 1"):
         await served.service.logs(RUN, "W.t", 1, attempt=2)
     assert [task.index for task in (await served.service.tasks(RUN)).tasks] == [1, 2]
 
@@ -210,7 +210,7 @@ async def test_what_a_run_has_not_is_said(served: Process) -> None:
     await submit(served, call("W.a", 2))
     with pytest.raises(NotFound, match="keeps its document"):
         await served.service.document(RUN)
-    with pytest.raises(NotFound, match=r"no shard 0 so far; there are \[2\]"):
+    with pytest.raises(NotFound, match=r"no task 0 so far; there are \[2\]"):
         await served.service.logs(RUN, "W.a", 0)
     with pytest.raises(NotFound, match=r"no call 'W\.x' so far"):
         await served.service.task(RUN, "W.x", 0)

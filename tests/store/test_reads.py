@@ -322,9 +322,7 @@ async def test_attempts_for_reports_come_in_pages(writer: GroupWriter, reads: Wo
         if token is None:
             break
     assert [use.row.name for use in found] == ["w-0-1", "w-0-2", "w-1-1", "w-1-2"]
-    assert [(use.stage, use.call, use.shard, use.pod) for use in found[:1]] == [
-        ("align", "", None, b'{"pod": "w-0-1"}')
-    ]
+    assert [(use.stage, use.call, use.pod) for use in found[:1]] == [("align", "", b'{"pod": "w-0-1"}')]
     assert [(use.row.exit_code, dict(use.row.usage)) for use in found[:2]] == [(3, {"cpu_ms": 7}), (None, {})]
     assert [use.row.name for use in (await reads.attempts_of("v")).items] == ["v-0"]
     with pytest.raises(InvalidRequest):

@@ -124,7 +124,7 @@ async def test_a_call_runs_and_all_its_files_are_in_place(service: Running, tmp_
         said = json.loads(await answer.read())["call"]
     assert said == {
         "run": "1111-22", "run_name": "WGS", "source": "cromwell", "node": "WGS.Sub.Caller", "shard": 2,
-        "attempt": 1, "after": ["WGS.ToBam"],
+        "attempt": 1, "after": ["WGS.ToBam"], "task": "call-Sub/Sub/7f0d-77/call-Caller/shard-2",
     }  # fmt: skip
 
 

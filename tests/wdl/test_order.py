@@ -71,6 +71,7 @@ def test_it_says_of_which_run_it_is_a_call() -> None:
         shard=1,
         attempt=1,
         after=("trim",),
+        task="call-each-1-x/call-align",
         since_ms=1_000,
     )
 

@@ -10,7 +10,7 @@ import pytest
 
 from flowsched.errors import Fault, TooLarge
 from flowsched.workflow.formats.tes.document import workflow_of
-from flowsched.workflow.formats.tes.runs import Place, call_of, cromwell_place, files_of
+from flowsched.workflow.formats.tes.runs import call_of, files_of
 from flowsched.workflow.formats.tes.task import InvalidTask, Task, encode_task, read_task
 from flowsched.workflow.spec import Call, Delivered, Placed
 
@@ -211,28 +211,6 @@ def test_content_beyond_the_limit_is_too_large() -> None:
         workflow_of(task(inputs=[{"path": "/a", "content": "x" * ((1 << 20) + 1)}]))
 
 
-@pytest.mark.parametrize(
-    ("path", "place"),
-    [
-        ("/r/WGS/id/call-A/execution/script", Place("WGS", ("A",))),
-        ("s3://b/r/WGS/id/call-A/shard-7/execution/x", Place("WGS", ("A",), 7)),
-        ("/r/WGS/id/call-A/attempt-2/execution/x", Place("WGS", ("A",), None, 2)),
-        ("/r/WGS/id/call-A/shard-3/attempt-2/x", Place("WGS", ("A",), 3, 2)),
-        ("/r/WGS/id/call-Sub/shard-1/Sub/7f/call-B/shard-4/execution/x", Place("WGS", ("Sub", "B"), 4)),
-        ("/r/WGS/id/call-Sub/shard-1/Sub/7f/call-B/execution/x", Place("WGS", ("Sub", "B"), 1)),
-        ("/r/WGS/id/call-A/cacheCopy/execution/x", Place("WGS", ("A",))),
-        ("/r/WGS/id/call-A/shard-x/execution/x", Place("WGS", ("A",))),
-        ("/r/WGS/other/call-A/execution/x", None),
-        ("/r/WGS/id", None),
-        ("id/call-A", None),
-        ("", None),
-    ],
-)
-def test_a_path_says_which_call_it_is_of(path: str, place: Place | None) -> None:
-    """Sub-workflows, shards and attempts as Cromwell nests its folders; the shard is the innermost."""
-    assert cromwell_place(path, "id") == place
-
-
 def cromwell(**changes: Any) -> dict[str, Any]:
     here = "/c/WGS/root/call-Sub/Sub/7f/call-Merge/execution"
     return {
@@ -255,14 +233,20 @@ def test_a_call_of_cromwell_knows_its_place_and_what_it_reads() -> None:
     """Run, node with its sub-workflows, shard, attempt, and the calls whose files are its inputs, each once."""
     assert call_of(task(**cromwell())) == Call(
         run="root", run_name="WGS", source="cromwell", node="WGS.Sub.Merge", shard=None, attempt=2,
-        after=("WGS.ToBam", "WGS.Sub.Split"),
+        after=("WGS.ToBam", "WGS.Sub.Split"), task="call-Sub/Sub/7f/call-Merge",
     )  # fmt: skip
 
 
 def test_without_folders_a_call_of_cromwell_has_its_name() -> None:
-    """A description that is none of Cromwell's says nothing of attempts."""
-    odd = cromwell(description="odd", tags={"workflow_id": "other"})
-    assert call_of(task(**odd)) == Call("other", "Sub", "cromwell", "Sub.Merge")
+    """The sub-workflow's id, the call and its shard are the task; a description that is none of Cromwell's says no attempt."""
+    tags = {"workflow_id": "other"}
+    description = "7f:BackendJobDescriptorKey_CommandCallNode_Sub.Merge:4:2"
+    assert call_of(task(**cromwell(description=description, tags=tags))) == Call(
+        "other", "Sub", "cromwell", "Sub.Merge", 4, 2, task="other/Sub.Merge/4"
+    )
+    odd = call_of(task(**cromwell(description="odd", tags=tags)))
+    assert odd == Call("other", "Sub", "cromwell", "Sub.Merge")
+    assert odd.identity("w1") == "w1"
 
 
 SCRIPT = """#!/bin/sh
@@ -274,7 +258,11 @@ python -m snakemake --deploy-sources /s/snakemake-workflow-sources.0123456789abc
 def test_a_job_of_snakemake_is_a_call_of_its_sources() -> None:
     """The rule is the node; the files of its properties tell who reads what whom wrote."""
     job = task(name="snakejob.map.3.sh", inputs=[{"path": "/tmp/run.sh", "content": SCRIPT}])
-    assert call_of(job) == Call("snakemake-0123456789abcdef", "snakemake", "snakemake", "map", attempt=2)
+    call = call_of(job)
+    assert call is not None
+    assert (call.run, call.run_name, call.source, call.node, call.shard, call.attempt) == (
+        "snakemake-0123456789abcdef", "snakemake", "snakemake", "map", None, 2,
+    )  # fmt: skip
     assert files_of(job) == ((".s/a.txt",), (".s/b.txt",))
 
 
@@ -301,6 +289,22 @@ def test_a_job_of_snakemake_is_a_shard_of_its_rule(properties: str, shard: int |
     found = call_of(task(inputs=[{"path": "/tmp/run.sh", "content": script}]))
     assert found is not None
     assert (found.node, found.shard) == ("map", shard)
+
+
+def test_a_job_of_snakemake_is_the_same_task_while_it_writes_the_same_files() -> None:
+    """Whatever its number: other targets number the jobs of the same sources in another way."""
+
+    def task_of(old: str, new: str) -> str:
+        found = call_of(task(inputs=[{"path": "/tmp/run.sh", "content": SCRIPT.replace(old, new)}]))
+        assert found is not None
+        return found.task
+
+    assert task_of("", "") == task_of('"jobid": 3', '"jobid": 4') == task_of("--attempt 2", "--attempt 3")
+    assert task_of("", "") != task_of(".s/b.txt", ".s/c.txt")
+    groups = [
+        f'"jobid": "6fa459ea-ee8a-3ca4-894e-db77e160355{last}", "type": "group", "x": 3' for last in "ef"
+    ]
+    assert task_of('"jobid": 3', groups[0]) != task_of('"jobid": 3', groups[1])
 
 
 @pytest.mark.parametrize(

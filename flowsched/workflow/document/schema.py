@@ -312,7 +312,12 @@ def _call(limits: Limits) -> Schema:
         "source": _text("The engine that says so.", maxLength=1024),
         "node": _text("Which call of the run.", minLength=1, maxLength=1024),
         "shard": _whole("Which element of a scatter.", 0, most),
-        "attempt": _whole("Which try of the engine's own.", 1, 1_000_000, default=1),
+        "task": _text("Which task of the node: the same text, the same task.", maxLength=1024),
+        "attempt": _whole(
+            "Which attempt of the task, as the engine numbers them. Without it and `task`, the call is a task of its own.",
+            1,
+            1_000_000,
+        ),
         "after": _list({"type": "string", "minLength": 1}, "Calls whose outputs it reads.", limits.inputs),
         "rank_ms": _whole(
             "Expected ms from its start to the end of the run; 0 is unknown.", 0, most, default=0

@@ -6,6 +6,7 @@ Others: a tag that names the run. Where nothing is said there is no call, and th
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -14,6 +15,7 @@ import msgspec
 
 from flowsched.values import replace
 from flowsched.workflow.formats.tes.task import Input, Task
+from flowsched.workflow.run_tasks import LONGEST, cromwell_place
 from flowsched.workflow.spec import Call
 
 #: Tags that name a run, where neither Cromwell nor Snakemake is the sender; the first that is there counts.
@@ -22,7 +24,6 @@ RUN_TAGS: Final = ("workflow_id", "workflow_run_id", "run_id", "workflow", "work
 NODE_TAGS: Final = ("step", "node", "rule", "process", "job_name")
 #: What a call of Cromwell's has as its source.
 CROMWELL: Final = "cromwell"
-_LONGEST: Final = 1024
 _MOST_AFTER: Final = 1_000
 _DESCRIPTION: Final = re.compile(
     r"[^:]*:BackendJobDescriptorKey_CommandCallNode_(.+):(-1|[0-9]{1,9}):([0-9]{1,6})"
@@ -33,63 +34,14 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ATTEMPT: Final = re.compile(r" --attempt ([0-9]{1,6}) ")
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where in Cromwell's tree of folders a path lies: `<workflow>/<id>/call-<c>[/shard-n][/<sub>/<id>/call-<d> …][/attempt-k]`."""
-
-    workflow: str
-    calls: tuple[str, ...]
-    shard: int | None = None
-    attempt: int = 1
-
-    @property
-    def node(self) -> str:
-        """The call with the sub-workflows it is in: "WGS.VariantCalling.HaplotypeCaller"."""
-        return ".".join((self.workflow, *self.calls))
-
-
 def call_of(task: Task) -> Call | None:
     """Of which run a task is a call, as far as the task itself says; None if it says nothing."""
     found = _cromwell(task) or _snakemake(task) or _tagged(task)
     if found is None or not found.run.strip() or not found.node.strip():
         return None
     return replace(
-        found, run=found.run[:_LONGEST], run_name=found.run_name[:_LONGEST], node=found.node[:_LONGEST]
+        found, run=found.run[:LONGEST], run_name=found.run_name[:LONGEST], node=found.node[:LONGEST]
     )
-
-
-def cromwell_place(path: str, run: str) -> Place | None:
-    """Read a path or URL below a run's folder; None if it is not below it, or of no call.
-
-    Args:
-        path: Of the host or the container, or a URL.
-        run: The id of the root workflow.
-    """
-    parts = path.split("/")
-    if run not in parts[1:]:
-        return None
-    at = parts.index(run, 1)
-    workflow, rest = parts[at - 1], parts[at + 1 :]
-    calls: list[str] = []
-    shard, attempt, next_part = None, 1, 0
-    while next_part < len(rest) and rest[next_part].startswith("call-"):
-        calls.append(rest[next_part].removeprefix("call-"))
-        next_part += 1
-        shard_here = _suffix(rest, next_part, "shard-")
-        next_part += shard_here is not None
-        attempt_here = _suffix(rest, next_part, "attempt-")
-        next_part += attempt_here is not None
-        shard, attempt = (shard if shard_here is None else shard_here), attempt_here or 1
-        if next_part + 2 < len(rest) and rest[next_part + 2].startswith("call-"):
-            next_part += 2  # a sub-workflow: its name and its id
-    return Place(workflow, tuple(calls), shard, attempt) if calls and workflow else None
-
-
-def _suffix(parts: list[str], at: int, prefix: str) -> int | None:
-    if at < len(parts) and parts[at].startswith(prefix):
-        number = parts[at].removeprefix(prefix)
-        if number.isdecimal() and number.isascii() and len(number) < (7 if prefix == "attempt-" else 10):
-            return int(number)
-    return None
 
 
 def _cromwell(task: Task) -> Call | None:
@@ -100,18 +52,20 @@ def _cromwell(task: Task) -> Call | None:
     run = tags.get("root_workflow_id") or tags["workflow_id"]
     place = cromwell_place(script.path, run) or cromwell_place(script.url or "", run)
     said = _DESCRIPTION.fullmatch(task.description or "")
-    name = said[1] if said else task.name or ""
-    shard = int(said[2]) if said and int(said[2]) >= 0 else None
-    attempt = int(said[3]) if said else 1
+    attempt = max(1, int(said[3])) if said else 1
     if place is None:
-        return Call(run, name.partition(".")[0], CROMWELL, name, shard, max(1, attempt), ())
+        name = said[1] if said else task.name or ""
+        shard = int(said[2]) if said and int(said[2]) >= 0 else None
+        known = f"{tags['workflow_id']}/{name}/{said[2]}"[-LONGEST:] if said else ""
+        return Call(run, name.partition(".")[0], CROMWELL, name, shard, attempt if said else 0, task=known)
     return Call(
         run=run,
-        run_name=place.workflow,
+        run_name=place.run_name,
         source=CROMWELL,
         node=place.node,
-        shard=place.shard if shard is None else shard,
-        attempt=max(1, attempt if said else place.attempt),
+        shard=place.shard,
+        attempt=attempt if said else place.attempt,
+        task=place.task,
         after=_after(task, run, place.node),
     )
 
@@ -148,7 +102,21 @@ def _snakemake(task: Task) -> Call | None:
         node=node,
         shard=_snakemake_shard(properties),
         attempt=max(1, int(attempt[1])) if attempt else 1,
+        task=_snakemake_task(properties),
     )
+
+
+def _snakemake_task(properties: Mapping[str, Any]) -> str:
+    """Which job of its rule: its wildcards and output files; of a group, the UUID that Snakemake makes of those of its jobs.
+
+    Not the `jobid`: with other targets, Snakemake numbers the jobs of the same sources in another way.
+    """
+    known = (
+        [properties.get("jobid")]
+        if properties.get("type") == "group"
+        else [properties.get("wildcards"), properties.get("output")]
+    )
+    return hashlib.sha256(msgspec.json.encode(known, order="deterministic")).hexdigest()[:32]
 
 
 def _snakemake_shard(properties: Mapping[str, Any]) -> int | None:

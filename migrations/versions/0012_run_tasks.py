@@ -1,0 +1,26 @@
+"""Which task of a run a call is an attempt of.
+
+Written out in full, never derived from `store.tables`: a revision must do the same thing for ever.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0012"
+down_revision = "0011"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("workflows", sa.Column("task", sa.Text(), server_default="", nullable=False))
+    # Calls that are there have their shard alone. Cromwell's calls in a sub-workflow stay as they were shown.
+    op.execute(
+        "UPDATE workflows SET task = 'shard ' || COALESCE(CAST(shard AS TEXT), 'None') WHERE run <> ''"
+    )
+
+
+def downgrade() -> None:
+    op.drop_column("workflows", "task")
