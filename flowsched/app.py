@@ -91,7 +91,7 @@ class Settings:
         cluster_options: What the factory of another package's executor is given, as (key, value).
         kubernetes: The Kubernetes cluster that tasks run on; None = tasks run on `cluster`.
         advertise: Where other replicas reach this one.
-        cromwell: Cromwell servers that may be asked for the sources of runs, separated by commas.
+        cromwell: Cromwell servers that may be asked for the sources of runs and how they ended, separated by commas.
         allow_paths: Folders that inputs may come from and outputs go to; None = everywhere but the system's own folders.
         stores: How object stores are reached: options of fsspec's file systems by scheme. Secret.
         wdl_path: Folders with the sources that those runs import, separated by colons.
@@ -539,6 +539,7 @@ async def running(
         leading = asyncio.create_task(leader.run(), name="leader")
         planning = asyncio.create_task(service.plans.run(), name="plans")
         ranking = asyncio.create_task(service.late_ranks.run(), name="ranks")
+        asking = asyncio.create_task(service.engine_ends.run(), name="ends of runs")
         watching = asyncio.create_task(service.policies.run(), name="profile")
         beating = asyncio.create_task(Heartbeat(Warnings()).run(), name="heartbeat")
         try:
@@ -561,9 +562,12 @@ async def running(
             leading.cancel()
             planning.cancel()
             ranking.cancel()
+            asking.cancel()
             watching.cancel()
             beating.cancel()
-            await asyncio.gather(leading, planning, ranking, watching, beating, return_exceptions=True)
+            await asyncio.gather(
+                leading, planning, ranking, asking, watching, beating, return_exceptions=True
+            )
 
 
 async def _listen(

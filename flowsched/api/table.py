@@ -176,6 +176,10 @@ _WORKFLOWS: Final[tuple[Route[Any], ...]] = (
         Query, _ok("The workflow.", WorkflowView), body=_REASON,
     ),
     Route(
+        "POST", f"{_ONE}/ended", workflows.report_end, Policy.WRITE, "Say how a run of another engine has ended",
+        Query, _ok("The run.", WorkflowView), body=Body("The end.", workflows.EndBody),
+    ),
+    Route(
         "POST", f"{_ONE}/pause", workflows.pause_workflow, Policy.WRITE, "Pause: what runs goes on", Query,
         _ok("The workflow.", WorkflowView), body=_REASON,
     ),

@@ -23,6 +23,7 @@ from flowsched.cli.printing.form import Form
 from flowsched.client import Client
 from flowsched.client.calls import is_terminal
 from flowsched.errors import Unavailable
+from flowsched.workflow.run.states import ReportedState
 from flowsched.workflow.views import NodeView, QueueView, StageView, WorkflowView
 
 #: So many workflows are looked through for those that live, newest first.
@@ -287,7 +288,7 @@ async def _living(client: Client) -> list[WorkflowView]:
     async with aclosing(client.list(page=_LOOKED_THROUGH)) as views:
         async for view in views:
             number += 1
-            if not is_terminal(view.state):
+            if not is_terminal(view.state) and view.state != ReportedState.ENGINE:
                 found.append(view)
             if number == _LOOKED_THROUGH:
                 break

@@ -382,6 +382,10 @@ class SyncClient:
         """Try again what failed."""
         return self._do(self._client.retry(workflow, reason))
 
+    def report_end(self, run: str, state: str, reason: str = "") -> WorkflowView:
+        """Say how a run has ended, as the engine that keeps its DAG; see `Client.report_end`."""
+        return self._do(self._client.report_end(run, state, reason))
+
     def nodes(self) -> Nodes:
         """All nodes."""
         return self._do(self._client.nodes())

@@ -38,7 +38,7 @@ from flowsched.errors import (
     RunFailed,
     no_such,
 )
-from flowsched.workflow.run.states import RunState, TaskState
+from flowsched.workflow.run.states import ReportedState, RunState, TaskState
 from flowsched.workflow.views import (
     AttemptPage,
     AttemptUseView,
@@ -417,7 +417,7 @@ class Client:
         return await self._get(_task_path(workflow, stage, index), TaskView)
 
     async def wait(self, workflow: str, timeout: float | None = None, *, check: bool = False) -> WorkflowView:
-        """Wait until a workflow has ended.
+        """Wait until a workflow has ended; of a run of another engine whose end nothing tells, until no task of it lives (ENGINE).
 
         The event stream tells when to look; where no stream can be had (a proxy holds it back), it is asked
         every second. A workflow that asks for what no node has is waited for, since nodes may come; the warning
@@ -466,7 +466,7 @@ class Client:
         pauses = chain((POLL_S,) * FIRST_LOOKS, repeat(LOOK_S))
         prospects = _Prospects()
         try:
-            while not is_terminal(view.state):
+            while not is_terminal(view.state) and not (view.state == ReportedState.ENGINE and end.done()):
                 if end.done():
                     await asyncio.sleep(POLL_S)
                 else:
@@ -811,6 +811,18 @@ class Client:
         """
         status, text = await self._session.look("/readyz")
         return status == 200, text.strip()
+
+    async def report_end(self, run: str, state: str, reason: str = "") -> WorkflowView:
+        """Say how a run has ended, as the engine that keeps its DAG: its word counts more than what the tasks tell.
+
+        Args:
+            run: Its id, as `call.run` of its calls.
+            state: SUCCEEDED, FAILED or CANCELLED.
+            reason: Why.
+        """
+        body = json.dumps({"state": state, "reason": reason[:1000]}).encode()
+        content, _ = await self._session.request("POST", f"{_path(run)}/ended", body=body, again=True)
+        return decoded(content, WorkflowView)
 
     async def _command(self, workflow: str, kind: str, reason: str | None) -> WorkflowView:
         body = json.dumps({"reason": reason}).encode() if reason else None

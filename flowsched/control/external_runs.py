@@ -190,6 +190,8 @@ class RunService(Service):
             return view
         ended = {name: count for name, count in view.counts.items() if name in _STATES}
         view.counts = _added([ended, *(call.totals() for call in calls)])
+        if view.state == ReportedState.ENGINE:
+            view.reason, view.ended_at = "", None
         view.state = reported_state(ReportedState(view.state).stored, view.counts)
         told = (first_reason(state, call, now) for call in calls[:_ASKED])
         waits = [(call, each) for call, each in zip(calls, told, strict=False) if each is not None]
@@ -335,7 +337,7 @@ class RunService(Service):
                 yield batch
 
     async def ended(self, workflow: str) -> None:
-        """Return when a workflow has ended; a run, when none of its calls lives."""
+        """Return when a workflow has ended; a run, when none of its calls lives and its engine has said the end, if it is asked."""
         await self._history.ended(workflow, await self._over_of(workflow))
 
     async def _over_of(self, ident: str) -> Callable[[], Awaitable[bool]] | None:
@@ -345,8 +347,23 @@ class RunService(Service):
         return partial(self._over, ident)
 
     async def _over(self, run: str) -> bool:
-        """Whether no call of a run lives; another may still come, which only its engine knows."""
-        return all(RunState(tally.state).terminal for tally in await self._runs.tallies([run]))
+        """Whether a run has ended, as far as can be known: one in ENGINE, if its engine is not asked."""
+        row = await self._find(run)
+        state = _run_state(row, {tally.state for tally in await self._runs.tallies([run])})
+        if state == ReportedState.ENGINE:
+            return not self.engine_ends.asks(run, row.source)
+        return RunState(state).terminal
+
+    async def report_end(self, run: str, state: str, reason: str) -> WorkflowView:
+        """Keep how a run has ended, as its engine says."""
+        if await self._workflows.existing([run]):
+            raise Conflict(
+                f"{run} is a workflow of flowsched, which knows its end itself; only runs of other engines are told"
+            )
+        await self._find(run)
+        await self._runs.end(run, state, reason)
+        self._history.stir()
+        return await self.workflow(run)
 
     # ------------------------------------------------------------------------------------------ tasks
 
@@ -586,7 +603,7 @@ def _state(states: set[str]) -> str:
 
 def _run_view(row: RunRow, tallies: Sequence[Tally], nodes: int, returned: dict[str, int]) -> WorkflowView:
     ends = [tally.ended_ms for tally in tallies if tally.ended_ms is not None]
-    state = _state({tally.state for tally in tallies})
+    state = _run_state(row, {tally.state for tally in tallies})
     begin = datetime.fromtimestamp(row.created_ms / 1000, UTC)
     return WorkflowView(
         id=row.id,
@@ -595,10 +612,10 @@ def _run_view(row: RunRow, tallies: Sequence[Tally], nodes: int, returned: dict[
         priority=0,
         labels=dict(row.labels),
         state=state,
-        reason=_ended_so(state, tallies),
+        reason=_reason(row, state, tallies),
         created_at=begin,
         started_at=begin,  # its engine is at work from then on, and the timeline begins there
-        ended_at=answers.moment(max(ends, default=None)) if RunState(state).terminal else None,
+        ended_at=answers.moment(max(ends, default=None)) if _at_rest(state) else None,
         stages=nodes,
         tasks=sum(tally.tasks for tally in tallies),
         counts=_added({_task_state(tally.state): tally.tasks} for tally in tallies),
@@ -607,10 +624,27 @@ def _run_view(row: RunRow, tallies: Sequence[Tally], nodes: int, returned: dict[
     )
 
 
-def _ended_so(state: str, tallies: Sequence[Tally]) -> str:
-    """Why a run ended so, as far as its calls tell: `show` names them, with their own reasons."""
+def _run_state(row: RunRow, states: set[str]) -> str:
+    """The state of a run: its calls' while one of them lives, then the one that its engine has said, else what its tasks tell."""
+    state = _state(states)
+    if not RunState(state).terminal:
+        return state
+    return row.state or (ReportedState.ENGINE.value if state == "SUCCEEDED" else state)
+
+
+def _at_rest(state: str) -> bool:
+    return state == ReportedState.ENGINE or RunState(state).terminal
+
+
+def _reason(row: RunRow, state: str, tallies: Sequence[Tally]) -> str:
+    """Why a run ended so, as far as its calls tell: `show` names them, with their own reasons; else what its engine says."""
+    if state == ReportedState.ENGINE:
+        engine = "its engine" if row.source in ("", "tes") else row.source
+        return f"no task of it waits or runs; {engine} alone knows whether more come"
     failed = sum(tally.tasks for tally in tallies if tally.state == state)
-    return f"{failed} task{'s' * (failed != 1)} failed" if state == "FAILED" else ""
+    if state == "FAILED" and failed:
+        return f"{failed} task{'s' * (failed != 1)} failed"
+    return row.reason if state == row.state else ""
 
 
 def _first_failure(first: Failure, failed: str) -> str:

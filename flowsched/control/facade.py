@@ -268,6 +268,10 @@ class Facade(Protocol):
         """
         ...
 
+    async def report_end(self, run: str, state: str, reason: str) -> WorkflowView:
+        """Keep how a run of another engine has ended, as the engine says. NotFound if no call of it came."""
+        ...
+
     async def check_workflow(self, workflow: str) -> None:
         """NotFound if there is no workflow or run of this id."""
         ...

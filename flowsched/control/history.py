@@ -110,6 +110,11 @@ class History:
         while len(self._done) > _DONE:
             self._done.popitem(last=False)
 
+    def stir(self) -> None:
+        """Have those that follow a run, or wait for its end, look again: its engine has said how it ended."""
+        for news in (*self._followers.get(None, ()), *self._waiters.get(None, ())):
+            news.set()
+
     async def carried_out(self, command: int, seconds: float) -> bool:
         """Wait until the leader in this process has committed a command, at most so long."""
         if command in self._done:

@@ -17,6 +17,7 @@ from flowsched.control import allowed_paths, views
 from flowsched.control.admission import Admission, LiveLimits
 from flowsched.control.allowed_paths import Refusal
 from flowsched.control.aside import aside
+from flowsched.control.engine_ends import EngineEnds
 from flowsched.control.facade import OutputData
 from flowsched.control.history import History
 from flowsched.control.intake import Documents, decode
@@ -223,12 +224,14 @@ class Service:
         writer.committed = history.committed
         self._documents = documents
         self._leader = leader
+        servers = Cromwell(cromwell, WdlPath(wdl_path))
         self.plans = PlanBook(
-            database, Planning(), Cromwell(cromwell, WdlPath(wdl_path)),
+            database, Planning(), servers,
             learned=leader.runtimes, clock=clock, new_id=new_id,
         )  # fmt: skip
         self.late_ranks = LateRanks(self.plans, lambda: leader.dispatcher)
         self.plans.planned = self.late_ranks.rank
+        self.engine_ends = EngineEnds(database, servers, memory=self._state, ended=history.stir)
         self.policies = PolicyDesk(profiles or ProfileBook(leader.profile, clock=clock), leader)
         self._clock = clock
         self._new_id = new_id

@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, ClassVar, Final
@@ -28,7 +28,7 @@ from WDL.runtime.task_container import TaskContainer
 
 from flowsched.errors import FlowschedError, Unavailable
 from flowsched.miniwdl.downloads import RUNTIME_KEY
-from flowsched.miniwdl.following import End, Following, Where, begin, largest_node
+from flowsched.miniwdl.following import End, Following, Where, begin, largest_node, report_end
 from flowsched.miniwdl.order import Order, document
 from flowsched.miniwdl.places import Known, Place, place
 from flowsched.miniwdl.planning import tell
@@ -95,6 +95,8 @@ LOOK_S: Final = 0.5
 #: More inputs than this are linked into the working folder: a document takes 1,000 of them, each mount costs the task time, and
 #: what a pod cannot mount any more would be copied.
 MOST_MOUNTS: Final = 150
+#: So long the end of a run waits for the service to hear of it.
+REPORT_S: Final = 10.0
 #: What a cluster without nodes (an autoscaler may bring some) is taken to have.
 NO_LIMIT: Final = 1 << 40
 #: Reasons with an exit code of the program itself; any other says that the program was not to blame.
@@ -302,7 +304,7 @@ class Backend(TaskContainer):
             folder=os.path.realpath(self.host_dir),
             work=os.path.realpath(str(self.host_work_dir())),  # type: ignore[no-untyped-call]
             streams=(stdout, stderr),
-            command=("/bin/sh", "-c", f"exec {shell} ../command"),
+            shell=shell,
             image=values.get("docker") or self.cfg.get_dict("task_runtime", "defaults")["docker"],
             inputs={path: os.path.realpath(here) for here, path in bound},
             resources=self._resources(),
@@ -310,6 +312,7 @@ class Backend(TaskContainer):
             queue=values.get("queue", given.queue),
             priority=given.priority,
             timeout=given.timeout,
+            return_codes=_return_codes(values.get("returnCodes", 0)),
             fetch=values.get(RUNTIME_KEY, ""),
             since_ms=_BEGAN_MS,
         )
@@ -320,6 +323,13 @@ class Backend(TaskContainer):
         found = {"cpu": values.get("cpu", 1), "memory": values.get("memory_reservation", memory)}
         gpus = values.get("gpuCount", 1 if values.get("gpu") else 0)
         return found | {"gpu": gpus} if gpus else found
+
+
+def _return_codes(said: str | int | list[int]) -> tuple[int, ...] | None:
+    """With which exit codes a task has ended well; None = with any."""
+    if said == "*":
+        return None
+    return tuple(said) if isinstance(said, list) else (int(said),)
 
 
 def note_call(
@@ -335,8 +345,10 @@ def note_call(
     container = told["container"]
     if isinstance(container, Backend):
         container.stand_at(run_id_stack, run_dir)
-    told = yield told
-    yield told
+    with _end_reported(cfg, logger, run_id_stack, run_dir) as succeeded:
+        told = yield told
+        succeeded()
+        yield told
 
 
 def note_workflow(
@@ -362,10 +374,42 @@ def note_workflow(
             nodes.extend(node.body)
     _known[run_dir] = Known(workflow.name, depths)
     try:
-        told = yield told
-        yield told
+        with _end_reported(cfg, logger, run_id_stack, run_dir) as succeeded:
+            told = yield told
+            succeeded()
+            yield told
     finally:
         _known.pop(run_dir, None)
+
+
+@contextmanager
+def _end_reported(
+    cfg: config.Loader, logger: logging.Logger, stack: Sequence[str], folder: str
+) -> Generator[Callable[[], None], None, None]:
+    """Say to the service how the run ends, if this is the whole of it: only miniwdl knows whether more calls come.
+
+    Yields what to call once the outputs are there. A service that is away does not keep the run from its end.
+    """
+
+    def report(state: str, reason: str = "") -> None:
+        if len(stack) != 1 or cfg.get("scheduler", "container_backend") != "flowsched":
+            return
+        run = run_of(Place(folder, stack[0], ""))
+        future = begin(report_end(_where(_read_settings(cfg)), run, state, reason))
+        try:
+            future.result(REPORT_S)
+        except (FlowschedError, TimeoutError) as error:
+            future.cancel()
+            logger.info(
+                StructuredLogMessage("flowsched does not know how the run ended", run=run, why=str(error))
+            )
+
+    try:
+        yield lambda: report("SUCCEEDED")
+    except Exception as error:
+        stopped = any(isinstance(each, Terminated) for each in (error, error.__cause__))
+        report("CANCELLED" if stopped else "FAILED", f"miniwdl: {error.__cause__ or error}")
+        raise
 
 
 def _plan(

@@ -152,7 +152,8 @@ class Following:
         if not task.attempts:
             return End(view.id, view.state, False, None, task.reason, view.reason)
         last = task.attempts[-1]
-        return End(view.id, view.state, True, last.exit_code, last.reason, last.message or view.reason)
+        code = task.exit_code if view.state == "SUCCEEDED" else last.exit_code
+        return End(view.id, view.state, True, code, last.reason, last.message or view.reason)
 
     async def _asked(self, question: Callable[[], Awaitable[T]]) -> T:
         return await asked(question, self._patience_s, self.say)
@@ -207,6 +208,16 @@ def loop() -> asyncio.AbstractEventLoop:
 def begin(work: Coroutine[Any, Any, T]) -> Future[T]:
     """Run a coroutine on the loop."""
     return asyncio.run_coroutine_threadsafe(work, loop())
+
+
+async def report_end(where: Where, run: str, state: str, reason: str) -> None:
+    """Say how a run has ended.
+
+    Raises:
+        FlowschedError: The service does not answer, or knows no call of the run.
+    """
+    async with Client(where.url, where.token, start_timeout=0) as client:
+        await client.report_end(run, state, reason)
 
 
 async def largest_node(where: Where, say: Say) -> tuple[int, int]:

@@ -13,6 +13,8 @@ from flowsched.workflow.run_tasks import LONGEST
 CONTAINER: Final = "/mnt/miniwdl_task_container"
 #: Where a file is that the service fetches for a task.
 FETCHED: Final = "/mnt/flowsched_fetched/file"
+#: Where a task leaves its return code that has others than 0 for success.
+_RETURN_CODE: Final = f"{CONTAINER}/return_code"
 #: Longest names that documents take.
 _STAGE: Final = 63
 _WORKFLOW: Final = 128
@@ -33,7 +35,7 @@ class Order:
     folder: str  #: the task's run folder
     work: str  #: the working folder of this try, below `folder`
     streams: tuple[str, str]  #: names of the files in `folder` that get stdout and stderr
-    command: tuple[str, ...]
+    shell: str  #: runs the command, which lies beside the working folder
     image: str
     inputs: Mapping[str, str]  #: path in the container -> path here; folders end with a slash
     resources: Mapping[str, Any]
@@ -41,6 +43,7 @@ class Order:
     queue: str = "default"
     priority: int = 0
     timeout: str = ""
+    return_codes: tuple[int, ...] | None = (0,)  #: with which the task has ended well; None = any
     fetch: str = ""  #: a URI to have at FETCHED
     since_ms: int = 0
 
@@ -56,7 +59,7 @@ def document(order: Order) -> dict[str, Any]:
         mounts.append({"source": order.work, "path": f"{CONTAINER}/work"})
     stdout, stderr = order.streams
     step = {
-        "command": list(order.command),
+        "command": ["/bin/sh", "-c", _script(order)],
         "image": order.image,
         "workdir": f"{CONTAINER}/work",
         "stdout": f"{CONTAINER}/{stdout}",
@@ -68,7 +71,8 @@ def document(order: Order) -> dict[str, Any]:
     stage: dict[str, Any] = {
         "name": order.place.name[:_STAGE],
         "steps": [step],
-        "files": {"mounts": mounts, "inputs": inputs},
+        "files": {"mounts": mounts, "inputs": inputs}
+        | ({} if _plain(order) else {"return_code": _RETURN_CODE}),
         "resources": dict(order.resources),
         "policies": [dict(policy) for policy in _POLICIES],
     }
@@ -83,6 +87,18 @@ def document(order: Order) -> dict[str, Any]:
         "call": _call(order),
         "stages": [stage],
     }
+
+
+def _plain(order: Order) -> bool:
+    return order.return_codes == (0,)
+
+
+def _script(order: Order) -> str:
+    """Runs the command. Each code that means success to miniwdl becomes 0; the file has the code itself, for lists and miniwdl."""
+    if _plain(order):
+        return f"exec {order.shell} ../command"
+    good = "*" if order.return_codes is None else "|".join(map(str, order.return_codes)) or "none"
+    return f"{order.shell} ../command; code=$?; echo $code > {_RETURN_CODE}; case $code in {good}) exit 0;; esac; exit $code"
 
 
 def _call(order: Order) -> dict[str, Any]:

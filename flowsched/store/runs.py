@@ -7,10 +7,25 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Row, Select, Text, and_, bindparam, cast, func, null, or_, select, text, union_all
+from sqlalchemy import (
+    Row,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    func,
+    null,
+    or_,
+    select,
+    text,
+    union_all,
+    update,
+)
 
 from flowsched.store import tables
-from flowsched.store.database import Database
+from flowsched.store.bulk import tidy_text
+from flowsched.store.database import Database, unbroken
 from flowsched.store.rows import WorkflowRow
 from flowsched.store.workflows import PAGE, RETURNED, Shape, Which, decode, listing, search_of, workflow_row
 from flowsched.workflow.run.states import RunState
@@ -25,7 +40,7 @@ _TURN: Final = func.row_number().over(
 
 
 class RunRow(NamedTuple):
-    """A run. `seq` is that of its first call."""
+    """A run. `seq` is that of its first call. `state` and `reason` are what its engine has said of its end; "" = nothing."""
 
     id: str
     seq: int
@@ -34,6 +49,8 @@ class RunRow(NamedTuple):
     queue: str
     labels: Mapping[str, str]
     created_ms: int
+    state: str
+    reason: str
 
 
 class CallRow(NamedTuple):
@@ -124,6 +141,18 @@ class Runs:
         rows = await self._database.rows(query)
         return _run_row(rows[0]) if rows else None
 
+    async def open(self, source: str, limit: int) -> Sequence[str]:
+        """Runs of an engine that has not said how they ended, the newest first."""
+        query = select(_r.id).where(_r.source == source, _r.state == "").order_by(_r.seq.desc()).limit(limit)
+        return [row.id for row in await self._database.rows(query)]
+
+    @unbroken
+    async def end(self, run: str, state: str, reason: str) -> None:
+        """Keep how a run ended, as its engine said."""
+        query = update(tables.runs).where(_r.id == run).values(state=state, reason=tidy_text(reason))
+        async with self._database.writing() as connection:
+            await connection.execute(query)
+
     async def tallies(self, runs: Sequence[str]) -> Sequence[Tally]:
         """How the tasks of runs stand, by state."""
         if not runs:
@@ -190,7 +219,7 @@ class Runs:
 
 
 #: The columns of a workflow that a run has, too.
-_RUN_COLUMNS: Final = ("id", "seq", "name", "queue", "labels", "created_ms")
+_RUN_COLUMNS: Final = ("id", "seq", "name", "queue", "labels", "created_ms", "state", "reason")
 
 
 @lru_cache(maxsize=256)
@@ -226,7 +255,17 @@ def _both(kind: str, shape: Shape) -> Select[Any]:
 
 def _run_of(row: Row[Any]) -> RunRow:
     """A run among workflows."""
-    return RunRow(row.id, row.seq, row.name, row.source, row.queue, decode(row.labels), row.created_ms)
+    return RunRow(
+        row.id,
+        row.seq,
+        row.name,
+        row.source,
+        row.queue,
+        decode(row.labels),
+        row.created_ms,
+        row.state,
+        row.reason,
+    )
 
 
 def _call_row(row: Sequence[Any]) -> CallRow:
@@ -234,4 +273,4 @@ def _call_row(row: Sequence[Any]) -> CallRow:
 
 
 def _run_row(row: Sequence[Any]) -> RunRow:
-    return RunRow._make((*row[:5], decode(row[5]), row[6]))
+    return RunRow._make((*row[:5], decode(row[5]), *row[6:]))

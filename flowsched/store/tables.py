@@ -281,6 +281,8 @@ runs: Final = Table(
     _text("queue"),
     _json("labels"),
     _number("created_ms"),
+    _text("state"),
+    _text("reason"),
 )
 
 #: What a TES client sent, beside the workflow that it became (of the same id). `body` is compressed JSON, `tags` JSON. `state`

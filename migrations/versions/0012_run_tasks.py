@@ -1,4 +1,4 @@
-"""Which task of a run a call is an attempt of.
+"""Which task of a run a call is an attempt of, and how a run has ended as its engine says.
 
 Written out in full, never derived from `store.tables`: a revision must do the same thing for ever.
 """
@@ -20,7 +20,11 @@ def upgrade() -> None:
     op.execute(
         "UPDATE workflows SET task = 'shard ' || COALESCE(CAST(shard AS TEXT), 'None') WHERE run <> ''"
     )
+    op.add_column("runs", sa.Column("state", sa.Text(), server_default="", nullable=False))
+    op.add_column("runs", sa.Column("reason", sa.Text(), server_default="", nullable=False))
 
 
 def downgrade() -> None:
+    op.drop_column("runs", "reason")
+    op.drop_column("runs", "state")
     op.drop_column("workflows", "task")

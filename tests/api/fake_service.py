@@ -406,6 +406,11 @@ class FakeService:
         """Publish an output; `announced` bytes are promised."""
         self.outputs[name] = (file_name, data, len(data or b"") if announced is None else announced)
 
+    async def report_end(self, run: str, state: str, reason: str) -> WorkflowView:
+        view = msgspec.structs.replace(await self.workflow(run), state=state, reason=reason)
+        self.workflows[run] = view
+        return view
+
     async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:
         view = await self.workflow(workflow)
         self.commands.append((workflow, kind, body))

@@ -32,6 +32,7 @@ POLICIES = {
     "GET /api/v1/workflows/{workflow}/explain": Policy.READ,
     "GET /api/v1/workflows/{workflow}/tasks/{stage}/{index}/explain": Policy.READ,
     "POST /api/v1/workflows/{workflow}/cancel": Policy.WRITE,
+    "POST /api/v1/workflows/{workflow}/ended": Policy.WRITE,
     "POST /api/v1/workflows/{workflow}/pause": Policy.WRITE,
     "POST /api/v1/workflows/{workflow}/resume": Policy.WRITE,
     "POST /api/v1/workflows/{workflow}/retry": Policy.WRITE,

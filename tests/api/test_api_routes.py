@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp.test_utils import TestClient
-from fake_service import FakeService
+from fake_service import FakeService, workflow_view
 from structlog.testing import capture_logs
 
 import flowsched.web
@@ -193,7 +193,7 @@ async def test_all_faults_of_a_query_are_named_at_once(api: TestClient) -> None:
         ),
         "?state": (
             "'running'",
-            "one of CANCELLED, CANCELLING, FAILED, PAUSED, PENDING, QUEUED, RUNNING, SKIPPED, STAGING, STARTING, SUCCEEDED",
+            "one of CANCELLED, CANCELLING, ENGINE, FAILED, PAUSED, PENDING, QUEUED, RUNNING, SKIPPED, STAGING, STARTING, SUCCEEDED",
         ),
         "?name": ("2 values", "one value"),
         "?page_token": (r"'\x00'", "text without control characters"),
@@ -205,7 +205,8 @@ async def test_the_text_null_is_no_filter_that_was_left_out(api: TestClient) -> 
     answer = await api.get("/api/v1/workflows?state=null")
     assert answer.status == 400
     (fault,) = (await answer.json())["faults"]
-    expected = "one of CANCELLED, CANCELLING, FAILED, PAUSED, PENDING, QUEUED, RUNNING, SKIPPED, STAGING, STARTING, SUCCEEDED"
+    states = "CANCELLED, CANCELLING, ENGINE, FAILED, PAUSED, PENDING, QUEUED, RUNNING, SKIPPED, STAGING, STARTING, SUCCEEDED"
+    expected = f"one of {states}"
     assert fault == {"path": "?state", "found": "'null'", "expected": expected}
     assert (await api.get("/api/v1/workflows?name=null")).status == 200
 
@@ -337,3 +338,13 @@ async def test_logs_are_read_in_parts(api: TestClient, service: FakeService) -> 
     assert (await last.read(), last.headers["Flowsched-More"]) == (b"6789", "false")
     assert (await api.get(path.replace("/1/", "/9/"))).status == 404
     assert (await api.get(path.replace("/1/", "/-1/"))).status == 400
+
+
+async def test_an_engine_says_how_its_run_has_ended(api: TestClient, service: FakeService) -> None:
+    """A state of the end and why; another state is refused with those that there are."""
+    service.workflows["r1"] = workflow_view(1, id="r1", state="ENGINE", source="miniwdl")
+    answer = await api.post("/api/v1/workflows/r1/ended", json={"state": "FAILED", "reason": "no output"})
+    told = await answer.json()
+    assert (answer.status, told["state"], told["reason"]) == (200, "FAILED", "no output")
+    answer = await api.post("/api/v1/workflows/r1/ended", json={"state": "RUNNING"})
+    assert answer.status == 400

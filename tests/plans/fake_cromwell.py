@@ -22,11 +22,24 @@ class FakeCromwell:
         self.runs: dict[str, tuple[str, dict[str, object], dict[str, str]]] = {}
         self.asked: list[str] = []
         self.answer: web.Response | None = None
+        self.statuses: dict[str, str] = {}
+        self.failures: list[dict[str, object]] = []
+
+    async def status(self, request: web.Request) -> web.Response:
+        root = request.match_info["root"]
+        self.asked.append(request.path_qs)
+        if root not in self.statuses:
+            return web.json_response(
+                {"status": "fail", "message": f"Unrecognized workflow ID: {root}"}, status=404
+            )
+        return web.json_response({"status": self.statuses[root], "id": root})
 
     async def metadata(self, request: web.Request) -> web.Response:
         self.asked.append(request.path_qs)
         if self.answer is not None:
             return self.answer
+        if request.query.get("includeKey") == "failures":
+            return web.json_response({"failures": self.failures, "id": request.match_info["root"]})
         root = request.match_info["root"]
         first = self.early.pop(0) if self.early else None
         if first == 200:
@@ -54,5 +67,6 @@ async def cromwell() -> AsyncIterator[tuple[FakeCromwell, str]]:
     fake = FakeCromwell()
     application = web.Application()
     application.router.add_get("/api/workflows/v1/{root}/metadata", fake.metadata)
+    application.router.add_get("/api/workflows/v1/{root}/status", fake.status)
     async with TestServer(application) as server:
         yield fake, str(server.make_url("")).rstrip("/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +57,7 @@ async def process(
     clock: Callable[[], int] = app.now_ms,
     monotonic: Callable[[], float] = time.monotonic,
     failpoint: Callable[[str], Awaitable[None]] = no_failpoint,
+    cromwell: Sequence[str] = (),
 ) -> AsyncIterator[Process]:
     """A process on a database, over a world of fake pods that outlives it."""
     async with await Database.open(url) as database, GroupWriter(database) as writer:
@@ -70,7 +71,7 @@ async def process(
         )  # fmt: skip
         service = RunService(
             database, writer, cluster, history, documents, leader,
-            clock=clock, new_id=app.new_id, failpoint=failpoint,
+            clock=clock, new_id=app.new_id, failpoint=failpoint, cromwell=cromwell,
         )  # fmt: skip
         made = Process(database, leader, service, writer)
         try:

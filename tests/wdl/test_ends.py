@@ -43,7 +43,30 @@ def test_a_failed_task_fails_the_run_and_ends_the_others(engine: Engine, service
     (words,) = run.folder.rglob("call-bad/stderr.txt")
     assert words.read_text() == "the file is truncated\n"
     assert service.states(run) == ["CANCELLED", "FAILED"]
+    assert shown(run, service) == ("FAILED", {"CANCELLED": 1, "FAILED": 1})
     assert processes_in([*run.folder.rglob("call-*/work")]) == []
+
+
+def shown(run: Run, service: Service) -> tuple[str, dict[str, int]]:
+    """How the service shows a run: its state, and its tasks by theirs."""
+    (view,) = (view for view in service.runs() if view.id.startswith(run.name))
+    return view.state, view.counts
+
+
+def test_a_return_code_that_the_wdl_allows_is_a_success(engine: Engine, service: Service) -> None:
+    """The task has succeeded, too, with its code beside it; the run has ended as miniwdl says."""
+    run = engine.run("return_codes", name="allowed")
+    assert run.end() == 0, run.said
+    (view,) = (view for view in service.runs() if view.id.startswith(run.name))
+    assert (view.state, view.counts, view.returned) == ("SUCCEEDED", {"SUCCEEDED": 1}, {"7": 1})
+
+
+def test_a_task_in_scatters_inside_each_other_is_a_task_of_its_own(engine: Engine, service: Service) -> None:
+    """As many as miniwdl ran, whatever the depth."""
+    run = engine.run("nested_scatter", name="nested")
+    assert run.end() == 0, run.said
+    ran = len([*run.folder.rglob("task.log")])
+    assert shown(run, service) == ("SUCCEEDED", {"SUCCEEDED": ran})
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

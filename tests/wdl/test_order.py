@@ -17,7 +17,7 @@ ORDER = Order(
     folder="/runs/r1/call-each-1-x/call-align",
     work="/runs/r1/call-each-1-x/call-align/work",
     streams=("stdout.txt", "stderr.txt"),
-    command=("/bin/sh", "-c", "exec /bin/bash ../command"),
+    shell="/bin/bash",
     image="bwa:0.7.17",
     inputs={
         "/mnt/miniwdl_task_container/work/_miniwdl_inputs/0/a b.fq": "/runs/r1/call-trim/work/a b.fq",
@@ -118,3 +118,18 @@ def test_names_that_are_too_long_for_a_document_are_cut() -> None:
     name = "a" * 200
     spec = decode_workflow(json.dumps(document(replace(ORDER, place=Place("/r", "w", name)))).encode())
     assert (len(spec.name), len(spec.stages[0].name)) == (128, 63)
+
+
+def test_return_codes_that_mean_success_are_told_and_end_with_0() -> None:
+    """The task has ended well for flowsched, too, with the code that its script left; any other code is a failure."""
+    for codes, case in (((0, 3), "0|3"), ((3,), "3"), (None, "*")):
+        (stage,) = decode_workflow(json.dumps(document(replace(ORDER, return_codes=codes))).encode()).stages
+        assert stage.container is not None
+        file = "/mnt/miniwdl_task_container/return_code"
+        assert stage.container.return_code == file
+        assert stage.container.steps[0].command[2] == (
+            f"/bin/bash ../command; code=$?; echo $code > {file}; case $code in {case}) exit 0;; esac; exit $code"
+        )
+    (stage,) = decode_workflow(json.dumps(document(ORDER)).encode()).stages
+    assert stage.container is not None
+    assert stage.container.return_code is None

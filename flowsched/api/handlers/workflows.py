@@ -97,6 +97,13 @@ class CommandBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     reason: Reason | None = None
 
 
+class EndBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How a run has ended, as its engine says."""
+
+    state: Literal["SUCCEEDED", "FAILED", "CANCELLED"]
+    reason: Reason = ""
+
+
 def answer(view: object, status: int = 200) -> web.Response:
     """A view, or a list of views, as JSON."""
     return web.Response(body=encode(view), status=status, content_type="application/json")
@@ -211,6 +218,13 @@ async def resume_workflow(call: Call[Query]) -> web.Response:
 async def retry_workflow(call: Call[Query]) -> web.Response:
     """Try again what failed."""
     return await _command(call, "retry")
+
+
+async def report_end(call: Call[Query]) -> web.Response:
+    """The engine's word counts more than what its tasks tell."""
+    said = await read_json(call.request, EndBody, call.serving.limits)
+    run = path_text(call.request, "workflow")
+    return answer(await call.facade.report_end(run, said.state, said.reason))
 
 
 async def _command(call: Call[Query], kind: str) -> web.Response:

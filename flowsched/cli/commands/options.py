@@ -214,7 +214,7 @@ Cromwell = Annotated[
     typer.Option(
         envvar="FLOWSCHED_CROMWELL",
         metavar="URLS",
-        help="Cromwell servers whose runs may be planned, by commas.",
+        help="Cromwell servers that may be asked for the WDL of runs and how they ended, by commas.",
     ),
 ]
 WdlPath = Annotated[

@@ -60,6 +60,7 @@ _STATE_STYLES: Final = {
     "CANCELLED": "magenta",
     "CANCELLING": "magenta",
     "PAUSED": "yellow",
+    "ENGINE": "blue",
     "SKIPPED": "dim",
     "PENDING": "dim",
 }

@@ -68,8 +68,22 @@ class _Submitted(msgspec.Struct, rename="camel"):
     imports: dict[str, str] | None = None
 
 
+class _Failure(msgspec.Struct, rename="camel"):
+    message: str = ""
+    caused_by: list[_Failure] = []
+
+
 class _Metadata(msgspec.Struct, rename="camel"):
     submitted_files: _Submitted | None = None
+    failures: list[_Failure] = []
+
+
+class _Status(msgspec.Struct):
+    status: str
+
+
+#: How a workflow has ended, by Cromwell's word for it. Under any other it goes on.
+_ENDS: Final = {"Succeeded": RunState.SUCCEEDED, "Failed": RunState.FAILED, "Aborted": RunState.CANCELLED}
 
 
 def servers(text: str) -> tuple[str, ...]:
@@ -119,7 +133,7 @@ class Cromwell:
         if not UUID.fullmatch(root):
             raise InvalidRequest(f"{root[:60]!r} is no id of a Cromwell workflow (a UUID in lower case)")
         try:
-            found = msgspec.json.decode(await self._metadata(base, root), type=_Metadata).submitted_files
+            found = (await self._metadata(base, root, "submittedFiles")).submitted_files
             if found is None or not found.workflow:
                 raise NotFound(f"{base} knows {root}, but has not stored its source yet")
             inputs = json.loads(found.inputs) if isinstance(found.inputs, str) else found.inputs
@@ -153,27 +167,62 @@ class Cromwell:
         kind = Unavailable if any(isinstance(each, Unavailable) for each in said) else NotFound
         raise kind("; ".join(map(str, said)))
 
-    async def _metadata(self, base: str, root: str) -> bytes:
-        address = f"{base}/api/workflows/v1/{root}/metadata"
+    async def end_of(self, root: str) -> tuple[str, str] | None:
+        """How a root workflow has ended, by the first server that knows it: a state and a reason; None while it goes on.
+
+        Raises:
+            NotFound: No server knows it.
+            FlowschedError: None answers, or not in a form that can be read.
+        """
+        said: list[FlowschedError] = []
+        for base in self.allowed:
+            try:
+                word = msgspec.json.decode(await self._asked(base, root, "status"), type=_Status).status
+            except FlowschedError as error:
+                said.append(error)
+                continue
+            except msgspec.MsgspecError as error:
+                said.append(Unavailable(f"{base} answered with a status that cannot be read: {error}"))
+                continue
+            state = _ENDS.get(word)
+            if state is None:
+                return None
+            return state.value, await self._why(base, root) if state is RunState.FAILED else ""
+        raise NotFound("; ".join(map(str, said)))
+
+    async def _why(self, base: str, root: str) -> str:
+        """Why a workflow failed: the first cause of its first failure. Cromwell's own state, where it does not say."""
+        try:
+            failures = (await self._metadata(base, root, "failures")).failures
+        except (FlowschedError, msgspec.MsgspecError):
+            failures = []
+        message = ""
+        while failures:
+            message, failures = failures[0].message or message, failures[0].caused_by
+        return f"Cromwell: {message or 'Failed'}"[:1000]
+
+    async def _metadata(self, base: str, root: str, key: str) -> _Metadata:
+        return msgspec.json.decode(await self._asked(base, root, "metadata", includeKey=key), type=_Metadata)
+
+    async def _asked(self, base: str, root: str, what: str, **params: str) -> bytes:
+        address = f"{base}/api/workflows/v1/{root}/{what}"
         try:
             async with (
                 aiohttp.ClientSession(timeout=self._timeout, trust_env=False) as session,
-                session.get(
-                    address, params={"includeKey": "submittedFiles"}, allow_redirects=False
-                ) as answer,
+                session.get(address, params=params, allow_redirects=False) as answer,
             ):
                 if answer.status == 404:
                     raise NotFound(f"{base} knows no workflow {root}")
                 if answer.status != 200:
                     raise Unavailable(
-                        f"{base} answered {answer.status} when it was asked for the metadata of {root}"
+                        f"{base} answered {answer.status} when it was asked for the {what} of {root}"
                     )
                 parts = bytearray()
                 async for part in answer.content.iter_any():
                     parts += part
                     if len(parts) > ANSWER_BYTES:
                         raise TooLarge(
-                            f"the metadata of {root} have more than {ANSWER_BYTES} bytes, which is the limit"
+                            f"the {what} of {root} has more than {ANSWER_BYTES} bytes, which is the limit"
                         )
                 return bytes(parts)
         except (aiohttp.ClientError, TimeoutError) as error:

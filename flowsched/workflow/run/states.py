@@ -63,6 +63,7 @@ class ReportedState(StrEnum):
     RUNNING = "RUNNING"  #: at least one task runs
     PAUSED = "PAUSED"
     CANCELLING = "CANCELLING"
+    ENGINE = "ENGINE"  #: a run of another engine: no task of it waits or runs; its engine alone knows whether more come
     SUCCEEDED = "SUCCEEDED"  #: it has ended well; `(2× exit 3)`: of two tasks with another exit code than 0
     FAILED = "FAILED"  #: it has ended: a task failed for good; `reason` says which
     CANCELLED = "CANCELLED"  #: it has ended: a user cancelled it, or its workflow was given up
@@ -71,7 +72,7 @@ class ReportedState(StrEnum):
     @property
     def stored(self) -> RunState:
         """The state under which the database has it."""
-        live = (ReportedState.QUEUED, ReportedState.STAGING, ReportedState.STARTING)
+        live = (ReportedState.QUEUED, ReportedState.STAGING, ReportedState.STARTING, ReportedState.ENGINE)
         return RunState.RUNNING if self in live else RunState(self.value)
 
 

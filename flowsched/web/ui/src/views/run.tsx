@@ -140,7 +140,7 @@ function Heading({ run, stages, open }: { run: Workflow; stages: Stage[]; open: 
           {run.waiting.permanent && " This does not end by itself."}
         </p>
       )}
-      {run.reason && <p class="note bad">{run.reason}</p>}
+      {run.reason && <p class={run.state === "ENGINE" ? "note" : "note bad"}>{run.reason}</p>}
     </>
   );
 }

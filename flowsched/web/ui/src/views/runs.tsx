@@ -10,7 +10,7 @@ import { ended, progress } from "../model/states";
 import type { Workflow, WorkflowPage } from "../model/views";
 import { href } from "../router";
 
-const STATES = ["PENDING", "QUEUED", "STAGING", "STARTING", "RUNNING", "PAUSED", "CANCELLING", "SUCCEEDED", "FAILED", "CANCELLED"];
+const STATES = ["PENDING", "QUEUED", "STAGING", "STARTING", "RUNNING", "PAUSED", "CANCELLING", "ENGINE", "SUCCEEDED", "FAILED", "CANCELLED"];
 const PAGE = 50;
 /** The list is asked for when so long no key was pressed. */
 const TYPED_MS = 250;
