@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import socket
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 

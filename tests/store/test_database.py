@@ -339,6 +339,7 @@ def test_migrations_are_found_in_a_wheel(tmp_path: Path, monkeypatch: pytest.Mon
         "0009",
         "0010",
         "0011",
+        "0012",
         "0013",
     }
 
