@@ -188,7 +188,8 @@ def test_both_files_say_what_cromwell_needs() -> None:
     )
     tes = draft2.config(tes_file)
     assert tes["endpoint"] == "http://127.0.0.1:8470/ga4gh/tes/v1/tasks"
-    assert tes["root"] == tes["dockerRoot"] == "/data/cromwell-executions"
+    for config in (tes, CONFIG):
+        assert (config["root"], config["dockerRoot"]) == ("/data/cromwell-executions", "/cromwell-executions")
     assert tes["use_tes_11_preview_backend_parameters"] is True
     assert tes["default-runtime-attributes"]["maxRetries"] == 0
     assert tes["filesystems"]["http"]["enabled"] is True
