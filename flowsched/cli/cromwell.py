@@ -67,6 +67,9 @@ _SUBMIT: Final[dict[str, tuple[Any, str | None, str]]] = {
     "env": ([], "NAME=VALUE", "Repeatable."),
     "idempotency_key": (None, "KEY", "[of the folder and the script]"),
 }
+_ALIVE: Final[dict[str, tuple[Any, str | None, str]]] = {
+    "rc_file": (None, "FILE", "Gets 143 (cancelled) or 79 if the job is over and nobody wrote it.")
+}
 _REQUIRED: Final = ("name", "cwd", "script")
 _RETRY_FOR_S: Final = {"submit": 600.0, "kill": 60.0}
 
@@ -141,10 +144,10 @@ def _alive(given: Given, server: str, headers: _Headers) -> int:
             state = body.get("state")
             if answer.status == 200 and isinstance(state, str):
                 say(f"{state}: {body['reason']}" if body.get("reason") else state)
-                return OVER if state in _ENDED else DONE
+                return _over(given, state) if state in _ENDED else DONE
             if answer.status == 404 and _read(answer).get("status") == 404:
                 say("there is no such job")
-                return OVER
+                return _over(given, "")
             why = _problem(answer)
             if answer.status < 500:
                 break
@@ -152,6 +155,24 @@ def _alive(given: Given, server: str, headers: _Headers) -> int:
             time.sleep(FIRST_WAIT_S)
     say(f"taken for alive, since nothing is known: {why}")
     return DONE
+
+
+def _over(given: Given, state: str) -> int:
+    """Write the return code of a job that is over, unless there is one: Cromwell would wait for it as long again.
+
+    A name is linked to it once it is whole. Where that cannot be, Cromwell writes 79 itself.
+    """
+    if given.rc_file:
+        from contextlib import suppress
+
+        draft = f"{given.rc_file}.alive"
+        with suppress(OSError):
+            with open(draft, "w") as file:
+                file.write(jobs.ABORTED if state == "CANCELLED" else jobs.ABANDONED)
+            with suppress(FileExistsError):
+                os.link(draft, given.rc_file)
+            os.unlink(draft)
+    return OVER
 
 
 def _kill(given: Given, server: str, headers: _Headers) -> int:
@@ -356,7 +377,7 @@ class Given:
 
 
 def _options(command: str) -> dict[str, tuple[Any, str | None, str]]:
-    return {**(_SUBMIT if command == "submit" else {}), **_SERVER}
+    return {**{"submit": _SUBMIT, "alive": _ALIVE}.get(command, {}), **_SERVER}
 
 
 def _given(argv: Sequence[str]) -> Given | None:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 #: What the job's rc file holds if the script has not written it when the job ends. Cromwell writes the same number when it gives
 #: up waiting. It retries such a job where `maxRetries` allows; 130, 137 and 143 it reads as an abort, and does not retry.
 ABANDONED: Final = "79\n"
+#: The same if a client cancels the job in flowsched: an abort, as over TES.
+ABORTED: Final = "143\n"
+#: In `memory_retry_rc`: Cromwell tries the job again with more memory, if the workflow has the option `memory_retry_multiplier`.
+OUT_OF_MEMORY: Final = "0\n"
 #: A workflow's name has at most so many characters; it is only what people call it.
 LONGEST_NAME: Final = 128
 
@@ -102,7 +106,7 @@ def document(job: Job) -> dict[str, Any]:
     files: dict[str, Any] = {"mounts": [vars(mount) for mount in job.mounts]}
     if job.rc_file:
         path = inside(job.mounts, job.rc_file)
-        files |= {"leave": [{"path": path, "content": ABANDONED}], "return_code": path}
+        files |= {"leave": _left(path), "return_code": path}
     stage = {"name": _stage_name(call, job), "steps": [step], "files": files} | _asked(job)
     found: dict[str, Any] = {"name": _name(call, job), "stages": [stage]}
     if job.queue:
@@ -112,6 +116,16 @@ def document(job: Job) -> dict[str, Any]:
     if call is not None:
         found["call"] = _call(call)
     return found
+
+
+def _left(rc: str) -> list[dict[str, str]]:
+    """The files by which Cromwell hears of an end that the script could not tell. Of one path the first that fits is written."""
+    beside = rc.rpartition("/")[0]
+    return [
+        {"path": f"{beside}/memory_retry_rc", "content": OUT_OF_MEMORY, "reason": "OOMKilled"},
+        {"path": rc, "content": ABORTED, "reason": "Cancelled"},
+        {"path": rc, "content": ABANDONED},
+    ]
 
 
 def idempotency_key(job: Job) -> str:

@@ -166,6 +166,8 @@ def no_stage(workflow: str, stage: str, spec: WorkflowSpec) -> str:
 _TAKEN_IN_LOOKS: Final = 50
 _TAKEN_IN_PAUSE_S: Final = 0.02
 COMMANDS: Final = ("cancel", "pause", "resume", "retry")
+#: Of stages that no cancel has ended.
+_ENDED_ALONE: Final = (RunState.SUCCEEDED, RunState.FAILED, RunState.SKIPPED)
 #: The states of tasks that never ran since their stage or workflow ended before.
 _DROPPED: Final = (TaskState.CANCELLED, TaskState.SKIPPED)
 #: A step that takes longer than this is stuck: livez fails.
@@ -426,7 +428,19 @@ class Service:
             self._wake(urgent=True)
             await self._carried_out(number)
             self.tes.revived(workflow)
+        if kind == "cancel":
+            await self._leave(workflow)
         return await self.workflow(workflow)
+
+    async def _leave(self, workflow: str) -> None:
+        """Have the files written that a cancelled workflow leaves for programs outside, but for stages that ended by themselves."""
+        spec = await self._documents.spec(workflow)
+        left = {
+            stage.name: stage.container for stage in spec.stages if stage.container and stage.container.leave
+        }
+        if left:
+            ended = {row.name for row in await self._reads.stages(workflow) if row.state in _ENDED_ALONE}
+            await self._executor.leave([each for name, each in left.items() if name not in ended])
 
     async def _carried_out(self, number: int) -> None:
         """Wait until the leader in this process has committed a command: the next answer then shows what it did."""

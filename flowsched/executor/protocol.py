@@ -506,6 +506,12 @@ class Executor(ABC):
         """The digests that images have now, of those that are known without a pull."""
         return {}
 
+    async def leave(self, containers: Sequence[Container]) -> None:  # noqa: B027 - the files may be seen by tasks alone
+        """Write what these containers leave when their workflow is cancelled, unless it is there already.
+
+        Their tasks may have never begun, or still run in their grace.
+        """
+
     @property
     def binder(self) -> Binder | None:
         """How pods that other controllers made are placed too; None where there are none."""

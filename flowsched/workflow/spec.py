@@ -271,11 +271,19 @@ class Mount(msgspec.Struct, frozen=True):
     read_only: bool = False
 
 
+class LeftFor(StrEnum):
+    """An end that alone leaves a file."""
+
+    OOM_KILLED = "OOMKilled"  #: the task was ended for the memory that it used
+    CANCELLED = "Cancelled"  #: a client has cancelled the workflow
+
+
 class Left(msgspec.Struct, frozen=True):
-    """A file that shall be there once an attempt has ended, however it ended: written if no step has."""
+    """A file that shall be there once an attempt has ended: written if no step has, nor an earlier entry for the same path."""
 
     path: str
     content: str
+    reason: LeftFor | None = None  #: None = every end leaves it
 
 
 class Container(msgspec.Struct, frozen=True):

@@ -38,6 +38,7 @@ from flowsched.executor.protocol import (
     UsedImage,
 )
 from flowsched.values import replace
+from flowsched.workflow.spec import Container
 
 DEFAULT_RUNTIME_MS: Final = 1000
 DEFAULT_SIZE: Final = 1000
@@ -225,6 +226,9 @@ class FakeProcesses:
     async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
         """None: fake files do not go by themselves."""
         return ()
+
+    async def leave(self, containers: Sequence[Container]) -> None:
+        """Nothing is written here."""
 
     async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
         """What a test says."""

@@ -54,6 +54,29 @@ GLOB = """mkdir glob-0
 ls -1 glob-0 > glob-0.list"""
 
 
+def judged(execution: Path, *, done: bool, factor: float | None = None) -> str:
+    """How Cromwell 93 takes an end, by the files in the call's folder (StandardAsyncExecutionActor.handleExecutionResult).
+
+    Args:
+        execution: The call's folder.
+        done: Over TES whether the task is COMPLETE; the config backend knows no other end.
+        factor: The workflow's option `memory_retry_multiplier`; None = not given.
+
+    Returns:
+        "done", "more memory", "aborted", or "failed", which `maxRetries` tries again as it is.
+    """
+    try:
+        code = int((execution / "rc").read_text().strip())
+    except (FileNotFoundError, ValueError):
+        return "failed"  # `memory_retry_rc` is not looked for
+    flag = execution / "memory_retry_rc"
+    if code == 0 and done:
+        return "done"
+    if code != 0 and factor is not None and flag.exists() and int(flag.read_text().strip()) == 0:
+        return "more memory"
+    return "aborted" if done and code in ABORTS else "failed"
+
+
 class SubmitFailed(Exception):
     """Cromwell fails the call for good."""
 
@@ -136,10 +159,11 @@ class Call:
         docker: str | None = "ubuntu:24.04",
         path: str = "call-hello",
         glob: str | None = None,
+        run: str = "",
         **attributes: Value,
     ) -> None:
         self._cromwell = cromwell
-        self.run = str(uuid.uuid4())
+        self.run = run or str(uuid.uuid4())
         below = f"hello/{self.run}/{path}"
         self.cwd = cromwell.root / below
         self.execution = self.cwd / "execution"

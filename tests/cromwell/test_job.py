@@ -73,7 +73,19 @@ def test_the_whole_document() -> None:
                 ],
                 "files": {
                     "mounts": [{"source": CALL, "path": "/cromwell-executions/x"}],
-                    "leave": [{"path": "/cromwell-executions/x/execution/rc", "content": "79\n"}],
+                    "leave": [
+                        {
+                            "path": "/cromwell-executions/x/execution/memory_retry_rc",
+                            "content": "0\n",
+                            "reason": "OOMKilled",
+                        },
+                        {
+                            "path": "/cromwell-executions/x/execution/rc",
+                            "content": "143\n",
+                            "reason": "Cancelled",
+                        },
+                        {"path": "/cromwell-executions/x/execution/rc", "content": "79\n"},
+                    ],
                     "return_code": "/cromwell-executions/x/execution/rc",
                 },
                 "resources": {"cpu": "4", "memory": "8192Mi", "disk": "50Gi", "gpu": "1"},

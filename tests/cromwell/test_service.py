@@ -12,7 +12,7 @@ import pytest
 
 from flowsched.cluster.local.runner.namespace import refusal
 from tests.cromwell.draft2 import Maybe
-from tests.cromwell.sfs import ABORTS, Call, Cromwell, Service, SubmitFailed
+from tests.cromwell.sfs import ABORTS, Call, Cromwell, Service, SubmitFailed, judged
 from tests.programs import free_ports
 
 CONF = Path(__file__).parents[2] / "deploy" / "cromwell" / "flowsched.conf"
@@ -130,6 +130,7 @@ def test_a_job_that_takes_too_long_can_be_tried_again(cromwell: Cromwell, servic
     job = call.submit()
     assert call.wait() == 79
     assert over(service, job) == "FAILED"
+    assert judged(call.execution, done=True, factor=2.0) == "failed"
 
 
 def test_a_command_that_was_killed_alone_can_be_tried_again(cromwell: Cromwell) -> None:
@@ -137,6 +138,8 @@ def test_a_command_that_was_killed_alone_can_be_tried_again(cromwell: Cromwell) 
     call = Call(cromwell, "sh -c 'kill -9 $$'")
     call.submit()
     assert call.wait() == 79
+    assert judged(call.execution, done=True) == "failed"
+    assert judged(call.execution, done=True, factor=2.0) == "more memory"
 
 
 def test_an_abort(cromwell: Cromwell, service: Service) -> None:
@@ -155,14 +158,68 @@ def test_an_abort(cromwell: Cromwell, service: Service) -> None:
 
 
 def test_an_operator_cancels_a_job(cromwell: Cromwell, service: Service) -> None:
-    """Nobody writes a return code; check-alive says that it is over, and Cromwell itself writes 79."""
+    """143 is there when the cancel has been answered: Cromwell takes it for an abort, as the CANCELED of a TES task."""
     call = Call(cromwell, "touch started; " + HELD)
     job = call.submit()
     started(call)
     service.get(f"/api/v1/workflows/{job}/cancel", "POST")
+    assert call.return_code() == 143
     assert over(service, job) == "CANCELLED"
-    assert call.return_code() is None
-    assert call.wait_and_ask() == 79
+    assert call.return_code() == 143
+    assert judged(call.execution, done=True) == "aborted"
+    assert not (call.execution / "memory_retry_rc").exists()
+
+
+def test_an_operator_cancels_a_run(cromwell: Cromwell, service: Service) -> None:
+    """By Cromwell's id of it. The call that has not begun has its return code as well, and the one that had ended keeps its own."""
+    ended = Call(cromwell, "exit 4", path="call-a")
+    ended.submit()
+    assert ended.wait() == 4
+    running = Call(cromwell, "touch started; " + HELD, path="call-b", run=ended.run)
+    waiting = Call(cromwell, "true", path="call-c", run=ended.run, cpu=400)
+    running.submit()
+    waiting.submit()
+    started(running)
+    service.get(f"/api/v1/workflows/{ended.run}/cancel", "POST")
+    assert [call.return_code() for call in (ended, running, waiting)] == [4, 143, 143]
+
+
+def test_a_return_code_that_nobody_could_write(cromwell: Cromwell, service: Service) -> None:
+    """check-alive writes it as soon as it knows that the job is over, so that Cromwell need not wait for it as long again."""
+    cancelled = Call(cromwell, "touch started; " + HELD)
+    job = cancelled.submit()
+    started(cancelled)
+    service.get(f"/api/v1/workflows/{job}/cancel", "POST")
+    assert over(service, job) == "CANCELLED"
+    (cancelled.execution / "rc").unlink()  # as where the service does not see the folder
+    unknown = Call(cromwell, "true")
+    unknown.job = "nosuchjob"
+    assert (cancelled.alive(), unknown.alive()) == (False, False)
+    assert (cancelled.return_code(), unknown.return_code()) == (143, 79)
+    assert not list(cromwell.root.rglob("rc.alive"))
+    (unknown.execution / "rc").write_text("0\n")
+    assert not unknown.alive()
+    assert unknown.return_code() == 0
+
+
+GREEDY = f"{shutil.which('python3')} -c 'x = b\"a\" * (300 << 20); print(len(x))'"
+
+
+def test_a_job_gets_more_memory_until_it_has_enough(cromwell: Cromwell, service: Service) -> None:
+    """`memory_retry_multiplier: 2.0`: 100, 200 and 400 MB, since flowsched says what ended the first two."""
+    seen, memory = [], 100
+    while (verdict := run_with(cromwell, memory)) == "more memory":
+        seen.append(memory)
+        memory *= 2
+    assert (verdict, seen, memory) == ("done", [100, 200], 400)
+
+
+def run_with(cromwell: Cromwell, memory_mb: int) -> str:
+    """One attempt of a call that needs 300 MB."""
+    call = Call(cromwell, GREEDY + "; sleep 1", memory_mb=memory_mb)
+    call.submit()
+    call.wait()
+    return judged(call.execution, done=True, factor=2.0)
 
 
 def test_the_service_dies_and_comes_back(cromwell: Cromwell, service: Service) -> None:

@@ -170,11 +170,14 @@ def test_numbers_are_passed_where_they_are_given(run: Run) -> None:
 @pytest.mark.parametrize(
     ("key", "word"), [("kill", "kill"), ("kill-docker", "kill"), ("check-alive", "alive")]
 )
-def test_the_other_commands_name_the_job(run: Run, key: str, word: str) -> None:
-    """kill, kill-docker and check-alive are given the id that job-id-regex took out of submit's answer."""
+def test_the_other_commands_name_the_job(run: Run, tmp_path: Path, key: str, word: str) -> None:
+    """kill, kill-docker and check-alive are given the id that job-id-regex took; the last one also where `rc` is."""
     identity = draft2.job_id(CONFIG["job-id-regex"], "flowsched-job w0dj8k3ma9q2x7vn1b4c5\n")
     assert identity == "w0dj8k3ma9q2x7vn1b4c5"
-    assert run(CONFIG[key], {"job_id": identity}) == ["cromwell", word, identity]
+    arguments = run(CONFIG[key], {"job_id": identity})
+    assert arguments[:3] == ["cromwell", word, identity]
+    beside = [f"--rc-file={tmp_path}/rc"] if key == "check-alive" else []  # the script lies beside it
+    assert arguments[3:] == beside
 
 
 def test_both_files_say_what_cromwell_needs() -> None:

@@ -26,7 +26,7 @@ from flowsched.cluster.node.origins import Origins
 from flowsched.cluster.node.transfers import OriginSource, finish
 from flowsched.executor.protocol import DeliveredFile
 from flowsched.values import replace
-from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
+from flowsched.workflow.spec import Container, Delivered, Left, LeftFor, Mount, Placed, Step
 from tests.kubernetes import written as w
 
 
@@ -251,6 +251,26 @@ def test_a_step_that_was_killed_leaves_the_file(tmp_path: Path) -> None:
     (task.work / "steps/0.begun").touch()
     assert task.deliver()["delivered"] == []
     assert os.listdir(task.shared) == ["rc"]
+
+
+@pytest.mark.parametrize(
+    ("code", "left"), [(None, ["oom", "rc"]), (137, ["oom", "rc"]), (1, ["rc"]), (143, ["rc"]), (0, ["rc"])]
+)
+def test_a_file_is_left_for_memory_where_a_step_was_killed(
+    tmp_path: Path, code: int | None, left: list[str]
+) -> None:
+    """No container sees why a kernel killed it; one that was not told to end, and was killed, counts as out of memory."""
+    container = left_behind(tmp_path)
+    oom = Left(str(tmp_path / "shared/oom"), "0\n", LeftFor.OOM_KILLED)
+    cancelled = Left(str(tmp_path / "shared/rc"), "143\n", LeftFor.CANCELLED)
+    task = Task(tmp_path, replace(container, leave=(oom, cancelled, *container.leave)))
+    task.begin()
+    (task.work / "steps/0.begun").touch()
+    if code is not None:
+        task.ended(code)
+    task.deliver()
+    assert sorted(os.listdir(task.shared)) == left
+    assert (task.shared / "rc").read_text() == "79\n"
 
 
 def test_an_attempt_that_was_taken_away_leaves_nothing(tmp_path: Path) -> None:

@@ -301,7 +301,7 @@ def test_a_hostile_text_arrives_as_it_was(text: str) -> None:
         assert command[:2] == ["/bin/sh", "-c"]
         assert command[3:] == ["flowsched", "", "/out/x", "", ignored, fresh, "run", text]
         assert command[2] == w.started(w.written(hostile("plain"), SETTINGS), name, {})[1][2]
-    assert files_order(manifest)["leave"] == [["/data/x", text]]
+    assert files_order(manifest)["leave"] == [["/data/x", text, None]]
 
 
 def test_an_input_that_lies_in_a_mount_is_mounted_over_it() -> None:

@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 
 import flowsched
+from tests.cromwell import draft2
+from tests.cromwell.sfs import judged
 from tests.tes.recordings import RECORDINGS
 from tests.tes.running import Running, need_container_paths, running
 
+#: The backend's `config` in the file that we ship.
+SHIPPED = draft2.config(Path(__file__).parents[2] / "deploy" / "cromwell" / "flowsched-tes.conf")
 #: Cromwell's own script, as StandardAsyncExecutionActor writes it, with its streams, rc file and glob.
 SCRIPT = """#!/bin/bash
 cd '{cwd}'
@@ -32,7 +36,7 @@ cd '{cwd}'
 echo $? > '{cwd}/rc.tmp'
 (
 cd '{cwd}'
-sync
+{epilogue}
 mkdir -p "{cwd}/glob-0123"
 ( ln -L *.txt "{cwd}/glob-0123" 2> /dev/null ) || ( ln *.txt "{cwd}/glob-0123" )
 ls -1 "{cwd}/glob-0123" > "{cwd}/glob-0123.list"
@@ -58,9 +62,11 @@ class Call:
         )  # then nothing is mapped: Cromwell leaves paths below its dockerRoot as they are
         self.bam = str(self.upstream) if shared else f"{container}/{place}/inputs{self.upstream}"
         (self.host / "script").write_text(
-            SCRIPT.format(cwd=self.container, command=command.format(bam=self.bam))
+            SCRIPT.format(
+                cwd=self.container, command=command.format(bam=self.bam), epilogue=SHIPPED["script-epilogue"]
+            )
         )
-        self.attempt = attempt
+        self.attempt, self.ram_gb = attempt, 6.5
 
     def output(self, name: str, path: str, kind: str = "FILE") -> dict[str, str]:
         return {
@@ -84,7 +90,7 @@ class Call:
                 self.output("Sub.Caller.output.1", "not written"), self.output("globDir.1", "glob-0123/", "DIRECTORY"),
                 self.output("globList.1", "glob-0123.list"),
             ],
-            "resources": {"cpu_cores": 2, "ram_gb": 6.5, "disk_gb": 60.0, "preemptible": True,
+            "resources": {"cpu_cores": 2, "ram_gb": self.ram_gb, "disk_gb": 60.0, "preemptible": True,
                           "backend_parameters": {"internal_path_prefix": f"{self.host.parent}/tes_task"}},
             "executors": [{"image": "us.gcr.io/gatk@sha256:0", "command": ["/bin/bash", f"{self.container}/script"],
                            "stdout": f"{self.container}/stdout", "stderr": f"{self.container}/stderr"}],
@@ -133,6 +139,58 @@ async def test_a_call_whose_root_is_the_container_s_needs_no_copies(service: Run
     call = Call(tmp_path / "data", GOOD, container=str(tmp_path / "data"))
     task = await service.until(await service.create(call.body()))
     assert (task["state"], call.read("rc"), call.read("glob-0123/2.txt")) == ("COMPLETE", "0\n", "two\n")
+
+
+async def test_a_call_sees_its_inputs_and_not_what_lies_beside_them(service: Running, tmp_path: Path) -> None:
+    """With the roots of the shipped configuration. A call that lists its inputs' folder then does so on any machine alike."""
+    assert SHIPPED["root"] != SHIPPED["dockerRoot"]
+    call = Call(tmp_path / "data", 'ls "$(dirname {bam})"', container=SHIPPED["dockerRoot"])
+    call.upstream.with_name("neighbour.bai").write_text("index\n")
+    task = await service.until(await service.create(call.body()))
+    assert (task["state"], call.read("rc"), call.read("stdout")) == ("COMPLETE", "0\n", "a.bam\n")
+
+
+GREEDY = "python3 -c 'x = b\"a\" * (300 << 20); import time; time.sleep(1)'"
+
+
+@pytest.mark.parametrize("same_root", [False, True], ids=["roots as shipped", "one root"])
+async def test_a_call_gets_more_memory_until_it_has_enough(
+    service: Running, tmp_path: Path, same_root: bool
+) -> None:
+    """`memory_retry_multiplier: 2.0`: 100, 200 and 400 MB; Cromwell reads the two files that an attempt out of memory leaves."""
+    container = str(tmp_path / "data") if same_root else str(SHIPPED["dockerRoot"])
+    seen = []
+    for attempt in (1, 2, 3):
+        call = Call(tmp_path / "data", GREEDY, container=container, attempt=attempt)
+        call.ram_gb = 0.1 * 2 ** (attempt - 1)
+        task = await service.until(await service.create(call.body()))
+        seen.append((task["state"], judged(call.host, done=task["state"] == "COMPLETE", factor=2.0)))
+        for name in ("rc", "memory_retry_rc"):  # the next attempt has a folder of its own
+            (call.host / name).unlink(missing_ok=True)
+    more = ("EXECUTOR_ERROR", "more memory")
+    assert seen == [more, more, ("COMPLETE", "done")]
+
+
+async def test_a_process_that_was_killed_alone_asks_for_more_memory(service: Running, tmp_path: Path) -> None:
+    """The script has lived on, so that the task is complete: the shipped epilogue writes what flowsched takes out."""
+    call = Call(tmp_path / "data", "sh -c 'kill -9 $$'")
+    task = await service.until(await service.create(call.body()))
+    assert (task["state"], call.read("rc")) == ("COMPLETE", "79\n")
+    assert judged(call.host, done=True, factor=2.0) == "more memory"
+    assert judged(call.host, done=True) == "failed"
+
+
+async def test_a_failure_that_is_none_of_memory_asks_for_none(service: Running, tmp_path: Path) -> None:
+    """Neither a command's own code nor a timeout; a cancelled task leaves nothing, and its state says all."""
+    codes = []
+    for number, (command, more) in enumerate((("exit 3", {}), ("sleep 60", {"timeout": "1s"}))):
+        call = Call(tmp_path / str(number), command)
+        body = call.body()
+        body["resources"]["backend_parameters"] |= more
+        task = await service.until(await service.create(body))
+        codes.append((task["state"], judged(call.host, done=task["state"] == "COMPLETE", factor=2.0)))
+        assert not (call.host / "memory_retry_rc").exists()
+    assert codes == [("COMPLETE", "failed"), ("EXECUTOR_ERROR", "failed")]
 
 
 async def test_a_command_that_fails_is_a_task_that_is_complete(service: Running, tmp_path: Path) -> None:
@@ -243,7 +301,11 @@ async def test_the_recorded_post_runs(service: Running, tmp_path: Path) -> None:
         Path(given["url"]).write_text("reads\n")
     cwd = f"/cromwell-executions/{call}/execution"
     Path(body["inputs"][1]["url"]).write_text(
-        SCRIPT.format(cwd=cwd, command=f"cat '{body['inputs'][0]['path']}' > a.g.vcf.gz; echo 1 > 1.txt")
+        SCRIPT.format(
+            cwd=cwd,
+            command=f"cat '{body['inputs'][0]['path']}' > a.g.vcf.gz; echo 1 > 1.txt",
+            epilogue="sync",
+        )
     )
     task = await service.until(await service.create(body))
     assert task["state"] == "COMPLETE", task

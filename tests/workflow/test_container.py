@@ -9,7 +9,7 @@ import pytest
 
 from flowsched.errors import InvalidDocument
 from flowsched.workflow.document.decode import decode_workflow
-from flowsched.workflow.spec import Call, Container, Delivered, Left, Mount, Placed, Step
+from flowsched.workflow.spec import Call, Container, Delivered, Left, LeftFor, Mount, Placed, Step
 
 
 def document(**more: Any) -> bytes:
@@ -38,7 +38,10 @@ def test_steps_and_files_become_a_container() -> None:
         "outputs": [{"path": "/o/*.txt", "uri": "/results", "path_prefix": "/o"}],
         "mounts": [{"source": "/host", "path": "/c", "read_only": True}],
         "volumes": ["/v"],
-        "leave": [{"path": "/c/rc", "content": "79"}],
+        "leave": [
+            {"path": "/c/rc", "content": "143", "reason": "Cancelled"},
+            {"path": "/c/rc", "content": "79"},
+        ],
     }
     stage = decode_workflow(document(steps=steps, files=files)).stages[0]
     assert stage.container == Container(
@@ -54,7 +57,7 @@ def test_steps_and_files_become_a_container() -> None:
         outputs=(Delivered("/o/*.txt", "/results", path_prefix="/o"),),
         mounts=(Mount("/host", "/c", read_only=True),),
         volumes=("/v",),
-        leave=(Left("/c/rc", "79"),),
+        leave=(Left("/c/rc", "143", LeftFor.CANCELLED), Left("/c/rc", "79")),
     )
     assert [(i.name, i.uri, i.size_bytes) for i in stage.inputs] == [("file-1", "s3://lab/b", 1 << 30)]
     assert (stage.roles[0].command, stage.roles[0].image) == (("c",), "two")
@@ -66,6 +69,7 @@ def test_what_a_container_may_not_say() -> None:
         "inputs": [{"path": "in", "content": "x"}, {"path": "/a"}],
         "outputs": [{"path": "/a/../b", "uri": "https://host/x"}],
         "mounts": [{"path": "/c"}],
+        "leave": [{"path": "/c/rc", "content": "", "reason": "Timeout"}],
     }
     path = "an absolute path of the container, without .. and control characters"
     assert faults(document(files=files)) == [
@@ -77,6 +81,7 @@ def test_what_a_container_may_not_say() -> None:
             "/absolute/path, file:///path or s3://bucket/key: nothing can be written to http",
         ),
         ("$.stages[0].files.mounts[0].source", path),
+        ("$.stages[0].files.leave[0].reason", 'one of "OOMKilled", "Cancelled"'),
     ]
 
 

@@ -237,6 +237,21 @@ def test_a_call_of_cromwell_knows_its_place_and_what_it_reads() -> None:
     )  # fmt: skip
 
 
+def test_a_task_of_cromwell_says_what_it_ran_out_of() -> None:
+    """What is left is `rc`, and beside it what Cromwell reads of memory; it takes out what the script writes there."""
+    rc = {"name": "rc", "path": "/c/execution/rc", "url": "/data/execution/rc"}
+    (stage,) = json.loads(workflow_of(task(**cromwell(outputs=[rc]))).document)["stages"]
+    assert stage["files"]["return_code"] == "/c/execution/rc"
+    assert stage["files"]["outputs"] == [
+        {"path": "/c/execution/rc", "uri": "/data/execution/rc", "name": "rc"},
+        {"path": "/c/execution/memory_retry_rc", "uri": "/data/execution/memory_retry_rc"},
+    ]
+    assert stage["files"]["leave"] == [
+        {"path": "/c/execution/memory_retry_rc", "content": "0\n", "reason": "OOMKilled"},
+        {"path": "/c/execution/rc", "content": "79\n", "reason": "OOMKilled"},
+    ]
+
+
 def test_without_folders_a_call_of_cromwell_has_its_name() -> None:
     """The sub-workflow's id, the call and its shard are the task; a description that is none of Cromwell's says no attempt."""
     tags = {"workflow_id": "other"}

@@ -32,6 +32,7 @@ from flowsched.executor.protocol import (
     Transfer,
 )
 from flowsched.log_lines import get_logger
+from flowsched.workflow.spec import Container
 
 log = get_logger(__name__)
 
@@ -98,6 +99,10 @@ class Processes(Protocol):
 
     async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
         """See `Executor.image_digests`."""
+        ...
+
+    async def leave(self, containers: Sequence[Container]) -> None:
+        """See `Executor.leave`."""
         ...
 
     async def orphans(self) -> Sequence[str]:
@@ -283,6 +288,10 @@ class LocalCluster(Executor):
     async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
         """Of the images that this machine has."""
         return await self.processes.image_digests(names)
+
+    async def leave(self, containers: Sequence[Container]) -> None:
+        """Write what cancelled container tasks leave."""
+        await self.processes.leave(containers)
 
     async def orphans(self) -> Sequence[str]:
         """Attempts that run although the service did not ask for them: report them, and release them after a grace."""

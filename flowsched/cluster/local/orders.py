@@ -19,6 +19,7 @@ from flowsched.cluster.node.environment import Paths, environment, hostfile
 from flowsched.errors import InvalidRequest, NotFound, no_such
 from flowsched.executor.datasets import uri_of
 from flowsched.executor.protocol import InputFile, Pod
+from flowsched.workflow.spec import Container
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -128,17 +129,9 @@ def _container(
             name, source = staged[placed.input]
             uri = uri_of(name)
         inputs.append({"path": placed.path, "uri": uri, "source": source, "content": placed.content})
-    outputs = [
-        {
-            "path": output.path,
-            "uri": output.uri,
-            "local": output.uri if output.uri.startswith("/") else None,
-            "directory": output.directory,
-            "prefix": output.path_prefix,
-        }
-        for output in container.outputs
-    ]
+    away = any(not output.uri.startswith("/") for output in container.outputs)
     return {
+        **outside(container),
         "steps": [
             {
                 "argv": list(step.command),
@@ -154,13 +147,31 @@ def _container(
         ],
         "layout": images.get("layout"),
         "inputs": inputs,
-        "outputs": outputs,
         "delivers": container.delivers,
-        "mounts": [{"source": m.source, "path": m.path, "read_only": m.read_only} for m in container.mounts],
         "volumes": list(container.volumes),
         "return_code": container.return_code,
-        "leave": [{"path": left.path, "content": left.content} for left in container.leave],
-        "upload": upload() if any(output["local"] is None for output in outputs) else None,
+        "upload": upload() if away else None,
+    }
+
+
+def outside(container: Container) -> dict[str, Any]:
+    """The part of a container's order that says where what it writes is found on this machine."""
+    return {
+        "outputs": [
+            {
+                "path": output.path,
+                "uri": output.uri,
+                "local": output.uri if output.uri.startswith("/") else None,
+                "directory": output.directory,
+                "prefix": output.path_prefix,
+            }
+            for output in container.outputs
+        ],
+        "mounts": [{"source": m.source, "path": m.path, "read_only": m.read_only} for m in container.mounts],
+        "leave": [
+            {"path": left.path, "content": left.content, "reason": left.reason and left.reason.value}
+            for left in container.leave
+        ],
     }
 
 

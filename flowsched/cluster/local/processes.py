@@ -25,11 +25,12 @@ from flowsched.cluster.local.attempts import Attempts, Sight
 from flowsched.cluster.local.earlier import take_over
 from flowsched.cluster.local.images import ContainerSettings, Images
 from flowsched.cluster.local.journals import Life
-from flowsched.cluster.local.orders import compose, staged_files
+from flowsched.cluster.local.orders import compose, outside, staged_files
 from flowsched.cluster.local.pairing import FILE
 from flowsched.cluster.local.runner import cgroups
 from flowsched.cluster.local.runner.bounds import Bounds
 from flowsched.cluster.local.runner.cgroups import find_base
+from flowsched.cluster.local.runner.deliver import leave, left_at
 from flowsched.cluster.local.runner.records import elapsed_ms, wall_ms
 from flowsched.cluster.local.runners import COMMAND, Runner, Runners
 from flowsched.cluster.local.transfers import Staging
@@ -59,6 +60,7 @@ from flowsched.executor.protocol import (
 )
 from flowsched.log_lines import get_logger
 from flowsched.values import replace
+from flowsched.workflow.spec import Container, LeftFor
 
 log = get_logger(__name__)
 
@@ -371,6 +373,15 @@ class RunnerProcesses:
     async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
         """Look for the files in a thread."""
         return await self._in_thread(self._lost_copies, uris)
+
+    async def leave(self, containers: Sequence[Container]) -> None:
+        """Write what cancelled container tasks leave, in a thread: its folder may be on a network."""
+        await self._in_thread(self._leave, containers)
+
+    def _leave(self, containers: Sequence[Container]) -> None:
+        assert self._origins.bounds is not None
+        for container in containers:
+            leave(None, left_at(outside(container), self._origins.bounds), LeftFor.CANCELLED)
 
     def _lost_copies(self, uris: Sequence[str]) -> list[ReplicaSeen]:
         return [

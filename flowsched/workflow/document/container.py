@@ -29,6 +29,7 @@ from flowsched.workflow.spec import (
     Delivered,
     InputSpec,
     Left,
+    LeftFor,
     Mount,
     Placed,
     RoleSpec,
@@ -62,7 +63,7 @@ _DELIVERED_KEYS: Final[Mapping[str, str]] = {
     "name": "",
 }
 _MOUNT_KEYS: Final[Mapping[str, str]] = {"source": "", "path": "", "read_only": ""}
-_LEFT_KEYS: Final[Mapping[str, str]] = {"path": "", "content": ""}
+_LEFT_KEYS: Final[Mapping[str, str]] = {"path": "", "content": "", "reason": ""}
 _CALL_KEYS: Final[Mapping[str, str]] = {
     "run": "",
     "run_name": "",
@@ -217,7 +218,8 @@ def _mount(entry: Section) -> Mount:
 
 
 def _left(entry: Section) -> Left:
-    return Left(_path(entry, "path", required=True) or "/", entry.text("content", required=True) or "")
+    path, content = _path(entry, "path", required=True), entry.text("content", required=True)
+    return Left(path or "/", content or "", entry.choice("reason", {each.value: each for each in LeftFor}))
 
 
 def _volumes(files: Section) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from flowsched.workflow.document import reader
 from flowsched.workflow.document.limits import DEFAULT, Limits
 from flowsched.workflow.document.policies import ACTIONS, EVENTS
-from flowsched.workflow.spec import Match, When
+from flowsched.workflow.spec import LeftFor, Match, When
 
 Schema = dict[str, Any]
 
@@ -291,6 +291,7 @@ def _files(limits: Limits) -> Schema:
     left: Schema = {
         "path": _inside("A file that is there when an attempt has ended, however it ended."),
         "content": _text("What is written where nobody has written it."),
+        "reason": _choice("Only an end for this reason leaves it.", [str(end) for end in LeftFor]),
     }
     one = [{"required": ["uri"]}, {"required": ["content"]}]
     properties: Schema = {

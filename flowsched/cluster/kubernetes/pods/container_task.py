@@ -313,7 +313,7 @@ def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
         ],
         "return_code": container.return_code,
         "leave": [
-            [place, left.content]
+            [place, left.content, left.reason]
             for left in container.leave
             for place in _places_left(container, layout, left)
         ],

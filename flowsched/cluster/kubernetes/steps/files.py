@@ -17,7 +17,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from flowsched.cluster.kubernetes.exit_codes import NOT_LAID
 from flowsched.cluster.kubernetes.packing import LARGEST, unpacked
@@ -343,18 +343,18 @@ def deliver(env: Env) -> Message:
     """
     order = _order(env)
     sight = Sight(order["view"], _inputs(env))
-    ended, interrupted = _ends(order, env)
+    ending = _ending(order, env)
     told: Message = {"outputs": [], "reason": "", "message": "", "delivered": []}
     _note_end(order, sight, env)
     try:
         for output in order["outputs"]:
-            if ended or output["always"]:
+            if ending.well or output["always"]:
                 told["delivered"] += _take(output, sight, env)
     except (OSError, Unsafe, _NotDelivered) as error:
         told |= {"reason": "OutputFailed", "message": f"output {output['path']}: {_why(error)}"}
-    if not interrupted:
-        leave(env)
-    if order.get("return_code") and ended:
+    if not ending.interrupted:
+        leave(env, "OOMKilled" if ending.killed else "")
+    if order.get("return_code") and ending.well:
         told["returned"] = code_in(sight.read_end(order["return_code"], TAIL_BYTES))
     told["stdio"] = [
         [sight.read_end(path, TAIL_BYTES).decode(errors="replace") if path else "" for path in files]
@@ -363,25 +363,36 @@ def deliver(env: Env) -> Message:
     return told
 
 
-def _ends(order: Json, env: Env) -> tuple[bool, bool]:
-    """Whether all steps have ended well, and whether the pod was told to end before that.
+class _Ending(NamedTuple):
+    """How the steps of a pod ended.
 
-    A pod that is told to end, and not by its timeout, was released or evicted, or its node is drained. The attempt then has no
-    end of its own, unless its last step has ended well all the same.
+    Args:
+        well: All of them have ended well.
+        interrupted: The pod was told to end before that, and not by its timeout: it was released or evicted, or its node is
+            drained. The attempt then has no end of its own, unless its last step has ended well all the same.
+        killed: A step was killed that was not told to end. No container knows why; a kernel does so to free memory.
     """
+
+    well: bool = False
+    interrupted: bool = False
+    killed: bool = False
+
+
+def _ending(order: Json, env: Env) -> _Ending:
+    """How the steps ended, by the notes that they left."""
     if order["steps"] is None:
-        return True, False
+        return _Ending(well=True)
     notes = _notes(env)
     for number, ignored in enumerate(order["steps"]):
         told = os.path.exists(f"{notes}/{number}.term")
         code = _read(f"{notes}/{number}.code").strip()
         if told and code != "0" and not _is_late(order, notes):
-            return False, True
+            return _Ending(interrupted=True)
         if not os.path.exists(f"{notes}/{number}.begun"):
-            return False, not _is_late(order, notes)
+            return _Ending(interrupted=not _is_late(order, notes))
         if not code or (code != "0" and not ignored):
-            return False, False
-    return True, False
+            return _Ending(killed=code in ("", "137") and not told)
+    return _Ending(well=True)
 
 
 def _note_end(order: Json, sight: Sight, env: Env) -> None:
@@ -537,9 +548,11 @@ def _put_object(real: str, uri: str) -> None:
         raise OSError(str(error)) from error
 
 
-def leave(env: Env) -> None:
-    """Write the files that must exist once an attempt has ended, unless they are there. Also if no step of it ran."""
-    for place, text in _order(env)["leave"]:
+def leave(env: Env, reason: str = "") -> None:
+    """Write the files that must exist after an end for a reason, unless they are there. Also if no step of it ran."""
+    for place, text, only in _order(env)["leave"]:
+        if only not in (None, reason):
+            continue
         try:
             write_left(os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place)), text)
         except (OSError, Unsafe) as error:

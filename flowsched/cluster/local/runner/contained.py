@@ -90,7 +90,7 @@ class Contained:
         self.report["returned"] = self.returned(ending)
         self.deliver(ending)
         if ending.reason != "Released":
-            self.leave()
+            leave(self.places, self.left, ending.reason)
         if 128 < ending.code <= LAST_SIGNAL_CODE and not ending.reason and not ending.message:
             ending.message = f"killed by signal {ending.code - 128}"
         if ending.undead:
@@ -149,10 +149,6 @@ class Contained:
         """Outputs that cannot be delivered are a failure, unless there is one already."""
         if ending.well:
             ending.reason, ending.message = reason, message
-
-    def leave(self) -> None:
-        """Write what shall be there after every end."""
-        leave(self.places, self.left)
 
     def steps(self) -> list[Record]:
         """As they were ordered."""

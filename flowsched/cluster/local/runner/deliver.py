@@ -328,31 +328,38 @@ def resolved(path: str) -> str:
     return os.path.realpath(path) if os.path.isdir(path) else canonical(path)
 
 
-def left_at(container: Record, bounds: Bounds) -> list[tuple[str, list[str] | None, str]]:
-    """(path of the container, its files of this machine, text) of what must exist after every end. The task has not begun.
+#: (path of the container, its files of this machine, text, reason of the end that alone leaves it) of a file to be left.
+Left = tuple[str, "list[str] | None", str, "str | None"]
+
+
+def left_at(container: Record, bounds: Bounds) -> list[Left]:
+    """What must exist after an end. The task has not begun.
 
     Args:
         container: The order's part, see `cluster.orders`.
         bounds: Where it may be written.
     """
-    found: list[tuple[str, list[str] | None, str]] = []
+    found: list[Left] = []
     for left in container["leave"]:  # type: ignore[attr-defined]
         path = canonical(str(left["path"]))
         targets = dict.fromkeys((*mounted_at(path, container), *delivered_to(path, container)))
         # The attempt ends all the same if one may not be written, and what it ended by was said.
         allowed = [canonical(target) for target in targets if not bounds.refusal(target)]
-        found.append((path, allowed if targets else None, str(left["content"])))
+        found.append((path, allowed if targets else None, str(left["content"]), left["reason"]))
     return found
 
 
-def leave(places: Places | None, left: list[tuple[str, list[str] | None, str]]) -> None:
-    """Write the files that must exist after every end, unless the task wrote them: an outside program waits for them.
+def leave(places: Places | None, left: list[Left], reason: str = "") -> None:
+    """Write the files that must exist after an end, unless the task wrote them: an outside program waits for them.
 
     Args:
         places: Of the container; None if it did not come to that.
         left: See `left_at`.
+        reason: Of the end.
     """
-    for path, targets, text in left:
+    for path, targets, text, only in left:
+        if only not in (None, reason):
+            continue
         if targets is None and places is not None:
             real = places.real(path)
             targets = [] if places.bounds.refusal(real) else [real]

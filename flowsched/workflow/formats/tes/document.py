@@ -28,7 +28,7 @@ from flowsched.workflow.formats.tes.task import (
     folder_and_prefix,
     wild,
 )
-from flowsched.workflow.spec import Call, WorkflowSpec
+from flowsched.workflow.spec import Call, LeftFor, WorkflowSpec
 
 #: The one stage of a TES task.
 STAGE: Final = "task"
@@ -57,6 +57,8 @@ PARAMETERS: Final[Mapping[str, str]] = {
 IGNORED: Final = frozenset({"workflowexecutionidentity", "internalpathprefix"})
 #: The label by which NVIDIA's feature discovery says what a node's GPUs are.
 GPU_LABEL: Final = "nvidia.com/gpu.product"
+#: The file beside `rc` in which 0 tells Cromwell to try the task again with more memory (`memory_retry_multiplier`).
+_MEMORY_RETRY: Final = "memory_retry_rc"
 _LONGEST_NAME: Final = 128
 _MOST_LABELS: Final = 1_000
 
@@ -134,17 +136,26 @@ def _document(task: Task, asked: Asked, known: Mapping[str, str], call: Call | N
     if call is not None:
         document["call"] = _said(call)
     document["stages"] = [_stage(task, asked, known)]
-    return_code = _return_code(task, call)
-    if return_code is not None:
-        document["stages"][0]["files"]["return_code"] = return_code
+    if call is not None and call.source == CROMWELL:
+        _exchange_return_codes(task, document["stages"][0]["files"])
     return document
 
 
-def _return_code(task: Task, call: Call | None) -> str | None:
-    """The file into which a task of Cromwell's writes its return code. Its script ends with 0 whatever its command did."""
-    if call is None or call.source != CROMWELL:
-        return None
-    return next((each.path for each in task.outputs or () if each.name == "rc" and not wild(each)), None)
+def _exchange_return_codes(task: Task, files: dict[str, Any]) -> None:
+    """Read and write the files by which a script and Cromwell tell each other how it ended: `rc`, and `memory_retry_rc` beside it.
+
+    The script ends with 0 whatever its command did. Cromwell reads the second file only where there is a first one.
+    """
+    rc = next((each for each in task.outputs or () if each.name == "rc" and not wild(each)), None)
+    if rc is None:
+        return
+    path, url = (f"{text.rpartition('/')[0]}/{_MEMORY_RETRY}" for text in (rc.path, rc.url))
+    files["return_code"] = rc.path
+    files["outputs"].append({"path": path, "uri": url})
+    files["leave"] = [
+        {"path": path, "content": "0\n", "reason": LeftFor.OOM_KILLED},
+        {"path": rc.path, "content": "79\n", "reason": LeftFor.OOM_KILLED},
+    ]
 
 
 def _name(task: Task) -> str:
