@@ -202,7 +202,7 @@ def test_a_return_code_that_nobody_could_write(cromwell: Cromwell, service: Serv
     assert unknown.return_code() == 0
 
 
-GREEDY = f"{shutil.which('python3')} -c 'x = b\"a\" * (300 << 20); print(len(x))'"
+GREEDY = f"{shutil.which('python3')} -c 'x = b\"a\" * (300 << 20); import time; time.sleep(2)'"
 
 
 def test_a_job_gets_more_memory_until_it_has_enough(cromwell: Cromwell, service: Service) -> None:
@@ -216,7 +216,7 @@ def test_a_job_gets_more_memory_until_it_has_enough(cromwell: Cromwell, service:
 
 def run_with(cromwell: Cromwell, memory_mb: int) -> str:
     """One attempt of a call that needs 300 MB."""
-    call = Call(cromwell, GREEDY + "; sleep 1", memory_mb=memory_mb)
+    call = Call(cromwell, GREEDY, memory_mb=memory_mb)
     call.submit()
     call.wait()
     return judged(call.execution, done=True, factor=2.0)

@@ -150,7 +150,7 @@ async def test_a_call_sees_its_inputs_and_not_what_lies_beside_them(service: Run
     assert (task["state"], call.read("rc"), call.read("stdout")) == ("COMPLETE", "0\n", "a.bam\n")
 
 
-GREEDY = "python3 -c 'x = b\"a\" * (300 << 20); import time; time.sleep(1)'"
+GREEDY = "python3 -c 'x = b\"a\" * (300 << 20); import time; time.sleep(2)'"
 
 
 @pytest.mark.parametrize("same_root", [False, True], ids=["roots as shipped", "one root"])
