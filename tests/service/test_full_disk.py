@@ -235,7 +235,7 @@ def test_an_input_that_finds_no_room_waits_with_a_reason_and_disturbs_no_other(
     """It is not even begun, so that the disk is never full of a half copy; others start, and it comes whole when there is room."""
     big, filler = tmp_path / "big", disk / "filler"
     big.write_bytes(b"\1" * (30 << 20))
-    with Service(disk / "root", tmp_path / "log") as service:
+    with Service(disk / "root", tmp_path / "log", "--nic-rate", "10G") as service:  # a node that copies
         service.ready()
         filler.write_bytes(b"\1" * (40 << 20))
         inputs = [{"name": "big", "uri": str(big)}]
