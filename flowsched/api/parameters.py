@@ -187,9 +187,7 @@ async def read_json(request: web.Request, kind: type[S], limits: Limits) -> S:
 
 def decode_body(raw: bytes, kind: type[S]) -> S:
     """Decode a small JSON object, as strictly as a workflow: no NaN, no repeated keys, no deep nesting."""
-    if not raw.strip():
-        return msgspec.convert({}, kind)
-    value = read_document(raw)
+    value = read_document(raw) if raw.strip() else {}
     if not isinstance(value, dict):
         raise InvalidParameters([Fault("$", type(value).__name__, "an object")])
     return _checked(value, kind)
@@ -199,6 +197,11 @@ def _checked(value: dict[str, Any], kind: type[S]) -> S:
     fields = _fields(kind)
     faults = [
         Fault(f"$.{shown(name)}", "an unknown field", allowed(fields)) for name in value.keys() - fields
+    ]
+    faults += [
+        Fault(f"$.{name}", "nothing", _expected("", field.type))
+        for name, field in fields.items()
+        if field.required and name not in value
     ]
     values: dict[str, Any] = {}
     for name in value.keys() & fields.keys():

@@ -24,7 +24,7 @@ async def test_killed_while_it_drops_it_ends_its_work_within_the_limit(
 ) -> None:
     """Six tasks read 1 MB each, a cache holds 2.5 MB: the next start knows what lies there, deletes the rest, and all succeed."""
     campaign = Campaign(tmp_path, nursery, kills=0)
-    campaign.more = ("--nodes", "1", "--cpu", "1", "--cache", "2500k")
+    campaign.more = ("--nodes", "1", "--cpu", "1", "--cache", "2500k", "--nic-rate", "10G")
     for number in range(6):
         (tmp_path / f"{number}.bin").write_bytes(bytes([number]) * 1000 * KB)
     uri = f"file://{tmp_path}/{{index}}.bin"

@@ -161,7 +161,7 @@ def test_an_installation_without_agents() -> None:
     ("given", "path"),
     [
         (InputFile("reads", ("s3://lab/a/x.fq.gz",)), "reads/x.fq.gz"),
-        (InputFile("r é", ("s3://lab/a%20b",)), "r__/a b"),
+        (InputFile("r é", ("s3://lab/a%20b",)), "r__/a%20b"),
         (InputFile(".hidden", ("s3://lab/..",)), "_.hidden/data"),
         (InputFile("all", ("s3://a", "s3://b"), True), "all.manifest"),
         (InputFile("long", ("s3://lab/" + "é" * 300 + ".bam",)), "long/" + "é" * 98 + ".bam"),

@@ -44,7 +44,7 @@ async def test_a_second_try_works_in_its_own_folder_on_inputs_it_may_not_change(
         folder=FOLDER,
         work=f"{FOLDER}/work2",
         streams=("stdout2.txt", "stderr2.txt"),
-        command=("/bin/sh", "-c", "exec /bin/bash ../command"),
+        shell="/bin/bash",
         image="ubuntu:24.04",
         inputs={
             "/mnt/miniwdl_task_container/work/_miniwdl_inputs/0/two words.txt": f"{LAB}/data/two words.txt",

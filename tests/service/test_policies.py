@@ -249,7 +249,7 @@ def test_a_service_does_not_start_with_a_wrong_profile(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"--profile .*profile.yaml: No such file"):
         ProfileBook(path=file, clock=lambda: 7)
     file.write_text("name: x\nwindow: no\n")
-    with pytest.raises(InvalidDocument, match=r"\$.window: found false"):
+    with pytest.raises(InvalidDocument, match=r'\$.window: found "no"'):
         ProfileBook(path=file, clock=lambda: 7)
 
 

@@ -34,9 +34,10 @@ def test_every_other_state_is_told_as_it_is(state: RunState) -> None:
 
 
 def test_a_list_by_state_asks_the_database_for_what_it_keeps() -> None:
-    """QUEUED, STAGING and STARTING are kept as RUNNING."""
+    """QUEUED, STAGING, STARTING and ENGINE are kept as RUNNING."""
     assert {each.value: each.stored.value for each in ReportedState if each.stored.value != each.value} == {
         "QUEUED": "RUNNING",
         "STAGING": "RUNNING",
         "STARTING": "RUNNING",
+        "ENGINE": "RUNNING",
     }

@@ -83,7 +83,10 @@ def move(
 
 @db.command()
 def check(ctx: typer.Context, db: Database = None, root: Root = None, output: Output = Form.TABLE) -> None:
-    """Look whether the database is well and of which schema; exit code 1 if not, or if this version needs another schema."""
+    """Look whether the database is well, and of which schema.
+
+    Exit code 1 if it is not, or if this version needs another schema.
+    """
     from flowsched.cli import upkeep
 
     settings = settings_for(ctx, root=root, database=db)

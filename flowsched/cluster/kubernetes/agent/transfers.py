@@ -195,8 +195,8 @@ class Transfers:
         uri = redacted(order.uri)
         log.info("transfer failed", uri=uri, source=order.source, why=str(error).replace(order.uri, uri))
         told: dict[str, Any] = {"message": str(error), "lost": error.lost, "permanent": error.permanent}
-        if error.changed:
-            told["changed"] = True
+        if error.changed or not order.whole:
+            told["changed"] = error.changed
         if not order.whole:
             told["undivided"] = error.undivided
         if error.full:
