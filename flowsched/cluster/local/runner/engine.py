@@ -14,7 +14,7 @@ import time
 
 from . import kin
 from .records import Record
-from .task import StartError, Task, amount
+from .task import RELEASED, StartError, Task, amount, release_grace_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -133,6 +133,14 @@ class Engine:
         """The command that ends and removes a container at once."""
         at_once = ["--time", "0"] if self.kind == "podman" else []
         return [*self.command, "rm", "--force", "--volumes", *at_once, name]
+
+    def ended_well(self, name: str) -> bool:
+        """Whether a container ran, and ended by itself with exit code 0."""
+        if self.kind == "apptainer":
+            return True  # its exit code is that of the program, whose parent it is
+        form = "{{.State.Status}} {{.State.ExitCode}} {{.State.StartedAt}}"
+        said, _ = ask([*self.command, "container", "inspect", "--format", form, name], self.env)
+        return said.startswith("exited 0 ") and not said.startswith("exited 0 0001-")
 
     def state(self, name: str) -> tuple[bool, bool] | None:
         """Of a container that has ended: whether it ever ran, and whether the kernel took a process for its memory.
@@ -261,6 +269,9 @@ class InImage(Task):
     def judged(self, reason: str, message: str) -> tuple[int, str, str]:
         """(exit code, reason, message) of its end, as the engine knows it."""
         code, reason, message = super().judged(reason, message)
+        if not (reason or code) and release_grace_s(self.folder) is not None:
+            # An engine that is told to end while it starts a container says 0, too.
+            return (0, "", "") if self.engine.ended_well(self.container) else (143, RELEASED, "")
         if reason or not code:
             return code, reason, message
         state = self.engine.state(self.container)
