@@ -247,7 +247,7 @@ def _input_difference(run: str, name: str, now: Any, before: Any) -> str:
     if now is None or before is None:
         return f"input {name} is {'gone' if now is None else 'new'}"
     new, old = [[each for each in found[1] if isinstance(each, list)] for found in (now, before)]
-    made = [uri for uri, _ in new if uri.startswith(_MADE_HERE)]
+    made = [uri for uri, _ in new if uri.startswith(_MADE_HERE) and [uri, ""] not in old]
     if made:
         maker, stage = made[0].removeprefix(_MADE_HERE).split("/")[:2]
         return f"input {name} ({f'made anew by {stage}' if maker == run else f'{stage} took it from {maker}/{stage}'})"

@@ -253,7 +253,8 @@ def _looked_up(recorder: Recorder, event: LookedUp) -> None:
     for found in event.found:
         if found.shard not in ready:
             continue
-        hit = next((each for each in found.hits if _is_there(state, run, stage, each)), None)
+        fit = [each for each in found.hits if _is_there(state, run, stage, each)]
+        hit = next((each for each in fit if _is_whole(state, each)), next(iter(fit), None))
         why = found.why
         if hit is not None:
             why, took = hit.name, True
@@ -282,18 +283,23 @@ def _is_there(state: EngineState, run: WorkflowRun, stage: StageRun, hit: Hit) -
     """Whether a result can be taken: what no stage of this run reads must be on some node. What a stage reads, and no node has any
     more, is made again when that stage runs.
     """
-    catalogue = state.cluster.catalogue
     read = {
         spec.output
         for edge in run.graph.edges_out[stage.number]
         for spec in run.stages[edge.child].spec.inputs
         if spec.stage == stage.spec.name
     }
-    for name, uri, _, value in hit.outputs:
-        dataset = catalogue.find(uri)
-        if name not in read and value is None and (dataset is None or not catalogue.nodes_of(dataset)):
-            return False
-    return True
+    return all(name in read or _is_held(state, uri) for name, uri, _, _ in hit.outputs)
+
+
+def _is_whole(state: EngineState, hit: Hit) -> bool:
+    """Whether all outputs of a result are on some node: then nothing of it is made again."""
+    return all(_is_held(state, uri) for _, uri, _, _ in hit.outputs)
+
+
+def _is_held(state: EngineState, uri: str) -> bool:
+    dataset = state.cluster.catalogue.find(uri)
+    return dataset is not None and state.cluster.catalogue.held(dataset)
 
 
 def _rank(recorder: Recorder, workflow: str, rank_ms: int) -> None:

@@ -496,9 +496,9 @@ class Executor(ABC):
         return dict.fromkeys(uris, "this cluster cannot look at datasets outside")
 
     async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
-        """Look at the copies of datasets, and say which are not there any more, or not whole (`present` is False).
+        """Look for copies of datasets on all nodes, and say where there is none, or none that is whole (`present` is False).
 
-        Asked before the result of an earlier task is taken: a person may have removed its files.
+        Asked before the result of an earlier task is taken: a person may have removed its files, also while no service ran.
         """
         return ()
 

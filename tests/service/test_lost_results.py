@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flowsched.app import Settings, running
+from flowsched.errors import Conflict
 
 MAKE = {
     "name": "make",
@@ -25,9 +26,13 @@ READ = {
 }
 
 
-async def run(service: Any, *stages: dict[str, Any]) -> list[Any]:
-    """The tasks of a run to its end."""
-    ident = (await service.submit(json.dumps({"name": "w", "stages": stages}).encode())).id
+async def submit(service: Any, *stages: dict[str, Any]) -> str:
+    return str((await service.submit(json.dumps({"name": "w", "stages": stages}).encode())).id)
+
+
+async def run(service: Any, *stages: dict[str, Any], ident: str = "") -> list[Any]:
+    """The tasks of a run to its end. `ident`: of one that was submitted before."""
+    ident = ident or await submit(service, *stages)
     async with asyncio.timeout(60):
         while (view := await service.workflow(ident)).ended_at is None:
             await asyncio.sleep(0.02)
@@ -101,3 +106,25 @@ async def test_a_file_of_the_user_that_is_written_to_while_a_task_reads_it(tmp_p
         assert (task.reason, task.outputs[0].value) == ("", "two\n")
         (task,) = await run(up.service, slow)
         assert task.reason.startswith("CACHED")
+
+
+@pytest.mark.parametrize("readers", [(), ({**READ, "cache": True},)])
+async def test_a_result_whose_file_is_gone_is_made_again_once(
+    tmp_path: Path, readers: tuple[dict[str, Any], ...]
+) -> None:
+    """Also one with a recorded value, after a restart, and when a reader has looked for it. The next run takes the new one."""
+    settings = Settings(port=0, root=tmp_path / "root", cpu="1", log_level="error")
+    value = {**MAKE, "outputs": [{"name": "o", "path": "o", "value": True}]}
+    async with running(settings) as up:
+        first = await submit(up.service, value)
+        await run(up.service, ident=first)
+        (file,) = (tmp_path / "root" / "nodes").glob("*/cache/*/o")
+        file.unlink()
+        with pytest.raises(Conflict):
+            await up.service.output(first, "make", 0, "o")
+    async with running(settings) as up:
+        await run(up.service, value, *readers)
+        (file,) = (tmp_path / "root" / "nodes").glob("*/cache/*/o")
+        assert len(file.read_text().split()) == 1000
+        again = await run(up.service, value, *readers)
+        assert [task.reason.startswith("CACHED") for task in again] == [True] * (1 + len(readers))

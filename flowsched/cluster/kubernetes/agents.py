@@ -399,12 +399,11 @@ class Agents:
         return found
 
     async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
-        """See `Executor.lost_copies`: each agent looks for those that it reported."""
+        """See `Executor.lost_copies`: each agent looks for all of them."""
         lost: list[ReplicaSeen] = []
         for agent in list(self._agents.values()):
-            held = [uri for uri in uris if uri in agent.replicas]
-            for start in range(0, len(held), _ASKED):
-                seen = await self._look(agent, held[start : start + _ASKED])
+            for start in range(0, len(uris), _ASKED):
+                seen = await self._look(agent, uris[start : start + _ASKED])
                 for uri in seen.unknown if seen is not None else ():
                     size = agent.replicas.pop(uri, 0)
                     lost.append(ReplicaSeen(uri, agent.node, size, present=False))

@@ -388,7 +388,7 @@ class RunnerProcesses:
             ReplicaSeen(uri, node, 0, present=False)
             for node, cache in self._caches.items()
             for uri in uris
-            if uri in cache.entries and cache.find(uri) is None
+            if cache.find(uri) is None
         ]
 
     async def image_digests(self, names: Sequence[str]) -> dict[str, str]:

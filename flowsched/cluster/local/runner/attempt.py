@@ -217,7 +217,12 @@ def end_of(
     changed = changed_inputs(task.order)
     if changed:
         names = ", ".join(dict.fromkeys(changed.values()))
-        message = "; ".join(filter(None, (message, f"written to while the task ran: input {names}")))
+        message = "; ".join(
+            filter(
+                None,
+                (message, f"written to while the task ran: input {names}; no other task takes its result"),
+            )
+        )
     return {
         "kind": "ended",
         "name": task.name,
