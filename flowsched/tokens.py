@@ -70,8 +70,8 @@ def stopped() -> tuple[str, int] | None:
 
 
 def default_root() -> str:
-    """The data folder of this user: FLOWSCHED_ROOT, else the usual one."""
-    return os.path.join(os.getcwd(), os.environ.get("FLOWSCHED_ROOT") or _data_folder())
+    """The real path of the data folder of this user: FLOWSCHED_ROOT, else the usual one."""
+    return os.path.realpath(os.environ.get("FLOWSCHED_ROOT") or _data_folder())
 
 
 def token_of(root: Path) -> str:
@@ -103,7 +103,7 @@ def announce(port: int, token: str, root: Path | None = None) -> Path:
     folder = servers_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{port}.json"
-    write_private(path, json.dumps({"token": token, "root": "" if root is None else str(root.absolute())}))
+    write_private(path, json.dumps({"token": token, "root": "" if root is None else os.path.realpath(root)}))
     return path
 
 
@@ -131,7 +131,7 @@ def root_of(url: str) -> Path | None:
 
 def url_of(root: Path) -> str | None:
     """The URL of the service of this user that has announced a root, and listens; None if there is none."""
-    return _url_of(str(root.absolute()))
+    return _url_of(os.path.realpath(root))
 
 
 def _url_of(root: str) -> str | None:
