@@ -33,7 +33,7 @@ from flowsched.store.workflows import Which, Workflows, token_of, untoken
 from flowsched.workflow.returned import added
 from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.run.states import ReportedState, RunState, TaskState, reported_state
-from flowsched.workflow.run_tasks import numbered
+from flowsched.workflow.run_tasks import item_of, numbered, shard_path
 from flowsched.workflow.views import (
     CacheView,
     EventView,
@@ -78,6 +78,21 @@ class RunTask(NamedTuple):
     def last(self) -> CallRow:
         """The attempt that counts."""
         return self.attempts[-1]
+
+    @property
+    def path(self) -> str:
+        """Its shards, "5.11", in scatters inside each other; else ""."""
+        return shard_path(self.last.task, self.last.shard, self.number)
+
+    @property
+    def name(self) -> str:
+        """As sentences name it."""
+        return self.path or str(self.number)
+
+    @property
+    def item(self) -> str | None:
+        """What tells it apart beside its number."""
+        return item_of(self.last.task, self.last.shard, self.number)
 
 
 class RunService(Service):
@@ -424,7 +439,9 @@ class RunService(Service):
         columns = Columns(workflow, row.created_ms, self._clock())
         rows = [self._only_task(task.last, stored.get(task.last.workflow)) for task in some]
         left = [ended.get((row.workflow, 0, 0, row.attempt)) for row in rows]
-        columns.add(rows, [(nodes[task.node], task.number) for task in some], left)
+        columns.add(
+            rows, [(nodes[task.node], task.number) for task in some], left, [task.item for task in some]
+        )
         found = columns.finish()
         found.next_page_token = str(start + limit) if start + limit < len(known) else None
         return found
@@ -486,8 +503,8 @@ class RunService(Service):
             raise NotFound(f"run {run} has no call {node!r} so far")
         found = next((task for task in tasks if task.number == number), None)
         if found is None:
-            known = [task.number for task in tasks]
-            raise NotFound(f"call {node!r} of run {run} has no task {number} so far; there are {known[:20]}")
+            known = ", ".join(task.name for task in tasks[:20])
+            raise NotFound(f"call {node!r} of run {run} has no task {number} so far; there are {known}")
         return found
 
     async def idle(self, *, since: str = DAY) -> IdleReportView:
@@ -551,8 +568,8 @@ def run_tasks(calls: Sequence[CallRow]) -> list[RunTask]:
 
 
 def _of_run(view: TaskView, task: RunTask) -> TaskView:
-    """The task of a call as a task of its run. Outputs are its workflow's; the item is the task where no shard makes the number."""
-    item = view.item if task.number == (task.last.shard or 0) else task.last.task
+    """The task of a call as a task of its run. Outputs are its workflow's."""
+    item = view.item if task.item is None else task.item
     return msgspec.structs.replace(
         view, stage=task.node, shard=task.number, index=task.number, item=item, outputs=[]
     )
@@ -560,14 +577,16 @@ def _of_run(view: TaskView, task: RunTask) -> TaskView:
 
 def _explained(view: ExplanationView, task: RunTask) -> ExplanationView:
     """What a call's workflow says of its task, as an explanation of the run's task."""
-    view.stage, view.shards = task.node, [] if task.last.shard is None else [task.number]
+    view.stage = task.node
+    view.shards = [] if task.last.shard is None and not task.path else [task.number]
+    view.items = [task.path] if task.path else []
     view.message = _of_task(view.message, task)
     return view
 
 
 def _of_task(text: str, task: RunTask) -> str:
     """What a call's workflow says of its one task, as a sentence about the run's task."""
-    return _TASK.sub(f"task {task.number}", text)
+    return _TASK.sub(f"task {task.name}", text)
 
 
 def _alike(views: Sequence[ExplanationView]) -> list[ExplanationView]:
@@ -579,6 +598,7 @@ def _alike(views: Sequence[ExplanationView]) -> list[ExplanationView]:
         if first is not view:
             first.tasks += view.tasks
             first.shards = [*first.shards, *view.shards][:10]
+            first.items = [*first.items, *view.items][:10]
             first.others = first.tasks - len(first.shards)
     return list(merged.values())
 
@@ -651,7 +671,7 @@ def _first_failure(first: Failure, failed: str) -> str:
     """`align: task 1 failed: exit code 3`, and how many failed where they are several."""
     if not first.reason:
         return failed
-    said = _TASK.sub(f"task {first.number}", _STAGE_BEFORE.sub("", first.reason))
+    said = _TASK.sub(f"task {first.name}", _STAGE_BEFORE.sub("", first.reason))
     return f"{first.node}: {said}" + ("" if failed.startswith("1 ") else f" ({failed} in all)")
 
 

@@ -526,12 +526,12 @@ class Service:
     ) -> AttemptPage:
         """All tries of its tasks with what they asked for and used, from the database; of a run, those of its calls."""
         page = await self._reads.attempts_of(workflow, limit=limit, token=page_token)
-        numbers = await self._runs.numbers([workflow])
+        names = await self._runs.names([workflow])
         if not page.items and page_token is None:
             await self.workflow(workflow)  # there must be one
         found = []
         for number, row in enumerate(page.items):
-            found.append(views.attempt_use_view(row, numbers))
+            found.append(views.attempt_use_view(row, names))
             if number % VIEWS_AT_ONCE == VIEWS_AT_ONCE - 1:
                 await asyncio.sleep(0)
         return AttemptPage(attempts=found, next_page_token=page.next_token)

@@ -336,22 +336,23 @@ class _Asked(msgspec.Struct):
 _ASKED: Final = msgspec.json.Decoder(_Asked)
 
 
-def attempt_use_view(use: AttemptUseRow, numbers: Mapping[str, int]) -> AttemptUseView:
+def attempt_use_view(use: AttemptUseRow, names: Mapping[str, tuple[int, str | None]]) -> AttemptUseView:
     """One attempt with what it asked for; of a run of another engine, its call is the stage.
 
     Args:
         use: The attempt.
-        numbers: Of the tasks of a run, by the workflow of each call.
+        names: Number and item of the tasks of a run, by the workflow of each call.
     """
     row, asked = use.row, _ASKED.decode(use.pod)
     view = attempt_view(row)
+    number, item = names.get(row.workflow, (None, None))
     requested = {"cpu": asked.cpu_millicores, "memory": asked.memory_bytes, "gpu": asked.gpu_millis}
     return AttemptUseView(
         **{name: getattr(view, name) for name in AttemptView.__struct_fields__},
         stage=use.call or use.stage,
-        index=numbers.get(row.workflow, row.index),
-        shard=numbers.get(row.workflow, asked.shard),
-        item=asked.item,
+        index=row.index if number is None else number,
+        shard=asked.shard if number is None else number,
+        item=asked.item if item is None else item,
         requested={name: amount for name, amount in requested.items() if amount},
     )
 

@@ -29,7 +29,7 @@ from flowsched.store.database import Database, unbroken
 from flowsched.store.rows import WorkflowRow
 from flowsched.store.workflows import PAGE, RETURNED, Shape, Which, decode, listing, search_of, workflow_row
 from flowsched.workflow.run.states import RunState
-from flowsched.workflow.run_tasks import numbered
+from flowsched.workflow.run_tasks import item_of, numbered, shard_path
 
 _r, _w, _s = tables.runs.c, tables.workflows.c, tables.stages.c
 #: Which attempt of a task of a run is the last.
@@ -90,7 +90,7 @@ class Failure(NamedTuple):
 
     run: str
     node: str
-    number: int  #: see `run_tasks.numbered`
+    name: str  #: its shards (`run_tasks.shard_path`), or its number
     reason: str  #: of its workflow, whose one task has the number 0
 
 
@@ -187,23 +187,33 @@ class Runs:
         ).where(_w.run.in_(runs)).subquery()  # fmt: skip
         c = last.c
         first = select(func.min(c.seq)).where(c.turn == 1, c.state == RunState.FAILED.value).group_by(c.run)
-        rows = await self._database.rows(select(_w.run, _w.node, _w.id, _w.reason).where(_w.seq.in_(first)))
-        numbers = await self.numbers([row.run for row in rows], [row.node for row in rows])
-        return [Failure(row.run, row.node, numbers[row.id], row.reason) for row in rows]
+        rows = await self._database.rows(
+            select(_w.run, _w.node, _w.task, _w.shard, _w.id, _w.reason).where(_w.seq.in_(first))
+        )
+        names = await self.names([row.run for row in rows], [row.node for row in rows])
+        return [
+            Failure(row.run, row.node, shard_path(row.task, row.shard, number) or str(number), row.reason)
+            for row in rows
+            for number, _ in [names[row.id]]
+        ]
 
-    async def numbers(self, runs: Sequence[str], nodes: Sequence[str] = ()) -> dict[str, int]:
-        """The number of its task by the workflow of each call of these runs, or of these nodes of them."""
+    async def names(
+        self, runs: Sequence[str], nodes: Sequence[str] = ()
+    ) -> dict[str, tuple[int, str | None]]:
+        """The number and the item of its task by the workflow of each call of these runs, or of these nodes of them."""
         query = select(_w.run, _w.node, _w.task, _w.shard, _w.id).where(
             _w.run.in_(runs), text(f"workflows.{tables.CALLS}")
         )
         if nodes:
             query = query.where(_w.node.in_(nodes))
-        found: dict[str, int] = {}
+        found: dict[str, tuple[int, str | None]] = {}
         rows = await self._database.rows(query.order_by(_w.run, _w.seq))
         for _, group in groupby(rows, key=lambda row: row.run):
             calls = list(group)
             known = numbered((row.node, row.task, row.shard) for row in calls)
-            found |= {row.id: known[row.node, row.task] for row in calls}
+            for row in calls:
+                number = known[row.node, row.task]
+                found[row.id] = number, item_of(row.task, row.shard, number)
         return found
 
     async def nodes(self, runs: Sequence[str]) -> dict[str, int]:

@@ -113,6 +113,32 @@ def shard_number(shards: Sequence[int]) -> int | None:
     return number if number < _MOST else None
 
 
+def shard_path(task: str, shard: int | None, number: int) -> str:
+    """How users name a task in scatters inside each other: "5.11" is shard 11 of shard 5.
+
+    Args:
+        task: Its folders below the run, of Cromwell; of another engine there is no such name.
+        shard: The number that its shards make; None = there is no such number.
+        number: Its number in its node.
+
+    Returns:
+        "" in less than two scatters, and where another task has the number of these shards: that one has the name, too.
+    """
+    if shard not in (None, number):
+        return ""
+    parts = task.split("/")
+    known = (
+        _suffix(parts, at, "shard-", 9) for at in range(1, len(parts)) if parts[at - 1].startswith("call-")
+    )
+    shards = [str(each) for each in known if each is not None]
+    return ".".join(shards) if len(shards) > 1 else ""
+
+
+def item_of(task: str, shard: int | None, number: int) -> str | None:
+    """What tells a task apart beside its number: its shards, or the task itself where no shard makes its number; None else."""
+    return shard_path(task, shard, number) or (None if number == (shard or 0) else task)
+
+
 def numbered(tasks: Iterable[tuple[str, str, int | None]]) -> dict[tuple[str, str], int]:
     """The numbers under which users name the tasks of a run, each unique in its node.
 

@@ -129,32 +129,41 @@ async def test_failures_below_two_scatters_are_told(tes: bool, tmp_path: Path) -
         await at_rest(one)
         view = await one.service.workflow(RUN)
         assert (view.state, view.tasks, view.counts) == ("FAILED", 12, {"SUCCEEDED": 9, "FAILED": 3})
-        assert view.reason.startswith("w.inner.t: task 1 failed: Timeout")
+        assert view.reason.startswith("w.inner.t: task 0.1 failed: Timeout")
         assert view.reason.endswith("(3 tasks failed in all)")
         assert [each.id for each in (await one.service.list_workflows(state="FAILED")).workflows] == [RUN]
         assert (await one.service.list_workflows(state="SUCCEEDED")).workflows == []
         (stage,) = await one.service.stages(RUN)
         assert (stage.state, stage.width, stage.counts) == ("FAILED", 12, {"SUCCEEDED": 9, "FAILED": 3})
         failed = (await one.service.tasks(RUN, state="FAILED")).tasks
-        assert [(task.index, task.shard, task.reason) for task in failed] == [
-            (1, 1, "Timeout"), (100_001, 100_001, "Timeout"), (300_001, 300_001, "Timeout"),
+        assert [(task.index, task.item, task.reason) for task in failed] == [
+            (1, "0.1", "Timeout"), (100_001, "1.1", "Timeout"), (300_001, "3.1", "Timeout"),
         ]  # fmt: skip
         assert sorted(n for each in await one.service.explain(RUN) for n in each.shards) == [
             1,
             100_001,
             300_001,
         ]
-        assert (await one.service.explain(RUN, stage="w.inner.t", index=300_001))[0].shards == [300_001]
+        assert sorted(name for each in await one.service.explain(RUN) for name in each.items) == [
+            "0.1",
+            "1.1",
+            "3.1",
+        ]
+        (told, *_) = await one.service.explain(RUN, stage="w.inner.t", index=300_001)
+        assert (told.shards, told.items) == ([300_001], ["3.1"])
         for number, call in ((300_001, calls[10]), (200_001, calls[7])):
             task = await one.service.task(RUN, "w.inner.t", number)
             assert (task.index, task.attempts[0].pod.split("-")[1]) == (number, call)
             log, _ = await one.service.logs(RUN, "w.inner.t", number)
             assert log.decode().startswith(f"fs-{call}-")
-        assert {e.index for e in (await one.service.attempts(RUN)).attempts if e.reason == "Timeout"} == {
-            1,
-            100_001,
-            300_001,
-        }
+            assert (task.item, log.decode().split("-")[1]) == (f"{number // 100_000}.1", call)
+        attempts = (await one.service.attempts(RUN)).attempts
+        assert {(e.index, e.item) for e in attempts if e.reason == "Timeout"} == {
+            (1, "0.1"), (100_001, "1.1"), (300_001, "3.1"),
+        }  # fmt: skip
+        assert sorted((await one.service.timeline(RUN)).items.values()) == [
+            f"{outer}.{inner}" for outer in range(4) for inner in range(3)
+        ]
 
 
 async def test_a_retry_of_cromwell_takes_the_place_of_its_own_task_alone(tmp_path: Path) -> None:
@@ -170,8 +179,7 @@ async def test_a_retry_of_cromwell_takes_the_place_of_its_own_task_alone(tmp_pat
         view = await one.service.workflow(RUN)
         assert (view.state, view.tasks, view.counts) == ("FAILED", 4, {"SUCCEEDED": 3, "FAILED": 1})
         assert (
-            view.reason
-            == "w.inner.t: task 100000 failed: Timeout (it ran for longer than its timeout of 1 s)"
+            view.reason == "w.inner.t: task 1.0 failed: Timeout (it ran for longer than its timeout of 1 s)"
         )
         log, _ = await one.service.logs(RUN, "w.inner.t", 0, attempt=1)
         assert log.decode().startswith(f"fs-{again}-")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowsched.workflow.run_tasks import cromwell_place, numbered, shard_number
+from flowsched.workflow.run_tasks import cromwell_place, item_of, numbered, shard_number
 
 WF = "3f2b8a0e-6d0c-4a6f-9f43-0c1d2e3f4a5b"
 SUB = "11111111-2222-3333-4444-555555555555"
@@ -94,3 +94,24 @@ def test_a_task_has_its_shard_s_number_and_else_the_next() -> None:
     assert numbered([("n", "s3", 3), ("n", "s1", 1), ("n", "again", 1), ("n", "s1", 1), ("m", "x", None), ("m", "y", None)]) == {
         ("n", "s3"): 3, ("n", "s1"): 1, ("n", "again"): 4, ("m", "x"): 0, ("m", "y"): 1,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("task", "shard", "number", "item"),
+    [
+        (f"call-s/shard-5/s/{SUB}/call-t/shard-11", 500_011, 500_011, "5.11"),
+        (f"call-s/shard-0/s/{SUB}/call-t/shard-100000", None, 3, "0.100000"),
+        (f"call-s/shard-1/s/{SUB}/call-b/b/{SUB}/call-c/shard-2/c/{SUB}/call-t/shard-3", 10_000_200_003, 10_000_200_003, "1.2.3"),
+        (f"call-s/shard-5/s/{SUB}/call-t", 5, 5, None),
+        (f"call-s/s/{SUB}/call-t/shard-11", 11, 11, None),
+        ("call-t", None, 0, None),
+        ("call-t", None, 1, "call-t"),
+        (f"call-s/shard-5/s/{SUB}/call-t/shard-11", 500_011, 500_012, f"call-s/shard-5/s/{SUB}/call-t/shard-11"),
+        ("shard-1/shard-2", 4, 4, None),
+    ],
+)  # fmt: skip
+def test_a_task_in_scatters_inside_each_other_has_its_shards_as_its_item(
+    task: str, shard: int | None, number: int, item: str | None
+) -> None:
+    """As Cromwell's folders have them; a task whose number another one took first has its own folder."""
+    assert item_of(task, shard, number) == item
