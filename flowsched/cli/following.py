@@ -28,7 +28,7 @@ from flowsched.cli.naming import find, index_of, task_name
 from flowsched.cli.printing import output, render, terminal_text
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
-from flowsched.client.calls import LARGER_THAN_QUEUE, STREAMS
+from flowsched.client.calls import LARGER_THAN_QUEUE, STREAMS, first_failed
 from flowsched.errors import CannotStart, Conflict, InvalidRequest, NotFound, Unavailable
 from flowsched.workflow.efficiency import OUT_OF_MEMORY
 from flowsched.workflow.engine_words import engine_in, words_of
@@ -369,10 +369,12 @@ async def _first_failed(client: Client, ident: str) -> tuple[str, int]:
     Raises:
         InvalidRequest: No task failed, and there are several; with the stages that there are.
     """
-    failed = await _some(client, ident, None, "FAILED", 1)
-    if failed:
-        output.hint(f"{task_name(failed[0])} failed; for another task give its STAGE, and its INDEX or ITEM")
-        return failed[0].stage, failed[0].index
+    failed = await first_failed(client, ident)
+    if failed is not None:
+        output.hint(
+            f"{task_name(failed)} {_ended(failed)}; for another task give its STAGE, and its INDEX or ITEM"
+        )
+        return failed.stage, failed.index
     stages = await client.stages(ident)
     names = [stage.name for stage in stages]
     if len(stages) == 1 and stages[0].width * stages[0].members == 1:
@@ -402,28 +404,31 @@ async def _wrote_only_errors(client: Client, ident: str, stage: str, index: int)
 
 async def _first_of(client: Client, ident: str, stage: str) -> int:
     """The index of a stage's first task. Says that there are others, and which of them failed first."""
-    found = await _some(client, ident, stage, None, 2)
+    found = await _some(client, ident, stage, 2)
     if len(found) < 2:
         return found[0].index if found else 0
     first = found[0]
-    failed = await _some(client, ident, stage, "FAILED", 1)
-    if failed and failed[0].index != first.index:
-        stream, _ = await log_tail(client, ident, stage, failed[0].index, 1)
-        arguments = log_arguments(await client.task(ident, stage, failed[0].index), stream)
+    failed = await first_failed(client, ident, stage)
+    if failed is not None and failed.index != first.index:
+        stream, _ = await log_tail(client, ident, stage, failed.index, 1)
         output.hint(
-            f"{task_name(first)}; another task of {stage} FAILED: `flowsched logs {ident} {arguments}`"
+            f"{task_name(first)}; another task of {stage} {_ended(failed)}: "
+            f"`flowsched logs {ident} {log_arguments(failed, stream)}`"
         )
     else:
         output.hint(f"{task_name(first)}; for another task of {stage} give its INDEX, too")
     return first.index
 
 
-async def _some(
-    client: Client, ident: str, stage: str | None, state: str | None, most: int
-) -> list[TaskView]:
-    """The first tasks of a stage, or of all."""
+def _ended(task: TaskView) -> str:
+    """What went wrong with a task that failed, or that returned another code than 0 to its engine."""
+    return "failed" if task.state == "FAILED" else f"returned {task.exit_code}"
+
+
+async def _some(client: Client, ident: str, stage: str, most: int) -> list[TaskView]:
+    """The first tasks of a stage."""
     found: list[TaskView] = []
-    async with contextlib.aclosing(client.tasks(ident, stage=stage, state=state, page=most)) as tasks:
+    async with contextlib.aclosing(client.tasks(ident, stage=stage, page=most)) as tasks:
         async for task in tasks:
             found.append(task)
             if len(found) == most:
@@ -549,26 +554,23 @@ async def failed_log(client: Client, ident: str) -> str:
 
     Of a task that was killed for its memory, what helps comes first.
     """
-    async with contextlib.aclosing(client.tasks(ident, state="FAILED", page=1)) as failed:
-        async for task in failed:
-            killed = task.reason == OUT_OF_MEMORY
-            more = words_of(await engine_of(client, ident)).more_memory if killed else ""
-            helps = f"{task_name(task)} had too little memory: {more}" if killed else ""
-            for stream in STREAMS:
-                with contextlib.suppress(NotFound):
-                    async with contextlib.aclosing(
-                        client.logs(ident, task.stage, task.index, stream=stream)
-                    ) as pieces:
-                        async for _ in pieces:
-                            return "\n      ".join(
-                                filter(
-                                    None, [helps, f"`flowsched logs {ident} {log_arguments(task, stream)}`"]
-                                )
-                            )
-            if killed or task.exit_code is None:
-                return helps
-            return f"`flowsched logs {ident} {log_arguments(task, STREAMS[0])}`"
-    return ""
+    task = await first_failed(client, ident)
+    if task is None:
+        return ""
+    killed = task.reason == OUT_OF_MEMORY
+    more = words_of(await engine_of(client, ident)).more_memory if killed else ""
+    helps = f"{task_name(task)} had too little memory: {more}" if killed else ""
+    for stream in STREAMS:
+        with contextlib.suppress(NotFound):
+            async with contextlib.aclosing(
+                client.logs(ident, task.stage, task.index, stream=stream)
+            ) as pieces:
+                async for _ in pieces:
+                    command = f"`flowsched logs {ident} {log_arguments(task, stream)}`"
+                    return "\n      ".join(filter(None, [helps, command]))
+    if killed or task.exit_code is None:
+        return helps
+    return f"`flowsched logs {ident} {log_arguments(task, STREAMS[0])}`"
 
 
 async def next_try(client: Client, ident: str, stages: Sequence[StageView], file: str = "FILE") -> str:

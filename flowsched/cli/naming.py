@@ -31,7 +31,9 @@ async def index_of(client: Client, ident: str, stage: str, given: str) -> int:
     if is_index(given):
         async with aclosing(client.tasks(ident, stage=stage)) as tasks_of:
             async for task in tasks_of:
-                if task.item is None or "." in task.item:  # of a run, the shards of a task: no item is a number
+                if (
+                    task.item is None or "." in task.item
+                ):  # of a run, the shards of a task: no item is a number
                     break
                 if task.item == given and task.index != int(given):
                     output.hint(

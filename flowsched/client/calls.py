@@ -40,6 +40,7 @@ from flowsched.errors import (
 )
 from flowsched.workflow.run.states import ReportedState, RunState, TaskState
 from flowsched.workflow.views import (
+    RETURN_CODE,
     AttemptPage,
     AttemptUseView,
     CacheView,
@@ -180,18 +181,31 @@ class Run:
 _LINES: Final = 10
 
 
+async def first_failed(client: Client, workflow: str, stage: str | None = None) -> TaskView | None:
+    """The first task that failed; where an engine failed its run though none did, the first that returned another code than 0."""
+    async with aclosing(client.tasks(workflow, stage=stage, state="FAILED", page=1)) as failed:
+        async for task in failed:
+            return task
+    view = await client.get(workflow)
+    if view.state == RunState.FAILED and view.source and view.returned:
+        for each in await client.explain(workflow, stage):
+            if each.code == RETURN_CODE:
+                return await client.task(workflow, each.stage, each.shards[0])
+    return None
+
+
 async def _last_words(client: Client, workflow: str) -> str:
     """The last lines of the first failed task, and the call that gives all of them; empty if no task failed."""
-    async with aclosing(client.tasks(workflow, state="FAILED", page=1)) as failed:
-        async for task in failed:
-            for stream in STREAMS:
-                lines = await client.log_tail(workflow, task.stage, task.index, _LINES, stream=stream)
-                if lines:
-                    call = f'logs("{task.stage}", {task.index}, stream="{stream}")'
-                    said = "".join(f"\n  | {line}" for line in lines)
-                    return f"\n{task.stage}[{task.index}] wrote to {stream} (all of it: {call}):{said}"
-            return f"\n{task.stage}[{task.index}] wrote nothing"
-    return ""
+    task = await first_failed(client, workflow)
+    if task is None:
+        return ""
+    for stream in STREAMS:
+        lines = await client.log_tail(workflow, task.stage, task.index, _LINES, stream=stream)
+        if lines:
+            call = f'logs("{task.stage}", {task.index}, stream="{stream}")'
+            said = "".join(f"\n  | {line}" for line in lines)
+            return f"\n{task.stage}[{task.index}] wrote to {stream} (all of it: {call}):{said}"
+    return f"\n{task.stage}[{task.index}] wrote nothing"
 
 
 class _Prospects:

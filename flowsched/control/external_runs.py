@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -35,6 +36,7 @@ from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.run.states import ReportedState, RunState, TaskState, reported_state
 from flowsched.workflow.run_tasks import item_of, numbered, shard_path
 from flowsched.workflow.views import (
+    RETURN_CODE,
     CacheView,
     EventView,
     ExplanationView,
@@ -52,6 +54,10 @@ from flowsched.workflow.views import (
 _AT_ONCE: Final = 64
 #: A run is asked through so many of its live calls for the first that waits.
 _ASKED: Final = 50
+#: So many tasks are named in one explanation.
+_NAMED: Final = 10
+#: In place of a stage, where an explanation is about a run as a whole.
+_ALL: Final = "all calls"
 #: How a call shows before the leader has looked at it.
 _STATES: Final = {
     "SUCCEEDED": "SUCCEEDED",
@@ -517,24 +523,29 @@ class RunService(Service):
         self, workflow: str, *, stage: str | None = None, index: int | None = None
     ) -> list[ExplanationView]:
         """Why what does not run does not run; of one task also why on its node."""
-        if self._lives(workflow) or await self._runs.find(workflow) is None:
+        row = None if self._lives(workflow) else await self._runs.find(workflow)
+        if row is None:
             return await super().explain(workflow, stage=stage, index=index)
+        failed = row.state == RunState.FAILED.value
         if stage is not None and index is not None:
             task = await self._task(workflow, stage, index)
             of_task = await super().explain(task.last.workflow, stage=task.last.stage, index=0)
-            return [_explained(view, task) for view in of_task]
-        tasks = [
-            task
-            for task in run_tasks(await self._runs.calls(workflow))
-            if (stage is None or task.node == stage) and task.last.state != "SUCCEEDED"
-        ]
+            return [_explained(view, task) for view in of_task] + (
+                _return_codes(row, [task]) if failed else []
+            )
+        known = run_tasks(await self._runs.calls(workflow))
+        chosen = [task for task in known if stage in (None, task.node)]
+        tasks = [task for task in chosen if task.last.state != "SUCCEEDED"]
         found = [
             _explained(view, task)
             for task in tasks
             for view in await super(RunService, self).explain(task.last.workflow)
         ]
-        last = [task.last for task in tasks]
-        return _alike(found) + ([] if stage is not None else self._not_planned(workflow, last))
+        told = _alike(found) + (_return_codes(row, chosen) if failed else [])
+        if stage is not None:
+            return told
+        ended = [_engine_failed(row)] if failed else []
+        return ended + told + self._not_planned(workflow, [task.last for task in tasks])
 
     def _not_planned(self, run: str, calls: Sequence[CallRow]) -> list[ExplanationView]:
         """That the calls of a run have no rank, and why: it should have been planned and was not."""
@@ -544,9 +555,7 @@ class RunService(Service):
             return []
         message = f"no plan says which of its calls to run first: {why}"
         return [
-            ExplanationView(
-                stage="all calls", tasks=len(live), state="PENDING", code="NotPlanned", message=message
-            )
+            ExplanationView(stage=_ALL, tasks=len(live), state="PENDING", code="NotPlanned", message=message)
         ]
 
 
@@ -589,6 +598,39 @@ def _of_task(text: str, task: RunTask) -> str:
     return _TASK.sub(f"task {task.name}", text)
 
 
+def _engine_failed(row: RunRow) -> ExplanationView:
+    """That the engine of a run has failed it, in its own words."""
+    message = f"its engine has failed the run; {row.reason or 'it has given no reason'}"
+    return ExplanationView(stage=_ALL, tasks=0, state="FAILED", code="EngineFailed", message=message)
+
+
+def _return_codes(row: RunRow, tasks: Sequence[RunTask]) -> list[ExplanationView]:
+    """The tasks that returned another code than 0 to the engine that failed their run, by node and code."""
+    found: dict[tuple[str, str], list[RunTask]] = {}
+    for task in tasks:
+        for code in added([task.last.totals]):
+            found.setdefault((task.node, code), []).append(task)
+    views = []
+    for (node, code), some in found.items():
+        first, many = some[0], len(some)
+        who, whose, log = (
+            (f"task {first.name}", "its", "its log")
+            if many == 1
+            else (f"{many} tasks", "their", "the log of the first")
+        )
+        command = f"flowsched logs {row.id} {shlex.quote(node)} {first.name}"
+        message = f"{who} returned {code} to {whose} engine, which may have failed the run for that; {log}: `{command}`"
+        named = some[:_NAMED]
+        views.append(
+            ExplanationView(
+                stage=node, shards=[task.number for task in named], items=[task.path for task in named if task.path],
+                others=many - len(named), tasks=many, state="SUCCEEDED", code=RETURN_CODE, message=message,
+                numbers={"exit_code": int(code)},
+            )
+        )  # fmt: skip
+    return views
+
+
 def _alike(views: Sequence[ExplanationView]) -> list[ExplanationView]:
     """Shards that wait for one reason are told as one."""
     merged: dict[tuple[Any, ...], ExplanationView] = {}
@@ -597,8 +639,8 @@ def _alike(views: Sequence[ExplanationView]) -> list[ExplanationView]:
         first = merged.setdefault(key, view)
         if first is not view:
             first.tasks += view.tasks
-            first.shards = [*first.shards, *view.shards][:10]
-            first.items = [*first.items, *view.items][:10]
+            first.shards = [*first.shards, *view.shards][:_NAMED]
+            first.items = [*first.items, *view.items][:_NAMED]
             first.others = first.tasks - len(first.shards)
     return list(merged.values())
 

@@ -286,6 +286,10 @@ class CacheView(View, kw_only=True):
     why: str = ""  #: why no result was taken
 
 
+#: The code of an explanation of tasks that returned another exit code than 0 to the engine that failed their run.
+RETURN_CODE: Final = "ReturnCode"
+
+
 class ExplanationView(View, kw_only=True):
     """Why something of a workflow does not run; of one task, also why it went to its node (code `Placed`)."""
 

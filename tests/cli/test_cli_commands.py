@@ -35,6 +35,7 @@ from flowsched.cluster.local.runner.cgroups import Base
 from flowsched.workflow.views import (
     AttemptView,
     CacheView,
+    ExplanationView,
     ImageView,
     NodeView,
     OutputView,
@@ -224,11 +225,11 @@ def test_the_log_of_a_stage_is_that_of_its_first_task_and_says_so(flowsched: Run
     assert "call[3]; for another task of call give its INDEX, too" in first.stderr
     far.service.task_views[2] = task_view("call", 7, state="FAILED")
     assert (
-        f"call[3]; another task of call FAILED: `flowsched logs {ident} call 7`\n"
+        f"call[3]; another task of call failed: `flowsched logs {ident} call 7`\n"
         in flowsched("logs", ident, "call").stderr
     )
     far.service.log["stderr"] = b"wrong\n"
-    assert f"FAILED: `flowsched logs {ident} call 7 -e`\n" in flowsched("logs", ident, "call").stderr
+    assert f"failed: `flowsched logs {ident} call 7 -e`\n" in flowsched("logs", ident, "call").stderr
     far.service.log["stderr"] = b""
     assert flowsched("logs", ident, "call", "4").stderr == ""
     far.service.task_views = [task_view("call", 5)]
@@ -278,6 +279,46 @@ def test_a_member_of_a_gang_is_named_by_its_role(flowsched: Run, far: Far) -> No
     far.service.log["stderr"] = b""
     far.service.task_views = [task_view("rl", 1, role="actor", state="FAILED", reason="OOMKilled")]
     assert "rl[1] (actor)" in flowsched("logs", ident).stderr
+
+
+def test_a_task_whose_return_code_failed_its_run_is_chosen_as_one_that_failed(
+    flowsched: Run, far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`logs`, `show` and `explain` lead to its log; in a run that its engine has not failed no task is chosen."""
+    ident = far.service.add(state="FAILED", source="cromwell", returned={"3": 2}, reason="Cromwell: code 3")
+    going_on = far.service.add(state="ENGINE", source="cromwell", returned={"3": 2})
+    far.service.task_views = [
+        task_view("t", 0), task_view("t", 500_011, item="5.11", exit_code=3), task_view("t", 600_000, item="6.0", exit_code=3),
+    ]  # fmt: skip
+    far.service.log["stdout"] = b"written\n"
+
+    async def explained(*_: str, **__: object) -> list[ExplanationView]:
+        whole = ExplanationView(
+            stage="all calls", tasks=0, state="FAILED", code="EngineFailed", message="its engine"
+        )
+        codes = ExplanationView(
+            stage="t", shards=[500_011, 600_000], items=["5.11", "6.0"], tasks=2, state="SUCCEEDED", code="ReturnCode",
+            message="2 tasks returned 3",
+        )  # fmt: skip
+        return [whole, codes]
+
+    monkeypatch.setattr(far.service, "explain", explained)
+    chosen = flowsched("logs", ident)
+    assert (chosen.exit_code, chosen.stdout) == (0, "written\n")
+    assert far.service.logged[-1] == ("t", 500_011, "stdout")
+    assert "t[500011] (5.11) returned 3; for another task give its STAGE" in chosen.stderr
+    assert (
+        f"another task of t returned 3: `flowsched logs {ident} t 500011`"
+        in flowsched("logs", ident, "t").stderr
+    )
+    assert flowsched("logs", ident, "t", "6.0").exit_code == 0
+    assert far.service.logged[-1] == ("t", 600_000, "stdout")
+    told = flowsched("explain", ident)
+    assert "all calls  FAILED  EngineFailed\n  its engine\nt  2 tasks SUCCEEDED  ReturnCode\n" in told.stdout
+    assert "  5.11, 6.0\n" in told.stdout
+    for command in ("explain", "show"):
+        assert f"next: `flowsched logs {ident} t 500011`" in flowsched(command, ident).stderr
+    assert f"no task of {going_on} failed" in flowsched("logs", going_on).stderr
 
 
 def test_a_log_without_a_stage_is_that_of_the_task_that_failed(flowsched: Run, far: Far) -> None:

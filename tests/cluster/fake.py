@@ -57,6 +57,7 @@ class Outcome:
         ignores_term: A release takes the whole grace.
         sizes, values: Of outputs, by name.
         missing: Names of outputs it does not write.
+        returned: What a container task writes into its file `return_code`.
     """
 
     exit_code: int = 0
@@ -70,6 +71,7 @@ class Outcome:
     sizes: Mapping[str, int] = field(default_factory=dict)
     values: Mapping[str, str] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
+    returned: int | None = None
 
 
 ORDINARY: Final = Outcome()
@@ -463,7 +465,8 @@ def _report(
         return None
     if exit_code or reason:
         return ContainerReport((StepEnd(exit_code, started, now_ms),))
-    return ContainerReport(tuple(StepEnd(0, started, now_ms) for _ in container.steps))
+    steps = tuple(StepEnd(0, started, now_ms) for _ in container.steps)
+    return ContainerReport(steps, returned=attempt.outcome.returned)
 
 
 async def _zeros(size: int) -> AsyncGenerator[bytes, None]:

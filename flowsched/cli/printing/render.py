@@ -618,8 +618,8 @@ def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None 
         return Text("Nothing waits. Why a task went to its node: flowsched explain ID STAGE INDEX.", "green")
     parts: list[RenderableType] = []
     for view in explanations:
-        tasks = f"{view.tasks} task{'s' * (view.tasks != 1)}"
-        head = Text.assemble(text(view.stage, "bold"), f"  {tasks} ", state(view.state), "  ")
+        tasks = f"{view.tasks} task{'s' * (view.tasks != 1)} " if view.tasks else ""
+        head = Text.assemble(text(view.stage, "bold"), f"  {tasks}", state(view.state), "  ")
         parts.append(head.append_text(text(view.code, "yellow")))
         if view.message:
             parts.append(_below(text(view.message)))
