@@ -306,7 +306,7 @@ class Habits:
         asked: What stood in each request, as it came.
     """
 
-    PACKED = gzip.compress(b"reads\n" * 1000)
+    PACKED = gzip.compress(b"reads\n" * 1000, mtime=0)
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -341,6 +341,7 @@ async def habits() -> AsyncIterator[Habits]:
 @pytest.mark.parametrize(
     ("path", "content"),
     [("/reads.fq.gz", Habits.PACKED), ("/to/reads.fq.gz", Habits.PACKED), ("/text", b"reads\n" * 1000)],
+    ids=["packed", "by a redirect", "plain"],
 )
 async def test_a_file_comes_as_its_server_stores_it(
     rig: Rig, habits: Habits, path: str, content: bytes
