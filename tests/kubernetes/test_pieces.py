@@ -78,8 +78,9 @@ async def test_each_byte_comes_from_outside_once(
         assert await end_of(running, workflow) == ("SUCCEEDED", [])
         assert await read_by(running, workflow) == {hashlib.sha256(origin.data).hexdigest()}
         flows = running.cluster.flows()
-    assert origin.sent == SIZE
-    assert sorted(number for number in origin.asked if number is not None) == [n * PIECE for n in range(21)]
+    look = [0]  # of one byte, for its version
+    asked = sorted(number for number in origin.asked if number is not None)
+    assert (origin.sent, asked) == (SIZE + len(look), [*look, *(n * PIECE for n in range(21))])
     assert {node: came for node, (came, _) in flows.items()} == {f"node-{n}": SIZE for n in range(NODES)}
     assert sum(gave for _, gave in flows.values()) == 3 * SIZE
 
