@@ -8,7 +8,7 @@ import json
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -441,3 +441,35 @@ async def test_random_edits_run_exactly_what_they_must(lab: Lab, seed: int) -> N
                 assert (f"fs-{last}-{task.stage}-{task.index}-0" in lab.world.launched) != taken
         computed |= {values[t.stage, t.index] for t in await lab.tasks(last) if t.state == "SUCCEEDED"}
     assert len(computed) > 100
+
+
+class Door(asyncio.Event):
+    """An event that says when a task waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = asyncio.Event()
+
+    async def wait(self) -> Literal[True]:
+        self.reached.set()
+        return await super().wait()
+
+
+async def test_stages_that_wait_for_the_same_look_and_for_another(lab: Lab) -> None:
+    """The look that both wait for is over while the second still waits for its own: it has the answer of the first."""
+    shared, own = Door(), Door()
+    lab.world.slow |= {"file:///shared": shared, "file:///own": own}
+    given = [{"name": "data", "uri": "file:///own"}, {"name": "more", "uri": "file:///shared"}]
+    first = stage("first", inputs=[{"name": "data", "uri": "file:///shared"}])
+    document = {"name": "s", "stages": [first, stage("second", inputs=given)]}
+    waits = (await lab.one.service.submit(json.dumps(document).encode())).id
+    async with asyncio.timeout(60):
+        await shared.reached.wait()
+        await own.reached.wait()
+        shared.set()
+        while (await lab.tasks(waits))[0].state != "SUCCEEDED":
+            await asyncio.sleep(0.02)
+        own.set()
+        while (await lab.one.service.workflow(waits)).ended_at is None:
+            await asyncio.sleep(0.02)
+    assert [task.state for task in await lab.tasks(waits)] == ["SUCCEEDED", "SUCCEEDED"]

@@ -261,16 +261,19 @@ class Memoizer:
         if fresh:
             look = asyncio.ensure_future(self._executor.fingerprints(fresh, by_content=by_content))
             looking.update(((uri, by_content), look) for uri in fresh)
-        for uri in wanted:
-            seen = (await looking[uri, by_content])[uri]
-            now = of_run(uri, run.id) if isinstance(seen, str) else versioned(uri, seen.version)
-            name = names.setdefault(uri, run.versions.get(uri, now))
-            if isinstance(seen, Fingerprint) and seen.in_place and name == now:
-                known.in_place |= {name}
-            if memoized:
-                inputs.setdefault(uri, _known_by(name, seen))
-        for uri in fresh:
-            looking.pop((uri, by_content), None)
+        looks = {uri: looking[uri, by_content] for uri in wanted}  # another stage may end one of them first
+        try:
+            for uri, one in looks.items():
+                seen = (await one)[uri]
+                now = of_run(uri, run.id) if isinstance(seen, str) else versioned(uri, seen.version)
+                name = names.setdefault(uri, run.versions.get(uri, now))
+                if isinstance(seen, Fingerprint) and seen.in_place and name == now:
+                    known.in_place |= {name}
+                if memoized:
+                    inputs.setdefault(uri, _known_by(name, seen))
+        finally:
+            for uri in fresh:
+                looking.pop((uri, by_content), None)
         return {uri: names[uri] for uri in uris}
 
     # --- resuming --------------------------------------------------------------------------------------------
