@@ -455,7 +455,9 @@ class Door(asyncio.Event):
         return await super().wait()
 
 
-async def test_stages_that_wait_for_the_same_look_and_for_another(lab: Lab) -> None:
+async def test_stages_that_wait_for_the_same_look_and_for_another(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The look that both wait for is over while the second still waits for its own: it has the answer of the first."""
     shared, own = Door(), Door()
     lab.world.slow |= {"file:///shared": shared, "file:///own": own}
@@ -473,3 +475,4 @@ async def test_stages_that_wait_for_the_same_look_and_for_another(lab: Lab) -> N
         while (await lab.one.service.workflow(waits)).ended_at is None:
             await asyncio.sleep(0.02)
     assert [task.state for task in await lab.tasks(waits)] == ["SUCCEEDED", "SUCCEEDED"]
+    assert "a loop failed" not in capsys.readouterr().out
