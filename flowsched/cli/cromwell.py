@@ -61,14 +61,14 @@ _SUBMIT: Final[dict[str, tuple[Any, str | None, str]]] = {
     "priority": (None, "N", ""),
     "timeout_minutes": (None, "N", "End it after so long."),
     "runtime_minutes": (None, "N", "How long it will take; helps to plan."),
-    "rc_file": (None, "FILE", "Gets 79 if the job ends and nobody wrote it."),
+    "rc_file": (None, "FILE", "Gets 79 if the job ends and no program wrote it."),
     "stdout": (None, "FILE", "Append what the script says to it. [the task's log]"),
     "stderr": (None, "FILE", ""),
     "env": ([], "NAME=VALUE", "Repeatable."),
     "idempotency_key": (None, "KEY", "[of the folder and the script]"),
 }
 _ALIVE: Final[dict[str, tuple[Any, str | None, str]]] = {
-    "rc_file": (None, "FILE", "Gets 143 (cancelled) or 79 if the job is over and nobody wrote it.")
+    "rc_file": (None, "FILE", "Gets 143 (cancelled) or 79 if the job is over and no program wrote it.")
 }
 _REQUIRED: Final = ("name", "cwd", "script")
 _RETRY_FOR_S: Final = {"submit": 600.0, "kill": 60.0}

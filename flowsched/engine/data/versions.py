@@ -42,13 +42,12 @@ def read_versions(
         catalogue.newest[uri] = catalogue.intern(name, sizes.get(uri, 0), True)
         if name in seen.in_place:
             catalogue.read_in_place(catalogue.newest[uri])
+    recorder.statement.undo_with(state.work.inputs.clear)
+    state.work.inputs.pop((run.id, stage.number), None)  # it may have been asked for before it was ready
     new = {uri: name for uri, name in seen.names.items() if uri not in run.versions}
     if only_known or not new:
         return
     recorder.statement.put_all(run.versions, new)
-    recorder.statement.undo_with(state.work.inputs.clear)
-    for each in run.stages:
-        state.work.inputs.pop((run.id, each.number), None)
     for uri, name in new.items():
         _drop_others(recorder, uri, name)
     if catalogue.shelves is not None:
