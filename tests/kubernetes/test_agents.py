@@ -23,12 +23,14 @@ class ToldAgent:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.lists = 0
+        self.looks = 0
         self.ready = asyncio.Event()
         self.says: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         app = web.Application()
         app.router.add_get("/v1/replicas", self._list)
         app.router.add_get("/v1/events", self._events)
         app.router.add_post("/v1/transfers", self._transfer)
+        app.router.add_post("/v1/fingerprints", self._fingerprints)
         self._server = TestServer(app)
 
     async def start(self) -> str:
@@ -52,6 +54,12 @@ class ToldAgent:
     async def _transfer(self, request: web.Request) -> web.StreamResponse:
         self.asked += [order["uri"] for order in (await request.json())["orders"]]
         return web.json_response({"accepted": 1}, status=202)
+
+    async def _fingerprints(self, request: web.Request) -> web.StreamResponse:
+        self.looks += 1
+        await self.ready.wait()
+        uris = (await request.json())["uris"]
+        return web.json_response({"unknown": dict.fromkeys(uris, "no such file")})
 
 
 @pytest.fixture
@@ -113,3 +121,30 @@ async def test_what_an_agent_measures_is_told_on(
     await until(lambda: told)
     links = (Load("n0/in", 10_000_000, 0), Load("n0/out", 0, 0))
     assert told == [LoadMeasured((Load("n0", 100_000_000, 0),), (), links)]
+
+
+async def test_a_question_after_a_start_waits_for_the_first_agent(agents: Agents, agent: ToldAgent) -> None:
+    """The leader asks before the first agent has been seen. Its answer counts, not its absence."""
+    agent.ready.set()
+    asked = asyncio.create_task(agents.fingerprints(["s3://lab/x"], by_content=False))
+    await asyncio.sleep(0.05)
+    assert not asked.done()
+    agents.seen("n0", await agent.start())
+    assert await asked == {"s3://lab/x": "no such file"}
+
+
+async def test_all_agents_look_for_lost_copies_at_the_same_time(agents: Agents, agent: ToldAgent) -> None:
+    """An agent that does not answer delays no other agent's look."""
+    other = ToldAgent()
+    agents.seen("n0", await agent.start())
+    agents.seen("n1", await other.start())
+    asked = asyncio.create_task(agents.lost_copies(["s3://lab/x"]))
+    await until(lambda: agent.looks and other.looks)
+    agent.ready.set()
+    other.ready.set()
+    assert {(lost.uri, lost.node, lost.present) for lost in await asked} == {
+        ("s3://lab/x", "n0", False),
+        ("s3://lab/x", "n1", False),
+    }
+    await agents.close()
+    await other.close()

@@ -229,6 +229,10 @@ _CHUNK: Final = 1 << 20
 #: Datasets in one question for their fingerprints, and how long an agent may look at them: it may have to read genomes.
 _ASKED: Final = 500
 _LOOK_S: Final = 600.0
+#: How long an agent may look for files of its own cache.
+_FILES_S: Final = 30.0
+#: So long after a start a question waits for the first agent. Without one, inputs have no known version, and are copied anew.
+_ARRIVAL_S: Final = 15.0
 _LOST: Final = (aiohttp.ClientError, TimeoutError, OSError)
 
 
@@ -278,11 +282,13 @@ class Agents:
         self.reconnects = 0  #: how often the stream of an agent had ended or failed, and was asked for again
         self._session: aiohttp.ClientSession | None = None
         self._sweeper: asyncio.Task[None] | None = None
+        self._first = asyncio.Event()  #: an agent has been seen, or `_ARRIVAL_S` have passed since the start
 
     def start(self) -> None:
         """Begin; belongs to the running loop."""
         self._session = aiohttp.ClientSession(headers=self._headers, cookie_jar=aiohttp.DummyCookieJar())
         self._sweeper = asyncio.create_task(self._sweep(), name="agents")
+        asyncio.get_running_loop().call_later(_ARRIVAL_S, self._first.set)
 
     async def close(self) -> None:
         """Close the connections to all agents. Their transfers and copies continue."""
@@ -306,6 +312,7 @@ class Agents:
         agent = known or _Agent(node, url)
         agent.url, agent.followed = url, False
         self._agents[node] = agent
+        self._first.set()
         for order, _ in self._waiting.pop(node, []):
             agent.orders.setdefault(_key(order), []).append(order)
         agent.task = asyncio.create_task(self._follow(agent), name=f"agent {node}")
@@ -390,33 +397,38 @@ class Agents:
     async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
         """See `Executor.fingerprints`: the first agent that answers says what it sees."""
         found: dict[str, Fingerprint | str] = dict.fromkeys(uris, "no node agent answers")
+        await self._first.wait()
         for start in range(0, len(uris), _ASKED):
             for agent in list(self._agents.values()):
-                seen = await self._look(agent, uris[start : start + _ASKED], by_content=by_content)
+                some = uris[start : start + _ASKED]
+                seen = await self._look(agent, some, _LOOK_S, by_content=by_content)
                 if seen is not None:
                     found |= {**seen.seen, **seen.unknown}
                     break
         return found
 
     async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
-        """See `Executor.lost_copies`: each agent looks for all of them."""
+        """See `Executor.lost_copies`: all agents look for all of them, at the same time."""
         lost: list[ReplicaSeen] = []
-        for agent in list(self._agents.values()):
+
+        async def look(agent: _Agent) -> None:
             for start in range(0, len(uris), _ASKED):
-                seen = await self._look(agent, uris[start : start + _ASKED])
+                seen = await self._look(agent, uris[start : start + _ASKED], _FILES_S)
                 for uri in seen.unknown if seen is not None else ():
                     size = agent.replicas.pop(uri, 0)
                     lost.append(ReplicaSeen(uri, agent.node, size, present=False))
+
+        await asyncio.gather(*map(look, list(self._agents.values())))
         return lost
 
     async def _look(
-        self, agent: _Agent, uris: Sequence[str], *, by_content: bool = False
+        self, agent: _Agent, uris: Sequence[str], limit_s: float, *, by_content: bool = False
     ) -> Fingerprints | None:
-        """What one agent sees of datasets; None if it does not answer."""
+        """What one agent sees of datasets; None if it does not answer in time."""
         body = msgspec.json.encode({"uris": uris, "by_content": by_content})
         try:
             async with self._http.post(
-                f"{agent.url}/v1/fingerprints", data=body, timeout=aiohttp.ClientTimeout(_LOOK_S)
+                f"{agent.url}/v1/fingerprints", data=body, timeout=aiohttp.ClientTimeout(limit_s)
             ) as answer:
                 return FINGERPRINTS.decode(await answer.read()) if answer.status == 200 else None
         except (*_LOST, msgspec.MsgspecError):
