@@ -23,8 +23,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     [
         ("DATABSE", "did you mean FLOWSCHED_DATABASE?"),
         ("SRVER", "did you mean FLOWSCHED_SERVER?"),
-        ("NAMESPACE", "there is only the option --namespace"),
-        ("NAMESPACS", "did you mean FLOWSCHED_NAMESPACES?"),
+        ("NAMESPACS", "did you mean FLOWSCHED_NAMESPACE?"),
         ("PORT", "there is only the option --port"),
         ("XYLOPHONE", "docs/reference/settings.md lists those that there are"),
     ],

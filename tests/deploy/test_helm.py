@@ -134,18 +134,19 @@ def test_without_the_agent_nothing_touches_the_host(helm: str) -> None:
     assert environment(rendered, "flowsched")["FLOWSCHED_AGENT_PORT"] == "0"
 
 
-def test_each_tenant_gets_its_own(helm: str) -> None:
-    """Role, account and policy in each; a namespace only where it is asked for."""
-    tenants = 'tenants=[{"namespace": "blue", "create": true}, {"namespace": "red", "create": false}]'
-    rendered = documents(rendered_helm(helm, json_values=[tenants]))
+@pytest.mark.parametrize(
+    ("create", "made"), [("true", {"flowsched-system", "blue"}), ("false", {"flowsched-system"})]
+)
+def test_the_tenant_is_where_tasks_run(helm: str, create: str, made: set[str]) -> None:
+    """Role, account and policy are in the namespace that the service uses. The chart makes it only if it is asked to."""
+    values = {**LIKE_THE_BASE, "tenant.namespace": "blue", "tenant.create": create}
+    rendered = documents(rendered_helm(helm, values))
     places = {each["metadata"]["namespace"] for each in rendered if each["kind"] == "Role"}
-    assert places == {"blue", "red"}
-    for namespace in places:
-        kinds = [each["kind"] for each in rendered if each["metadata"].get("namespace") == namespace]
-        assert sorted(kinds) == ["NetworkPolicy", "Role", "RoleBinding", "ServiceAccount"]
-    made = {each["metadata"]["name"] for each in rendered if each["kind"] == "Namespace"}
-    assert made == {"flowsched-system", "blue"}
-    assert environment(rendered, "flowsched")["FLOWSCHED_NAMESPACES"] == "blue,red"
+    assert places == {"blue"}
+    kinds = [each["kind"] for each in rendered if each["metadata"].get("namespace") == "blue"]
+    assert sorted(kinds) == ["NetworkPolicy", "Role", "RoleBinding", "ServiceAccount"]
+    assert {each["metadata"]["name"] for each in rendered if each["kind"] == "Namespace"} == made
+    assert environment(rendered, "flowsched")["FLOWSCHED_NAMESPACE"] == "blue"
 
 
 def test_values_reach_the_containers(helm: str) -> None:
@@ -260,7 +261,7 @@ def test_a_cache_elsewhere_is_a_mount_of_its_own(helm: str) -> None:
 
 @pytest.mark.kubernetes
 def test_an_upgrade_keeps_the_token(cluster: Cluster, helm: str) -> None:
-    """Really installed, as another release: what was made at random the first time stays, and a tenant is added."""
+    """Really installed, as another release: what was made at random the first time stays, and the tenant moves."""
     chart = [
         str(CHART),
         "--namespace=default",
@@ -271,10 +272,9 @@ def test_an_upgrade_keeps_the_token(cluster: Cluster, helm: str) -> None:
     def token() -> str:
         return cluster.do("get", "secret", "trial-flowsched-token", "-o", "jsonpath={.data.token}")
 
-    cluster.helm(helm, "install", "trial", *chart, '--set-json=tenants=[{"namespace":"blue","create":true}]')
+    cluster.helm(helm, "install", "trial", *chart, "--set=tenant.namespace=blue")
     before = token()
-    tenants = '[{"namespace":"blue","create":true},{"namespace":"red","create":true}]'
-    cluster.helm(helm, "upgrade", "trial", *chart, f"--set-json=tenants={tenants}")
+    cluster.helm(helm, "upgrade", "trial", *chart, "--set=tenant.namespace=red")
     assert (len(before), token()) == (64, before)
     cluster.helm(helm, "uninstall", "trial", "--namespace=default")
     left = cluster.do("get", "namespace", "blue", "red", "-o", "name").split()

@@ -49,9 +49,7 @@ def test_the_server_takes_every_object_of_the_chart(cluster: Cluster, helm: str)
         "service.annotations.a": "b",
         "nodeSelector.pool": "system",
     }
-    rendered = rendered_helm(
-        helm, values, json_values=['tenants=[{"namespace":"flowsched","create":true},{"namespace":"default","create":false}]']
-    )  # fmt: skip
+    rendered = rendered_helm(helm, values)
     told = cluster.do("apply", "--dry-run=server", "--validate=strict", "-f", "-", told=rendered)
     assert len(told.strip().splitlines()) == len(documents(rendered))
 

@@ -203,7 +203,7 @@ Kubeconfig = Annotated[
 ]
 Context = Annotated[str | None, typer.Option(help="Of the kubeconfig. [its current one]")]
 Namespace = Annotated[
-    str | None, typer.Option(help="Where tasks run on Kubernetes. [FLOWSCHED_NAMESPACES, else flowsched]")
+    str | None, typer.Option(help="Where tasks run on Kubernetes. [FLOWSCHED_NAMESPACE, else flowsched]")
 ]
 Advertise = Annotated[
     str | None,

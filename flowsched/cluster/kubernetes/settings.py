@@ -88,8 +88,6 @@ def from_environment(environment: Mapping[str, str]) -> KubernetesSettings:
             numbers[VARIABLES[name]] = int(told[name])
         except ValueError:
             raise ConfigurationError(f"FLOWSCHED_{name} is a whole number, not {told[name]!r}") from None
-    if "namespace" in texts:
-        texts["namespace"] = texts["namespace"].split(",")[0].strip()
     settings = KubernetesSettings(**texts, **numbers)  # type: ignore[arg-type]
     if settings.hand_over not in ("", *HAND_OVER):
         raise ConfigurationError(
@@ -109,7 +107,7 @@ def from_environment(environment: Mapping[str, str]) -> KubernetesSettings:
 
 
 VARIABLES: Final = {
-    "NAMESPACES": "namespace",
+    "NAMESPACE": "namespace",
     "IMAGE": "image",
     "DEFAULT_IMAGE": "default_image",
     "AGENT_KEY": "agent_key",

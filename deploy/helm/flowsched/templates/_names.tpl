@@ -34,12 +34,6 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- .given.existingSecret.name | default (printf "%s-%s" (include "flowsched.name" .root) .own) -}}
 {{- end -}}
 
-{{- define "flowsched.tenants" -}}
-{{- $names := list -}}
-{{- range .Values.tenants -}}{{- $names = append $names .namespace -}}{{- end -}}
-{{- join "," $names -}}
-{{- end -}}
-
 {{/* The claims that every task sees, as FLOWSCHED_SHARED has them. */}}
 {{- define "flowsched.shared" -}}
 {{- $told := list -}}
