@@ -29,9 +29,8 @@ from flowsched.cli.printing import output, render, terminal_text
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
 from flowsched.client.calls import LARGER_THAN_QUEUE, STREAMS, first_failed
-from flowsched.errors import CannotStart, Conflict, InvalidRequest, NotFound, Unavailable
-from flowsched.workflow.efficiency import OUT_OF_MEMORY
-from flowsched.workflow.engine_words import engine_in, words_of
+from flowsched.errors import CannotStart, Conflict, InvalidRequest, Unavailable
+from flowsched.workflow.engine_words import engine_in
 from flowsched.workflow.views import EventView, StageView, TaskView, WaitingView, WorkflowView
 
 if TYPE_CHECKING:
@@ -369,8 +368,7 @@ async def _first_failed(client: Client, ident: str) -> tuple[str, int]:
     Raises:
         InvalidRequest: No task failed, and there are several; with the stages that there are.
     """
-    failed = await first_failed(client, ident)
-    if failed is not None:
+    for failed in await first_failed(client, ident):
         output.hint(
             f"{task_name(failed)} {_ended(failed)}; for another task give its STAGE, and its INDEX or ITEM"
         )
@@ -409,11 +407,11 @@ async def _first_of(client: Client, ident: str, stage: str) -> int:
         return found[0].index if found else 0
     first = found[0]
     failed = await first_failed(client, ident, stage)
-    if failed is not None and failed.index != first.index:
-        stream, _ = await log_tail(client, ident, stage, failed.index, 1)
+    if failed and failed[0].index != first.index:
+        stream, _ = await log_tail(client, ident, stage, failed[0].index, 1)
         output.hint(
-            f"{task_name(first)}; another task of {stage} {_ended(failed)}: "
-            f"`flowsched logs {ident} {log_arguments(failed, stream)}`"
+            f"{task_name(first)}; another task of {stage} {_ended(failed[0])}: "
+            f"`flowsched logs {ident} {log_arguments(failed[0], stream)}`"
         )
     else:
         output.hint(f"{task_name(first)}; for another task of {stage} give its INDEX, too")
@@ -547,30 +545,6 @@ async def engine_of(client: Client, ident: str) -> str:
     """The engine that has sent a workflow or a run, as `engine_in` names it."""
     source = (await client.get(ident)).source
     return source or engine_in(msgspec.json.decode(await client.document(ident)))
-
-
-async def failed_log(client: Client, ident: str) -> str:
-    """The command that shows what the first failed task wrote, or that it wrote nothing; empty if no task failed after it ran.
-
-    Of a task that was killed for its memory, what helps comes first.
-    """
-    task = await first_failed(client, ident)
-    if task is None:
-        return ""
-    killed = task.reason == OUT_OF_MEMORY
-    more = words_of(await engine_of(client, ident)).more_memory if killed else ""
-    helps = f"{task_name(task)} had too little memory: {more}" if killed else ""
-    for stream in STREAMS:
-        with contextlib.suppress(NotFound):
-            async with contextlib.aclosing(
-                client.logs(ident, task.stage, task.index, stream=stream)
-            ) as pieces:
-                async for _ in pieces:
-                    command = f"`flowsched logs {ident} {log_arguments(task, stream)}`"
-                    return "\n      ".join(filter(None, [helps, command]))
-    if killed or task.exit_code is None:
-        return helps
-    return f"`flowsched logs {ident} {log_arguments(task, STREAMS[0])}`"
 
 
 async def next_try(client: Client, ident: str, stages: Sequence[StageView], file: str = "FILE") -> str:

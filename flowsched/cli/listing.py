@@ -13,9 +13,9 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from flowsched.cli import naming, used_images
+from flowsched.cli import failures, naming, used_images
 from flowsched.cli.context import DONE, INTERRUPTED, say
-from flowsched.cli.following import engine_of, failed_log, is_local, next_try, watch
+from flowsched.cli.following import engine_of, is_local, next_try, watch
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
@@ -87,7 +87,8 @@ async def workflow(
     if view.run:
         output.hint(f"\na call of the run {view.run}: `flowsched show {view.run}`")
     if view.state == "FAILED":
-        log = await failed_log(client, ident)
+        arguments = await failures.show(client, view)
+        log = f"`flowsched logs {ident} {arguments}`" if arguments else ""
         if engine := await engine_of(client, ident):
             name = "the engine that sent it" if engine == "tes" else engine
             again = f"run it again with {name}, which decides what is tried again"
@@ -102,10 +103,10 @@ async def explain(client: Client, ident: str, stage: str | None, task: str | Non
     index = None if stage is None or task is None else await naming.index_of(client, ident, stage, task)
     found = await client.explain(ident, stage, index)
     output.many(found, form, lambda views: render.explain_panel(views, datetime.now(UTC)))
-    if form is Form.TABLE and any(each.state == "FAILED" for each in found):
-        log = await failed_log(client, ident)
-        if log:
-            output.hint(f"\nnext: {log}")
+    if form is Form.TABLE and stage is None and any(each.state == "FAILED" for each in found):
+        arguments = await failures.show(client, await client.get(ident))
+        if arguments:
+            output.hint(f"\nnext: `flowsched logs {ident} {arguments}`")
 
 
 async def cache(client: Client, ident: str, form: Form) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from flowsched import tokens
-from flowsched.cli import fetching, following, naming, used_images
+from flowsched.cli import failures, fetching, following, naming, used_images
 from flowsched.cli.context import DONE, INTERRUPTED, Options, client_of, say
 from flowsched.cli.printing import output, render
 from flowsched.cli.printing.columns import Column, Columns
@@ -34,16 +34,12 @@ from flowsched.errors import (
     no_such,
 )
 from flowsched.values import replace
-from flowsched.workflow.efficiency import OUT_OF_MEMORY
-from flowsched.workflow.engine_words import words_of
-from flowsched.workflow.views import OutputView, StageView, TaskView, WorkflowView
+from flowsched.workflow.views import OutputView, StageView, WorkflowView
 
 if TYPE_CHECKING:
     from flowsched.app import Settings
     from flowsched.cli.traces import Loaded, Replay, ReplayOptions, Report
 
-#: What shells and containers end with where a program is not found.
-_NOT_FOUND: Final = 127
 #: How a document in WDL begins, behind its comments.
 _WDL: Final = re.compile(
     rb"^\s*(version\s+(1\.\d|draft-\d|development)|(workflow|task)\s+\w+\s*\{)", re.MULTILINE
@@ -52,12 +48,10 @@ _WDL: Final = re.compile(
 _GZIP: Final = b"\x1f\x8b"
 #: PyYAML reads about 1 MB in 10 s: longer documents come as JSON.
 _LONGEST_YAML: Final = 4 << 20
-#: At the end so many outputs and failures are printed; `show` and `logs` have the rest.
+#: At the end so many outputs are printed; `show` has the rest.
 OUTPUTS_SHOWN: Final = 20
-FAILURES_SHOWN: Final = 3
 #: The queue of a document that names none.
 _DEFAULT_QUEUE: Final = "default"
-LINES_SHOWN: Final = 15
 
 
 class Produced(msgspec.Struct, frozen=True):
@@ -476,6 +470,10 @@ async def result(
         if made and report is None:
             print()
             output.show(output_table(made))
+            writing = {each.stage for each in made}
+            ended = sum(stage.counts.get("SUCCEEDED", 0) for stage in stages if stage.name in writing)
+            if more := ended - len({(each.stage, each.index) for each in made}):
+                output.hint(f"… and those of {more} more tasks: `flowsched get {ident} {made[-1].stage}`")
         for image in images:
             output.show(used_images.image_line(image))
         if report is not None:
@@ -484,7 +482,7 @@ async def result(
             output.show(traces.table(report))
     log = ""
     if following.verdict(view) != DONE:
-        log = await _failures(client, view, own or tokens.root_of(client.url))
+        log = await failures.show(client, view, own or tokens.root_of(client.url), most=3)
     elif results is not None:
         print()
         await fetching.save_results(client, ident, results.out, results.fetch)
@@ -552,59 +550,6 @@ def output_table(made: Sequence[Produced]) -> Any:
             note=render.text(each.output.uri, "dim"),
         )
     return table
-
-
-async def _failures(client: Client, view: WorkflowView, root: Path | None) -> str:
-    """The first tasks that failed, with the end of what they wrote; returns the arguments of `flowsched logs` for the first."""
-    number, first = 0, ""
-    whole = {stage.name: stage.reason for stage in await client.stages(view.id)}
-    async for task in client.tasks(view.id, state="FAILED", page=FAILURES_SHOWN + 1):
-        number += 1
-        if number > FAILURES_SHOWN:
-            say(f"\n… and more: `flowsched show {view.id} --tasks --state FAILED`")
-            return first
-        for line in _failure(await client.task(view.id, task.stage, task.index), root, whole[task.stage]):
-            say(line)
-        stream, lines = await following.log_tail(client, view.id, task.stage, task.index, LINES_SHOWN)
-        for line in lines:
-            say(f"  | {line}")
-        if number == 1 and lines:
-            first = following.log_arguments(task, stream)
-    if number == 0:
-        for reason in await client.explain(view.id):
-            if reason.message:
-                say(f"{reason.stage}: {reason.message}")
-    return first
-
-
-def _failure(task: TaskView, root: Path | None, whole: str = "") -> list[str]:
-    """What became of a task that failed, where its log lies, and what may help. `whole`: why its stage failed."""
-    if not task.attempts and whole.startswith(
-        task.reason
-    ):  # it never ran: nothing else says which input is missing
-        return ["", f"{naming.task_name(task)} failed before it ran: {whole}"]
-    code = "" if task.exit_code is None else f", exit code {task.exit_code}"
-    told = task.reason and task.reason != f"exit code {task.exit_code}"
-    last = task.attempts[-1] if task.attempts else None
-    message = f" ({last.message})" if last is not None and last.message else ""
-    lines = ["", f"{naming.task_name(task)} failed{code}" + (f": {task.reason}" if told else "") + message]
-    if task.reason == OUT_OF_MEMORY:
-        lines.append(f"  next: {words_of('').more_memory}")
-    if task.exit_code == _NOT_FOUND and last is not None:
-        ignored = [image.name for image in last.images if not image.digest]
-        lines += [
-            f"  the image {name} was ignored: its programs are looked for on this machine" for name in ignored
-        ]
-    if root is not None and last is not None:
-        from flowsched.app import attempt_folder
-
-        folder = attempt_folder(root, last.node, last.pod)
-        logs = [folder / name for name in ("stderr", "stdout")]
-        written = [path for path in logs if path.exists() and path.stat().st_size]
-        lines += [f"  log: {path}" for path in written] or [
-            f"  it wrote nothing to stdout or stderr ({folder})"
-        ]
-    return lines
 
 
 def _next_steps(

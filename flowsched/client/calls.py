@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection,
 from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import chain, repeat
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -179,26 +180,41 @@ class Run:
 
 #: So many lines of a failed task's log stand in `RunFailed`.
 _LINES: Final = 10
+#: So many failed tasks are compared for the one that failed first.
+_COMPARED: Final = 100
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
-async def first_failed(client: Client, workflow: str, stage: str | None = None) -> TaskView | None:
-    """The first task that failed; where an engine failed its run though none did, the first that returned another code than 0."""
-    async with aclosing(client.tasks(workflow, stage=stage, state="FAILED", page=1)) as failed:
+async def first_failed(
+    client: Client, workflow: str, stage: str | None = None, *, most: int = 1
+) -> list[TaskView]:
+    """The tasks that failed first, by the time of their end: the cause comes before what it entailed.
+
+    Where an engine failed its run though no task did, the first task that returned another code than 0. Of a run with more
+    failed tasks than `_COMPARED` the first ones in the order of the document are compared.
+    """
+    found: list[TaskView] = []
+    async with aclosing(client.tasks(workflow, stage=stage, state="FAILED", page=_COMPARED)) as failed:
         async for task in failed:
-            return task
+            found.append(task)
+            if len(found) == _COMPARED:
+                break
+    if found:
+        return sorted(found, key=lambda task: task.ended_at or _NEVER)[:most]
     view = await client.get(workflow)
     if view.state == RunState.FAILED and view.source and view.returned:
         for each in await client.explain(workflow, stage):
             if each.code == RETURN_CODE:
-                return await client.task(workflow, each.stage, each.shards[0])
-    return None
+                return [await client.task(workflow, each.stage, each.shards[0])]
+    return []
 
 
 async def _last_words(client: Client, workflow: str) -> str:
     """The last lines of the first failed task, and the call that gives all of them; empty if no task failed."""
-    task = await first_failed(client, workflow)
-    if task is None:
+    failed = await first_failed(client, workflow)
+    if not failed:
         return ""
+    task = failed[0]
     for stream in STREAMS:
         lines = await client.log_tail(workflow, task.stage, task.index, _LINES, stream=stream)
         if lines:

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from flowsched import errors, tokens
-from flowsched.cli import doctor, following, running
+from flowsched.cli import doctor, failures, following, running
 from flowsched.cli.commands.app import app, keep_only
 from flowsched.cli.commands.options import hoisted
 from flowsched.cli.printing import render
@@ -134,14 +135,34 @@ def test_outputs_of_a_run_of_another_engine_are_in_its_own_folder(
         )
 
 
-def test_a_failed_task_that_wrote_nothing_has_its_log_named(flowsched: Run, far: Far) -> None:
-    """Also of a run of another engine; there is none of a task that never ran."""
+def test_show_and_explain_have_the_words_of_the_task_that_failed_first(flowsched: Run, far: Far) -> None:
+    """First by time, not by its place in the document: what failed later may follow from it."""
+    ident = far.service.add("calling", state="FAILED", ended_at=BEGIN)
+    late = task_view("align", 0, state="FAILED", exit_code=1, ended_at=BEGIN + timedelta(seconds=9))
+    far.service.task_views = [late, task_view("call", 2, state="FAILED", exit_code=3, ended_at=BEGIN)]
+    far.service.log["stderr"] = b"no such file: sample.bam\n"
+
+    async def explained(*_: str, **__: object) -> list[ExplanationView]:
+        return [ExplanationView(stage="call", tasks=1, state="FAILED", code="Failed", message="exit code 3")]
+
+    far.service.explain = explained  # type: ignore[method-assign]
+    for word in ("show", "explain"):
+        told = flowsched(word, ident).stderr
+        assert "call[2] failed, exit code 3\n  | no such file: sample.bam\n" in told
+        assert "align[0]" not in told
+        assert f"… and more: `flowsched show {ident} --tasks --state FAILED`" in told
+        assert f"next: `flowsched logs {ident} call 2 -e`" in told
+
+
+def test_a_failed_task_that_wrote_nothing_is_told_of(flowsched: Run, far: Far) -> None:
+    """Also of a run of another engine; a task that never ran has no log."""
     ident = far.service.add("calling", state="FAILED", ended_at=BEGIN, source="miniwdl")
     ran = [task_view(stage, 0) for stage in ("align", "call")]
     far.service.task_views = [*ran, task_view("call", 2, state="FAILED", exit_code=1)]
-    assert f"next: `flowsched logs {ident} call 2 -e`" in flowsched("show", ident).stderr
+    wrote_nothing = "it wrote nothing to stdout or stderr"
+    assert f"call[2] failed, exit code 1\n  {wrote_nothing}\n" in flowsched("show", ident).stderr
     far.service.task_views = [*ran, task_view("call", 2, state="FAILED", attempts=[])]
-    assert "flowsched logs" not in flowsched("show", ident).stderr
+    assert wrote_nothing not in flowsched("show", ident).stderr
 
 
 def test_a_task_from_the_cache_has_its_efficiency_where_it_ran(flowsched: Run, far: Far) -> None:
@@ -167,7 +188,8 @@ def test_a_task_that_had_too_little_memory_is_told_what_helps(flowsched: Run, fa
     ident = far.service.add(state="FAILED")
     far.service.task_views = [task_view("call", 3, state="FAILED", exit_code=137, reason="OOMKilled")]
     helps = (
-        'call[3] had too little memory: ask for more memory, or "retry": {"attempts": 3, "memory_factor": 2}'
+        "call[3] failed, exit code 137: OOMKilled\n"
+        '  next: ask for more memory, or "retry": {"attempts": 3, "memory_factor": 2}'
     )
     silent = flowsched("show", ident).stderr
     assert helps in silent
@@ -1276,13 +1298,13 @@ def test_a_failed_task_says_what_may_help(far: Far) -> None:
         images=[ImageView(name="samtools:1")],
     )  # fmt: skip
     killed = task_view("align", 3, state="FAILED", exit_code=137, reason="OOMKilled", attempts=[attempt])
-    assert running._failure(killed, None) == [
+    assert failures.described(killed, None) == [
         "",
         "align[3] failed, exit code 137: OOMKilled (it used 300 MiB of memory and may use 256 MiB)",
         '  next: ask for more memory, or "retry": {"attempts": 3, "memory_factor": 2} gives each attempt twice as much',
     ]
     missing = task_view("align", 0, state="FAILED", exit_code=127, reason="exit code 127", attempts=[attempt])
-    assert running._failure(missing, None)[-1] == (
+    assert failures.described(missing, None)[-1] == (
         "  the image samtools:1 was ignored: its programs are looked for on this machine"
     )
 
@@ -1291,6 +1313,25 @@ def test_a_value_of_the_wrong_form_is_answered_with_an_example(flowsched: Run) -
     """Not with a pattern."""
     assert "found 'bad', expected text such as key=value" in flowsched("ls", "--label", "bad").stderr
     assert "'soon' is no duration: write " in flowsched("nodes", "drain", "n", "--grace", "soon").stderr
+
+
+def test_the_outputs_that_are_not_listed_are_counted(flowsched: Run, far: Far, tmp_path: Path) -> None:
+    """Of a wide stage the first eight tasks are listed."""
+    document = tmp_path / "wide.json"
+    stage = {
+        "name": "align",
+        "command": ["x"],
+        "scatter": {"count": 12},
+        "outputs": [{"name": "bam", "path": "b"}],
+    }
+    document.write_text(json.dumps({"name": "wide", "stages": [stage]}))
+    far.service.finish_on_submit = "SUCCEEDED"
+    far.service.stage_views = [stage_view(0, "align", state="SUCCEEDED", counts={"SUCCEEDED": 12}, width=12)]
+    far.service.task_views = [task_view("align", index, state="SUCCEEDED") for index in range(12)]
+    told = flowsched("submit", str(document), "--wait")
+    assert "align[7].bam" in told.stdout
+    assert "align[8].bam" not in told.stdout
+    assert "… and those of 4 more tasks: `flowsched get wf1 align`" in told.stderr
 
 
 def test_a_task_that_failed_before_it_ran_says_what_is_missing(

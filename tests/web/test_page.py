@@ -227,7 +227,8 @@ def test_long_items_can_be_told_apart_beside_an_open_task(look: Look, site: Site
 def test_a_run_that_failed_after_a_retry(look: Look, site: Site) -> None:
     """Rows say why their tasks ended so, skipped stages are not on the critical path, the panel has a heading for each why."""
     plain = {"resources": {"cpu": "50m", "memory": "8Mi"}}
-    broken = {"name": "broken", "command": ["false"], "needs": ["fine"], "retry": {"attempts": 2}}
+    command = ["sh", "-c", "echo no such file: sample.bam >&2; exit 1"]
+    broken = {"name": "broken", "command": command, "needs": ["fine"], "retry": {"attempts": 2}}
     stages = [
         {"name": "fine", "command": ["sleep", "1"]},  # leaves room for words before the bars of the next
         broken,
@@ -247,6 +248,8 @@ def test_a_run_that_failed_after_a_retry(look: Look, site: Site) -> None:
     while not {"exit code 1", "SKIPPED"} <= (drawn := set(page.evaluate("drawn"))):
         assert time.monotonic() < end, drawn
         page.wait_for_timeout(50)
+    words = page.get_by_role("region", name="The last lines of broken, which failed first")
+    words.get_by_text("no such file: sample.bam").wait_for()
     page.get_by_role("button", name=re.compile("^broken: .*on the critical path")).wait_for()
     page.get_by_role("button", name="after: 0 of 1 tasks have succeeded", exact=True).wait_for()
     page.goto(f"{site.served.url}/ui#/runs/{run}/tasks/broken/0")

@@ -1,7 +1,7 @@
 // One run: its graph, its stages, its Gantt, and beside them one task.
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { get, post, timelines } from "../api";
+import { get, log, post, timelines } from "../api";
 import { Dag, MOST_STAGES } from "../components/dag";
 import { Gantt } from "../components/gantt";
 import { Failure, Loading } from "../components/notes";
@@ -80,13 +80,58 @@ export function RunView({ id, task }: { id: string; task: { stage: string; index
   );
   const loaded = live.value;
   const heading = useMemo(() => loaded && <Heading run={loaded.run} stages={loaded.stages} open={live.open} />, [loaded, live.open]);
+  const failed = useMemo(() => loaded && firstFailed(loaded), [loaded]);
   if (!loaded) return live.error ? <Failure message={live.error} /> : <Loading />;
   return (
     <>
       {heading}
       <Failure message={live.error} />
+      {failed && <LastWords key={`${failed.stage} ${failed.index}`} run={id} {...failed} />}
       <Body loaded={loaded} version={version} task={task} />
     </>
+  );
+}
+
+interface Failed {
+  stage: string;
+  index: number;
+  name: string;
+}
+
+/** The task that failed first: what failed after it may follow from it. */
+function firstFailed({ stages, table }: Loaded): Failed | undefined {
+  const state = table.states.indexOf("FAILED");
+  let first = -1;
+  for (let row = 0; row < table.length; row++) {
+    if (table.state[row] === state && (first < 0 || table.ended[row]! < table.ended[first]!)) first = row;
+  }
+  const stage = stages.find((each) => each.number === table.stage[first]);
+  return stage && { stage: stage.name, index: table.index[first]!, name: table.nameOf(first, stage) };
+}
+
+const LINES = 15;
+
+/** The last lines that a failed task wrote: to stderr, else to stdout. */
+function LastWords({ run, stage, index, name }: Failed & { run: string }) {
+  const [said, setSaid] = useState("");
+  useEffect(() => {
+    const stop = new AbortController();
+    const path = `/workflows/${encodeURIComponent(run)}/tasks/${encodeURIComponent(stage)}/${index}/logs`;
+    const read = async () => {
+      for (const stream of ["stderr", "stdout"]) {
+        const { text } = await log(`${path}?stream=${stream}&tail=${LINES}`, stop.signal);
+        if (text) return setSaid(text);
+      }
+    };
+    read().catch(() => undefined); // the task's own panel says why its log cannot be read
+    return () => stop.abort();
+  }, [run, stage, index]);
+  if (!said) return null;
+  return (
+    <section aria-label={`The last lines of ${name}, which failed first`}>
+      <p class="muted small">The last lines of <a href={href("runs", run, "tasks", stage, index)}>{name}</a>, which failed first:</p>
+      <pre class="words">{said}</pre>
+    </section>
   );
 }
 
@@ -137,7 +182,7 @@ function Heading({ run, stages, open }: { run: Workflow; stages: Stage[]; open: 
       {run.waiting && (
         <p class={run.waiting.permanent ? "note bad" : "note"}>
           {counted(run.waiting.tasks, "task")} of <b>{run.waiting.stage}</b> {run.waiting.tasks === 1 ? "is" : "are"} {run.waiting.state}: {run.waiting.message}
-          {run.waiting.permanent && " This does not end by itself."}
+          {run.waiting.permanent && ". This does not end by itself."}
         </p>
       )}
       {run.reason && <p class={run.state === "ENGINE" ? "note" : "note bad"}>{run.reason}</p>}

@@ -48,7 +48,7 @@ export function RunsView() {
       {!runs && !live.error && <Loading />}
       {runs && runs.length === 0 && (
         <p class="note">
-          {state || search ? "No run is like that." : <>There are no runs yet. <code>flowsched run workflow.json</code> submits one.</>}
+          {state || search ? "No run is like that." : <>There are no runs yet. <code>flowsched submit workflow.json</code> submits one.</>}
         </p>
       )}
       {runs && runs.length > 0 && (

@@ -1,0 +1,92 @@
+"""What a person sees first of a failed run: the tasks that failed first, the end of what they wrote, and the next command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from flowsched.cli.context import say
+from flowsched.cli.following import engine_of, log_arguments, log_tail
+from flowsched.cli.naming import task_name
+from flowsched.client import Client
+from flowsched.client.calls import first_failed
+from flowsched.workflow.efficiency import OUT_OF_MEMORY
+from flowsched.workflow.engine_words import words_of
+from flowsched.workflow.views import TaskView, WorkflowView
+
+#: What shells and containers end with where a program is not found.
+_NOT_FOUND: Final = 127
+#: Of each task so many lines are printed; `logs` has all.
+_LINES: Final = 15
+
+
+async def show(client: Client, view: WorkflowView, root: Path | None = None, *, most: int = 1) -> str:
+    """Print the tasks that failed first, with the end of what each wrote.
+
+    Args:
+        view: The failed workflow or run.
+        root: Where the service keeps its files, if that is on this machine.
+        most: So many tasks are printed.
+
+    Returns:
+        The arguments of `flowsched logs` for the first of them; empty if no task failed after it ran.
+    """
+    failed = await first_failed(client, view.id, most=most + 1)
+    if not failed:
+        for reason in await client.explain(view.id):
+            if reason.message:
+                say(f"{reason.stage}: {reason.message}")
+        return ""
+    first, whole = "", {stage.name: stage.reason for stage in await client.stages(view.id)}
+    engine = await engine_of(client, view.id)
+    for listed in failed[:most]:
+        task = await client.task(view.id, listed.stage, listed.index)
+        for line in described(task, root, whole.get(task.stage, ""), engine):
+            say(line)
+        stream, lines = await log_tail(client, view.id, task.stage, task.index, _LINES)
+        for line in lines:
+            say(f"  | {line}")
+        if not lines and root is None and task.exit_code is not None:
+            say("  it wrote nothing to stdout or stderr")
+        if lines and not first:
+            first = log_arguments(task, stream)
+    if len(failed) > most:
+        say(f"\n… and more: `flowsched show {view.id} --tasks --state FAILED`")
+    return first
+
+
+def described(task: TaskView, root: Path | None, whole: str = "", engine: str = "") -> list[str]:
+    """What became of a task that failed, where its log lies, and what may help.
+
+    Args:
+        root: Where the service keeps its files, if that is on this machine.
+        whole: Why its stage failed.
+        engine: Which engine sent it: what helps is said in that engine's words.
+    """
+    if task.state != "FAILED":  # its engine decided what its code means
+        return ["", f"{task_name(task)} returned {task.exit_code}"]
+    if not task.attempts and whole.startswith(task.reason):
+        # it never ran: only the stage's reason says which input is missing
+        return ["", f"{task_name(task)} failed before it ran: {whole}"]
+    code = "" if task.exit_code is None else f", exit code {task.exit_code}"
+    told = task.reason and task.reason != f"exit code {task.exit_code}"
+    last = task.attempts[-1] if task.attempts else None
+    message = f" ({last.message})" if last is not None and last.message else ""
+    lines = ["", f"{task_name(task)} failed{code}" + (f": {task.reason}" if told else "") + message]
+    if task.reason == OUT_OF_MEMORY:
+        lines.append(f"  next: {words_of(engine).more_memory}")
+    if task.exit_code == _NOT_FOUND and last is not None:
+        ignored = [image.name for image in last.images if not image.digest]
+        lines += [
+            f"  the image {name} was ignored: its programs are looked for on this machine" for name in ignored
+        ]
+    if root is not None and last is not None:
+        from flowsched.app import attempt_folder
+
+        folder = attempt_folder(root, last.node, last.pod)
+        logs = [folder / name for name in ("stderr", "stdout")]
+        written = [path for path in logs if path.exists() and path.stat().st_size]
+        lines += [f"  log: {path}" for path in written] or [
+            f"  it wrote nothing to stdout or stderr ({folder})"
+        ]
+    return lines
