@@ -237,7 +237,7 @@ def cautions(settings: Settings, host: str) -> list[str]:
     if settings.kubernetes is None and not _loopback(host):
         found.append(
             f"{host} is reached from other machines, and the token crosses the network unencrypted unless a proxy with TLS is in "
-            "front: docs/serving.md#tls-and-other-machines"
+            "front: docs/owner.md#tls-and-other-machines"
         )
     return found
 

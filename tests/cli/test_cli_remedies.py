@@ -100,7 +100,7 @@ def test_a_short_token_and_an_open_address_are_warned_of(tmp_path: Path) -> None
     made = Settings(root=tmp_path, token="0" * 32)
     assert cautions(made, "127.0.0.1") == cautions(made, "::1") == []
     (open_address,) = cautions(made, "0.0.0.0")
-    assert open_address.endswith("docs/serving.md#tls-and-other-machines")
+    assert open_address.endswith("docs/owner.md#tls-and-other-machines")
     assert cautions(replace(made, kubernetes=KubernetesSettings()), "0.0.0.0") == []
     (short,) = cautions(replace(made, token="abc"), "127.0.0.1")
     assert short.startswith("the token has 3 characters")

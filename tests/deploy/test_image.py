@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.images import FLOWSCHED, Image, image, unavailable
 from tests.programs import free_ports
 
 pytestmark = pytest.mark.timeout(180)
+DEPLOY = Path(__file__).parents[2] / "deploy"
 CONFINED = ("--read-only", "--cap-drop", "all", "--security-opt", "no-new-privileges")
 
 
@@ -117,13 +119,30 @@ def test_it_is_not_root_and_writes_to_data_and_tmp_only(podman: list[str]) -> No
 
 
 def test_its_service_gets_ready(podman: list[str]) -> None:
-    """As `podman run` starts it, with nothing but a token."""
+    """As deploy/compose.yaml starts it, with SQLite: without rights, and writing to /data and /tmp alone."""
     (port,) = free_ports(1)
+    service = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["flowsched"]
+    limits = [f"--cap-drop={name}" for name in service["cap_drop"]]
+    limits += [f"--security-opt={name}" for name in service["security_opt"]]
+    limits += [f"--tmpfs={path}" for path in service["tmpfs"]]
+    assert service["read_only"] is True
+    folders = [f"--volume={each.partition(':')[2]}" for each in service["volumes"]]
+    assert service["ports"] == ["127.0.0.1:8470:8470"]
     subprocess.run(
         [
-            *(*podman, "run", "-d", "--name", "serving", "--network", "host", *CONFINED, "--volume", "/data"),
-            *("--env", "FLOWSCHED_TOKEN=secret-secret-secret", FLOWSCHED),
-            *("serve", "--host", "127.0.0.1", "--port", str(port)),
+            *(
+                *podman,
+                "run",
+                "-d",
+                "--name",
+                "serving",
+                "--network",
+                "host",
+                "--read-only",
+                *limits,
+                *folders,
+            ),
+            *(FLOWSCHED, *service["command"], "--port", str(port)),
         ],
         check=True,
         capture_output=True,

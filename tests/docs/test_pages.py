@@ -44,9 +44,7 @@ def test_the_readme(tmp_path: Path) -> None:
     Reader(tmp_path, links=["workflows"]).follow(ROOT / "README.md")
 
 
-@pytest.mark.parametrize(
-    "name", ["tutorials/ml-engineer.md", "lab-box.md", "reports.md", "sample-sheets.md", "tes.md"]
-)
+@pytest.mark.parametrize("name", ["tutorials/ml-engineer.md", "reports.md", "sample-sheets.md", "tes.md"])
 def test_a_page(name: str, tmp_path: Path) -> None:
     """Pages that need flowsched alone."""
     Reader(tmp_path).follow(DOCS / name)
@@ -86,7 +84,7 @@ def shell_blocks() -> Iterator[tuple[Path, Block]]:
 
 
 FOLLOWED = (
-    "README.md", "tutorials/bioinformatician.md", "tutorials/ml-engineer.md", "lab-box.md", "reports.md", "sample-sheets.md",
+    "README.md", "tutorials/bioinformatician.md", "tutorials/ml-engineer.md", "owner.md", "reports.md", "sample-sheets.md",
     "tes.md", "plans.md", "torchrun.md",
 )  # fmt: skip
 
