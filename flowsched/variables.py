@@ -28,13 +28,16 @@ OF_TASKS: Final[Mapping[str, str]] = {
     "`NAME` is the input's name in upper case; other characters than letters and digits become `_`",
     "FLOWSCHED_OUTPUT_NAME": "For each output: the path at which the task writes it",
     "FLOWSCHED_CONTENT_NUMBER": "On Kubernetes, in stage-in: the text of an input with `content`",
-    "FLOWSCHED_HOSTS": "Gangs: the addresses of all members by rank, separated by commas",
-    "FLOWSCHED_HOSTS_ROLE": "Gangs: the addresses of one role; `ROLE` is its name in upper case, with `_` as in names of inputs",
+    "FLOWSCHED_HOSTS": "Gangs of at most 512 members: the addresses of all members by rank, separated by commas",
+    "FLOWSCHED_HOSTS_ROLE": "Gangs of at most 512 members: the addresses of one role; `ROLE` is its name in upper case, with `_` "
+    "as in names of inputs",
     "FLOWSCHED_ROLE": "Gangs: the role of this member",
     "FLOWSCHED_ROLE_INDEX": "Gangs: the number of this member within its role, from 0",
     "FLOWSCHED_ADDRESS": "Gangs: the address of this member. Listen on it, not on 0.0.0.0",
     "FLOWSCHED_GANG_TOKEN": "Gangs: a secret that the members of this attempt share, and no other task has",
     "FLOWSCHED_HOSTFILE": "Gangs: the path of an MPI hostfile; launchers are left out",
+    "FLOWSCHED_CLUSTER_FILE": "Gangs: the path of a JSON file with the host and port of each member, by role: the `cluster` of "
+    "`TF_CONFIG`",
 }
 #: Variables that people set, which are neither an option of a command nor a setting for Kubernetes.
 BESIDE_OPTIONS: Final[Mapping[str, str]] = {

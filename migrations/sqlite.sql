@@ -2,7 +2,7 @@ CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL,
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
-INSERT INTO "alembic_version" VALUES('0013');
+INSERT INTO "alembic_version" VALUES('0014');
 CREATE TABLE attempts (
 	name TEXT NOT NULL,
 	workflow_id TEXT NOT NULL,
@@ -78,6 +78,17 @@ CREATE TABLE expired (
 	workflow_id TEXT NOT NULL,
 	at_ms BIGINT DEFAULT 0 NOT NULL,
 	CONSTRAINT pk_expired PRIMARY KEY (workflow_id)
+)
+ WITHOUT ROWID
+
+;
+CREATE TABLE gang_orders (
+	workflow_id TEXT NOT NULL,
+	stage INTEGER NOT NULL,
+	shard INTEGER NOT NULL,
+	"key" TEXT NOT NULL,
+	pod BLOB NOT NULL,
+	CONSTRAINT pk_gang_orders PRIMARY KEY (workflow_id, stage, shard, "key")
 )
  WITHOUT ROWID
 

@@ -98,7 +98,7 @@ class GatheringDrive(Drive):
         name = GangName(pod.workflow, pod.stage, pod.shard, pod.gang.generation)
         there = self._gangs.setdefault(name, [])
         there.append(pod.name)
-        if len(there) >= len(pod.gang.addresses):
+        if len(there) >= pod.gang.roster.size:
             self._meet([self._members[each] for each in there])
         elif self.patience_ms is not None:
             end = start + self.patience_ms(pod)

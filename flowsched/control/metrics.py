@@ -191,7 +191,7 @@ class Metrics:
             if pod.runtime_hint_ms:
                 self._expected[pod.name] = pod.runtime_hint_ms
             if pod.gang is not None:
-                wanted = len(pod.gang.addresses)
+                wanted = pod.gang.roster.size
                 _, members = gangs.setdefault((intent.workflow, intent.stage, pod.shard), (wanted, []))
                 members.append(pod.index)
         if not gangs:

@@ -18,17 +18,29 @@ from flowsched.engine.data.cache_evictions import hold_room
 from flowsched.engine.data.prefetch import foresee
 from flowsched.engine.data.remote_reads import begin_reading, sources
 from flowsched.engine.data.staging import Targets, chosen_before_staging, sweep
+from flowsched.engine.delta import GangOrderWrite
 from flowsched.engine.evictions import empty_nodes
 from flowsched.engine.foreign import preemption
 from flowsched.engine.foreign.backlog import carry_out_foreign, collect_foreign, serve_held
 from flowsched.engine.foreign.work import release_half_placed
-from flowsched.engine.pod_orders import Likeness, Likenesses, encode_pod, likeness, make_pod, seats
+from flowsched.engine.pod_orders import (
+    ROSTER,
+    Likeness,
+    Likenesses,
+    encode_member,
+    encode_pod,
+    encode_roster,
+    encode_shared,
+    likeness,
+    make_pod,
+    seats,
+)
 from flowsched.engine.recovery import elastic_of
 from flowsched.engine.reports import make_again
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import Candidate, GangSeats, GroupKey, PodRef
 from flowsched.engine.transaction import Recorder
-from flowsched.executor.protocol import GangSeat, Pod
+from flowsched.executor.protocol import GangSeat, Pod, Roster
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.explain.recording import Draft, recorded, taped
 from flowsched.scheduling.plan import Choice, Placement, Plan, Reason, ReasonCode
@@ -60,6 +72,9 @@ class Binds:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._likenesses: Likenesses = {}
+        #: By likeness and roster (their ids) and whether it delivers: the key of what such members of a gang share.
+        self._shared: dict[tuple[int, int, bool], str] = {}
+        self._rosters: dict[tuple[str, int, int], Roster] = {}  #: that have become rows, by gang
         #: By stage: its tasks, their nodes, and the bytes they read.
         self._stages: dict[int, tuple[Candidate, list[int], list[int], list[int]]] = {}
         self._claims: list[Claim] = []
@@ -121,7 +136,8 @@ class Binds:
                 hold_room(recorder, candidate, task, node, bound=True)
             why = told[candidate.at(number)].get(node, NO_COSTS) if told else NO_COSTS
             why = chosen_before_staging(recorder, run, stage, task, node) or why
-            recorder.intend(run, stage, pod, encode_pod(pod), why)
+            encoded = self._encoded_member(candidate, pod, alike[number]) if gang else encode_pod(pod)
+            recorder.intend(run, stage, pod, encoded, why)
         if gang or look or devices is not None:
             self.take()
         names = state.cluster.snapshot.names
@@ -161,6 +177,25 @@ class Binds:
             for device, part in chosen:
                 left[device] -= part
         return found
+
+    def _encoded_member(self, candidate: Candidate, pod: Pod, alike: Likeness) -> bytes:
+        """The launch order of a gang's member as its own row. What it shares with others becomes a row once a round."""
+        assert pod.gang is not None
+        delivers = pod.container is not None and pod.container.delivers
+        key = id(alike), id(pod.gang.roster), delivers
+        shared = self._shared.get(key)
+        if shared is None:
+            gang, rows = (
+                (candidate.run.id, candidate.stage.number, pod.shard),
+                self._recorder.delta.gang_orders,
+            )
+            shared, text = encode_shared(pod)
+            self._shared[key] = shared
+            rows.append(GangOrderWrite(*gang, shared, text))
+            if self._rosters.get(gang) is not pod.gang.roster:
+                self._rosters[gang] = pod.gang.roster
+                rows.append(GangOrderWrite(*gang, ROSTER, encode_roster(pod.gang.roster)))
+        return encode_member(pod, shared)
 
     def note(self, claim: Claim) -> None:
         """A claim that is made with the others, in its turn."""

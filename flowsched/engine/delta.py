@@ -42,7 +42,8 @@ class TaskWrite(NamedTuple):
 class Intent(NamedTuple):
     """A pod that shall be launched: committed before anything is asked of the cluster. Inserted once, never changed.
 
-    `pod` is the launch order (`executor.protocol.Pod`), encoded as JSON, so that recovery needs nothing else.
+    `pod` is the launch order (`executor.protocol.Pod`), encoded as JSON, so that recovery needs nothing else. Of a gang's member
+    it is the part that the others do not have (`GangOrderWrite`).
     """
 
     workflow: str
@@ -55,6 +56,19 @@ class Intent(NamedTuple):
     at_ms: int
     pod: bytes
     choice: str = ""  #: why on this node, as `engine.choices` writes it; empty = it was not kept
+
+
+class GangOrderWrite(NamedTuple):
+    """What the launch orders of a gang's members have in common (replaces what there was under the same key).
+
+    `pod` is what `pod_orders.encode_shared` made. Each member's own `Intent.pod` names the key.
+    """
+
+    workflow: str
+    stage: int
+    shard: int
+    key: str
+    pod: bytes
 
 
 class AttemptEnd(NamedTuple):
@@ -157,6 +171,7 @@ class Delta(msgspec.Struct):
 
     tasks: list[TaskWrite] = msgspec.field(default_factory=list)
     intents: list[Intent] = msgspec.field(default_factory=list)
+    gang_orders: list[GangOrderWrite] = msgspec.field(default_factory=list)  #: only beside intents
     ends: list[AttemptEnd] = msgspec.field(default_factory=list)
     stages: list[StageWrite] = msgspec.field(default_factory=list)
     workflows: list[WorkflowWrite] = msgspec.field(default_factory=list)

@@ -1,10 +1,12 @@
-"""Launch orders from placed tasks: names, addresses, seats, devices. Pure; secrets are derived, never stored."""
+"""Launch orders from placed tasks: names, addresses, seats, devices; and the rows that they are kept in. Pure; secrets are
+derived, never stored.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -16,7 +18,7 @@ from flowsched.engine.backlog import memory_limit, memory_steps, resources_of
 from flowsched.engine.data.inputs import input_files, output_files, outputs_of
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import Candidate, GangSeats, pod_name
-from flowsched.executor.protocol import GangSeat, Pod
+from flowsched.executor.protocol import GangSeat, OutputFile, Pod, Roster
 from flowsched.values import replace
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.spec import EMPTY, Container, OutputSpec, Resources, RoleSpec, filled, qos_class
@@ -25,16 +27,95 @@ _ENCODER: Final = msgspec.json.Encoder(enc_hook=dict)  # read-only mappings
 _DECODER: Final = msgspec.json.Decoder(Pod)
 
 
+class MemberOrder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the row of a gang's member keeps of its launch order: some 120 bytes. Rows of the gang have the rest
+    (`delta.GangOrderWrite`): one the roster, and one for each role what all of its members are told.
+    """
+
+    shared: str = ""  #: key of the row that has the rest
+    index: int = 0
+    node: str = ""
+    epoch: int = 0
+    rank: int = 0
+    role_index: int = 0
+    number: int = 0
+    attempt: int = 0
+    shard: int = 0
+    item: str | None = None
+    cpu_millicores: int = 0
+    memory_bytes: int = 0
+    gpu_millis: int = 0
+    gpu_ids: tuple[int, ...] = ()
+    outputs: tuple[OutputFile, ...] = ()
+    runtime_hint_ms: int | None = None
+    remote: Mapping[str, str] = EMPTY
+
+
+#: Key of the row with a gang's roster.
+ROSTER: Final = ""
+#: Of a Pod, and of its GangSeat, what a MemberOrder has under the same name.
+_OWN: Final = tuple(name for name in MemberOrder.__struct_fields__ if name in Pod.__struct_fields__)
+_OWN_SEAT: Final = ("rank", "role_index", "number")
+_MEMBER: Final = msgspec.json.Decoder(MemberOrder)
+_ROSTER: Final = msgspec.json.Decoder(Roster)
+_NO_MEMBERS: Final = Roster(())
+
+
 def encode_pod(pod: Pod) -> bytes:
-    """A launch order as the intent keeps it, without the gang's secret."""
-    if pod.gang is not None:
-        pod = structs.replace(pod, gang=replace(pod.gang, token=""))
+    """The launch order of a task that is alone, as its row keeps it."""
     return _ENCODER.encode(pod)
 
 
-def decode_pod(raw: bytes) -> Pod:
-    """A launch order as it was kept."""
-    return _DECODER.decode(raw)
+def encode_member(pod: Pod, shared: str) -> bytes:
+    """The launch order of a gang's member, as its row keeps it beside the row `shared`."""
+    own = {name: getattr(pod, name) for name in _OWN} | {name: getattr(pod.gang, name) for name in _OWN_SEAT}
+    return _ENCODER.encode(MemberOrder(shared, **own))
+
+
+def encode_shared(pod: Pod) -> tuple[str, bytes]:
+    """The row for what a gang's member has in common with the others of its role: its key, and its text without the gang's secret.
+
+    The key is a digest of the text: rows of members that started earlier keep their meaning.
+    """
+    pod = _with_own(structs.replace(pod, name=""), MemberOrder(), _NO_MEMBERS)
+    text = _ENCODER.encode(pod)
+    return hashlib.blake2b(text, digest_size=6).hexdigest(), text
+
+
+def encode_roster(roster: Roster) -> bytes:
+    """The row for a gang's roster, whose key is `ROSTER`."""
+    return _ENCODER.encode(roster)
+
+
+def decode_pods(
+    rows: Iterable[tuple[str, int, bytes]], shared: Mapping[tuple[str, int, int, str], bytes]
+) -> list[Pod]:
+    """Launch orders as they were kept.
+
+    Args:
+        rows: Workflow, number of the stage, and what `encode_pod` or `encode_member` made.
+        shared: Workflow, number of the stage, shard, key -> what `encode_shared` or `encode_roster` made.
+    """
+    rosters = {key[:3]: _ROSTER.decode(text) for key, text in shared.items() if key[3] == ROSTER}
+    common = {key: _DECODER.decode(text) for key, text in shared.items() if key[3] != ROSTER}
+    pods = []
+    for workflow, stage, raw in rows:
+        if raw.startswith(b'{"shared":'):
+            own = _MEMBER.decode(raw)
+            gang = workflow, stage, own.shard
+            pod = _with_own(common[*gang, own.shared], own, rosters[gang])
+            name = pod_name(workflow, pod.stage, pod.index, pod.attempt)
+            pods.append(structs.replace(pod, name=name))
+        else:
+            pods.append(_DECODER.decode(raw))
+    return pods
+
+
+def _with_own(pod: Pod, own: MemberOrder, roster: Roster) -> Pod:
+    """A member's launch order with all that is its own taken from `own`."""
+    assert pod.gang is not None
+    seat = replace(pod.gang, token="", roster=roster, **{name: getattr(own, name) for name in _OWN_SEAT})
+    return structs.replace(pod, gang=seat, **{name: getattr(own, name) for name in _OWN})
 
 
 def seats(
@@ -43,16 +124,17 @@ def seats(
     """The seats of members that start now. `gang`: with them, and all that began before."""
     stage = candidate.stage
     everyone = np.array(gang.members) + int(tasks[0]) // stage.members * stage.members
-    addresses = gang.addresses()
-    names = tuple(stage.spec.roles[int(stage.role_of[member])].name for member in gang.members)
+    roles = [role.name for role in stage.spec.roles]
+    names = [roles[number] for number in stage.role_of[list(gang.members)].tolist()]
+    roster = Roster.of(zip(names, gang.numbers(), strict=True))
     token = gang_token(state, candidate.run, stage, everyone)
     generation = int(stage.attempt[everyone].min())
-    result, wanted, of_role = {}, set(tasks.tolist()), dict.fromkeys(names, 0)
-    for rank, (task, name) in enumerate(zip(everyone.tolist(), names, strict=True)):
-        if task in wanted:
-            result[task] = GangSeat(name, of_role[name], rank, addresses, names, token, generation=generation)
-        of_role[name] += 1
-    return result
+    wanted = set(tasks.tolist())
+    return {
+        task: GangSeat(*member[:2], rank, member.number, roster, token, generation=generation)
+        for rank, (task, member) in enumerate(zip(everyone.tolist(), roster.members(), strict=True))
+        if task in wanted
+    }
 
 
 def gang_token(state: EngineState, run: WorkflowRun, stage: StageRun, tasks: NDArray[np.int64]) -> str:
@@ -73,6 +155,7 @@ class Likeness(msgspec.Struct, frozen=True):
     env: dict[str, str]
     secrets: dict[str, str]
     extended: dict[str, int]
+    first: int  #: number of its replica 0 among the members of a group
     writes: tuple[OutputSpec, ...]  #: what its replica 0 writes, of what the stage writes
     delivers: bool  #: its replica 0 delivers what containers of the gang have in common
 
@@ -99,6 +182,7 @@ def likeness(candidate: Candidate, number: int, known: Likenesses) -> Likeness:
             env=dict(role.env),
             secrets=dict(role.secrets),
             extended=dict(resources.extended),
+            first=int(np.argmax(stage.role_of == number)) if stage.members > 1 else 0,
             writes=outputs_of(stage, number),
             delivers=number == first_completing(stage),
         )
@@ -118,13 +202,12 @@ def make_pod(
     """The launch order of one task on one node. `alike`: of its role."""
     run, stage = candidate.run, candidate.stage
     spec, members = stage.spec, stage.members
-    shard, replica = task, 0
+    shard, member = task, 0
     if members > 1:
-        member, shard = task % members, task // members
-        replica = int((stage.role_of[:member] == alike.number).sum())
+        shard, member = divmod(task, members)
     role, resources = alike.role, alike.resources
     attempt = stage.attempt.item(task)
-    first = replica == 0
+    first = member == alike.first
     return Pod(
         name=pod_name(run.id, spec.name, task, attempt),
         workflow=run.id,

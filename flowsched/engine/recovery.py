@@ -22,7 +22,7 @@ from flowsched.engine.io_demand import demands_of, said_demand
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import Demand, GangSeats, PodRef
 from flowsched.executor.nodes import NodeInfo
-from flowsched.executor.protocol import Pod
+from flowsched.executor.protocol import GangSeat, Pod
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.gpus import parts_held
 from flowsched.scheduling.state.usage import Payer
@@ -222,7 +222,7 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
         hold_sources(state, refs[pod.name], statement)
         hold_again(state, run, stage, pod.index, pod, claim, statement)
         if pod.gang is not None:
-            _remember_addresses(state, run, stage, pod, statement)
+            _remember_seats(state, run, stage, pod, pod.gang, statement)
     return orphans
 
 
@@ -330,17 +330,15 @@ def elastic_of(stage: StageRun, task: int) -> tuple[int, int, int] | None:
     return number, member, role.minimum
 
 
-def _remember_addresses(
-    state: EngineState, run: WorkflowRun, stage: StageRun, pod: Pod, statement: Statement
+def _remember_seats(
+    state: EngineState, run: WorkflowRun, stage: StageRun, pod: Pod, seat: GangSeat, statement: Statement
 ) -> None:
     """Members placed later must get ranks and addresses that go on from these, and new gangs must not."""
-    if pod.gang is None:
-        return
-    seats = GangSeats.of(pod.gang.addresses, pod.gang.rank, pod.index % stage.members)
+    first = seat.number - pod.index % stage.members
     key = (run.id, stage.number, pod.shard)
     known = state.work.gang_seats.get(key)
-    if known is None or len(known.members) < len(
-        seats.members
+    if (
+        known is None or len(known.members) < seat.roster.size
     ):  # a member that joined later knows more of them
-        statement.put(state.work.gang_seats, key, seats)
-    statement.assign(state.work, "next_address", max(state.work.next_address, seats.first + stage.members))
+        statement.put(state.work.gang_seats, key, GangSeats.of(seat.roster, first))
+    statement.assign(state.work, "next_address", max(state.work.next_address, first + stage.members))

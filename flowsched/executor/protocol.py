@@ -8,8 +8,18 @@ to SQL before. Nothing here raises for an expected refusal: refusals come back a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -36,8 +46,54 @@ class OutputFile(msgspec.Struct, frozen=True):
     value: bool = False
 
 
+class Member(NamedTuple):
+    """One member of a gang, as the others find it."""
+
+    role: str
+    role_index: int
+    number: int  #: of its loopback address, where members have such (`cluster.node.environment.loopback`)
+
+
+class Roster(msgspec.Struct, frozen=True):
+    """The members of one gang by rank, as runs of equal role and consecutive numbers: one run a role, where none joined later."""
+
+    runs: tuple[tuple[str, int, int], ...]  #: (role, number of the first, how many)
+
+    @staticmethod
+    def of(members: Iterable[tuple[str, int]]) -> Roster:
+        """The roster of members that are given by rank, each as its role and its number."""
+        runs: list[tuple[str, int, int]] = []
+        for role, number in members:
+            last, first, count = runs[-1] if runs else ("", 0, 0)
+            if (role, number) == (last, first + count):
+                runs[-1] = (role, first, count + 1)
+            else:
+                runs.append((role, number, 1))
+        return Roster(tuple(runs))
+
+    @property
+    def size(self) -> int:
+        """The number of members."""
+        return sum(count for _, _, count in self.runs)
+
+    @property
+    def first(self) -> Member:
+        """The member of rank 0, at which the others meet."""
+        role, number, _ = self.runs[0]
+        return Member(role, 0, number)
+
+    def members(self) -> Iterator[Member]:
+        """All of them, by rank."""
+        known: dict[str, int] = {}
+        for role, first, count in self.runs:
+            before = known.get(role, 0)
+            known[role] = before + count
+            for place in range(count):
+                yield Member(role, before + place, first + place)
+
+
 class GangSeat(msgspec.Struct, frozen=True):
-    """The place of one member in its gang. `addresses` and `roles` are in rank order.
+    """The place of one member in its gang.
 
     `master_port` is where rank 0 listens (MASTER_PORT).
     """
@@ -45,11 +101,16 @@ class GangSeat(msgspec.Struct, frozen=True):
     role: str
     role_index: int
     rank: int
-    addresses: tuple[str, ...]
-    roles: tuple[str, ...]
+    number: int  #: of its loopback address
+    roster: Roster  #: one value for all members that start together
     token: str
     master_port: int = 29500
     generation: int = 0  #: of the gang: it rises when the whole gang starts anew
+
+    @property
+    def member(self) -> Member:
+        """The member itself, as the others find it."""
+        return Member(self.role, self.role_index, self.number)
 
 
 class Pod(msgspec.Struct, frozen=True):

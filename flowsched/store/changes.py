@@ -68,6 +68,9 @@ class Changes:
             kind, tables.tasks, dict.fromkeys(_TASK_STATE, "{new}"), {**_TASK_KEY, "expected": "version"}
         )
         self._intents = insert(kind, tables.attempts, _ATTEMPT, "ON CONFLICT DO NOTHING")
+        self._gang_orders = upsert(
+            kind, tables.gang_orders, ("workflow_id", "stage", "shard", "key"), ("pod",)
+        )
         self._ends = update(
             kind,
             tables.attempts,
@@ -161,6 +164,8 @@ class Changes:
         ]
         if await self._intents.run(connection, intents) != len(intents):
             raise StaleWrite("an attempt of this name exists already", [row[4] for row in intents[:_NAMED]])
+        shared = {row[:4]: row for delta in deltas for row in delta.gang_orders}
+        await self._gang_orders.run(connection, list(shared.values()))
         await self._write_ends(connection, deltas)
         await self._write_states(connection, deltas)
         await self._write_data(connection, deltas)

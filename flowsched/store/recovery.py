@@ -66,9 +66,11 @@ async def outline(database: Database) -> Recovery:
         counters = {
             row.name: row.value for row in (await connection.execute(select(*tables.counters.c))).all()
         }
+        shared = await connection.execute(_of_workflows(tables.gang_orders.c, _LIVE))
         return Recovery(
             living=[Living._make(row) for row in living],
             pods=await _open_pods(connection),
+            gang_orders={tuple(row[:4]): bytes(row.pod) for row in shared},
             replicas=[ReplicaRow._make(row) for row in replicas],
             last_seq=counters.get("workflow", 0),
             last_event=counters.get("event", 0),
@@ -130,11 +132,11 @@ async def _load(connection: AsyncConnection, which: ColumnElement[bool]) -> dict
     return found
 
 
-async def _open_pods(connection: AsyncConnection) -> list[bytes]:
-    """Launch orders of the attempts of live workflows that have no recorded end."""
-    query = _of_workflows([_a.pod], _LIVE).where(_a.ended_ms.is_(None))
+async def _open_pods(connection: AsyncConnection) -> list[tuple[str, int, bytes]]:
+    """Launch orders of the attempts of live workflows that have no recorded end, with workflow and stage."""
+    query = _of_workflows([_a.workflow_id, _a.stage, _a.pod], _LIVE).where(_a.ended_ms.is_(None))
     parts = _streamed(connection, query.order_by(_w.seq, _a.stage, _a["index"]))
-    return [bytes(pod) async for rows in parts for (pod,) in rows]
+    return [(row.workflow_id, row.stage, bytes(row.pod)) async for rows in parts for row in rows]
 
 
 def _amounts(past: str) -> dict[str, int]:
@@ -195,7 +197,7 @@ async def remove_finished(
             await connection.execute(delete(tables.expired).where(late, ~_TAKEN))
             return Removed(0, 0)
         removed, more = 0, False
-        for table in (tables.tasks, tables.attempts, tables.outputs, tables.events, tables.cache_keys):
+        for table in _TABLES:
             key = tuple_(*table.primary_key.columns)
             some = select(*table.primary_key.columns).where(table.c.workflow_id.in_(names)).limit(rows)
             count = (await connection.execute(delete(table).where(key.in_(some)))).rowcount
@@ -219,6 +221,15 @@ async def remove_finished(
         return Removed(len(names), removed)
 
 
+#: Whose rows hang on a workflow without a foreign key.
+_TABLES: Final = (
+    tables.tasks,
+    tables.attempts,
+    tables.gang_orders,
+    tables.outputs,
+    tables.events,
+    tables.cache_keys,
+)
 #: Workflows of TES tasks of which nothing has been kept yet (`control.tes_keeping`).
 _UNKEPT: Final = (
     exists().where(tables.tes_tasks.c.id == _w.id, tables.tes_tasks.c.state == "").correlate(tables.workflows)

@@ -164,7 +164,9 @@ class Recovery(msgspec.Struct):
     """What a new leader reads first: one consistent look at everything that lives, without the workflows themselves."""
 
     living: list[Living]  #: in order of submission
-    pods: list[bytes]  #: launch orders of attempts that have no recorded end
+    pods: list[
+        tuple[str, int, bytes]
+    ]  #: workflow, stage and launch order of attempts that have no recorded end
     replicas: list[ReplicaRow]
     last_seq: int  #: newest submission seen: later ones are found by `after`
     last_event: int
@@ -172,3 +174,5 @@ class Recovery(msgspec.Struct):
         default_factory=list
     )  #: uids of foreign pods that may have been bound
     usage: list[UsageRow] = msgspec.field(default_factory=list)
+    #: Workflow, stage, shard, key -> what members of a gang have in common (`engine.delta.GangOrderWrite`).
+    gang_orders: dict[tuple[str, int, int, str], bytes] = msgspec.field(default_factory=dict)

@@ -205,6 +205,19 @@ attempts: Final = Table(
 )
 Index("ix_attempts_task", attempts.c.workflow_id, attempts.c.stage, attempts.c["index"])
 
+#: What the launch orders of a gang's members have in common (`engine.delta.GangOrderWrite`). The rows go with their workflow.
+gang_orders: Final = Table(
+    "gang_orders",
+    metadata,
+    Column("workflow_id", Text, nullable=False),
+    Column("stage", Integer, nullable=False),
+    Column("shard", Integer, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("pod", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("workflow_id", "stage", "shard", "key", name="pk_gang_orders"),
+    sqlite_with_rowid=False,
+)
+
 outputs: Final = Table(
     "outputs",
     metadata,

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from flowsched.cluster.conformance import pod
-from flowsched.cluster.node.environment import Paths, environment, expand, folded, hostfile
-from flowsched.executor.protocol import GangSeat, InputFile, OutputFile
+from flowsched.cluster.node.environment import Paths, environment, expand, folded, gang_files
+from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, Roster
 
 PATHS = Paths("/a", "/a/work", {"reads": "/a/work/inputs/reads/x.fq", "all-bams": "/m"}, "/venv/bin:/bin")
 
@@ -69,41 +69,45 @@ def test_a_member_of_a_gang() -> None:
         role="worker",
         role_index=1,
         rank=2,
-        addresses=("127.0.0.1", "127.0.0.2", "127.0.0.3"),
-        roles=("ps", "worker", "worker"),
+        number=2,
+        roster=Roster((("ps", 0, 1), ("worker", 1, 2))),
         token="t0ken",
         master_port=31000,
     )
     env, argv = environment(pod("x", "train", "$(RANK)/$(WORLD_SIZE)", gang=seat, gpu_ids=(2, 5)), PATHS)
     assert argv == ["train", "2/3"]
     told = {
-        "FLOWSCHED_HOSTS": "127.0.0.1,127.0.0.2,127.0.0.3",
-        "FLOWSCHED_HOSTS_PS": "127.0.0.1",
-        "FLOWSCHED_HOSTS_WORKER": "127.0.0.2,127.0.0.3",
+        "FLOWSCHED_HOSTS": "127.64.0.0,127.64.0.1,127.64.0.2",
+        "FLOWSCHED_HOSTS_PS": "127.64.0.0",
+        "FLOWSCHED_HOSTS_WORKER": "127.64.0.1,127.64.0.2",
         "FLOWSCHED_ROLE": "worker",
         "FLOWSCHED_ROLE_INDEX": "1",
-        "FLOWSCHED_ADDRESS": "127.0.0.3",
+        "FLOWSCHED_ADDRESS": "127.64.0.2",
         "FLOWSCHED_GANG_TOKEN": "t0ken",
         "FLOWSCHED_HOSTFILE": "/a/work/hostfile",
+        "FLOWSCHED_CLUSTER_FILE": "/a/work/cluster.json",
         "RANK": "2",
         "WORLD_SIZE": "3",
         "LOCAL_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": "127.64.0.0",
         "MASTER_PORT": "31000",
         "CUDA_VISIBLE_DEVICES": "2,5",
     }
     assert {key: env[key] for key in told} == told
     assert json.loads(env["TF_CONFIG"]) == {
-        "cluster": {"ps": ["127.0.0.1:31000"], "worker": ["127.0.0.2:31000", "127.0.0.3:31000"]},
+        "cluster": {"ps": ["127.64.0.0:31000"], "worker": ["127.64.0.1:31000", "127.64.0.2:31000"]},
         "task": {"type": "worker", "index": 1},
     }
 
 
 def test_a_hostfile_leaves_launchers_out() -> None:
     """They start the others over it."""
-    seat = GangSeat("worker", 0, 1, ("h0", "h1", "h2"), ("launcher", "worker", "worker"), "t")
-    assert hostfile(seat, 4000) == "h1 slots=4\nh2 slots=4\n"
-    assert hostfile(seat, 100) == "h1 slots=1\nh2 slots=1\n"
+    roster = Roster((("launcher", 0, 1), ("worker", 7, 2)))
+    texts = gang_files(roster, 4, 29500, lambda member: f"h{member.number}")
+    assert texts == {
+        "hostfile": "h7 slots=4\nh8 slots=4\n",
+        "cluster.json": '{"launcher": ["h0:29500"], "worker": ["h7:29500", "h8:29500"]}',
+    }
 
 
 @pytest.mark.parametrize(
@@ -127,3 +131,25 @@ def test_references_in_arguments(argument: str, expanded: str) -> None:
 def test_names_fold_into_variables() -> None:
     """Upper-case; whatever is no letter or digit becomes an underscore."""
     assert folded("my-bam.v2 é") == "MY_BAM_V2__"
+
+
+def member_of(size: int) -> GangSeat:
+    return GangSeat("worker", 1, 1, 1, Roster((("worker", 0, size),)), "t0ken")
+
+
+def test_the_longest_list_of_members_fits_a_variable() -> None:
+    """512 names of 192 bytes, as long as Kubernetes has them; Linux takes 128 KiB with the variable's name."""
+    env, _ = environment(pod("x", gang=member_of(512)), PATHS, lambda member: f"{member.number:0192}")
+    sizes = {len(name) + 1 + len(value) for name, value in env.items()}
+    assert 100_000 < max(sizes) < 128 << 10
+    assert len(json.loads(env["TF_CONFIG"])["cluster"]["worker"]) == 512
+
+
+def test_a_larger_gang_has_its_lists_in_files_alone() -> None:
+    """Nothing of its environment grows with it, and the document's own variables stay."""
+    own = {"TF_CONFIG": "mine"}
+    env, _ = environment(pod("x", gang=member_of(10_000), env=own), PATHS)
+    assert max(map(len, env.values())) < 100
+    assert {name for name in env if "HOSTS" in name or name == "TF_CONFIG"} == {"TF_CONFIG"}
+    assert (env["TF_CONFIG"], env["WORLD_SIZE"], env["MASTER_ADDR"]) == ("mine", "10000", "127.64.0.0")
+    assert env["FLOWSCHED_ADDRESS"] == "127.64.0.1"

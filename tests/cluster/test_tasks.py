@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from flowsched.cluster.conformance import pod, shell
+from flowsched.cluster.local.attempts import clear_work
+from flowsched.cluster.local.gang_files import GangFiles
 from flowsched.cluster.local.runner import kin as running
 from flowsched.cluster.local.runner.records import json_text
 from flowsched.cluster.node.cache import Cache
-from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, PodEnded, Transfer
+from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, PodEnded, Roster, Transfer
 from tests.cluster import lives
 from tests.cluster.conftest import RealWorld
 from tests.cluster.test_crashes import living, until
@@ -91,10 +93,35 @@ async def test_inputs_are_links_and_manifests(real_world: RealWorld) -> None:
 
 async def test_a_gang_member_knows_its_hosts(real_world: RealWorld) -> None:
     """The hostfile is there, without the launcher."""
-    seat = GangSeat("launcher", 0, 0, ("127.0.0.2", "127.0.0.3"), ("launcher", "worker"), "t0ken")
+    seat = GangSeat("launcher", 0, 0, 2, Roster((("launcher", 2, 1), ("worker", 3, 1))), "t0ken")
     await run(real_world, shell("a", 'cat "$FLOWSCHED_HOSTFILE"', gang=seat, cpu_millicores=1500))
     log = (real_world.attempt("a") / "stdout").read_text()
-    assert log == "127.0.0.3 slots=2\n"
+    assert log == "127.64.0.3 slots=2\n"
+
+
+async def test_members_of_a_gang_share_the_files_that_list_them(real_world: RealWorld) -> None:
+    """One file with a link a member, which none of them may write; it goes with the last link."""
+    runs = (("w", 0, 3),)
+    seats = [GangSeat("w", n, n, n, Roster(runs), "t0ken") for n in range(3)]
+    script = 'cat "$FLOWSCHED_CLUSTER_FILE"'
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([shell(name, script, gang=seat) for name, seat in zip("abc", seats, strict=True)])
+    for name in "abc":
+        await ear.ended(name)
+    hosts = '["127.64.0.0:29500", "127.64.0.1:29500", "127.64.0.2:29500"]'
+    for name in "abc":
+        assert (real_world.attempt(name) / "stdout").read_text() == f'{{"w": {hosts}}}'
+    for file in ("hostfile", "cluster.json"):
+        seen = [(real_world.attempt(name) / "work" / file).stat() for name in "abc"]
+        assert len({each.st_ino for each in seen}) == 1
+        assert [(each.st_nlink, each.st_mode & 0o777) for each in seen] == [(4, 0o444)] * 3
+    shared = GangFiles(real_world.root)
+    shared.sweep()
+    assert len(list((real_world.root / "gangs").iterdir())) == 2
+    for name in "abc":
+        clear_work(real_world.attempt(name))
+    shared.sweep()
+    assert list((real_world.root / "gangs").iterdir()) == []
 
 
 async def test_a_program_that_does_not_exist(real_world: RealWorld) -> None:

@@ -170,7 +170,7 @@ async def test_a_stage_counts_for_many_tasks_when_it_is_asked_whether_a_step_tak
         monkeypatch.setattr(dispatch, "step", noted("step", step))
         monkeypatch.setattr(Step, "keep", noted("keep", Step.keep))
         monkeypatch.setattr("flowsched.control.intake.make_run", noted("run", make_run))
-        assert (await one.service.command(await chain(one, 300), "cancel")).state == "CANCELLED"
+        assert (await one.service.command(await chain(one, 80), "cancel")).state == "CANCELLED"
         assert threads == {("run", True), ("step", True), ("keep", True)}
         threads.clear()
         assert (await one.service.command(await chain(one, 500), "cancel")).state == "CANCELLED"

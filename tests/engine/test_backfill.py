@@ -102,7 +102,7 @@ def test_small_jobs_that_overrun_put_no_gang_off_for_ever(backfill: str, rounds:
     profile = Profile(backfill=backfill)  # type: ignore[arg-type]
 
     def fate(pod: Pod) -> Fate:
-        return Fate(5_000 if pod.gang is not None and len(pod.gang.addresses) == 8 else 8_000)
+        return Fate(5_000 if pod.gang is not None and pod.gang.roster.size == 8 else 8_000)
 
     nodes = [NodeInfo(f"n{at}", 4_000, 8 << 30) for at in range(2)]
     drive = Drive(EngineState(policy=PolicyState(profile=profile)), nodes, fate=fate)

@@ -76,11 +76,12 @@ def test_a_member_that_joins_gets_the_next_rank_and_meets_the_others_at_the_firs
     assert first is not None
     assert second is not None
     assert third is not None
-    assert [len(each.addresses) for each in (first, second, third)] == [1, 2, 3]
+    assert [each.roster.size for each in (first, second, third)] == [1, 2, 3]
     assert [each.rank for each in (first, second, third)] == [0, 1, 2]
     assert [each.role_index for each in (first, second, third)] == [0, 1, 2]
-    assert third.addresses[:2] == second.addresses
-    assert second.addresses[:1] == first.addresses
+    assert [each.roster.runs for each in (first, second, third)] == [
+        (("w", 0, 1),), (("w", 0, 2),), (("w", 0, 3),),
+    ]  # fmt: skip
     assert {(each.token, each.generation) for each in (first, second, third)} == {(first.token, 0)}
 
 
@@ -93,11 +94,12 @@ def test_ranks_stay_when_a_member_of_an_earlier_role_joins() -> None:
     scene.end("fs-other-t-0-0")
     assert scene.launched == ["fs-g-t-1-0"]
     seats = [scene.pods[f"fs-g-t-{n}-0"].gang for n in (0, 2, 1)]
-    told = [(each.role, each.role_index, each.rank, each.roles) for each in seats if each is not None]
+    told = [(each.rank, each.member, each.roster.runs) for each in seats if each is not None]
+    begun = ("ps", 0, 1), ("w", 2, 1)
     assert told == [
-        ("ps", 0, 0, ("ps", "w")),
-        ("w", 0, 1, ("ps", "w")),
-        ("ps", 1, 2, ("ps", "w", "ps")),
+        (0, ("ps", 0, 0), begun),
+        (1, ("w", 0, 2), begun),
+        (2, ("ps", 1, 1), (*begun, ("ps", 1, 1))),
     ]
 
 
@@ -111,8 +113,8 @@ def test_a_member_that_comes_back_has_its_rank_again() -> None:
     scene.end("fs-g-t-1-0", "fs-g-t-2-0", code=143, reason="Released")
     scene.end("fs-high-t-1-0", "fs-high-t-0-0")
     before, after = ([scene.pods[f"fs-g-t-{n}-{attempt}"].gang for n in (1, 2)] for attempt in (0, 1))
-    assert [(each.rank, each.addresses, each.token) for each in before if each] == [
-        (each.rank, each.addresses, each.token) for each in after if each
+    assert [(each.rank, each.roster, each.token) for each in before if each] == [
+        (each.rank, each.roster, each.token) for each in after if each
     ]
 
 
@@ -211,7 +213,7 @@ def test_a_member_of_the_gangs_begin_that_fails_starts_it_anew_with_all_that_fit
     scene.end("fs-other-t-1-0", "fs-other-t-2-0", after=2_000)
     assert scene.launched == [f"fs-g-t-{n}-1" for n in range(4)]
     seats = [scene.pods[f"fs-g-t-{n}-1"].gang for n in range(4)]
-    assert [(each.rank, each.generation, len(each.addresses)) for each in seats if each] == [
+    assert [(each.rank, each.generation, each.roster.size) for each in seats if each] == [
         (n, 1, 4) for n in range(4)
     ]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from flowsched.engine.delta import AttemptEnd, Intent, OutputWrite, StageWrite, TaskWrite
 from flowsched.engine.events import Accepted, Command, EngineEvent, Recovered, Revived, Tick
 from flowsched.engine.explain import explain
-from flowsched.engine.pod_orders import decode_pod
+from flowsched.engine.pod_orders import decode_pods
 from flowsched.engine.recovery import Remembered, rebuild_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.foreign import ForeignState
@@ -53,6 +53,7 @@ class Sql:
         self.stages: dict[tuple[str, int], StageWrite] = {}
         self.tasks: dict[tuple[str, int, int], TaskWrite] = {}
         self.intents: dict[str, Intent] = {}
+        self.gang_orders: dict[tuple[str, int, int, str], bytes] = {}
         self.ends: dict[str, AttemptEnd] = {}
         self.outputs: dict[tuple[str, int, int, str], OutputWrite] = {}
         self.replicas: dict[tuple[str, str], int] = {}
@@ -88,17 +89,19 @@ class Sql:
                 self.replicas[(replica.uri, replica.node)] = replica.size_bytes
             else:
                 self.replicas.pop((replica.uri, replica.node), None)
+        self.gang_orders |= {row[:4]: row.pod for row in delta.gang_orders}
         for number in delta.commands_done:
             self.commands.pop(number, None)
 
     def remembered(self, ident: str, seq: int) -> Remembered:
         """One workflow's rows."""
         state, reason, started = self.workflows[ident]
-        open_pods = [
-            decode_pod(intent.pod)
+        rows = [
+            (intent.workflow, intent.stage, intent.pod)
             for name, intent in self.intents.items()
             if intent.workflow == ident and name not in self.ends
         ]
+        open_pods = decode_pods(rows, self.gang_orders)
         return Remembered(
             workflow=ident,
             seq=seq,

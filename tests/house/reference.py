@@ -469,7 +469,8 @@ def settings() -> str:
         "## What a task finds\n",
         "flowsched sets these for every task; `env` of a document cannot change them. A gang's members also have "
         "`RANK`, `WORLD_SIZE`, "
-        "`LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT` and `TF_CONFIG`; a task with GPUs has `CUDA_VISIBLE_DEVICES`.\n",
+        "`LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT` and (at most 512 members) `TF_CONFIG`; a task with GPUs has "
+        "`CUDA_VISIBLE_DEVICES`.\n",
         "A task inherits no other variable of the shell that submits it or of the service. On one machine `PATH` is the service's "
         "behind the folder of its own Python, so `python` is the one that flowsched runs on; in a container it is the image's. "
         "`HOME` and the current folder are the working folder of the attempt, `TMPDIR` is `tmp` in it, and `LANG` is `C.UTF-8`. "

@@ -212,7 +212,7 @@ def order(pod: str = "fs-wf-s-0-1", **changes: Any) -> dict[str, Any]:
         "inputs": [],
         "outputs": [],
         "folders": ["."],
-        "hostfile": None,
+        "gang": None,
         "expires_ms": 1 << 53,
         **changes,
     }

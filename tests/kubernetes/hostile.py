@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, Pod
+from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, Pod, Roster
 
 TEXTS: Final = (
     # ends of lines and of strings
@@ -39,7 +39,9 @@ PLACES: Final[Mapping[str, Callable[[Pod, str], Pod]]] = {
     "secret's key": lambda pod, text: structs.replace(pod, secrets={"TOKEN": f"aws/{text}"}),
     "secret's variable": lambda pod, text: structs.replace(pod, secrets={text: "aws"}),
     "role": lambda pod, text: _role(pod, text or "-"),
-    "gang's token": lambda pod, text: structs.replace(pod, gang=GangSeat("a", 0, 0, ("h",), ("a",), text)),
+    "gang's token": lambda pod, text: structs.replace(
+        pod, gang=GangSeat("a", 0, 0, 0, Roster((("a", 0, 1),)), text)
+    ),
     "image": lambda pod, text: structs.replace(pod, image=text),
     "item": lambda pod, text: structs.replace(pod, item=text),
     "input name": lambda pod, text: _input(pod, name=text),
@@ -65,4 +67,4 @@ def _output(pod: Pod, **changes: Any) -> Pod:
 
 
 def _role(pod: Pod, role: str) -> Pod:
-    return structs.replace(pod, gang=GangSeat(role, 0, 0, ("h", "i"), (role, "other"), "t"))
+    return structs.replace(pod, gang=GangSeat(role, 0, 0, 0, Roster(((role, 0, 1), ("other", 1, 1))), "t"))

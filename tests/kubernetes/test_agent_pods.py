@@ -148,7 +148,9 @@ async def test_what_a_task_writes_to_is_made_as_its_volume_is(node: Served) -> N
     if os.geteuid() == 0:
         os.chown(work, 0, 4711)
         work.chmod(0o2775)
-    asked = order(folders=["a/b", "c", "."], hostfile="one slots=2\n")
+    asked = order(
+        folders=["a/b", "c", "."], gang={"runs": [["w", 0, 2]], "service": "g.lab.svc", "slots": 2, "port": 7}
+    )
     assert (await node.inputs(uid, asked)).status == 200
     wanted = stat.S_IMODE(work.stat().st_mode)
     made = {name: work / name for name in ("a", "a/b", "c", "tmp")}
@@ -156,15 +158,17 @@ async def test_what_a_task_writes_to_is_made_as_its_volume_is(node: Served) -> N
         made, wanted
     )
     assert {path.stat().st_gid for path in made.values()} == {work.stat().st_gid}
-    assert (work / "hostfile").read_text() == "one slots=2\n"
-    assert stat.S_IMODE((work / "hostfile").stat().st_mode) == wanted & 0o666
+    assert (work / "hostfile").read_text() == "w-0.g.lab.svc slots=2\nw-1.g.lab.svc slots=2\n"
+    assert json.loads((work / "cluster.json").read_text()) == {"w": ["w-0.g.lab.svc:7", "w-1.g.lab.svc:7"]}
+    modes = {stat.S_IMODE((work / name).stat().st_mode) for name in ("hostfile", "cluster.json")}
+    assert modes == {wanted & 0o666}
 
 
 FURNISH = """
     import os, sys
     from flowsched.cluster.kubernetes.agent import pods
-    from flowsched.cluster.kubernetes.orders import Order
-    pods.furnish(os.open(sys.argv[1], os.O_RDONLY), Order("p", (), (), ("a/b",), "h", 0))
+    from flowsched.cluster.kubernetes.orders import Gang, Order
+    pods.furnish(os.open(sys.argv[1], os.O_RDONLY), Order("p", (), (), ("a/b",), Gang((("w", 0, 1),), "", 1, 7), 0))
 """
 
 
@@ -439,9 +443,9 @@ async def test_links_in_the_way_are_not_followed(node: Served, tmp_path: Path, p
         "z:",
         "z:!!!",
         "z:AAAA",
-        '{"pod":"p","inputs":[{"name":"a","uris":[],"manifest":false,"path":"x"}],"outputs":[],"folders":[],"hostfile":null}',
-        '{"pod":"p","inputs":[{"name":"a","uris":["a\\n"],"manifest":false,"path":"x"}],"outputs":[],"folders":[],"hostfile":null}',
-        '{"pod":"p","inputs":[{"name":"a","uris":["\\ud800"],"manifest":false,"path":"x"}],"outputs":[],"folders":[],"hostfile":null}',
+        '{"pod":"p","inputs":[{"name":"a","uris":[],"manifest":false,"path":"x"}],"outputs":[],"folders":[],"gang":null}',
+        '{"pod":"p","inputs":[{"name":"a","uris":["a\\n"],"manifest":false,"path":"x"}],"outputs":[],"folders":[],"gang":null}',
+        '{"pod":"p","inputs":[{"name":"a","uris":["\\ud800"],"manifest":false,"path":"x"}],"outputs":[],"folders":[],"gang":null}',
         "[" * 100_000,
     ],
 )
@@ -451,9 +455,20 @@ def test_orders_that_cannot_be_understood(text: str) -> None:
         orders.read(text)
 
 
+@pytest.mark.parametrize(
+    "runs",
+    [[], [["w", 0, 0]], [["w", 0, 2], ["w", 2, -1]], [["w", 0, (1 << 20) + 1]], [["w", 0]], [[1, 0, 1]]],
+)
+def test_an_order_names_a_gang_that_there_can_be(runs: list[object]) -> None:
+    """An agent would write its lists: not of nobody, nor of a million members."""
+    told = {"runs": runs, "service": "", "slots": 1, "port": 1}
+    with pytest.raises(BadOrder):
+        orders.read(packing.pack(order(gang=told)))
+
+
 def test_a_packed_order_that_would_fill_the_memory_is_refused() -> None:
     """A bomb of 100 MB in 100 kB."""
-    text = packing.pack({**order(), "hostfile": "0" * 100_000_000})
+    text = packing.pack({**order(), "pod": "0" * 100_000_000})
     assert len(text) < 200_000
     with pytest.raises(BadOrder, match="longer than"):
         orders.read(text)

@@ -15,12 +15,13 @@ from msgspec import structs
 
 from flowsched.cluster.kubernetes import orders
 from flowsched.cluster.kubernetes.agent_keys import signing_key_of
+from flowsched.cluster.kubernetes.objects.names import address_below
 from flowsched.cluster.kubernetes.objects.release import Extras, GpuSettings, StepSettings
-from flowsched.cluster.kubernetes.pods.container_task import addressed, input_path
+from flowsched.cluster.kubernetes.pods.container_task import input_path, service_of
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
 from flowsched.cluster.node.container_paths import Refusal, SharedVolume
 from flowsched.cluster.node.environment import Paths, environment
-from flowsched.executor.protocol import InputFile, OutputFile, Pod
+from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, Pod, Roster
 from flowsched.values import replace
 from flowsched.workflow.spec import Resources, Rules, Toleration
 from tests.kubernetes import written as w
@@ -122,7 +123,7 @@ def test_a_step_is_told_what_it_may_do() -> None:
         assert order.outputs == (
             orders.Output("bam", "out/a.bam", "flowsched:w1/align/0/1/bam", False, False),
         )
-        assert (order.folders, order.hostfile) == (("out", "tmp"), None)
+        assert (order.folders, order.gang) == (("out", "tmp"), None)
         assert order.expires_ms == 1_700_000_000_000
 
 
@@ -184,8 +185,9 @@ def test_a_task_sees_what_it_sees_on_a_laptop(seed: int) -> None:
     pod, installation, group, extras = w.random_task(random.Random(seed))
     env, command = w.started(w.written(pod, installation, group, extras), "task", SECRETS)
     inputs = {given.name: f"/flowsched/inputs/{input_path(given, extras.file_names)}" for given in pod.inputs}
-    pod = addressed(pod, installation, group)
-    local, local_command = environment(pod, Paths("/flowsched/work", "/flowsched/work", inputs, "/bin"))
+    paths = Paths("/flowsched/work", "/flowsched/work", inputs, "/bin")
+    address = address_below(service_of(pod, installation, group))
+    local, local_command = environment(pod, paths, address)
     local |= {"TOKEN": "hunter2"} if pod.secrets else {}
     for name in ("PATH", "PWD", "LANG"):
         local.pop(name)
@@ -280,7 +282,9 @@ def test_a_member_of_a_gang_is_found_by_name() -> None:
     assert command == ["train", "t0ken"]
     assert "t0ken" not in json.dumps(manifest)
     order = orders.read(w.started(manifest, "stage-in", {})[0]["FLOWSCHED_ORDER"])
-    assert order.hostfile == "".join(f"{host} slots=2\n" for host in hosts)
+    runs = ("ps", 1, 1), ("worker", 2, 2)
+    assert order.gang == orders.Gang(runs, "fs-w1-train-0-g1.lab.svc", slots=2, port=29500)
+    assert env["FLOWSCHED_CLUSTER_FILE"] == "/flowsched/work/cluster.json"
     assert manifest["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == "fs-w1-train-0-g1"
     assert manifest["metadata"]["annotations"]["volcano.sh/task-spec"] == "worker"
     assert manifest["metadata"]["labels"]["flowsched.io/group"] == "fs-w1-train-0-g1"
@@ -292,6 +296,18 @@ def test_a_member_of_a_gang_is_found_by_name() -> None:
             "uid": "u-1",
         }
     ]
+
+
+def test_the_pod_of_a_member_is_as_long_in_a_gang_of_10_000_as_in_one_of_600() -> None:
+    """But for digits: the agent writes the lists from the gang's name and its roles."""
+    sizes = {}
+    for members in (600, 10_000):
+        seat = GangSeat("worker", 7, 7, 7, Roster((("worker", 0, members),)), "t")
+        told = pod_manifest(w.task("fs-w1-train-7-1", stage="train", index=7, gang=seat), w.SETTINGS, w.GANG)
+        assert isinstance(told, bytes)
+        sizes[members] = len(told)
+    assert sizes[600] < 10_000
+    assert sizes[10_000] - sizes[600] < 100
 
 
 def test_a_gang_on_hollow_nodes() -> None:

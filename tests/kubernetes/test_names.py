@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 
 from flowsched.cluster.kubernetes.objects.names import (
     SecretKey,
+    address_below,
     dns_label,
     group_name,
     is_dns_subdomain,
     label_value,
-    member_address,
     member_host,
     pod_name,
     secret_key,
+    service_host,
 )
+from flowsched.executor.protocol import Member
 
 WORKFLOW = "w00000001jd9kq3c5v7xyz"
 #: What a stage may be called: `flowsched.workflow.document.reader.STAGE`.
@@ -97,8 +99,11 @@ def test_stages_that_differ_in_case_have_different_groups() -> None:
 
 def test_a_member_is_found_by_dns() -> None:
     """Host, service, namespace, svc: with the cluster's search list from any namespace."""
-    assert member_address("worker", 1, "fs-w1-train-0-g1", "lab") == "worker-1.fs-w1-train-0-g1.lab.svc"
-    assert re.fullmatch(r"my-role-2-h[a-z2-7]{15}\.s\.lab\.svc", member_address("My_Role", 2, "s", "lab"))
+    address = address_below(service_host("fs-w1-train-0-g1", "lab"))
+    assert address(Member("worker", 1, 7)) == "worker-1.fs-w1-train-0-g1.lab.svc"
+    assert re.fullmatch(
+        r"my-role-2-h[a-z2-7]{15}\.s\.lab\.svc", address_below("s.lab.svc")(Member("My_Role", 2, 0))
+    )
 
 
 @pytest.mark.parametrize(

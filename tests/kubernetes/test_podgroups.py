@@ -36,7 +36,7 @@ from flowsched.cluster.kubernetes.objects.podgroup import (
 )
 from flowsched.cluster.kubernetes.pods.gang_objects import group_manifest
 from flowsched.errors import ConfigurationError
-from flowsched.executor.protocol import GangSeat
+from flowsched.executor.protocol import GangSeat, Roster
 from flowsched.values import replace
 from flowsched.workflow.spec import Resources, Rules
 from tests.kubernetes import operators
@@ -122,7 +122,7 @@ def test_what_we_write_we_read(form: Form) -> None:
 
 MEMBER = w.task(gang=w.seat(), cpu_millicores=1500, queue="Team_A", rules=Rules(rack="required"))
 ALIKE = structs.replace(
-    MEMBER, gang=GangSeat("w", 0, 0, ("a", "b", "c"), ("w", "w", "w"), "t"), gpu_millis=500, disk_bytes=7
+    MEMBER, gang=GangSeat("w", 0, 0, 0, Roster((("w", 0, 3),)), "t"), gpu_millis=500, disk_bytes=7
 )
 
 

@@ -233,7 +233,8 @@ async def test_without_an_agent_the_pod_fetches_by_itself(rig: Rig) -> None:
     async with TestServer(app) as origin:
         uris = [str(origin.make_url(path)) for path in ("/a.txt", "/b.txt")]
         manifest = {"name": "all", "uris": uris, "manifest": True, "path": "all.manifest"}
-        told = order(inputs=[reads(uris[0], "one/a.txt"), manifest], hostfile="h\n")
+        gang = {"runs": [["w", 5, 1]], "service": "", "slots": 1, "port": 29500}
+        told = order(inputs=[reads(uris[0], "one/a.txt"), manifest], gang=gang)
         pod = rig.pod(told, agent="", FLOWSCHED_NETWORKS="127.0.0.0/8")
         assert await pod.run("stage-in") == (0, {"bytes_local": 0, "bytes_moved": 12})
     inputs = pod.node.inputs(pod.uid)
@@ -241,7 +242,7 @@ async def test_without_an_agent_the_pod_fetches_by_itself(rig: Rig) -> None:
     lines = (inputs / "all.manifest").read_text().splitlines()
     assert [Path(line).read_bytes() for line in lines] == [b"/a.txt", b"/b.txt"]
     assert sorted(path.name for path in inputs.iterdir()) == ["all.d", "all.manifest", "one"]
-    assert (pod.node.work(pod.uid) / "hostfile").read_text() == "h\n"
+    assert (pod.node.work(pod.uid) / "hostfile").read_text() == "127.64.0.5 slots=1\n"
 
 
 async def test_without_an_agent_what_cannot_be_fetched_is_lost(rig: Rig, tmp_path: Path) -> None:

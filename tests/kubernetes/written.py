@@ -22,7 +22,7 @@ from flowsched.cluster.kubernetes.objects.release import (
 from flowsched.cluster.kubernetes.pods.container_task import kubelet_expand
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
 from flowsched.cluster.node.container_paths import Refusal, SharedVolume
-from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, Pod
+from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, Pod, Roster
 from flowsched.workflow.spec import Resources, Toleration
 
 SETTINGS = ReleaseSettings(
@@ -56,14 +56,7 @@ def task(name: str = "fs-w1-align-0-1", *command: str, **changes: Any) -> Pod:
 
 def seat(role: str = "worker", role_index: int = 1, rank: int = 2) -> GangSeat:
     """A place among one parameter server and two workers."""
-    return GangSeat(
-        role,
-        role_index,
-        rank,
-        ("127.64.0.1", "127.64.0.2", "127.64.0.3"),
-        ("ps", "worker", "worker"),
-        "t0ken",
-    )
+    return GangSeat(role, role_index, rank, 1 + rank, Roster((("ps", 1, 1), ("worker", 2, 2))), "t0ken")
 
 
 #: Of a stage whose limits are its requests.

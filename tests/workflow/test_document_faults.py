@@ -1128,3 +1128,30 @@ def test_a_secrets_name_is_never_a_path(name: str) -> None:
     with pytest.raises(InvalidDocument) as refused:
         check_workflow(document)
     assert [fault.path for fault in refused.value.faults] == ["$.stages[0].secrets.KEY"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "name"),
+    [
+        ("train $TF_CONFIG", "TF_CONFIG"),
+        ("train ${TF_CONFIG:-}", "TF_CONFIG"),
+        ("$(FLOWSCHED_HOSTS)", "FLOWSCHED_HOSTS"),
+        ("$(FLOWSCHED_HOSTS_PS_2)", "FLOWSCHED_HOSTS_PS_2"),
+    ],
+)
+def test_a_gang_whose_lists_fit_no_variable_cannot_use_one(argument: str, name: str) -> None:
+    """513 members, by roles; with 512 it can."""
+    roles = {"ps": {"replicas": 2}, "w": {"replicas": 511, "command": ["sh", "-c", argument]}}
+    found = f"a command with ${name}, in a gang of 513"
+    expected = (
+        f"a command without {name}: in a gang of more than 512 members the files that FLOWSCHED_CLUSTER_FILE "
+        "and FLOWSCHED_HOSTFILE name list them"
+    )
+    assert faults_of(gang(roles=roles)) == [("$.stages[0].roles", found, expected)]
+    check_workflow(gang(roles={**roles, "ps": {"replicas": 1}}))
+
+
+def test_a_large_gang_may_name_what_it_sets_itself_or_escapes() -> None:
+    """Its own variable of the name, an escaped reference, and the variables that name files."""
+    command = ["sh", "-c", "train $TF_CONFIG $$(FLOWSCHED_HOSTS) $FLOWSCHED_HOSTFILE $FLOWSCHED_CLUSTER_FILE"]
+    check_workflow(gang(roles={"w": {"replicas": 600, "command": command, "env": {"TF_CONFIG": "x"}}}))

@@ -19,6 +19,8 @@ from flowsched.cluster.node.cache import line_safe
 
 #: Longest text of an order.
 LARGEST_TEXT: Final = 1 << 20
+#: Members of the largest gang that an order may name.
+MOST_MEMBERS: Final = 1 << 20
 #: Longest name of a dataset.
 LONGEST_URI: Final = 4096
 
@@ -54,6 +56,16 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class Gang:
+    """The gang that the pod is a member of."""
+
+    runs: tuple[tuple[str, int, int], ...]  #: of its roster (`executor.protocol.Roster`)
+    service: str  #: below which its members are found; "" = they have loopback addresses
+    slots: int  #: of each host in the hostfile
+    port: int  #: MASTER_PORT
+
+
+@dataclass(frozen=True, slots=True)
 class Order:
     """All that the steps of one pod may ask for."""
 
@@ -61,7 +73,7 @@ class Order:
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     folders: tuple[str, ...]  #: to be made in `work`
-    hostfile: str | None
+    gang: Gang | None
     expires_ms: int  #: wall clock; until then it can begin something
 
     @property
@@ -156,15 +168,22 @@ def manifest(given: Input, names: Mapping[str, str], inputs_path: str) -> str:
 
 
 def _order(given: Any) -> Order:
-    hostfile = given["hostfile"]
+    pod, gang = _text(given["pod"]), given.get("gang")  # an earlier service has written `hostfile`
     return Order(
-        pod=_text(given["pod"]),
+        pod=pod,
         inputs=tuple(_input(each) for each in _list(given["inputs"])),
         outputs=tuple(_output(each) for each in _list(given["outputs"])),
         folders=tuple(_text(each) for each in _list(given["folders"]) if each not in ("", ".")),
-        hostfile=None if hostfile is None else _text(hostfile),
+        gang=None if gang is None else _gang(gang),
         expires_ms=_number(given["expires_ms"]),
     )
+
+
+def _gang(given: Any) -> Gang:
+    runs = tuple((_text(role), _number(first), _number(count)) for role, first, count in _list(given["runs"]))
+    if not 0 < sum(count for _, _, count in runs) <= MOST_MEMBERS or any(count < 1 for _, _, count in runs):
+        raise ValueError(f"a gang has 1 to {MOST_MEMBERS} members")
+    return Gang(runs, _text(given["service"]), _number(given["slots"]), _number(given["port"]))
 
 
 def _input(given: Any) -> Input:

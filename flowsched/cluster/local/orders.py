@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -15,7 +15,7 @@ from flowsched.cluster.local.attempts import mark_of
 from flowsched.cluster.local.runner.secret_values import LARGEST, is_secret_name
 from flowsched.cluster.node.cache import Cache, file_name
 from flowsched.cluster.node.container_paths import local_path
-from flowsched.cluster.node.environment import Paths, environment, hostfile
+from flowsched.cluster.node.environment import Paths, environment
 from flowsched.errors import InvalidRequest, NotFound, no_such
 from flowsched.executor.datasets import uri_of
 from flowsched.executor.protocol import InputFile, Pod
@@ -46,6 +46,7 @@ def compose(
     clock_base_ms: int | None = None,
     bounds: Mapping[str, object] = _NO_BOUNDS,
     lost: Collection[str] = (),
+    gang_files: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The order as a value.
 
@@ -61,6 +62,7 @@ def compose(
         clock_base_ms: What the service's clock is ahead of `records.elapsed_ms`; None = the runner reads the wall clock.
         bounds: Which paths of this machine may be inputs and outputs, see `runner.bounds`.
         lost: Inputs that are read in place, and are another version now.
+        gang_files: Files in `folder` that tell it of the other members of its gang.
     """
     work = folder / "work"
     inputs = [_input(given, pod, caches, lost) for given in pod.inputs]
@@ -80,7 +82,7 @@ def compose(
             {str(PurePosixPath(output.path).parent) for output in pod.outputs if inside(output.path)}
         ),
         "outputs": _outputs(pod, caches),
-        "hostfile": hostfile(pod.gang, pod.cpu_millicores) if pod.gang else None,
+        "gang_files": gang_files,
         "cgroup": cgroup,
         "mark": mark_of(folder),
         "clock_base_ms": clock_base_ms,

@@ -23,6 +23,7 @@ import msgspec
 from flowsched.cluster.local import attempts
 from flowsched.cluster.local.attempts import Attempts, Sight
 from flowsched.cluster.local.earlier import take_over
+from flowsched.cluster.local.gang_files import GangFiles
 from flowsched.cluster.local.images import ContainerSettings, Images
 from flowsched.cluster.local.journals import Life
 from flowsched.cluster.local.orders import compose, outside, staged_files
@@ -221,6 +222,8 @@ class RunnerProcesses:
         self._runners = Runners(site.root, self._command, site.presence.check)
         if strangers := await self._in_thread(self._open_runners):
             log.warning("another folder was here before: its tasks were ended", runners=strangers)
+        self._gang_files = GangFiles(site.root)
+        await self._in_thread(self._gang_files.sweep)
         await self._in_thread(self._attempts.watch, site.presence)
         await self._in_thread(self._sweep)
         for cache in self._caches.values():
@@ -501,6 +504,7 @@ class RunnerProcesses:
                         self._site.clock() - elapsed_ms(),
                         self._origins.bounds.record() if self._origins.bounds else {},
                         self._staging.changed(live.inputs),
+                        self._gang_files.lay_out(folder, pod),
                     )
                 except OSError as error:
                     if is_full(error):
@@ -789,6 +793,7 @@ class RunnerProcesses:
             else:
                 there.add(folder.name)
         self._site.presence.check()
+        self._gang_files.sweep()
         self._runners.expire(frozenset(self._live), there)
         return expired
 

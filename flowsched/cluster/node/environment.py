@@ -1,18 +1,24 @@
-"""The environment and command line of a task: one pure function of the pod and its paths."""
+"""The environment and command line of a task, and the files that tell a gang's member of the others: pure functions of the pod."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
-from flowsched.executor.protocol import GangSeat, Pod
+from flowsched.executor.protocol import GangSeat, Member, Pod, Roster
+from flowsched.workflow.document.limits import MOST_LISTED
 
 #: Members of this role start the others over the hostfile, so they are not in it themselves.
 LAUNCHER: Final = "launcher"
+#: Files of a gang's member, in its working folder: MPI's hostfile, and what TF_CONFIG has as its `cluster`.
+HOSTFILE: Final = "hostfile"
+CLUSTER: Final = "cluster.json"
+#: Where the others find a member.
+Address = Callable[[Member], str]
 
 _REFERENCE: Final = re.compile(r"\$(\$?)\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Z0-9]")
@@ -27,10 +33,21 @@ class Paths(msgspec.Struct, frozen=True):
     path: str  #: PATH
 
 
-def environment(pod: Pod, paths: Paths) -> tuple[dict[str, str], list[str]]:
+def loopback(member: Member) -> str:
+    """Where members are found that run on one machine."""
+    number = member.number
+    return f"127.{64 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
+
+
+def environment(pod: Pod, paths: Paths, address: Address = loopback) -> tuple[dict[str, str], list[str]]:
     """The task's whole environment, and its command with `$(NAME)` expanded from it.
 
     The order of precedence: what flowsched says about the task, the pod's `env`, the base.
+
+    Args:
+        pod: The pod.
+        paths: Where its files are.
+        address: Where it finds the members of its gang.
     """
     cores = ceil_cores(pod.cpu_millicores)
     env = {
@@ -61,8 +78,9 @@ def environment(pod: Pod, paths: Paths) -> tuple[dict[str, str], list[str]]:
     for output in pod.outputs:
         env[f"FLOWSCHED_OUTPUT_{folded(output.name)}"] = f"{paths.work}/{output.path}"
     if pod.gang is not None:
-        env |= _gang(pod.gang)
-        env["FLOWSCHED_HOSTFILE"] = f"{paths.work}/hostfile"
+        env |= _gang(pod.gang, address)
+        env["FLOWSCHED_HOSTFILE"] = f"{paths.work}/{HOSTFILE}"
+        env["FLOWSCHED_CLUSTER_FILE"] = f"{paths.work}/{CLUSTER}"
     return env, [expand(argument, env) for argument in pod.command]
 
 
@@ -81,11 +99,17 @@ def expand(argument: str, env: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value, argument)
 
 
-def hostfile(seat: GangSeat, cpu_millicores: int) -> str:
-    """MPI's hostfile: every member but launchers, with this pod's whole cores as slots."""
-    slots = ceil_cores(cpu_millicores)
-    hosts = zip(seat.addresses, seat.roles, strict=True)
-    return "".join(f"{address} slots={slots}\n" for address, role in hosts if role != LAUNCHER)
+def gang_files(roster: Roster, slots: int, port: int, address: Address) -> dict[str, str]:
+    """The texts of the files that tell a member of the others: name in its working folder -> text.
+
+    Args:
+        roster: All members.
+        slots: Whole cores of the member, which MPI's hostfile says for each host.
+        port: MASTER_PORT.
+        address: Where members are found.
+    """
+    hosts = [f"{address(each)} slots={slots}\n" for each in roster.members() if each.role != LAUNCHER]
+    return {HOSTFILE: "".join(hosts), CLUSTER: json.dumps(_cluster(roster, port, address))}
 
 
 def ceil_cores(cpu_millicores: int) -> int:
@@ -93,24 +117,40 @@ def ceil_cores(cpu_millicores: int) -> int:
     return max(1, -(-cpu_millicores // 1000))
 
 
-def _gang(seat: GangSeat) -> dict[str, str]:
-    of_role: dict[str, list[str]] = {}
-    for address, role in zip(seat.addresses, seat.roles, strict=True):
-        of_role.setdefault(role, []).append(address)
-    port = seat.master_port
-    cluster = {role: [f"{address}:{port}" for address in held] for role, held in of_role.items()}
-    task = {"type": seat.role, "index": seat.role_index}
-    return {
-        "FLOWSCHED_HOSTS": ",".join(seat.addresses),
-        **{f"FLOWSCHED_HOSTS_{folded(role)}": ",".join(held) for role, held in of_role.items()},
+def _gang(seat: GangSeat, address: Address) -> dict[str, str]:
+    roster = seat.roster
+    env = {
         "FLOWSCHED_ROLE": seat.role,
         "FLOWSCHED_ROLE_INDEX": str(seat.role_index),
-        "FLOWSCHED_ADDRESS": seat.addresses[seat.rank],
+        "FLOWSCHED_ADDRESS": address(seat.member),
         "FLOWSCHED_GANG_TOKEN": seat.token,
         "RANK": str(seat.rank),
-        "WORLD_SIZE": str(len(seat.addresses)),
+        "WORLD_SIZE": str(roster.size),
         "LOCAL_RANK": "0",
-        "MASTER_ADDR": seat.addresses[0],
-        "MASTER_PORT": str(port),
-        "TF_CONFIG": json.dumps({"cluster": cluster, "task": task}),
+        "MASTER_ADDR": address(roster.first),
+        "MASTER_PORT": str(seat.master_port),
     }
+    return env if roster.size > MOST_LISTED else _lists(seat, address) | env
+
+
+def _lists(seat: GangSeat, address: Address) -> dict[str, str]:
+    """The variables with the addresses of all members."""
+    of_role: dict[str, list[str]] = {}
+    hosts = []
+    for member in seat.roster.members():
+        hosts.append(address(member))
+        of_role.setdefault(member.role, []).append(hosts[-1])
+    cluster = _cluster(seat.roster, seat.master_port, address)
+    return {
+        "FLOWSCHED_HOSTS": ",".join(hosts),
+        **{f"FLOWSCHED_HOSTS_{folded(role)}": ",".join(held) for role, held in of_role.items()},
+        "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": seat.role, "index": seat.role_index}}),
+    }
+
+
+def _cluster(roster: Roster, port: int, address: Address) -> dict[str, list[str]]:
+    """Role -> host and port of each of its members, as TF_CONFIG has it."""
+    cluster: dict[str, list[str]] = {}
+    for member in roster.members():
+        cluster.setdefault(member.role, []).append(f"{address(member)}:{port}")
+    return cluster

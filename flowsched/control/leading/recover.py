@@ -12,7 +12,7 @@ from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.engine.data.cache_values import origin_of
 from flowsched.engine.delta import StageWrite
 from flowsched.engine.events import Ended, Recovered
-from flowsched.engine.pod_orders import decode_pod
+from flowsched.engine.pod_orders import decode_pods
 from flowsched.engine.recovery import Remembered, rebuild_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.telemetry import relearn
@@ -96,7 +96,7 @@ async def recover(database: Database, state: EngineState, nodes: Sequence[NodeIn
             dataset = state.cluster.catalogue.intern(replica.uri, replica.size_bytes)
             state.cluster.catalogue.add_replica(dataset, at)
     state.cluster.snapshot.usage.load(recovery.usage, state.cluster.snapshot.axes)
-    pods = list(map(decode_pod, recovery.pods))
+    pods = decode_pods(recovery.pods, recovery.gang_orders)
     return Found(recovery.living, pods, recovery.last_seq, recovery.bindings)
 
 

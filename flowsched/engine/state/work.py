@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from flowsched.engine.state.data import Route
 from flowsched.engine.state.foreign import ForeignKey
+from flowsched.executor.protocol import Roster
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.workflow.estimates import Estimates
 from flowsched.workflow.run.run import StageRun, WorkflowRun
@@ -66,8 +67,7 @@ class GroupKey(NamedTuple):
 
 
 #: Gang members get addresses of their own from 127.64.0.0 up: 2^22 of them, so that a number is not used again soon.
-_ADDRESS_BITS: Final = 22
-_ADDRESSES: Final = 1 << _ADDRESS_BITS
+ADDRESSES: Final = 1 << 22
 
 
 class GangSeats(NamedTuple):
@@ -79,20 +79,14 @@ class GangSeats(NamedTuple):
     first: int
     members: tuple[int, ...]
 
-    def addresses(self) -> tuple[str, ...]:
-        """The loopback addresses of its members, in the order of their ranks."""
-        numbers = ((self.first + member) % _ADDRESSES for member in self.members)
-        return tuple(f"127.{64 + (number >> 16)}.{number >> 8 & 255}.{number & 255}" for number in numbers)
+    def numbers(self) -> list[int]:
+        """The numbers of its members' addresses, in the order of their ranks."""
+        return [(self.first + member) % ADDRESSES for member in self.members]
 
     @staticmethod
-    def of(addresses: Sequence[str], rank: int, member: int) -> GangSeats:
-        """The seats of the gang that has these addresses, and this member at this rank."""
-        numbers = []
-        for each in addresses:
-            _, high, middle, low = each.split(".")
-            numbers.append((int(high) - 64 << 16) + (int(middle) << 8) + int(low))
-        first = numbers[rank] - member
-        return GangSeats(first, tuple((number - first) % _ADDRESSES for number in numbers))
+    def of(roster: Roster, first: int) -> GangSeats:
+        """The seats of a gang that has this roster, and member 0 the address of this number."""
+        return GangSeats(first, tuple((member.number - first) % ADDRESSES for member in roster.members()))
 
 
 class Candidate(msgspec.Struct, frozen=True):

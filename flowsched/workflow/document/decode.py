@@ -34,6 +34,7 @@ from flowsched.workflow.document.stage import (
     TEMPLATE_KEYS,
     Given,
     Template,
+    check_lists,
     divide,
     plain_role,
     read_inputs,
@@ -473,6 +474,7 @@ def _stage(reader: Reader, entry: object, path: str) -> StageDraft | None:
     if found is not None:
         inputs = found.inputs
         roles = tuple(step_role(role, found.container) for role in roles)
+    check_lists(section, roles, found.container if found is not None else None)
     condition, places = _when(section)
     traffic = read_traffic(section)
     spec = StageSpec(

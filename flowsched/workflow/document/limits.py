@@ -37,6 +37,10 @@ class Limits(msgspec.Struct, frozen=True):
 
 DEFAULT: Final = Limits()
 
+#: A larger gang has no variable that lists its members (TF_CONFIG, FLOWSCHED_HOSTS), only files. Linux takes 128 KiB in one
+#: variable, and the longest name and port of a member on Kubernetes have 205 bytes.
+MOST_LISTED: Final = 512
+
 
 def exceeded(name: str, limit: int, what: str, found: int) -> NoReturn:
     """Refuse: say what is too large, by how much, and which limit it was.

@@ -11,12 +11,14 @@ import msgspec
 
 from flowsched.workflow.document import reader
 from flowsched.workflow.document import reader as names
+from flowsched.workflow.document.limits import MOST_LISTED
 from flowsched.workflow.document.reader import Section, child, shown
 from flowsched.workflow.document.uris import CONTROL, redacted, wrong_uri
 from flowsched.workflow.resources import parse_bytes, parse_count, parse_cpu, parse_gpu
 from flowsched.workflow.spec import (
     EMPTY,
     PLAIN_ROLE,
+    Container,
     InputSpec,
     Match,
     OutputSpec,
@@ -266,6 +268,29 @@ def read_roles(section: Section, default: Template) -> tuple[RoleSpec, ...]:
     if roles and not any(role.completes for role in roles):
         section.fault("roles", "at least one role that completes: else the stage would never end")
     return tuple(roles)
+
+
+#: A variable that lists the members of a gang, as a shell or `expand` takes it.
+_LIST: Final = re.compile(r"(?<!\$)\$[({]?(TF_CONFIG|FLOWSCHED_HOSTS(?:_[A-Z0-9_]+)?)\b")
+
+
+def check_lists(section: Section, roles: Sequence[RoleSpec], container: Container | None) -> None:
+    """Refuse commands that use a variable which a gang of this size has not (`limits.MOST_LISTED`)."""
+    members = sum(role.replicas for role in roles)
+    if members <= MOST_LISTED:
+        return
+    steps = () if container is None else container.steps
+    own = {name for role in roles for name in role.env}
+    for command in (*(role.command for role in roles), *(step.command for step in steps)):
+        used = {found[1] for argument in command for found in _LIST.finditer(argument)} - own
+        for name in sorted(used):
+            section.fault(
+                "roles",
+                f"a command without {name}: in a gang of more than {MOST_LISTED} members the files that FLOWSCHED_CLUSTER_FILE "
+                "and FLOWSCHED_HOSTFILE name list them",
+                f"a command with ${name}, in a gang of {members:,}",
+            )
+            return
 
 
 def _read_role(section: Section, name: str, default: Template) -> RoleSpec:

@@ -28,12 +28,14 @@ from flowsched.cluster.kubernetes.agent.ledger import (
 from flowsched.cluster.kubernetes.agent.outputs import Publisher
 from flowsched.cluster.kubernetes.agent.transfers import Transfers
 from flowsched.cluster.kubernetes.agent.trees import Link
-from flowsched.cluster.kubernetes.objects.names import pod_name
+from flowsched.cluster.kubernetes.objects.names import address_below, pod_name
 from flowsched.cluster.kubernetes.orders import Input, Order, manifest, placed
 from flowsched.cluster.local.runner import safe_paths
 from flowsched.cluster.local.runner.outputs import Refused, look
 from flowsched.cluster.node.cache import Cache
+from flowsched.cluster.node.environment import gang_files
 from flowsched.cluster.node.origins import NotFetched
+from flowsched.executor.protocol import Roster
 from flowsched.log_lines import get_logger
 
 
@@ -81,7 +83,7 @@ def _write_manifest(inputs: int, given: Input, text: str) -> None:
 
 
 def furnish(work: int, order: Order) -> None:
-    """Make the folders that outputs are written to, `tmp`, and the hostfile, in the working folder.
+    """Make the folders that outputs are written to, `tmp`, and the files that tell of a gang, in the working folder.
 
     Each gets the working folder's own permissions for owner, group and others: a kubelet gives that folder to the pod's
     group (fsGroup, set-gid) or to all users.
@@ -102,9 +104,10 @@ def furnish(work: int, order: Order) -> None:
                     _give(fd, like, stat.S_IMODE(like.st_mode))
         finally:
             os.close(fd)
-    if order.hostfile is not None:
-        mode = stat.S_IMODE(like.st_mode) & 0o666
-        fd = safe_paths.write_file(work, "hostfile", order.hostfile, mode)
+    gang, mode = order.gang, stat.S_IMODE(like.st_mode) & 0o666
+    texts = gang_files(Roster(gang.runs), gang.slots, gang.port, address_below(gang.service)) if gang else {}
+    for name, text in texts.items():
+        fd = safe_paths.write_file(work, name, text, mode)
         try:
             _give(fd, like, mode)
         finally:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from flowsched.cluster.node.environment import Address, loopback
+
 #: RFC 1123: a DNS label. Names are kept to one, although most kinds may be longer: a pod's name is then a host's name.
 LABEL_LENGTH: Final = 63
 _DNS_LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -60,9 +62,16 @@ def member_host(role: str, role_index: int) -> str:
     return dns_label(f"{role}-{role_index}")
 
 
-def member_address(role: str, role_index: int, service: str, namespace: str) -> str:
-    """The DNS name of a gang's member, for any pod of the cluster."""
-    return f"{member_host(role, role_index)}.{service}.{namespace}.svc"
+def service_host(service: str, namespace: str) -> str:
+    """The DNS name of a Service, for any pod of the cluster. A gang's members are below it, by their `member_host`."""
+    return f"{service}.{namespace}.svc"
+
+
+def address_below(service: str) -> Address:
+    """Where the members of a gang are found: below this Service (`service_host`), or at loopback addresses where it is ""."""
+    if not service:
+        return loopback
+    return lambda member: f"{member_host(member.role, member.role_index)}.{service}"
 
 
 @lru_cache(maxsize=8192)

@@ -19,7 +19,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from flowsched.cluster.kubernetes.agent_keys import signing_key_of
-from flowsched.cluster.kubernetes.objects.names import SecretKey, member_address, secret_key
+from flowsched.cluster.kubernetes.objects.names import SecretKey, address_below, secret_key, service_host
 from flowsched.cluster.kubernetes.objects.release import INPUTS, WORK, Extras, GroupRef, ReleaseSettings
 from flowsched.cluster.kubernetes.orders import sign
 from flowsched.cluster.kubernetes.packing import pack
@@ -28,9 +28,8 @@ from flowsched.cluster.local.runner.patterns import is_pattern
 from flowsched.cluster.node.cache import file_name
 from flowsched.cluster.node.container_paths import Layout, Refusal, local_path, stdio_of
 from flowsched.cluster.node.container_view import tidy
-from flowsched.cluster.node.environment import Paths, environment, expand, hostfile
+from flowsched.cluster.node.environment import Address, Paths, ceil_cores, environment, expand
 from flowsched.executor.protocol import InputFile, Pod
-from flowsched.values import replace
 from flowsched.workflow.spec import Container, Delivered, Left, Step
 
 #: What `cluster.environment.expand` takes for a reference.
@@ -339,14 +338,16 @@ def order_of(
     file_names: Mapping[str, str] = _NO_NAMES,
     places: Mapping[str, str] = _NO_NAMES,
     expires_ms: int = 0,
+    service: str = "",
 ) -> dict[str, Any]:
     """The order of a pod's steps, as a value.
 
     Args:
-        pod: What to run. Its gang's addresses are those the hostfile shall have.
+        pod: What to run.
         file_names: uri -> its file's name, where that is not the last part of the uri.
         places: Name of an input -> where it shall lie in the `inputs` volume, where that is not its own folder.
         expires_ms: Wall clock; from then on an agent begins nothing by it.
+        service: Name of the Service below which its gang's members are found; "" = they have loopback addresses.
     """
     parents = {str(PurePosixPath(output.path).parent) for output in pod.outputs if inside(output.path)}
     return {
@@ -371,8 +372,20 @@ def order_of(
             for output in pod.outputs
         ],
         "folders": sorted((parents - {"."}) | {TEMPORARY}),
-        "hostfile": hostfile(pod.gang, pod.cpu_millicores) if pod.gang else None,
+        "gang": _told_gang(pod, service) if pod.gang else None,
+        "hostfile": None,  # an earlier agent looks for it
         "expires_ms": expires_ms,
+    }
+
+
+def _told_gang(pod: Pod, service: str) -> dict[str, Any]:
+    """What the agent writes the files of a gang's member from: as long for 10,000 members as for two."""
+    assert pod.gang is not None
+    return {
+        "runs": pod.gang.roster.runs,
+        "service": service,
+        "slots": ceil_cores(pod.cpu_millicores),
+        "port": pod.gang.master_port,
     }
 
 
@@ -414,19 +427,13 @@ class TaskEnvironment:
     command: list[str]
 
 
-def addressed(pod: Pod, settings: ReleaseSettings, group: GroupRef | None) -> Pod:
-    """The pod with its gang's members under the names that they have on this cluster."""
-    seat = pod.gang
-    if seat is None or settings.gang_addresses == "seat":
-        return pod
+def service_of(pod: Pod, settings: ReleaseSettings, group: GroupRef | None) -> str:
+    """The Service below which a pod's gang is found; "" = the pod is alone, or the members have loopback addresses."""
+    if pod.gang is None or settings.gang_addresses == "seat":
+        return ""
     if group is None:
         raise ValueError(f"{pod.name} has a seat in a gang and no group: other members could not find it")
-    counted: dict[str, int] = {}
-    addresses = []
-    for role in seat.roles:
-        number = counted[role] = counted.get(role, -1) + 1
-        addresses.append(member_address(role, number, group.name, settings.namespace))
-    return structs.replace(pod, gang=replace(seat, addresses=tuple(addresses)))
+    return service_host(group.name, settings.namespace)
 
 
 def task_environment(
@@ -435,13 +442,13 @@ def task_environment(
     """The task's environment and command.
 
     Args:
-        pod: What to run, with the addresses of `addressed`.
+        pod: What to run.
         settings: Of the installation.
         group: Its Secret holds the gang's token; None = the pod is alone.
         extras: For the names of files.
         layout: Of a container task's files.
     """
-    values = _values(pod, settings, extras)
+    values = _values(pod, settings, extras, address_below(service_of(pod, settings, group)))
     sources = _sources(pod, group)
     if isinstance(sources, Refusal):
         return sources
@@ -460,10 +467,15 @@ def task_environment(
 
 
 def step_environment(
-    pod: Pod, settings: ReleaseSettings, extras: Extras, layout: Layout = _NO_LAYOUT
+    pod: Pod,
+    settings: ReleaseSettings,
+    group: GroupRef | None,
+    extras: Extras,
+    layout: Layout = _NO_LAYOUT,
 ) -> list[EnvVar]:
     """The environment of stage-in and of stage-out."""
-    text = pack(order_of(pod, extras.file_names, layout.inputs, extras.expires_ms))
+    service = service_of(pod, settings, group)
+    text = pack(order_of(pod, extras.file_names, layout.inputs, extras.expires_ms, service))
     agent = f"http://$(HOST_IP):{settings.agent_port}" if settings.agent_port else ""
     return [
         {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
@@ -476,14 +488,14 @@ def step_environment(
     ]
 
 
-def _values(pod: Pod, settings: ReleaseSettings, extras: Extras) -> dict[str, str]:
+def _values(pod: Pod, settings: ReleaseSettings, extras: Extras, address: Address) -> dict[str, str]:
     """What variables say that are no secrets."""
     by_number = pod.gpu_millis > 0 and (pod.gpu_millis % 1000 > 0 or not settings.gpu.resource)
     told = pod if by_number and settings.gpu.fractions == "cuda" else structs.replace(pod, gpu_ids=())
     inputs = {given.name: f"{INPUTS}/{input_path(given, extras.file_names)}" for given in pod.inputs}
     if pod.container is not None:
         inputs |= {given.input: given.path for given in pod.container.inputs if given.input is not None}
-    values, _ = environment(told, Paths(WORK, WORK, inputs, ""))
+    values, _ = environment(told, Paths(WORK, WORK, inputs, ""), address)
     for name in OF_THE_IMAGE:
         if name not in pod.env:
             del values[name]

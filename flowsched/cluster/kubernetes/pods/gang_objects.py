@@ -53,7 +53,7 @@ def group_manifest(
             member does not know of the others.
         owner: With which the group goes.
     """
-    roles = Counter(pod.gang.roles) if pod.gang else Counter({"task": 1})
+    roles = Counter(member.role for member in pod.gang.roster.members()) if pod.gang else Counter({"task": 1})
     amounts = _min_resources(pod, roles, min_resources, settings)
     spec: Json
     match form:

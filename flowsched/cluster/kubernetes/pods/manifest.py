@@ -31,7 +31,6 @@ from flowsched.cluster.kubernetes.objects.release import (
 from flowsched.cluster.kubernetes.pods.container_task import (
     TEMPORARY,
     TaskEnvironment,
-    addressed,
     as_step,
     command_of,
     files_variables,
@@ -340,7 +339,6 @@ def pod_manifest(
         The body of its creation, or why there can be no such pod: the attempt has failed then, and for the same reason
         everywhere.
     """
-    pod = addressed(pod, settings, group)
     extras = extras or extras_of(pod)
     layout = lay_out(pod.container, settings.shared) if pod.container is not None else Layout()
     if isinstance(layout, Refusal):
@@ -424,7 +422,7 @@ def _spec(
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "initContainers": [*_steps(pod, settings, extras, ask, layout), *tasks[:-1]],
+        "initContainers": [*_steps(pod, settings, group, extras, ask, layout), *tasks[:-1]],
         "containers": tasks[-1:],
         "volumes": _volumes(pod, settings),
         "tolerations": [toleration(each) for each in _tolerations(settings, extras)],
@@ -453,11 +451,13 @@ def _tolerations(settings: ReleaseSettings, extras: Extras) -> list[Toleration]:
     return list(dict.fromkeys((*settings.tolerations, *extras.rules.tolerations)))
 
 
-def _steps(pod: Pod, settings: ReleaseSettings, extras: Extras, ask: Ask, layout: Layout) -> list[Json]:
+def _steps(
+    pod: Pod, settings: ReleaseSettings, group: GroupRef | None, extras: Extras, ask: Ask, layout: Layout
+) -> list[Json]:
     """Our own containers, in the order in which they begin; none where there is nothing to lay out."""
     if not needs_stage_in(pod):
         return []
-    env = step_environment(pod, settings, extras, layout)
+    env = step_environment(pod, settings, group, extras, layout)
     files = pod.container is not None
     stage_in = _step(
         STAGE_IN, settings, [*env, *(files_variables(pod, layout, contents=True) if files else ())]

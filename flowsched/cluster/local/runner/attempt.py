@@ -95,9 +95,8 @@ def prepare(task: Task) -> Record | None:
         os.makedirs(f"{folder}/work/{parent}", exist_ok=True)
     lost = link_inputs(f"{folder}/work", order["inputs"])  # type: ignore[arg-type]
     order["seen"] = states_of(order["inputs"])  # type: ignore[arg-type]
-    if order["hostfile"] is not None:
-        with open(f"{folder}/work/hostfile", "w") as file:
-            file.write(str(order["hostfile"]))
+    for name in order["gang_files"]:  # type: ignore[attr-defined]
+        os.rename(f"{folder}/{name}", f"{folder}/work/{name}")
     for stream in ("stdout", "stderr"):
         os.close(os.open(f"{folder}/{stream}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
     if lost:
