@@ -286,11 +286,6 @@ class Workflows:
         rows = await self._database.rows(select(*ATTEMPT_COLUMNS).where(_a.name == name))
         return attempt_row(rows[0]) if rows else None
 
-    async def pod(self, name: str) -> bytes | None:
-        """The launch order of one try."""
-        rows = await self._database.rows(select(_a.pod).where(_a.name == name))
-        return bytes(rows[0].pod) if rows else None
-
     async def outputs(
         self, workflow_id: str, stage: int | None = None, index: int | None = None
     ) -> Sequence[OutputWrite]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 
 import new_schema
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import create_engine, inspect, text
 from store_samples import rows, submission
 
 import flowsched
@@ -361,3 +362,25 @@ async def test_an_error_of_the_disk_is_no_damage(tmp_path: Path, monkeypatch: py
         with pytest.raises(StorageCorrupt, match="is damaged: database disk image is malformed"):
             async with database.reading():
                 raise malformed
+
+
+def test_members_of_gangs_that_run_are_known_after_the_upgrade(tmp_path: Path) -> None:
+    """Orders of before revision 0014 list addresses and roles. Open ones become runs of members; what has ended stays."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'db'}")
+    listed = {"role": "w", "role_index": 1, "rank": 2, "token": "", "roles": ["ps", "w", "w"],
+              "addresses": ["127.64.255.255", "127.65.0.0", "127.65.0.1"]}  # fmt: skip
+    old = json.dumps({"name": "p", "gang": listed}).encode()
+    alone = json.dumps({"name": "q", "gang": None}).encode()
+    with engine.begin() as connection:
+        schema.upgrade(connection, "0013")
+        row = 'INSERT INTO attempts (name, workflow_id, stage, "index", attempt, node, epoch, at_ms, ended_ms, pod) '
+        for name, ended, pod in (("p", None, old), ("done", 5, old), ("q", None, alone)):
+            connection.exec_driver_sql(row + "VALUES (?, 'w', 0, 0, 0, 'n', 1, 1, ?, ?)", (name, ended, pod))
+    with engine.begin() as connection:
+        schema.upgrade(connection)
+        found = {row.name: row.pod for row in connection.exec_driver_sql("SELECT name, pod FROM attempts")}
+    engine.dispose()
+    seat = {"role": "w", "role_index": 1, "rank": 2, "token": "", "number": 65537}
+    runs = [["ps", 65535, 1], ["w", 65536, 2]]
+    assert json.loads(found["p"]) == {"name": "p", "gang": {**seat, "roster": {"runs": runs}}}
+    assert (found["done"], found["q"]) == (old, alone)

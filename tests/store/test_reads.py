@@ -9,7 +9,7 @@ from sqlalchemy import Engine, insert
 from sqlalchemy import event as sqlalchemy_event
 from store_samples import end, event, finished, intent, rows, submission, task
 
-from flowsched.engine.delta import Delta, OutputWrite, ReplicaWrite, WorkflowWrite
+from flowsched.engine.delta import Delta, GangOrderWrite, OutputWrite, ReplicaWrite, WorkflowWrite
 from flowsched.errors import Conflict, InvalidRequest, NotFound
 from flowsched.scheduling.state.usage import UsageRow
 from flowsched.store import tables
@@ -129,7 +129,6 @@ async def test_what_is_not_there(reads: Workflows, writer: GroupWriter) -> None:
     assert await reads.stages("x") == []
     assert await reads.task("w", 0, 0) is None
     assert await reads.attempt("x") is None
-    assert await reads.pod("x") is None
 
 
 async def test_tasks_by_page_stage_and_state(writer: GroupWriter, reads: Workflows, epoch: int) -> None:
@@ -175,10 +174,16 @@ async def test_a_new_leader_reads_what_lives(
                 OutputWrite("a", 0, 0, "bam", "u", 5, "v", 1),
                 OutputWrite("done", 0, 0, "bam", "x", 5, None, 1),
             ],
+            gang_orders=[
+                GangOrderWrite("a", 0, 2, "", b"roster"),
+                GangOrderWrite("a", 0, 2, "k", b"told"),
+                GangOrderWrite("done", 0, 0, "", b"of done"),
+            ],
             replicas=[ReplicaWrite("u", "n", 5, True)],
         ),
         epoch,
     )
+    await writer.commit(Delta(gang_orders=[GangOrderWrite("a", 0, 2, "", b"grown")]), epoch)
     await writer.commit(finished("done"), epoch)
     await writer.command("b", "cancel", {}, 5)
     found = await outline(database)
@@ -191,7 +196,8 @@ async def test_a_new_leader_reads_what_lives(
     assert [(o.uri, o.value) for o in a.outputs] == [("u", "v")]
     assert [stage.name for stage in b.stages] == ["align", "train"]
     assert b.workflow.cancel_requested
-    assert found.pods == [b'{"pod": "p1"}']
+    assert found.pods == [("a", 0, b'{"pod": "p1"}')]
+    assert found.gang_orders == {("a", 0, 2, ""): b"grown", ("a", 0, 2, "k"): b"told"}
     assert found.replicas == [ReplicaRow("u", "n", 5)]
     assert (found.last_seq, found.last_event) == (3, await reads.last_event())
     named = await load(database, "done")
@@ -243,6 +249,7 @@ async def test_finished_workflows_expire_in_bounded_rounds(
             Delta(
                 tasks=[task(name, i) for i in range(50)],
                 intents=[intent(f"p{name}", name)],
+                gang_orders=[GangOrderWrite(name, 0, 0, "", b"roster")],
                 ends=[end(f"p{name}")],
             ),
             epoch,
@@ -259,7 +266,7 @@ async def test_finished_workflows_expire_in_bounded_rounds(
         rounds.append(removed)
     assert [removed.workflows for removed in rounds] == [0, 0, 1]
     assert await names(reads) == ["alive", "young"]
-    for table in ("tasks", "attempts", "events", "stages", "commands", "idempotency"):
+    for table in ("tasks", "attempts", "gang_orders", "events", "stages", "commands", "idempotency"):
         assert await rows(database, f"SELECT count(*) FROM {table} WHERE workflow_id = 'old'") == [(0,)], (
             table
         )
