@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, ColumnElement, Table, cast, type_coerce
+from sqlalchemy import JSON, ColumnElement, Table, cast, collate, func, type_coerce
 
 
 def insert_into(table: Table, kind: str) -> Any:
@@ -21,6 +21,24 @@ def insert_into(table: Table, kind: str) -> Any:
     from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 
     return postgresql_insert(table)
+
+
+def begins(column: ColumnElement[Any], given: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Whether the text of a column begins with a given one. `LIKE` ignores the case of ASCII letters on SQLite alone."""
+    return func.substr(column, 1, func.length(given)) == given
+
+
+def contains(column: ColumnElement[Any], given: ColumnElement[Any], kind: str) -> ColumnElement[bool]:
+    """Whether the text of a column contains a given one; the case of ASCII letters is ignored, that of others counts.
+
+    Args:
+        column: The column.
+        given: What it may contain.
+        kind: "sqlite" or "postgresql", whose `lower` knows other letters too.
+    """
+    if kind == "sqlite":
+        return func.instr(func.lower(column), func.lower(given)) > 0
+    return func.strpos(func.lower(collate(column, "C")), func.lower(collate(given, "C"))) > 0
 
 
 def text_in(document: ColumnElement[Any], key: str, kind: str) -> ColumnElement[Any]:

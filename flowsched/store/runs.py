@@ -26,6 +26,7 @@ from sqlalchemy import (
 from flowsched.store import tables
 from flowsched.store.bulk import tidy_text
 from flowsched.store.database import Database, unbroken
+from flowsched.store.dialects import begins
 from flowsched.store.rows import WorkflowRow
 from flowsched.store.workflows import PAGE, RETURNED, Shape, Which, decode, listing, search_of, workflow_row
 from flowsched.workflow.run.states import RunState
@@ -238,15 +239,15 @@ def _both(kind: str, shape: Shape) -> Select[Any]:
     workflows = listing(kind, shape)
     sought = next((name for name in ("ref", "search") if name in shape.given), None)
     if sought:  # a name means no call of a run; the beginning of an id may be that of a call
-        begins = _w.id.like(bindparam(f"{sought}_begin"), escape="/")
+        is_call = begins(_w.id, bindparam(sought))
         without = Shape(shape.given - {"run"}, shape.labels)
-        workflows = listing(kind, without).where(or_(_w.run == bindparam("run"), begins))
+        workflows = listing(kind, without).where(or_(_w.run == bindparam("run"), is_call))
     alone = workflows.add_columns(cast(null(), Text).label("source")).subquery()
     of_runs = {
         "name": _r.name == bindparam("name"),
         "queue": _r.queue == bindparam("queue"),
-        "ref": or_(_r.name == bindparam("ref"), _r.id.like(bindparam("ref_begin"), escape="/")),
-        "search": search_of(_r),
+        "ref": or_(_r.name == bindparam("ref"), begins(_r.id, bindparam("ref"))),
+        "search": search_of(_r, kind),
         "before": _r.seq < bindparam("before"),
     }
     columns = [

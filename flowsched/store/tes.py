@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, select, text, update
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, literal, select, text, update
 
 from flowsched.errors import InvalidRequest
 from flowsched.store import tables
 from flowsched.store.database import Database, unbroken
+from flowsched.store.dialects import begins
 from flowsched.store.rows import AttemptRow
 from flowsched.store.workflows import ATTEMPT_COLUMNS, attempt_row, decode
 from flowsched.workflow.run.states import RunState
@@ -84,7 +85,7 @@ class TesTasks:
         """Tasks, newest first, of those with a number below `before`."""
         conditions: list[ColumnElement[bool]] = []
         if which.name_prefix:
-            conditions.append(_x.name.startswith(which.name_prefix, autoescape=True))
+            conditions.append(begins(_x.name, literal(which.name_prefix)))
         if before is not None:
             conditions.append(_x.seq < before)
         if which.run_states is not None:

@@ -35,7 +35,7 @@ from flowsched.engine.delta import OutputWrite, TaskWrite
 from flowsched.errors import InvalidRequest, NotFound
 from flowsched.store import tables
 from flowsched.store.database import Database
-from flowsched.store.dialects import text_in
+from flowsched.store.dialects import begins, contains, text_in
 from flowsched.store.rows import (
     AttemptRow,
     AttemptUseRow,
@@ -352,7 +352,7 @@ class Workflows:
 SUMMED_STAGES: Final = 50
 
 
-#: The fields of `Which` that have the beginning of a text.
+#: The fields of `Which` of which an empty text asks for nothing.
 _BEGINNINGS: Final = ("name_prefix", "ref", "search")
 
 
@@ -388,25 +388,12 @@ class Which(NamedTuple):
 
     def values(self, limit: int) -> dict[str, object]:
         """The values of its statement's parameters."""
-        values = {name: getattr(self, name) for name in self.shape.given} | {"limit": limit}
-        for name in _BEGINNINGS:
-            if name in values:
-                values[f"{name}_begin"] = _beginning(str(values[name]))
-        values.pop("name_prefix", None)
-        if "search" in values:
-            values["search"] = "%" + _beginning(str(values["search"]))
-        return values
+        return {name: getattr(self, name) for name in self.shape.given} | {"limit": limit}
 
 
-def _beginning(text_: str) -> str:
-    """A pattern for texts that begin so."""
-    return text_.replace("/", "//").replace("%", "/%").replace("_", "/_") + "%"
-
-
-def search_of(table: Any) -> ColumnElement[bool]:
+def search_of(table: Any, kind: str) -> ColumnElement[bool]:
     """What `search` asks of the columns of workflows or of runs."""
-    part = func.lower(table.name).like(func.lower(bindparam("search")), escape="/")
-    return or_(part, table.id.like(bindparam("search_begin"), escape="/"))
+    return or_(contains(table.name, bindparam("search"), kind), begins(table.id, bindparam("search")))
 
 
 @lru_cache(maxsize=256)  # made once: making a statement costs more than running it
@@ -415,12 +402,12 @@ def listing(kind: str, shape: Shape) -> Select[Any]:
     given = {
         "states": _w.state.in_(bindparam("states", expanding=True)),
         "name": _w.name == bindparam("name"),
-        "name_prefix": _w.name.like(bindparam("name_prefix_begin"), escape="/"),
+        "name_prefix": begins(_w.name, bindparam("name_prefix")),
         "queue": _w.queue == bindparam("queue"),
         "tenant": _w.tenant == bindparam("tenant"),
         "run": _w.run == bindparam("run"),
-        "ref": or_(_w.name == bindparam("ref"), _w.id.like(bindparam("ref_begin"), escape="/")),
-        "search": search_of(_w),
+        "ref": or_(_w.name == bindparam("ref"), begins(_w.id, bindparam("ref"))),
+        "search": search_of(_w, kind),
         "before": _w.seq < bindparam("before"),
     }
     conditions = [given[name] for name in sorted(shape.given)]

@@ -270,6 +270,8 @@ async def test_lists_are_filtered(tes: Tes) -> None:
         ([], [third, second, first]),
         ([("name_prefix", "a_")], [first]),
         ([("name_prefix", "a")], [second, first]),
+        ([("name_prefix", "A")], []),
+        ([("name_prefix", "a%")], [second]),
         ([("tag_key", "foo")], [second, first]),
         ([("tag_key", "foo"), ("tag_value", "")], [second, first]),
         ([("tag_key", "foo"), ("tag_value", "bar")], [first]),
