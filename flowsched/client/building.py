@@ -313,7 +313,7 @@ def _short(uri: str) -> str:
 
 def _row(stage: Mapping[str, Any]) -> _Row:
     scatter, roles = stage.get("scatter", {}), stage.get("roles", {})
-    width = scatter.get("count", len(scatter.get("items", ())) or 1)
+    width = scatter.get("count", len(scatter.get("items", ("one",))))
     members = [f"{role} × {settings.get('replicas', 1)}" for role, settings in roles.items()]
     return _Row(
         stage["name"],

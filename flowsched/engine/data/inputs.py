@@ -40,7 +40,8 @@ def input_files(run: WorkflowRun, stage: StageRun, shard: int) -> tuple[InputFil
         if not uris:
             if spec.optional:
                 continue
-            raise MissingInput(f"input {spec.name!r}: {spec.stage}.{spec.output} was not written")
+            if not _reads_no_shards(run, spec):
+                raise MissingInput(f"input {spec.name!r}: {spec.stage}.{spec.output} was not written")
         files.append(InputFile(spec.name, uris, _is_manifest(run, spec)))
     return tuple(files)
 
@@ -66,12 +67,17 @@ def dataset_ids(
         for uri, size in datasets_of(run, stage, spec, shard):
             found = True
             ids[state.cluster.catalogue.intern(uri, size, spec.stage is None)] = None
-        if not found and not spec.optional:
+        if not found and not spec.optional and not _reads_no_shards(run, spec):
             raise MissingInput(f"input {spec.name!r}: {spec.stage}.{spec.output} was not written")
     result = tuple(ids)
     if shared:
         state.work.inputs[(run.id, stage.number)] = result
     return result
+
+
+def _reads_no_shards(run: WorkflowRun, spec: InputSpec) -> bool:
+    """Whether an input comes from a stage without shards: its list is empty, and nothing is missing."""
+    return spec.stage is not None and run.stages[run.number_of(spec.stage)].spec.width == 0
 
 
 def outputs_of(stage: StageRun, role: int) -> tuple[OutputSpec, ...]:
@@ -141,7 +147,7 @@ def _is_manifest(run: WorkflowRun, spec: InputSpec) -> bool:
     if spec.manifest or spec.stage is None:
         return spec.manifest
     width = run.stages[run.number_of(spec.stage)].spec.width
-    return spec.match is not Match.INDEX and width > 1
+    return spec.match is not Match.INDEX and width != 1
 
 
 def uri_outside(stage: StageRun, spec: InputSpec, shard: int) -> str:

@@ -68,6 +68,10 @@ def _overlap(paths: Sequence[tuple[str | None, str]]) -> bool:
     return any(role == other and below.startswith(path) for (role, path), (other, below) in pairwise(ordered))
 
 
+#: A width that could not be read; its document has faults.
+_UNKNOWN: Final = -1
+
+
 class StageDraft(msgspec.Struct):
     """A stage that was read by itself, and where its references stand."""
 
@@ -180,10 +184,10 @@ class _Linker:
             found = f"a cycle: {' → '.join(stages)}"
             self.reader.fault(self.drafts[cycle[0]].path, found, "stages that do not wait for themselves")
 
-    # 3. Widths: those that are not said come from `index` inputs, parents first. 0 is an unknown width.
+    # 3. Widths: those that are not said come from `index` inputs, parents first.
     def resolve_widths(self) -> None:
         for number in set(range(len(self.drafts))) - set(self.order):
-            self.drafts[number].spec = replace(self.drafts[number].spec, width=0)
+            self.drafts[number].spec = replace(self.drafts[number].spec, width=_UNKNOWN)
         for number in self.order:
             draft = self.drafts[number]
             sources = [
@@ -202,13 +206,13 @@ class _Linker:
     def _inherit(self, draft: StageDraft, sources: Sequence[tuple[str, InputSpec, StageSpec]]) -> None:
         if not sources:
             return
-        width = next((parent.width for _, _, parent in sources if parent.width), 0)
+        width = next((parent.width for _, _, parent in sources if parent.width >= 0), _UNKNOWN)
         items = next((parent.items for _, _, parent in sources if parent.items is not None), None)
         scattered = any(parent.scattered for _, _, parent in sources)
         draft.spec = replace(draft.spec, width=width, items=items, scattered=scattered)
 
     def _check_match(self, path: str, given: InputSpec, parent: StageSpec, child: StageSpec) -> None:
-        if not parent.width or not child.width:
+        if _UNKNOWN in (parent.width, child.width):
             return
         found = f"{parent.name} with {parent.width:,} shards, {child.name} with {child.width:,}"
         if given.match is Match.INDEX and parent.width != child.width:
@@ -257,7 +261,7 @@ class _Linker:
     # 5. {item} stands only where there are items; items that are whole uris, or names of files, are good ones.
     def check_items(self) -> None:
         for draft in self.drafts:
-            if not draft.spec.width:
+            if draft.spec.width == _UNKNOWN:
                 continue
             checked = False
             for path, given in zip(draft.input_paths, draft.spec.inputs, strict=True):
@@ -320,7 +324,7 @@ class _Linker:
     def check_sizes(self) -> None:
         total = 0
         for draft in self.drafts:
-            tasks = draft.spec.tasks
+            tasks = max(draft.spec.tasks, 0)
             self.reader.count("tasks_per_stage", tasks, f"too many tasks at {draft.path}")
             total += tasks
         self.reader.count("tasks", total, "too many tasks in all")
@@ -524,28 +528,29 @@ def _roles(section: Section, template: Template, *, gang: bool) -> tuple[RoleSpe
 
 
 def _scatter(section: Section) -> tuple[int | None, tuple[str, ...] | None]:
-    """(width, items); a width of 0 is one that could not be read."""
+    """(width, items)."""
     if "scatter" not in section:
         return None, None
     scatter = section.section("scatter", _SCATTER_KEYS)
     if scatter is None:
-        return 0, None
+        return _UNKNOWN, None
     if ("items" in scatter) == ("count" in scatter):
         found = "items and count" if "items" in scatter else "neither items nor count"
         scatter.reader.fault(scatter.path, found, "exactly one of items and count")
-        return 0, None
+        return _UNKNOWN, None
     if "count" in scatter:
-        return scatter.size("count", "tasks_per_stage") or 0, None
+        count = scatter.size("count", "tasks_per_stage", least=0)
+        return _UNKNOWN if count is None else count, None
     items = _items(scatter)
-    return len(items), items or None
+    return _UNKNOWN if items is None else len(items), items
 
 
-def _items(scatter: Section) -> tuple[str, ...]:
+def _items(scatter: Section) -> tuple[str, ...] | None:
     """The items as texts. Long lists are checked as one text: a million of them in some 50 ms."""
     reader, path = scatter.reader, scatter.at("items")
-    found = scatter.array("items", empty=False)
+    found = scatter.array("items")
     if found is None:
-        return ()
+        return None
     reader.count("tasks_per_stage", len(found), f"too many items at {path}")
     if set(map(type, found)) <= {str, int} and all(-_MOST <= i <= _MOST for i in found if type(i) is int):
         items = tuple(map(str, found))

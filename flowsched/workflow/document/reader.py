@@ -305,8 +305,8 @@ class Section:
             return None
         return value
 
-    def size(self, key: str, limit: str) -> int | None:
-        """A whole number from 1 to a limit.
+    def size(self, key: str, limit: str, least: int = 1) -> int | None:
+        """A whole number from `least` to a limit.
 
         Raises:
             TooLarge: It is larger.
@@ -314,7 +314,7 @@ class Section:
         value, allowed = self.values.get(key), getattr(self.reader.limits, limit)
         if isinstance(value, int) and value > allowed:
             self.reader.count(limit, min(value, 1 << 63), f"{self.at(key)} is too large")
-        return self.whole(key, 1, allowed)
+        return self.whole(key, least, allowed)
 
     def choice(self, key: str, known: Mapping[str, T], refused: Mapping[str, str] = EMPTY) -> T | None:
         """One of several words; some that others know are refused with the reason.

@@ -331,8 +331,8 @@ def _call(limits: Limits) -> Schema:
 def _scatter(limits: Limits) -> Schema:
     most = limits.tasks_per_stage
     properties = {
-        "items": _list(_FREE, "One shard for each.", most, 1),
-        "count": _whole("So many shards.", 1, most),
+        "items": _list(_FREE, "One shard for each.", most),
+        "count": _whole("So many shards.", 0, most),
     }
     made = _object("One task (or gang) for each item.", properties)
     return {**made, "oneOf": [{"required": ["items"]}, {"required": ["count"]}]}

@@ -80,6 +80,7 @@ class Ended(msgspec.Struct, frozen=True):
     outputs: tuple[tuple[str, str, int, str | None], ...] = ()  #: (name, uri, size, value)
     returned: int = 0  #: to its client, though its own exit code is 0
     spoiled: bool = False  #: an input was written to while it ran
+    outgrown: bool = False  #: it ran out of memory, and no further attempt can get more than it had
 
 
 class Moves:
@@ -304,8 +305,9 @@ class Moves:
         )
 
     def _is_barrier(self, edge: Edge) -> bool:
-        """Whether the edge counts whole stages. A stage that may run after failures waits for whole stages only."""
-        if self.run.stages[edge.child].spec.when.outcome is not When.SUCCESS:
+        """Whether the edge counts whole stages. A stage that may run after failures or has no shards waits for whole stages only."""
+        child = self.run.stages[edge.child].spec
+        if child.when.outcome is not When.SUCCESS or child.width == 0:
             return True
         return edge.match not in (Match.INDEX, Match.CHUNK)
 
@@ -424,7 +426,7 @@ class Settling(Moves):
         if stage.state.terminal:
             self.changes.workflow = True
             return
-        if stage.done == stage.spec.width:
+        if 0 < stage.spec.width == stage.done:
             self._end_stage(stage, RunState.SUCCEEDED)
         elif stage.open_tasks() == 0:
             self._end_stage(stage, RunState.FAILED if stage.failed else self._unrun(stage))
@@ -437,6 +439,8 @@ class Settling(Moves):
             left = stage.task_state[np.repeat(~stage.shard_done, stage.members)]
             states = np.bincount(left, minlength=len(states))
         skipped = states[_S.CANCELLED] == 0 and states[_S.FAILED] == 0
+        if stage.spec.width == 0:
+            skipped = not stage.closed
         return RunState.SKIPPED if skipped else RunState.CANCELLED
 
     def _end_stage(self, stage: StageRun, state: RunState) -> None:
@@ -522,6 +526,10 @@ class Settling(Moves):
             self.statement.assign(stage, "verdict", self._wanted(stage))
         if not stage.verdict:
             self._skip(stage, "its condition (`when`) does not hold")
+            return
+        if stage.spec.width == 0:  # nothing is to be done, and that is done
+            self._set_stage(stage, RunState.RUNNING, "")
+            self._end_stage(stage, RunState.SUCCEEDED)
             return
         self._touch(stage)
         self._ready(stage, np.arange(stage.spec.width))
