@@ -107,7 +107,7 @@ class Binds:
             numbers = set(stage.role_of[tasks % stage.members].tolist())
             if group.extra:
                 recorder.statement.set(stage.goal, tasks, int(TaskState.RUNNING))
-        alike = {number: likeness(candidate, number, self._likenesses) for number in numbers}
+        alike = {number: likeness(state, candidate, number, self._likenesses) for number in numbers}
         unit, part_of = f"{run.id}/{stage.spec.name}/", 1
         if gang:  # taken away as a whole (`recovery.standing`)
             part_of = stage.members

@@ -19,10 +19,12 @@ from flowsched.engine.io_demand import demands_of, said_demand
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.data import Gather
 from flowsched.engine.state.work import Candidate, Demand, GroupKey, Offered
+from flowsched.scheduling.feasibility import most_of
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import AXES
 from flowsched.values import replace
-from flowsched.workflow.resources import grow_memory
+from flowsched.workflow.resources import format_bytes, grow_memory
 from flowsched.workflow.run.elastic import PLACED, joining
 from flowsched.workflow.run.lifecycle import mask_of
 from flowsched.workflow.run.run import StageRun, WorkflowRun
@@ -204,6 +206,9 @@ def _told(state: EngineState, offered: Offered, moment: int, look: Look | None) 
         run, stage, group = candidate.run, candidate.stage, candidate.group
         if not all(map(state.cluster.catalogue.held, group.remote)):
             return None
+        steps = state.work.groups[group.key].memory_steps  # type: ignore[union-attr]
+        if steps and group.roles[0].shape != shape_of(state, run, stage, 0, steps, *candidate.demands):
+            return None  # the largest node is another one
         if group.reads and (
             (not offered.own and shared is not group.inputs) or state.cluster.catalogue.lost_of(group.reads)
         ):
@@ -399,18 +404,69 @@ def memory_steps(stage: StageRun, tasks: Indices) -> int:
     return int(stage.memory_steps[tasks].max(initial=0))
 
 
-def resources_of(stage: StageRun, role: RoleSpec, memory_steps: int) -> Resources:
-    """What one pod asks for now: memory grows after each time it was too little."""
+def resources_of(
+    state: EngineState, run: WorkflowRun, stage: StageRun, role: int, memory_steps: int
+) -> Resources:
+    """What one pod asks for now: memory grows after each time it was too little, up to the most that a node has for it."""
+    given = stage.spec.roles[role].resources
     if memory_steps == 0:
-        return role.resources
-    return replace(role.resources, memory_bytes=_grown(stage, role.resources.memory_bytes, memory_steps))
+        return given
+    memory_bytes = _grown(stage, given.memory_bytes, memory_steps)
+    return replace(
+        given, memory_bytes=min(memory_bytes, _most_memory(state, run, stage, role) or memory_bytes)
+    )
 
 
-def memory_limit(stage: StageRun, role: RoleSpec, memory_steps: int) -> int | None:
-    """What one pod may use at most now: grows with what it asks for. None where the document says nothing of it."""
+def memory_limit(stage: StageRun, role: RoleSpec, memory_steps: int, most_bytes: int) -> int | None:
+    """What one pod may use at most now: grows with what it asks for. None where the document says nothing of it.
+
+    Args:
+        stage: Of the pod.
+        role: Of the pod.
+        memory_steps: How often its memory has grown.
+        most_bytes: What it asks for now. Where that has reached its node's memory, the limit grows no further either.
+    """
     if role.limits is None or role.limits.memory_bytes == 0:
         return None
-    return _grown(stage, role.limits.memory_bytes, memory_steps)
+    grown = _grown(stage, role.limits.memory_bytes, memory_steps)
+    if most_bytes < _grown(stage, role.resources.memory_bytes, memory_steps):
+        return min(grown, max(most_bytes, role.limits.memory_bytes))
+    return grown
+
+
+def memory_ahead(
+    state: EngineState, run: WorkflowRun, stage: StageRun, task: int, held_bytes: int
+) -> tuple[str, bool]:
+    """What a node's size means for the next attempt of a task that ran out of memory.
+
+    Args:
+        state: For the nodes.
+        run: Of the task.
+        stage: Of the task.
+        task: Its number.
+        held_bytes: The memory that it had.
+
+    Returns:
+        What to tell of it, and whether no attempt can get more than it had. ("", False) where its memory grows freely.
+    """
+    role, steps = int(stage.role_of[task % stage.members]), memory_steps(stage, np.array([task]))
+    wanted = _grown(stage, stage.spec.roles[role].resources.memory_bytes, steps + 1)
+    gets = resources_of(state, run, stage, role, steps + 1).memory_bytes
+    if stage.spec.retry.memory_factor_percent <= 100 or gets == wanted:
+        return "", False
+    if 0 < gets <= held_bytes:
+        return f"it had {format_bytes(held_bytes)}, and no node has more for it", True
+    return (
+        f"the next attempt gets {format_bytes(gets)}, the most that a node has for it, not {format_bytes(wanted)}",
+        False,
+    )
+
+
+def _most_memory(state: EngineState, run: WorkflowRun, stage: StageRun, role: int) -> int:
+    """The most memory that a pod of a role can get, and not less than its document asks for; 0 where no node is known for it."""
+    first = shape_of(state, run, stage, role, 0)
+    most = most_of(state.cluster.snapshot, first, AXES.index("memory"), state.policy.profile.all_filters())
+    return max(most, stage.spec.roles[role].resources.memory_bytes) if most else 0
 
 
 def _grown(stage: StageRun, memory_bytes: int, memory_steps: int) -> int:
@@ -544,14 +600,14 @@ def shape_of(
     memory_steps: int,
     demand: Demand | None = None,
 ) -> Shape:
-    """The canonical shape of one role's pods (kept: it does not change while the workflow lives, but for what is learned)."""
-    key = (run.id, stage.number, role, memory_steps, demand)
+    """The canonical shape of one role's pods (kept: it changes by what is learned, and by memory that grows)."""
+    resources = resources_of(state, run, stage, role, memory_steps)
+    key = (run.id, stage.number, role, resources.memory_bytes if memory_steps else 0, demand)
     shape = state.work.shapes.get(key)
     if shape is not None and len(shape.requests) == len(state.cluster.snapshot.axes):
         return shape
     spec = stage.spec
     rules = spec.rules
-    resources = resources_of(stage, spec.roles[role], memory_steps)
     aligned = gets_whole_cores(resources, spec.roles[role].limits)
     io = demand if demand is not None else said_demand(spec, role)
     shape = Shape(

@@ -164,7 +164,7 @@ class Likeness(msgspec.Struct, frozen=True):
 Likenesses = dict[tuple[int, int, int], Likeness]
 
 
-def likeness(candidate: Candidate, number: int, known: Likenesses) -> Likeness:
+def likeness(state: EngineState, candidate: Candidate, number: int, known: Likenesses) -> Likeness:
     """What all pods of a role of a group have in common. `number`: of the role; `known`: what was found before is there."""
     stage = candidate.stage
     steps = memory_steps(stage, candidate.tasks[candidate.at(number)])
@@ -172,7 +172,8 @@ def likeness(candidate: Candidate, number: int, known: Likenesses) -> Likeness:
     found = known.get(key)
     if found is None:
         role = stage.spec.roles[number]
-        resources, limit = resources_of(stage, role, steps), memory_limit(stage, role, steps)
+        resources = resources_of(state, candidate.run, stage, number, steps)
+        limit = memory_limit(stage, role, steps, resources.memory_bytes)
         found = known[key] = Likeness(
             number=number,
             role=role,

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
+from flowsched.engine.backlog import memory_ahead
 from flowsched.engine.data.cache_evictions import came
 from flowsched.engine.data.inputs import producer_of
 from flowsched.engine.data.prefetch import note_written, seen
@@ -37,6 +38,7 @@ from flowsched.executor.protocol import (
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.snapshot import AXES
 from flowsched.values import replace
+from flowsched.workflow.run.advance import OUT_OF_MEMORY
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.run.transitions import BOUND, STARTED, Ended, Held
@@ -144,9 +146,13 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
         learn(recorder, run, stage, ref.task, event)
     outputs = tuple((o.name, o.uri, o.size_bytes, o.value) for o in event.outputs)
     spoiled = bool(event.changed_inputs)
-    end = Ended(event.exit_code, event.reason, event.message, outputs, returned_by(event), spoiled)
     at = state.cluster.snapshot.index[node]
     room = _room_of(recorder, event.name)
+    ahead, outgrown = "", False
+    if event.reason == OUT_OF_MEMORY:
+        ahead, outgrown = memory_ahead(state, run, stage, ref.task, room.memory_bytes)
+    message = "; ".join(filter(None, (event.message, ahead)))
+    end = Ended(event.exit_code, event.reason, message, outputs, returned_by(event), spoiled, outgrown)
     recorder.advance(run).ended(stage, ref.task, ref.attempt, event.at_ms, end, room)
     if event.outputs and len(state.cluster.snapshot) > 1:
         note_written(recorder, run, stage, ref.task, at)

@@ -22,6 +22,7 @@ from flowsched.scheduling.policy.framework import (
     TOGETHER_FILTERS,
     Filter,
 )
+from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.workflow import spec
 
@@ -101,6 +102,34 @@ def _judge(snapshot: Snapshot, shape: Shape, filters: tuple[Filter, ...]) -> All
         left = now
     mask.setflags(write=False)
     return Allowed(mask, tuple(refusals), left)
+
+
+def most_of(snapshot: Snapshot, shape: Shape, axis: int, filters: tuple[Filter, ...]) -> int:
+    """The most of one resource that a pod of a shape can ever get: of the nodes that allow it and have its other requests in all.
+
+    Nodes count ready or not. Room of pods without a queue does not count: these are the system's, and never leave.
+
+    Returns:
+        0 where there is no such node.
+    """
+    outside = snapshot.queue_usage("")
+    key = ("most", axis, shape.requests, shape.selector, shape.tolerations, shape.rules, filters, outside)
+    found = snapshot.cache.get(key)
+    if found is None:
+        room = snapshot.allocatable
+        if any(outside):
+            ledger, room = snapshot.ledger, room.copy()
+            others = np.isin(ledger.kind, (ClaimKind.RUNNING, ClaimKind.RELEASING))
+            others &= ledger.queue == ledger.queues.index("")
+            np.subtract.at(room, ledger.node[others], ledger.amount[others])
+        enough = room >= np.array(shape.requests, dtype=np.int64)
+        enough[:, axis] = True
+        mask = enough.all(axis=1)
+        for judge in filters if shape.rules is None else filters + NODE_FILTERS:
+            mask &= judge(snapshot, shape)[0]
+        found = snapshot.cache[key] = int(room[mask, axis].max(initial=0))
+    most: int = found
+    return most
 
 
 def all_but(nodes: int, shut: Sequence[int]) -> NDArray[np.bool_]:

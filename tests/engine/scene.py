@@ -37,8 +37,8 @@ GIB = 1 << 30
 
 
 def node(name: str = "n0", cpu: int = 4, gpus: int = 0, **more: Any) -> NodeInfo:
-    """A node of `cpu` cores and 8 GiB."""
-    return NodeInfo(name, cpu * 1000, 8 * GIB, gpu_millis=gpus * 1000, **more)
+    """A node of `cpu` cores and, if `more` says nothing else, 8 GiB."""
+    return NodeInfo(name, cpu * 1000, gpu_millis=gpus * 1000, **{"memory_bytes": 8 * GIB, **more})
 
 
 class Scene:

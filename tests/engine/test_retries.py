@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from flowsched.engine.events import Command, Revived, Tick
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import NodeChanged
 from tests.engine.scene import Scene, node
 
 READS = [{"name": "i", "uri": "s3://lab/x", "size": 1000}]
@@ -58,6 +60,73 @@ def test_memory_grows_after_being_out_of_it_and_only_then() -> None:
         scene.tell(Tick(), after=60_000)
     assert [pod.memory_bytes >> 20 for pod in scene.pods.values()] == [256, 256, 384, 576]
     assert scene.state.cluster.snapshot.used[0, 1] == 576 << 20
+
+
+GROWS = {"retry": {"attempts": 9, "memory_factor": 3}}
+
+
+def out_of_memory(scene: Scene, *names: str) -> None:
+    for name in names:
+        scene.end(name, code=137, reason="OOMKilled")
+        scene.tell(Tick(), after=60_000)
+
+
+def told(scene: Scene, kind: str) -> list[str]:
+    """The messages of all events of a kind."""
+    events = [event for delta in scene.deltas for event in delta.events if event.kind == kind]
+    return [str(event.body["message"]) for event in events]
+
+
+def test_memory_grows_up_to_the_largest_node_and_the_task_then_fails() -> None:
+    """4 GiB, then 8 of 12 GiB, since a node has 8; that was too little too, and no equal attempt follows. Events say both."""
+    scene = Scene()
+    scene.submit("w", task(resources={"memory": "4Gi"}, **GROWS))
+    out_of_memory(scene, "fs-w-a-0-0", "fs-w-a-0-1")
+    assert [pod.memory_bytes >> 30 for pod in scene.pods.values()] == [4, 8]
+    assert told(scene, "task.attempt_failed") == [
+        "the next attempt gets 8 GiB, the most that a node has for it, not 12 GiB",
+        "it had 8 GiB, and no node has more for it",
+    ]
+    run = scene.runs["w"]
+    assert run.reason == "a: task 0 failed: OOMKilled (it had 8 GiB, and no node has more for it)"
+
+
+def test_the_largest_node_is_one_that_the_task_may_use() -> None:
+    """The large node is another partition's, and the second has no second core: 4 GiB, then 6."""
+    scene = Scene(
+        node("large", labels={"partition": "large"}, memory_bytes=64 << 30),
+        node("thin", cpu=1, labels={"partition": "all"}, memory_bytes=16 << 30),
+        node("n0", labels={"partition": "all"}, memory_bytes=6 << 30),
+    )
+    stage = task(resources={"memory": "4Gi", "cpu": 2}, selector={"partition": "all"}, **GROWS)
+    scene.submit("w", stage)
+    out_of_memory(scene, "fs-w-a-0-0")
+    assert [pod.memory_bytes >> 30 for pod in scene.pods.values()] == [4, 6]
+
+
+def test_a_waiting_task_shrinks_when_the_largest_node_leaves_and_grows_when_a_larger_one_comes() -> None:
+    """It waits behind another task on the node of 16 GiB, which is removed: it runs with 8 GiB. With 32 it gets all it wants."""
+    for size, given in ((None, 8), (32, 12)):
+        scene = Scene(node("n0"), node("n1", memory_bytes=16 << 30))
+        scene.submit("other", task(resources={"memory": "15Gi"}))
+        scene.submit("w", task(resources={"memory": "4Gi"}, **GROWS))
+        out_of_memory(scene, "fs-w-a-0-0")
+        assert list(scene.pods) == ["fs-other-a-0-0", "fs-w-a-0-0"]
+        if size is None:
+            scene.tell(NodeChanged(NodeInfo("n1", 0, 0, ready=False)))
+        else:
+            scene.tell(NodeChanged(node("n2", memory_bytes=size << 30)))
+        scene.tell(Tick(), after=60_000)
+        assert scene.pods["fs-w-a-0-1"].memory_bytes >> 30 == given
+
+
+def test_memory_that_does_not_grow_is_tried_as_often_as_asked() -> None:
+    """Without `memory_factor` the document wants equal attempts, also with all that a node has."""
+    scene = Scene()
+    scene.submit("w", task(resources={"memory": "8Gi"}, retry={"attempts": 3}))
+    out_of_memory(scene, "fs-w-a-0-0", "fs-w-a-0-1", "fs-w-a-0-2")
+    assert [pod.memory_bytes >> 30 for pod in scene.pods.values()] == [8, 8, 8]
+    assert scene.state_of("w") == "FAILED: a FAILED"
 
 
 def test_the_whole_gang_is_claimed_with_the_memory_it_is_given() -> None:

@@ -298,8 +298,9 @@ class View:
         known = self.nodes.pop(name, None)
         self._note_gap(name)
         if known is not None:
-            # Without its labels: a node that is gone is no domain of any topology.
-            self.report(NodeChanged(replace(known, ready=False, labels={})))
+            # Without its labels and room: a node that is gone is no domain of any topology, nor the largest node.
+            gone = replace(known, ready=False, labels={}, cpu_millicores=0, memory_bytes=0, disk_bytes=0)
+            self.report(NodeChanged(replace(gone, gpu_millis=0, extended={})))
             self.images.gone(name)
             self.agents.gone(name, node_lost=True)
             self.own.node_lost(name)

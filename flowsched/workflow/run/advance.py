@@ -103,7 +103,7 @@ class Outcomes(Settling):
         if joined and goes_on_without(stage, task):
             self.statement.add(stage.own("charged"), np.array([task]), 1)
             self._leave(stage, task, BACKOFF_MS)
-        elif restart and stage.charged[task] + 1 < stage.spec.retry.attempts:
+        elif restart and not end.outgrown and stage.charged[task] + 1 < stage.spec.retry.attempts:
             whole = stage.spec.gang and action is Action.RESTART_GANG
             tasks = stage.indices_of(shard) if whole else np.array([task])
             self.statement.add(stage.own("charged"), tasks, 1)

@@ -305,7 +305,7 @@ class Moves:
         )
 
     def _is_barrier(self, edge: Edge) -> bool:
-        """Whether the edge counts whole stages. A stage that may run after failures or has no shards waits for whole stages only."""
+        """Whether the edge counts whole stages, as for a stage that may run after failures, or has no shards."""
         child = self.run.stages[edge.child].spec
         if child.when.outcome is not When.SUCCESS or child.width == 0:
             return True
