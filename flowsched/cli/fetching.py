@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from flowsched.cli.context import DONE, say
 from flowsched.cli.naming import index_of, task_name
-from flowsched.cli.printing import render
+from flowsched.cli.printing import render, terminal_text
 from flowsched.client import Client
 from flowsched.client.calls import save_outputs
 from flowsched.client.outputs import check_declared, declared_outputs
@@ -168,7 +168,7 @@ async def save(
         only = None if None in names else [name for name in names if name is not None]
         async for path, _ in save_outputs(client, ident, stage, only, folder, index):
             saved.append(path)
-            say(f"{path}  {render.size(path.stat().st_size)}")
+            say(f"{terminal_text.line(str(path))}  {render.size(path.stat().st_size)}")
     return saved
 
 

@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 from urllib.parse import unquote
 
@@ -75,9 +75,9 @@ async def _save(session: Session, path: str, target: str | Path | Callable[[str]
 
 
 def named(headers: Mapping[str, str]) -> str:
-    """The file's name as the server says it; never a path, whatever the server sends."""
+    """The file's name as the server says it; never a path of this machine, whatever the server sends."""
     whole = headers.get("Content-Disposition", "").partition("filename*=UTF-8''")[2]
-    name = unquote(whole.partition(";")[0]).replace("\\", "/").rpartition("/")[2].replace("\0", "")
+    name = PurePath(unquote(whole.partition(";")[0], errors="surrogateescape").replace("\0", "")).name
     return name if name not in ("", ".", "..") else "output"
 
 

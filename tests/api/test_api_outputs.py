@@ -59,7 +59,9 @@ async def test_a_cut_is_no_end(api: TestClient, service: FakeService) -> None:
     [
         ("calls.vcf", "calls.vcf", "calls.vcf"),
         ("../../etc/passwd", "passwd", "passwd"),
-        ("a\\..\\b", "b", "b"),
+        ("a\\..\\b", "a_.._b", "a%5C..%5Cb"),
+        ("x/-rf", "-rf", "-rf"),
+        ("b\udcff.bam", "b_.bam", "b%FF.bam"),
         (".bashrc", "bashrc", "bashrc"),
         ('x"; evil="\r\nSet-Cookie: a', "x___evil____Set-Cookie__a", "x%22%3B%20evil%3D%22%0D%0ASet-Cookie%3A%20a"),
         ("größe.txt", "gr__e.txt", "gr%C3%B6%C3%9Fe.txt"),

@@ -32,6 +32,20 @@ async def test_an_output_is_saved_under_its_own_name_or_mine(
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["deep", "größe.vcf", "mine.vcf"]
 
 
+@pytest.mark.parametrize(
+    "name", ["a\\b.txt", "..\\b.txt", "line\nend.txt", "-rf", " blank ", "50%;2B'\"*.txt", "b\udcff.bam", "...", "C:x"]
+)  # fmt: skip
+async def test_an_output_keeps_the_name_that_its_task_gave_it(
+    client: Client, service: FakeService, tmp_path: Path, name: str
+) -> None:
+    """A backslash, a line end, a hyphen in front or what is no UTF-8 are parts of a name; dots in front are not."""
+    service.add()
+    service.write("vcf", f"deep/{name}", b"calls")
+    saved = await client.download("wf1", "call", 0, "vcf", str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["output" if name == "..." else name.lstrip(".")]
+    assert saved.read_bytes() == b"calls"
+
+
 async def test_the_outputs_of_a_stage_go_into_a_folder_that_is_named_by_a_text(
     client: Client, service: FakeService, tmp_path: Path
 ) -> None:

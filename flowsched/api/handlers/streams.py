@@ -282,10 +282,14 @@ async def get_output(call: Call[Query]) -> web.StreamResponse:
 
 
 def disposition(file_name: str) -> str:
-    """A file's name for browsers (RFC 6266): plain for old ones, whole for the others; never a path."""
-    name = file_name.replace("\\", "/").rpartition("/")[2].lstrip(".") or "output"
+    """A file's name for browsers (RFC 6266): plain for old ones, whole for the others; never a path, nor a dot file.
+
+    The whole name has every other byte of it: a backslash, a line end, or what is no UTF-8.
+    """
+    name = file_name.rpartition("/")[2].lstrip(".") or "output"
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in name)
-    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
+    whole = quote(name, safe="", errors="surrogateescape")
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{whole}"
 
 
 async def _happens(event: asyncio.Event, seconds: float) -> bool:
