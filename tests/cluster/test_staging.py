@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import gzip
 import os
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from aiohttp import web
@@ -266,12 +269,20 @@ async def server() -> AsyncIterator[TestServer]:
     async def status(request: web.Request) -> web.Response:
         return web.Response(status=int(request.match_info["status"]))
 
+    async def loop(_: web.Request) -> web.Response:
+        return web.Response(status=307, headers={"Location": "/loop"})
+
+    async def astray(request: web.Request) -> web.Response:
+        return web.Response(status=302, headers={"Location": request.query["to"]})
+
     app = web.Application()
     app.add_routes(
         [
             web.get("/reads.fq.gz", ok),
             web.get("/truncated", truncated),
             web.get("/status/{status}", status),
+            web.get("/astray", astray),
+            web.get("/loop", loop),
         ]
     )
     async with TestServer(app) as running:
@@ -289,7 +300,16 @@ async def test_http(rig: Rig, server: TestServer) -> None:
 
 @pytest.mark.parametrize(
     ("path", "permanent"),
-    [("/status/404", True), ("/status/410", True), ("/status/503", False), ("/truncated", False)],
+    [
+        ("/status/401", True),
+        ("/status/403", True),
+        ("/status/404", True),
+        ("/status/410", True),
+        ("/status/451", True),
+        ("/status/429", False),
+        ("/status/503", False),
+        ("/truncated", False),
+    ],
 )
 async def test_http_that_fails(rig: Rig, server: TestServer, path: str, permanent: bool) -> None:
     """What is not there never will be; a server in trouble, or a body cut off, may be asked again."""
@@ -297,6 +317,48 @@ async def test_http_that_fails(rig: Rig, server: TestServer, path: str, permanen
     assert isinstance(failed, TransferFailed)
     assert (failed.permanent, failed.lost) == (permanent, False)
     assert rig.caches["node-0"].entries == {}
+
+
+@pytest.mark.parametrize(
+    ("to", "why"),
+    [
+        ("/loop", "its server redirects in a circle, or more than 10 times"),
+        ("ftp://lab/x", "its server redirects to 'ftp://lab/x', which is no http or https URL"),
+        ("http://[lab/x", "its server redirects to 'http://[lab/x"),
+        ("/status/410", "answered 410"),
+    ],
+)
+async def test_a_redirect_that_leads_nowhere_is_followed_once(
+    rig: Rig, server: TestServer, to: str, why: str
+) -> None:
+    """It leads nowhere the next time, too: the transfer fails for good, with the reason."""
+    uri = f"{server.make_url('/astray')}?to={quote(to, safe='')}"
+    (failed,) = await rig.carry(Transfer(uri, 0, "node-0"))
+    assert isinstance(failed, TransferFailed)
+    assert failed.permanent
+    assert why in failed.message
+
+
+async def test_a_certificate_that_is_not_valid_is_no_missing_package(rig: Rig, tmp_path: Path) -> None:
+    """The transfer fails for good and says what is wrong with the certificate. A server without TLS may get it later."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subject = ["-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", *subject, "-keyout", key, "-out", certificate]
+    subprocess.run(made, check=True, capture_output=True)  # noqa: ASYNC221
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    secure = TestServer(web.Application(), scheme="https")
+    await secure.start_server(ssl=context)
+    (failed,) = await rig.carry(Transfer(str(secure.make_url("/x")), 0, "node-0"))
+    await secure.close()
+    assert isinstance(failed, TransferFailed)
+    assert failed.permanent
+    assert failed.message.endswith(": its server's certificate is not valid (self-signed certificate)")
+    async with TestServer(web.Application()) as plain:
+        (failed,) = await rig.carry(Transfer(f"https://{plain.host}:{plain.port}/x", 0, "node-0"))
+    assert isinstance(failed, TransferFailed)
+    assert not failed.permanent
+    assert failed.message.endswith(": no connection (TLS: wrong version number)")
 
 
 class Habits:

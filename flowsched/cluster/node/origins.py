@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import ssl
 import stat
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -27,7 +28,9 @@ from flowsched.executor.protocol import Fingerprint
 from flowsched.workflow.document.uris import file_path
 
 #: HTTP statuses after which trying again is no use.
-_GONE_FOR_GOOD: Final = frozenset({400, 401, 403, 404, 405, 410, 414})
+_GONE_FOR_GOOD: Final = frozenset({400, 401, 403, 404, 405, 410, 414, 451})
+#: aiohttp follows so many redirects.
+_REDIRECTS: Final = 10
 
 #: First byte and size of all, of a 206.
 CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,19})-\d{1,19}/(\d{1,19})")
@@ -667,10 +670,10 @@ def put(path: str, uri: str) -> None:
 
         files, key = fsspec.core.url_to_fs(uri)
         files.put_file(path, key)
-    except (ImportError, ValueError) as error:
-        hint = _EXTRAS.get(scheme, "fsspec knows no such scheme, or its package is missing")
-        raise NotFetched(f"cannot write {scheme}: uris: {hint} ({error})", permanent=True) from error
     except Exception as error:  # each of fsspec's file systems has errors of its own
+        if isinstance(error, (ImportError, ValueError)) and not _astray(error):
+            hint = _EXTRAS.get(scheme, "fsspec knows no such scheme, or its package is missing")
+            raise NotFetched(f"cannot write {scheme}: uris: {hint} ({error})", permanent=True) from error
         told = failure(uri, error)
         raise NotFetched(
             str(told).replace("cannot fetch", "cannot write", 1), permanent=told.permanent
@@ -686,22 +689,45 @@ def _refusals(uri: str, scheme: str) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise NotFetched(f"there is no {uri}", permanent=True) from error
-    except (ImportError, ValueError) as error:
-        raise _unknown(scheme, error) from error
     except Exception as error:  # each of fsspec's file systems has errors of its own
+        if isinstance(error, (ImportError, ValueError)) and not _astray(error):
+            raise _unknown(scheme, error) from error
         raise failure(uri, error) from error
 
 
 def failure(uri: str, error: Exception) -> NotFetched:
     """An error of a file system as a failed transfer."""
     status = getattr(error, "status", None)
-    said = f"answered {status}" if status else _no_connection(error) or f"{type(error).__name__}: {error}"
+    astray = _astray(error)
+    said = astray or (f"answered {status}" if status else _no_connection(error))
+    said = said or f"{type(error).__name__}: {error}"
     refused = isinstance(error, PermissionError) or type(error).__name__ == "NoCredentialsError"
     hint = "; give the service credentials (AWS_ACCESS_KEY_ID …)" if refused and uri.startswith("s3") else ""
-    permanent = (
-        refused or status in _GONE_FOR_GOOD or any(isinstance(each, Forbidden) for each in _causes(error))
+    permanent = bool(
+        refused
+        or astray
+        or status in _GONE_FOR_GOOD
+        or any(isinstance(each, Forbidden) for each in _causes(error))
     )
     return NotFetched(f"cannot fetch {uri}: {said}{hint}", permanent=permanent)
+
+
+def _astray(error: Exception) -> str:
+    """What is wrong with where a server sends its clients, or with its certificate: it stays wrong. "" for other errors.
+
+    A host that no name server knows is none of this: its name may be a minute old.
+    """
+    match type(error).__name__:  # aiohttp is not loaded unless an input comes over HTTP
+        case "TooManyRedirects":
+            return f"its server redirects in a circle, or more than {_REDIRECTS} times"
+        case "NonHttpUrlRedirectClientError" | "InvalidUrlRedirectClientError":
+            return f"its server redirects to {str(getattr(error, 'url', error))!r}, which is no http or https URL"
+        case "ClientConnectorCertificateError":
+            below = getattr(error, "certificate_error", None)
+            return (
+                f"its server's certificate is not valid ({getattr(below, 'verify_message', None) or below})"
+            )
+    return ""
 
 
 def _no_connection(error: Exception) -> str:
@@ -709,6 +735,8 @@ def _no_connection(error: Exception) -> str:
     below = getattr(
         error, "os_error", None
     )  # of aiohttp's errors, which name flags of TLS and addresses besides
+    if isinstance(below, ssl.SSLError):
+        return f"no connection (TLS: {(below.reason or str(below)).lower().replace('_', ' ')})"
     if isinstance(below, OSError) and below.errno:
         return f"no connection ({os.strerror(below.errno) if below.errno > 0 else below.strerror})"
     return "no answer in time" if isinstance(error, TimeoutError) else ""
