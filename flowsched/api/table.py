@@ -74,7 +74,7 @@ _KEY: Final = {
 _RESUME: Final = {"Last-Event-ID": "Go on after this event; browsers send it by themselves."}
 _REASON: Final = Body("Why; may be left out.", workflows.CommandBody, required=False)
 _LOG_HEADERS: Final = {
-    "Flowsched-Next-Offset": "Where to go on.",
+    "Flowsched-Next-Offset": "Where to go on; with `follow` where the answer begins.",
     "Flowsched-More": "`true` when there is more, or may come more.",
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import sys
 import warnings
@@ -300,6 +301,7 @@ async def logs(
     *,
     errors: bool,
     attempt: int | None,
+    tail: int | None,
     follow: bool,
     where: bool,
     settings: Settings,
@@ -315,6 +317,7 @@ async def logs(
         task: Its index, or the item of its shard; None = the first, with a word of the others.
         errors: What it wrote to stderr.
         attempt: Which; None = the last.
+        tail: So many of the last lines; None = all.
         follow: Go on until it has ended.
         where: Print the path of the file instead.
         settings: Root and database of a service on this machine.
@@ -327,7 +330,7 @@ async def logs(
             settings.database or settings.root.joinpath("flowsched.db").exists()
         ):
             raise
-        return await _kept_log(settings, (workflow, stage, task, attempt), stream, where=where)
+        return await _kept_log(settings, (workflow, stage, task, attempt), stream, tail, where=where)
     chosen = stage is not None
     stage, index = await _task_of(client, ident, stage, task)
     if not (chosen or errors or attempt is not None) and await _wrote_only_errors(
@@ -341,7 +344,7 @@ async def logs(
     try:
         async with interruptible():
             async for chunk in client.logs(
-                ident, stage, index, stream=stream, attempt=attempt, follow=follow
+                ident, stage, index, stream=stream, attempt=attempt, tail=tail, follow=follow
             ):
                 written, last = written + len(chunk), chunk[-1:] or last
                 _write(chunk, kept)
@@ -350,7 +353,7 @@ async def logs(
     if kept is not None:
         sys.stdout.write(kept.feed(b"", final=True))
     sys.stdout.flush()
-    if not written:
+    if not written and tail != 0:
         return await _wrote_nothing(client, await client.task(ident, stage, index), ident, stream)
     if kept is not None and sys.stderr.isatty():
         path = await _file(client, ident, stage, index, attempt, stream)
@@ -461,11 +464,13 @@ async def _kept_log(
     settings: Settings,
     task: tuple[str, str | None, str | None, int | None],
     stream: str,
+    tail: int | None,
     *,
     where: bool,
 ) -> int:
     """The log of an attempt of a service that does not run now."""
     from flowsched.app import kept_attempt
+    from flowsched.executor.log_ends import start_of_last
 
     found = await kept_attempt(settings, *task)
     name = f"{found.stage}[{found.index}]" + (f" ({found.item})" if found.item else "")
@@ -478,6 +483,12 @@ async def _kept_log(
     kept = terminal_text.LogText() if sys.stdout.isatty() else None
     try:
         with path.open("rb") as file:
+
+            async def read(offset: int, limit: int) -> bytes:
+                return os.pread(file.fileno(), limit, offset)
+
+            if tail is not None:
+                file.seek(await start_of_last(read, os.fstat(file.fileno()).st_size, tail))
             while chunk := file.read(1 << 16):
                 _write(chunk, kept)
     except FileNotFoundError:

@@ -118,10 +118,13 @@ class SyncRun:
         *,
         stream: Literal["stdout", "stderr"] = "stdout",
         attempt: int | None = None,
+        tail: int | None = None,
         follow: bool = False,
     ) -> str:
         """What one of its tasks wrote, as text; with `follow` when its attempt has ended."""
-        return self.client.logs(self.id, stage, index, stream=stream, attempt=attempt, follow=follow)
+        return self.client.logs(
+            self.id, stage, index, stream=stream, attempt=attempt, tail=tail, follow=follow
+        )
 
     def explain(self, stage: str | None = None, index: int | None = None) -> list[ExplanationView]:
         """Why what does not run does not run."""
@@ -320,12 +323,20 @@ class SyncClient:
         stream: Literal["stdout", "stderr"] = "stdout",
         attempt: int | None = None,
         offset: int = 0,
+        tail: int | None = None,
         follow: bool = False,
     ) -> str:
         """What a task wrote, as text; with `follow` when it has ended. See `Client.logs`."""
         pieces = self._each(
             self._client.logs(
-                workflow, stage, index, stream=stream, attempt=attempt, offset=offset, follow=follow
+                workflow,
+                stage,
+                index,
+                stream=stream,
+                attempt=attempt,
+                offset=offset,
+                tail=tail,
+                follow=follow,
             )
         )
         return b"".join(pieces).decode("utf-8", "replace")

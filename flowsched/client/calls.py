@@ -106,10 +106,13 @@ class Run:
         *,
         stream: Literal["stdout", "stderr"] = "stdout",
         attempt: int | None = None,
+        tail: int | None = None,
         follow: bool = False,
     ) -> AsyncGenerator[bytes, None]:
         """What one of its tasks wrote, in pieces; see `Client.logs`."""
-        return self.client.logs(self.id, stage, index, stream=stream, attempt=attempt, follow=follow)
+        return self.client.logs(
+            self.id, stage, index, stream=stream, attempt=attempt, tail=tail, follow=follow
+        )
 
     async def explain(self, stage: str | None = None, index: int | None = None) -> list[ExplanationView]:
         """Why what does not run does not run; of one task, also why it went to its node."""
@@ -544,21 +547,22 @@ class Client:
         stream: Literal["stdout", "stderr"] = "stdout",
         attempt: int | None = None,
         offset: int = 0,
+        tail: int | None = None,
         follow: bool = False,
     ) -> AsyncGenerator[bytes, None]:
-        """What the last attempt of a task wrote, or the one that is named, in pieces.
+        """What the last attempt of a task wrote, or the one that is named, in pieces. `tail`: only so many of the last lines.
 
         With `follow` it goes on until the attempt that is named has ended. If none is named it begins with the attempt that
         runs or comes next, goes on with those that follow it, and ends with the task.
         """
         if follow and attempt is None:
-            return self._attempts_to_come(workflow, stage, index, stream, offset)
+            return self._attempts_to_come(workflow, stage, index, stream, offset, tail)
         path = f"{_task_path(workflow, stage, index)}/logs"
         read_log = followed_log if follow else whole_log
-        return read_log(self._session, path, _params(stream=stream, attempt=attempt), offset)
+        return read_log(self._session, path, _params(stream=stream, attempt=attempt), offset, tail)
 
     async def _attempts_to_come(
-        self, workflow: str, stage: str, index: int, stream: str, offset: int
+        self, workflow: str, stage: str, index: int, stream: str, offset: int, tail: int | None
     ) -> AsyncGenerator[bytes, None]:
         path = f"{_task_path(workflow, stage, index)}/logs"
         after: int | None = None  # the attempts up to this one have been read, or had ended before
@@ -571,9 +575,9 @@ class Client:
             coming = [each.attempt for each in task.attempts if each.attempt > after]
             for attempt in coming:
                 params = _params(stream=stream, attempt=attempt)
-                async for chunk in followed_log(self._session, path, params, offset):
+                async for chunk in followed_log(self._session, path, params, offset, tail):
                     yield chunk
-                after, offset = attempt, 0
+                after, offset, tail = attempt, 0, None
             if not coming:
                 if over:
                     return
@@ -591,7 +595,7 @@ class Client:
         """The last lines that a task wrote, of the last 64 KiB; none if it has not run."""
         tail = b""
         try:
-            async for chunk in self.logs(workflow, stage, index, stream=stream):
+            async for chunk in self.logs(workflow, stage, index, stream=stream, tail=lines):
                 tail = (tail + chunk)[-65536:]
         except NotFound:
             return []

@@ -92,17 +92,21 @@ async def _resumed(
 
 
 async def followed_log(
-    session: Session, path: str, params: dict[str, str], offset: int
+    session: Session, path: str, params: dict[str, str], offset: int, tail: int | None = None
 ) -> AsyncGenerator[bytes, None]:
-    """A log from `offset`, as it grows, until its attempt has ended. A silent task is no reason to give up."""
+    """A log from `offset` or its last lines, as it grows, until its attempt has ended. A silent task is no reason to give up."""
     patience = Patience()
+    begin = {"offset": str(offset)} if tail is None else {"tail": str(tail)}
     while True:
         try:
-            asked = {**params, "follow": "true", "offset": str(offset)}
-            async with session.stream(path, params=asked) as response:
+            async with session.stream(path, params={**params, "follow": "true", **begin}) as response:
                 patience.opened()
+                if "tail" in begin:
+                    offset = int(response.headers["Flowsched-Next-Offset"])
+                    begin = {"offset": str(offset)}
                 async for chunk in response.content.iter_any():
                     offset += len(chunk)
+                    begin = {"offset": str(offset)}
                     patience.fed()
                     yield chunk
             return
@@ -139,15 +143,15 @@ class Patience:
 
 
 async def whole_log(
-    session: Session, path: str, params: dict[str, str], offset: int
+    session: Session, path: str, params: dict[str, str], offset: int, tail: int | None = None
 ) -> AsyncGenerator[bytes, None]:
-    """A log from `offset` as far as it goes now, page by page."""
+    """A log from `offset` or its last lines as far as it goes now, page by page."""
+    begin = {"offset": str(offset)} if tail is None else {"tail": str(tail)}
     while True:
-        asked = {**params, "offset": str(offset), "limit": "1048576"}
-        chunk, headers = await session.request("GET", path, params=asked)
+        chunk, headers = await session.request("GET", path, params={**params, **begin, "limit": "1048576"})
         if not chunk:
             return
         yield chunk
-        offset += len(chunk)
+        begin = {"offset": headers["Flowsched-Next-Offset"]}
         if headers.get("Flowsched-More") != "true":
             return

@@ -492,15 +492,32 @@ class RunService(Service):
         try:
             return await super().logs(workflow, stage, index, attempt=attempt, **asked)
         except NotFound as refusal:
-            if await self._runs.find(workflow) is None:
-                raise refusal
+            call = await self._call_of(workflow, stage, index, attempt, refusal)
+        return await super().logs(call.workflow, call.stage, 0, **asked)
+
+    async def log_start(
+        self, workflow: str, stage: str, index: int, *, attempt: int | None, stream: str, tail: int
+    ) -> int:
+        """The offset of the last lines of what `logs` gives."""
+        asked: dict[str, Any] = {"stream": stream, "tail": tail}
+        try:
+            return await super().log_start(workflow, stage, index, attempt=attempt, **asked)
+        except NotFound as refusal:
+            call = await self._call_of(workflow, stage, index, attempt, refusal)
+        return await super().log_start(call.workflow, call.stage, 0, attempt=None, **asked)
+
+    async def _call_of(
+        self, workflow: str, stage: str, index: int, attempt: int | None, refusal: NotFound
+    ) -> CallRow:
+        """The call that is an attempt of a run's task; raises `refusal` if there is no such run."""
+        if await self._runs.find(workflow) is None:
+            raise refusal
         task = await self._task(workflow, stage, index)
         number = len(task.attempts) - 1 if attempt is None else attempt
         if not 0 <= number < len(task.attempts):
             known = f"it has 0 to {len(task.attempts) - 1}"
             raise NotFound(f"{stage}[{index}] of run {workflow} has no attempt {number}; {known}")
-        call = task.attempts[number]
-        return await super().logs(call.workflow, call.stage, 0, **asked)
+        return task.attempts[number]
 
     async def _task(self, run: str, node: str, number: int) -> RunTask:
         await self._find(run)

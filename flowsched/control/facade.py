@@ -257,6 +257,12 @@ class Facade(Protocol):
         """Log bytes from `offset` of the last (or a given) attempt, and whether more may come."""
         ...
 
+    async def log_start(
+        self, workflow: str, stage: str, index: int, *, attempt: int | None, stream: str, tail: int
+    ) -> int:
+        """The offset of the last `tail` lines of the log of an attempt, as it is now."""
+        ...
+
     async def output(self, workflow: str, stage: str, index: int, name: str) -> OutputData:
         """The bytes of an output. NotFound if it was not written, Conflict if no node has it any more."""
         ...

@@ -48,13 +48,14 @@ from flowsched.errors import (
     Unavailable,
     no_such,
 )
+from flowsched.executor.log_ends import start_of_last
 from flowsched.executor.protocol import Executor
 from flowsched.store.accounting import Accounting
 from flowsched.store.cache_keys import CacheKeys
 from flowsched.store.database import Database
 from flowsched.store.lease import Lease
 from flowsched.store.requests import Submission
-from flowsched.store.rows import QueueRow, WorkflowRow
+from flowsched.store.rows import AttemptRow, QueueRow, WorkflowRow
 from flowsched.store.runs import Runs
 from flowsched.store.settings import Queues
 from flowsched.store.tes import TesTasks
@@ -621,20 +622,42 @@ class Service:
 
         The attempt's row says so, not its files: an executor has none of them before the launch.
         """
+        row = await self._logged(workflow, stage, index, attempt, stream)
+        live = not RunState((await self._reads.get(workflow)).state).terminal
+        if row is None:
+            return b"", live
+        name = pod_name(workflow, stage, index, row.attempt)
+        data, more = await self._executor.logs(name, stream, offset, limit, row.node)
+        return data, more or (live and row.ended_ms is None)
+
+    async def log_start(
+        self, workflow: str, stage: str, index: int, *, attempt: int | None, stream: str, tail: int
+    ) -> int:
+        """The offset of the last `tail` lines, found from the end of the log; see `start_of_last`."""
+        row = await self._logged(workflow, stage, index, attempt, stream)
+        if row is None:
+            return 0
+        name, node = pod_name(workflow, stage, index, row.attempt), row.node or ""
+
+        async def read(offset: int, limit: int) -> bytes:
+            return (await self._executor.logs(name, stream, offset, limit, node))[0]
+
+        return await start_of_last(read, await self._executor.log_size(name, stream, node), tail)
+
+    async def _logged(
+        self, workflow: str, stage: str, index: int, attempt: int | None, stream: str
+    ) -> AttemptRow | None:
+        """The attempt whose log is asked for; None as long as there is none."""
         if stream not in ("stdout", "stderr"):
             raise InvalidRequest(f"there is no stream {stream!r}; there are stdout and stderr")
         number, _ = await self._locate(workflow, stage, index)
         attempts = await self._reads.attempts(workflow, number, index)
-        live = not RunState((await self._reads.get(workflow)).state).terminal
-        if not attempts:
-            return b"", live
         row = next((row for row in reversed(attempts) if attempt in (None, row.attempt)), None)
-        if row is None:
+        if attempts and row is None:
             raise NotFound(f"{stage}[{index}] has no attempt {attempt}")
-        self._check_files_are_here()
-        name = pod_name(workflow, stage, index, row.attempt)
-        data, more = await self._executor.logs(name, stream, offset, limit, row.node)
-        return data, more or (live and row.ended_ms is None)
+        if row is not None:
+            self._check_files_are_here()
+        return row
 
     async def output(self, workflow: str, stage: str, index: int, name: str) -> OutputData:
         """The bytes of an output."""

@@ -19,13 +19,16 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from flowsched.executor.foreign import Bind, Evict, ForeignEvent, Verdict
 from flowsched.executor.nodes import LoadMeasured, NodeInfo
 from flowsched.workflow.spec import Container, Resources, Rules
+
+#: A log is read in such pieces where its size is not known.
+_LOG_PIECE: Final = 1 << 20
 
 
 class InputFile(msgspec.Struct, frozen=True):
@@ -523,6 +526,13 @@ class Executor(ABC):
         self, name: str, stream: str, offset: int, limit: int, node: str = ""
     ) -> tuple[bytes, bool]:
         """Bytes of `stdout` or `stderr` from `offset`, and whether more may come. `node`: where it was bound."""
+
+    async def log_size(self, name: str, stream: str, node: str = "") -> int:
+        """Bytes that a log has now. An executor that does not know finds out by reading it."""
+        size = 0
+        while data := (await self.logs(name, stream, size, _LOG_PIECE, node))[0]:
+            size += len(data)
+        return size
 
     @abstractmethod
     async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:

@@ -383,6 +383,13 @@ class FakeService:
         chunk = self.log[stream][offset : offset + limit]
         return chunk, self.log_grows or offset + len(chunk) < len(self.log[stream])
 
+    async def log_start(
+        self, workflow: str, stage: str, index: int, *, attempt: int | None, stream: str, tail: int
+    ) -> int:
+        await self.task(workflow, stage, index)
+        lines = self.log[stream].splitlines(keepends=True)
+        return len(b"".join(lines[: max(0, len(lines) - tail)]))
+
     async def output(self, workflow: str, stage: str, index: int, name: str) -> OutputData:
         await self.task(workflow, stage, index)
         if name not in self.outputs:

@@ -340,6 +340,26 @@ async def test_logs_are_read_in_parts(api: TestClient, service: FakeService) -> 
     assert (await api.get(path.replace("/1/", "/-1/"))).status == 400
 
 
+async def test_the_last_lines_of_a_log(api: TestClient, service: FakeService) -> None:
+    """From there on in parts, as ever; an offset beside it is a fault, and so are a million lines and one."""
+    workflow = service.add()
+    service.log["stderr"] = b"one\ntwo\nthree\n"
+    path = f"/api/v1/workflows/{workflow}/tasks/align/1/logs?stream=stderr"
+    first = await api.get(f"{path}&tail=2&limit=5")
+    assert (await first.read(), first.headers["Flowsched-Next-Offset"]) == (b"two\nt", "9")
+    assert await (await api.get(f"{path}&offset=9")).read() == b"hree\n"
+    assert await (await api.get(f"{path}&tail=0")).read() == b""
+    followed = await api.get(f"{path}&tail=1&follow=true")
+    assert (await followed.read(), followed.headers["Flowsched-Next-Offset"]) == (b"three\n", "8")
+    wrong = await api.get(f"{path}&tail=2&offset=1")
+    assert (wrong.status, (await wrong.json())["detail"]) == (
+        400,
+        "found offset and tail, expected one of them: each says where to begin",
+    )
+    assert (await api.get(f"{path}&tail=1000001")).status == 400
+    assert (await api.get(f"{path}&tail=-1")).status == 400
+
+
 async def test_an_engine_says_how_its_run_has_ended(api: TestClient, service: FakeService) -> None:
     """A state of the end and why; another state is refused with those that there are."""
     service.workflows["r1"] = workflow_view(1, id="r1", state="ENGINE", source="miniwdl")

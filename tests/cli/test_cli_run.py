@@ -280,6 +280,8 @@ def test_logs_are_read_without_a_service(tmp_path: Path) -> None:
     assert (found.returncode, found.stdout) == (0, "err\n")
     assert found.stderr.startswith("no service answers; read from")
     assert f"read from {logs[0]} (attempt 0 of a[0]" in found.stderr
+    assert asked("fails", "a", "--stderr", "--tail", "1").stdout == "err\n"
+    assert asked("fails", "a", "--tail", "0").stdout == ""
     assert asked("fails", "a", "--path").stdout == f"{logs[1]}\n"
     assert asked("fails", "--path").stdout == asked("fails", "a", "S1", "--path").stdout == f"{logs[1]}\n"
     assert "there is no item 'S2'; there is S1" in asked("fails", "a", "S2").stderr

@@ -121,6 +121,40 @@ async def test_a_whole_log_is_read_over_pages(client: Client, service: FakeServi
     assert [part async for part in client.logs(workflow, "align", 0)] == []
 
 
+async def test_the_last_lines_of_a_log_are_all_that_comes(client: Client, service: FakeService) -> None:
+    """Of six megabytes; and what a failure shows of a log reads no more of it than that."""
+    workflow = service.add()
+    service.log["stderr"] = b"0123456789abcdef\n" * 350_000
+    given: list[int] = []
+    read = service.logs
+
+    async def logs(*where: object, **asked: object) -> tuple[bytes, bool]:
+        found = await read(*where, **asked)  # type: ignore[arg-type]
+        given.append(len(found[0]))
+        return found
+
+    service.logs = logs  # type: ignore[assignment]
+    parts = client.logs(workflow, "align", 0, stream="stderr", tail=2)
+    assert [part async for part in parts] == [b"0123456789abcdef\n" * 2]
+    assert await client.log_tail(workflow, "align", 0, 3) == ["0123456789abcdef"] * 3
+    assert given == [34, 51]
+
+
+async def test_a_log_is_followed_from_its_last_line(client: Client, service: FakeService) -> None:
+    """The line that is there, then what comes; the next attempt comes whole."""
+    workflow = service.add()
+    tries = [
+        AttemptView(attempt=number, pod=f"fs-align-0-{number}", node="node-0", bound_at=BEGIN, ended_at=BEGIN)
+        for number in range(2)
+    ]
+    service.task_views[0] = task_view("align", 0, attempts=[msgspec.structs.replace(tries[0], ended_at=None)])
+    service.log["stdout"] = b"one\ntwo\n"
+    parts = client.logs(workflow, "align", 0, follow=True, tail=1)
+    assert await asyncio.wait_for(anext(parts), 60) == b"two\n"
+    service.task_views[0] = task_view("align", 0, state="FAILED", attempts=tries)
+    assert [part async for part in parts] == [b"one\ntwo\n"]
+
+
 async def test_a_log_is_followed_to_its_end(client: Client, service: FakeService) -> None:
     """What is written later arrives, and the end is the task's."""
     workflow = service.add()

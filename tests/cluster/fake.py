@@ -207,6 +207,10 @@ class FakeProcesses:
         more = attempt is not None and attempt.final is None
         return text[offset : offset + limit], more or offset + limit < len(text)
 
+    async def log_size(self, name: str, stream: str) -> int:
+        """As long as its name."""
+        return len((await self.logs(name, stream, 0, 1 << 10))[0])
+
     async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
         """A fake dataset is so many zeros."""
         for node in nodes:

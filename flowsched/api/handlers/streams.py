@@ -20,7 +20,7 @@ from aiohttp import web
 from flowsched.api.parameters import last_event_id, path_index, path_text
 from flowsched.api.problems import encode
 from flowsched.api.routes import Call, Q, Query, Serving
-from flowsched.errors import FlowschedError, Unavailable
+from flowsched.errors import FlowschedError, InvalidRequest, Unavailable
 from flowsched.log_lines import get_logger
 from flowsched.workflow.views import EventView
 
@@ -78,6 +78,15 @@ class LogsQuery(Query, frozen=True, kw_only=True):
         msgspec.Meta(ge=1, le=1 << 20, description="Most bytes of one answer; `follow` has no limit."),
     ] = 65536
     follow: Annotated[bool, msgspec.Meta(description="Go on until the attempt has ended.")] = False
+    tail: (
+        Annotated[
+            int,
+            msgspec.Meta(
+                ge=0, le=1_000_000, description="Begin with so many of its last lines, in place of `offset`."
+            ),
+        ]
+        | None
+    ) = None
 
 
 class Gone(Exception):
@@ -191,19 +200,20 @@ async def get_logs(call: Call[LogsQuery]) -> web.StreamResponse:
     path_text(request, "workflow"), path_text(request, "stage"), path_index(request)
     follow = query.follow and request.method != "HEAD"
     size = call.serving.limits.log_bytes if follow else query.limit
-    attempt = await _followed(call, query.attempt) if follow else query.attempt
-    chunk, more = await _log(call, attempt, query.offset, size)
+    attempt = await _followed(call, query.attempt) if follow or query.tail is not None else query.attempt
+    offset = query.offset if query.tail is None else await _tail(call, attempt, query.tail)
+    chunk, more = await _log(call, attempt, offset, size)
     if not follow:
         headers = {
-            "Flowsched-Next-Offset": str(query.offset + len(chunk)),
+            "Flowsched-Next-Offset": str(offset + len(chunk)),
             "Flowsched-More": "true" if more else "false",
         }
         return web.Response(body=chunk, content_type="text/plain", charset="utf-8", headers=headers)
     with _counted(call.serving):
-        response = _stream("text/plain", {})
+        response = _stream("text/plain", {"Flowsched-Next-Offset": str(offset)})
         await response.prepare(request)
         try:
-            await _follow(call, response, attempt, chunk, more)
+            await _follow(call, response, attempt, offset, chunk, more)
         except (Gone, ConnectionError):
             pass
         except Exception as error:  # noqa: BLE001 (the status is out; logged with its traceback)
@@ -212,10 +222,14 @@ async def get_logs(call: Call[LogsQuery]) -> web.StreamResponse:
 
 
 async def _follow(
-    call: Call[LogsQuery], response: web.StreamResponse, attempt: int | None, chunk: bytes, more: bool
+    call: Call[LogsQuery],
+    response: web.StreamResponse,
+    attempt: int | None,
+    offset: int,
+    chunk: bytes,
+    more: bool,
 ) -> None:
     limits, draining = call.serving.limits, call.serving.draining
-    offset = call.query.offset
     while True:
         if chunk:
             await _send(call, response, chunk)
@@ -241,6 +255,19 @@ async def _followed(call: Call[LogsQuery], attempt: int | None) -> int | None:
     match = call.request.match_info
     attempts = (await call.facade.task(match["workflow"], match["stage"], int(match["index"]))).attempts
     return attempts[-1].attempt if attempts else None
+
+
+async def _tail(call: Call[LogsQuery], attempt: int | None, lines: int) -> int:
+    """Where the last lines begin.
+
+    Raises:
+        InvalidRequest: An offset is asked for, too.
+    """
+    match, query = call.request.match_info, call.query
+    if query.offset:
+        raise InvalidRequest("found offset and tail, expected one of them: each says where to begin")
+    where = match["workflow"], match["stage"], int(match["index"])
+    return await call.facade.log_start(*where, attempt=attempt, stream=query.stream, tail=lines)
 
 
 async def _log(call: Call[LogsQuery], attempt: int | None, offset: int, limit: int) -> tuple[bytes, bool]:

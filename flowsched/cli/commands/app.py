@@ -455,6 +455,12 @@ def logs(
     attempt: Annotated[
         int | None, typer.Option(min=0, help="Which attempt; the first is 0. [the last]")
     ] = None,
+    tail: Annotated[
+        int | None,
+        typer.Option(
+            "--tail", metavar="LINES", min=0, max=1_000_000, help="So many of the last lines. [all]"
+        ),
+    ] = None,
     path: Annotated[
         bool, typer.Option("--path", help="Print where the file lies instead (of a service on this machine).")
     ] = False,
@@ -471,8 +477,8 @@ def logs(
     ask(
         ctx,
         lambda client: following.logs(
-            client, workflow, stage, index, errors=stderr, attempt=attempt, follow=follow, where=path,
-            settings=settings,
+            client, workflow, stage, index, errors=stderr, attempt=attempt, tail=tail, follow=follow,
+            where=path, settings=settings,
         ),
     )  # fmt: skip
 

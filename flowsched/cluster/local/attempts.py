@@ -269,19 +269,41 @@ def read_log(folder: Path, stream: str, offset: int, limit: int) -> tuple[bytes,
         FileNotFoundError: There is no such log.
     """
     try:
-        with opened(folder) as at, Opened(safe_paths.open_file(at, stream)) as fd:
-            status = os.fstat(fd)
-            if status.st_nlink > 1:
-                raise Unsafe(f"{stream!r} is a file that has another name elsewhere")
-            if offset > status.st_size:  # file systems refuse to seek beyond what they can hold
+        with _opened_log(folder, stream) as fd:
+            if offset > os.fstat(fd).st_size:  # file systems refuse to seek beyond what they can hold
                 return b"", False
             data = os.pread(fd, limit, offset)
             return data, offset + len(data) < os.fstat(fd).st_size
     except (Unsafe, NotADirectoryError) as error:
-        said = f"flowsched: what the task said is lost, for it has replaced its log: {error}\n".encode(
-            errors="replace"
-        )
+        said = _replaced(error)
         return said[offset : offset + limit], offset + limit < len(said)
+
+
+def size_log(folder: Path, stream: str) -> int:
+    """How many bytes `read_log` has to give.
+
+    Raises:
+        FileNotFoundError: There is no such log.
+    """
+    try:
+        with _opened_log(folder, stream) as fd:
+            return os.fstat(fd).st_size
+    except (Unsafe, NotADirectoryError) as error:
+        return len(_replaced(error))
+
+
+@contextlib.contextmanager
+def _opened_log(folder: Path, stream: str) -> Iterator[int]:
+    with opened(folder) as at, Opened(safe_paths.open_file(at, stream)) as fd:
+        if os.fstat(fd).st_nlink > 1:
+            raise Unsafe(f"{stream!r} is a file that has another name elsewhere")
+        yield fd
+
+
+def _replaced(error: Exception) -> bytes:
+    """What a log says whose file the task has replaced."""
+    said = f"flowsched: what the task said is lost, for it has replaced its log: {error}\n"
+    return said.encode(errors="replace")
 
 
 def clear(folder: Path) -> None:

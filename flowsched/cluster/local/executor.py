@@ -85,6 +85,10 @@ class Processes(Protocol):
         """See `Executor.logs`."""
         ...
 
+    async def log_size(self, name: str, stream: str) -> int:
+        """See `Executor.log_size`."""
+        ...
+
     async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
         """See `Executor.open_dataset`."""
         ...
@@ -271,6 +275,10 @@ class LocalCluster(Executor):
     ) -> tuple[bytes, bool]:
         """Bytes of `stdout` or `stderr` from `offset`, and whether more may come."""
         return await self.processes.logs(name, stream, offset, limit)
+
+    async def log_size(self, name: str, stream: str, node: str = "") -> int:
+        """What its file has."""
+        return await self.processes.log_size(name, stream)
 
     async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
         """Read a dataset from the cache of the first node that has it; None if none has."""

@@ -353,6 +353,10 @@ class RunnerProcesses:
         """Read a piece of a log file."""
         return await self._in_thread(self._read_log, name, stream, offset, limit)
 
+    async def log_size(self, name: str, stream: str) -> int:
+        """The size of a log file."""
+        return await self._in_thread(self._size_log, name, stream)
+
     async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
         """Read it from the first cache that has it, block by block in threads."""
         for cache in (self._caches[node] for node in nodes if node in self._caches):
@@ -737,6 +741,15 @@ class RunnerProcesses:
         except FileNotFoundError:
             return b"", not finished
         return data, not finished or more
+
+    def _size_log(self, name: str, stream: str) -> int:
+        folder = self._attempts.find(name)
+        if stream not in ("stdout", "stderr") or folder is None:
+            return 0
+        try:
+            return attempts.size_log(folder, stream)
+        except FileNotFoundError:
+            return 0
 
     def _sweep(self) -> None:
         """Remove the control groups of attempts that have ended, with what lives in them all the same."""
