@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from flowsched import listening, supervisor
+from flowsched.background import BackgroundTasks
 from flowsched.clock import ServiceClock, elapsed_s
 from flowsched.errors import ConfigurationError, FlowschedError, NotFound, no_such
 from flowsched.log_lines import LEVELS, configure_logging, get_logger
@@ -537,11 +538,12 @@ async def running(
         await runner.setup()
         servers: Sequence[asyncio.Server] = ()
         leading = asyncio.create_task(leader.run(), name="leader")
-        planning = asyncio.create_task(service.plans.run(), name="plans")
-        ranking = asyncio.create_task(service.late_ranks.run(), name="ranks")
-        asking = asyncio.create_task(service.engine_ends.run(), name="ends of runs")
-        watching = asyncio.create_task(service.policies.run(), name="profile")
-        beating = asyncio.create_task(Heartbeat(Warnings()).run(), name="heartbeat")
+        loops = BackgroundTasks("the service")
+        loops.keep(service.plans.run, "plans")
+        loops.keep(service.late_ranks.run, "ranks")
+        loops.keep(service.engine_ends.run, "ends of runs")
+        loops.keep(service.policies.run, "profile")
+        loops.keep(Heartbeat(Warnings()).run, "heartbeat")
         try:
             # The port first: what waits or recovers answers reads, takes cancels, and says in /readyz how far it is.
             servers = await _listen(connections, runner.server, settings, sockets)
@@ -559,15 +561,9 @@ async def running(
             for server in servers:
                 server.close()
             await runner.cleanup()
+            await loops.close()
             leading.cancel()
-            planning.cancel()
-            ranking.cancel()
-            asking.cancel()
-            watching.cancel()
-            beating.cancel()
-            await asyncio.gather(
-                leading, planning, ranking, asking, watching, beating, return_exceptions=True
-            )
+            await asyncio.gather(leading, return_exceptions=True)
 
 
 async def _listen(

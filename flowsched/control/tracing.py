@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from flowsched.background import BackgroundTasks
 from flowsched.engine.delta import TaskWrite, WorkflowWrite
 from flowsched.engine.state.work import pod_name
 from flowsched.engine.step import Step
@@ -389,12 +390,12 @@ async def tracing(
         yield None
         return
     made = Tracing(reads, provider, ids)
-    task = asyncio.create_task(made.run(), name="traces")
+    tasks = BackgroundTasks("traces")
+    task = tasks.keep(made.run, "traces")
     try:
         yield made
     finally:
         made.finish()
         await asyncio.wait({task}, timeout=_LAST_S)  # not broken off at once: what it holds is nowhere else
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await tasks.close()
         await asyncio.to_thread(made.close)

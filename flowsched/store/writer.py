@@ -27,6 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from flowsched.engine.delta import Delta
 from flowsched.errors import FlowschedError, OutcomeUnknown, StorageBusy, StorageCorrupt, Unavailable
+from flowsched.log_lines import get_logger
 from flowsched.store.async_engine import AsyncConnection
 from flowsched.store.bulk import Statements
 from flowsched.store.changes import Changes, Step
@@ -35,6 +36,8 @@ from flowsched.store.requests import Command, Requests, Submission, Submitted, S
 from flowsched.store.rows import StoredEvent
 from flowsched.store.sqlite_connection import OneTrip
 from flowsched.store.workflows import decode
+
+log = get_logger(__name__)
 
 #: How long an item may wait for a database that does not let it in.
 RETRY_S: Final = 30.0
@@ -242,10 +245,14 @@ class GroupWriter:
         self._room.set()
         try:
             await self._write(group)
-        except BaseException:
+        except BaseException as error:
             for item in group:  # their callers have no answer yet
                 item.settle(Unavailable("the writer was stopped; whether this was written is not known"))
-            raise
+            if not isinstance(error, Exception):
+                raise
+            log.exception(
+                "a group of rows was not written as a whole"
+            )  # a writer that ends would refuse all that follow
 
     async def _more(self) -> None:
         """While several clients submit at a time, wait a moment for more: a transaction costs as much as many rows."""

@@ -12,13 +12,14 @@ import contextlib
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Final
 
 import aiohttp
 import msgspec
 
+from flowsched.background import BackgroundTasks, Backoff
 from flowsched.cluster.kubernetes.agent_keys import bearer_of
-from flowsched.cluster.kubernetes.background import Backoff
 from flowsched.cluster.kubernetes.step_messages import Result, read_result
 from flowsched.cluster.node.meter import INTERVAL_S
 from flowsched.executor.nodes import Load, LoadMeasured
@@ -281,22 +282,18 @@ class Agents:
         self.loads = Loads()
         self.reconnects = 0  #: how often the stream of an agent had ended or failed, and was asked for again
         self._session: aiohttp.ClientSession | None = None
-        self._sweeper: asyncio.Task[None] | None = None
         self._first = asyncio.Event()  #: an agent has been seen, or `_ARRIVAL_S` have passed since the start
+        self._tasks = BackgroundTasks("agents")
 
     def start(self) -> None:
         """Begin; belongs to the running loop."""
         self._session = aiohttp.ClientSession(headers=self._headers, cookie_jar=aiohttp.DummyCookieJar())
-        self._sweeper = asyncio.create_task(self._sweep(), name="agents")
+        self._tasks.keep(self._sweep, "agents")
         asyncio.get_running_loop().call_later(_ARRIVAL_S, self._first.set)
 
     async def close(self) -> None:
         """Close the connections to all agents. Their transfers and copies continue."""
-        tasks = [agent.task for agent in self._agents.values()] + [self._sweeper]
-        for task in tasks:
-            if task is not None:
-                task.cancel()
-        await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
+        await self._tasks.close()
         if self._session is not None:
             await self._session.close()
 
@@ -315,7 +312,7 @@ class Agents:
         self._first.set()
         for order, _ in self._waiting.pop(node, []):
             agent.orders.setdefault(_key(order), []).append(order)
-        agent.task = asyncio.create_task(self._follow(agent), name=f"agent {node}")
+        agent.task = self._tasks.keep(partial(self._follow, agent), f"agent {node}")
 
     def gone(self, node: str, *, node_lost: bool = False) -> None:
         """The agent of a node is gone; with the node its cache is, too."""

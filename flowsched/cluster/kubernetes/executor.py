@@ -7,11 +7,12 @@ said to be there. Events are queued for one reader, as on the local cluster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from flowsched.background import BackgroundTasks
 from flowsched.cluster.kubernetes.agents import Agents, fetched_by_pods
 from flowsched.cluster.kubernetes.api.client import Client, Connection, served
 from flowsched.cluster.kubernetes.api.watch import IDLE_S, Batch, Watches
@@ -175,7 +176,7 @@ class KubernetesCluster(Executor):
         self.lease = lease
         self.form = Form.NONE
         self.queue = EventQueue()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._loops = BackgroundTasks("the cluster")
         self._identity = connection.url
         self._watches = Watches(self.client, settings.idle_s)
 
@@ -247,8 +248,8 @@ class KubernetesCluster(Executor):
         self._agents.start()
         forms = [form for form in _GROUPS if "PodGroup" in discovered.get(form.value, ())]
         await self._follow_all(forms)
-        self._spawn(self._sweep(), "sweep")
-        self._spawn(self._conditions.run(), "conditions")
+        self._loops.keep(self._sweep, "sweep")
+        self._loops.keep(self._conditions.run, "conditions")
         return list(self._view.nodes.values())
 
     async def adopt(self, pods: Sequence[Pod]) -> None:
@@ -339,9 +340,7 @@ class KubernetesCluster(Executor):
     async def stop(self) -> None:
         """Close it. Pods go on."""
         self.queue.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._loops.close()
         await self._watches.close()
         for name in ("pods", "_results", "_gangs", "_agents", "_binding", "_devices"):
             part = getattr(self, name, None)
@@ -399,9 +398,6 @@ class KubernetesCluster(Executor):
 
     def _has_node(self, name: str) -> bool:
         return name in self._view.nodes
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        self._tasks.append(asyncio.create_task(work, name=name))
 
     async def _identify(self) -> None:
         system = await self.client.get("/api/v1/namespaces/kube-system", core.Namespace)
@@ -462,10 +458,7 @@ class KubernetesCluster(Executor):
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            try:
-                await self.settle(await self.pods.sweep())
-            except Exception:  # the sweep goes on
-                log.exception("sweep failed")
+            await self.settle(await self.pods.sweep())
 
     async def _api_logs(
         self, obj: core.Pod | None, stream: str, offset: int, limit: int

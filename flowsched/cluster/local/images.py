@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from flowsched.background import BackgroundTasks
 from flowsched.cluster.local.containers import Engine, Image, devices, find_engine, layout_of, mounts_of
 from flowsched.cluster.node.container_paths import Refusal
 from flowsched.cluster.node.image_pulls import is_hopeless
@@ -93,6 +94,7 @@ class Images:
         self._said: dict[str, tuple[str, str]] = {}  #: of each pull, what was told last
 
         self._gpus = False
+        self._background = BackgroundTasks("containers that have ended")
         self._sweeping: asyncio.Task[None] | None = None
         #: Whether attempts have ended since the last sweep began, or it found some of which that was not known.
         self._left = False
@@ -136,9 +138,7 @@ class Images:
             pod: It.
             tell: Called when the pod is held, with why, and when it is no longer.
         """
-        if self._tried is None:
-            self._tried = asyncio.create_task(self._try(), name="container engine")
-        await asyncio.shield(self._tried)
+        await self._choose()
         if self._engine is None:
             return Refusal(REFUSED, self._no_engine(pod))
         for name in images_of(pod):
@@ -150,9 +150,7 @@ class Images:
 
     async def digests(self, names: Sequence[str]) -> dict[str, str]:
         """The digests of the images among these that are on this machine now. Nothing is pulled."""
-        if self._tried is None:
-            self._tried = asyncio.create_task(self._try(), name="container engine")
-        await asyncio.shield(self._tried)
+        await self._choose()
         if self._engine is None or self.ignored:
             return {}
         for name in names:
@@ -160,8 +158,16 @@ class Images:
                 await self._find(name)
         return {name: image.digest for name in names if (image := self._fresh(name)) is not None}
 
+    async def _choose(self) -> None:
+        """Choose the engine: once, when the first task needs one. A choice that has failed is made again by the next."""
+        if self._tried is None or (
+            self._tried.done() and (self._tried.cancelled() or self._tried.exception())
+        ):
+            self._tried = asyncio.create_task(self._try(), name="container engine")
+        await asyncio.shield(self._tried)
+
     async def _try(self) -> None:
-        """Choose the engine: once, when the first task needs one."""
+        """Try the engines."""
         loop = asyncio.get_running_loop()
         chosen, network = self._settings.engine, self._settings.network
         self._engine, self._reasons = await loop.run_in_executor(self._pool, find_engine, chosen, network)
@@ -352,7 +358,7 @@ class Images:
 
     def _sweep_soon(self) -> None:
         if self._sweeping is None or self._sweeping.done():
-            self._sweeping = asyncio.create_task(self._sweep_late(), name="containers that have ended")
+            self._sweeping = self._background.keep(self._sweep_late, "sweep")
 
     async def _sweep_late(self) -> None:
         while self._left:

@@ -15,16 +15,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from flowsched.background import BackgroundTasks
 from flowsched.cluster.local import attempts
 from flowsched.cluster.local.attempts import Attempts, Sight
 from flowsched.cluster.local.earlier import take_over
 from flowsched.cluster.local.gang_files import GangFiles
-from flowsched.cluster.local.images import ContainerSettings, Images
+from flowsched.cluster.local.images import REFUSED, ContainerSettings, Images
 from flowsched.cluster.local.journals import Life
 from flowsched.cluster.local.orders import compose, outside, staged_files
 from flowsched.cluster.local.pairing import FILE
@@ -193,10 +195,11 @@ class RunnerProcesses:
         self._caches: dict[str, Cache] = {}  #: of nodes, by name; none before `open`
         self._live: dict[str, _Live] = {}
         self._writers = Writers()
-        self._launches: set[asyncio.Task[None]] = set()  #: of attempts that had been held
+        self._background = BackgroundTasks("an attempt")
+        self._loops = BackgroundTasks("the cluster")
         self._poked = False
         self._wake = asyncio.Event()
-        self._watcher: asyncio.Task[None] | None = None
+        self._is_open = False
 
     def clock(self) -> int:
         """The wall's."""
@@ -231,7 +234,7 @@ class RunnerProcesses:
         self._identities = Identities(self._origins)
         self._staging = Staging(site, self._caches, self._origins, in_place=self._in_place)
         self._images = Images(self._containers, site.root, self._eyes, self._tell_image, self._is_over)
-        self._swept = asyncio.create_task(self._images.sweep(), name="containers of earlier services")
+        self._background.begin(self._images.sweep(), name="containers of earlier services")
         for name, cache in self._caches.items():
             await self._in_thread(cache.scan)
             for entry in cache.entries.values():
@@ -243,9 +246,13 @@ class RunnerProcesses:
         self._told = bool(self._full), self._cache_bytes
         nodes = self._nodes()
         self._pokes = Pokes(site.root, self._on_poke)
-        self._watcher = asyncio.create_task(self._watch(), name="attempts")
-        self._meter = asyncio.create_task(self._measure(), name="disk meter")
-        self._minder = asyncio.create_task(self._mind_space(), name="space")
+        for loop, name in (
+            (self._watch, "attempts"),
+            (self._measure, "disk meter"),
+            (self._mind_space, "space"),
+        ):
+            self._loops.keep(loop, name)
+        self._is_open = True
         return nodes
 
     def _open_runners(self) -> int:
@@ -254,14 +261,11 @@ class RunnerProcesses:
 
     async def close(self) -> None:
         """Stop watching and copying. Runners and tasks go on."""
-        if self._watcher is not None:
-            self._watcher.cancel()
-            self._meter.cancel()
-            self._minder.cancel()
-            await asyncio.gather(self._watcher, self._meter, self._minder, return_exceptions=True)
-            for launch in self._launches:
-                launch.cancel()  # what waits for an image: the next service is told that it was never launched
-            await asyncio.gather(*self._launches, self._swept, return_exceptions=True)
+        if self._is_open:
+            await self._loops.close()
+            await (
+                self._background.close()
+            )  # what waits for an image: the next service is told that it was never launched
             await self._images.close()
             self._pokes.close()
             await self._staging.close()
@@ -413,7 +417,7 @@ class RunnerProcesses:
     @property
     def trouble(self) -> str:
         """Why nothing can be started, in words; "" = it can."""
-        return self._full if self._watcher is not None else ""
+        return self._full if self._is_open else ""
 
     @property
     def _full(self) -> str:
@@ -999,28 +1003,34 @@ class RunnerProcesses:
                 pods.append(live.held)
                 live.held = None
         if pods:
-            task = asyncio.create_task(self._launch_late(pods), name="held launches")
-            self._launches.add(task)
-            task.add_done_callback(self._launches.discard)
+            self._launch_late(pods)
 
-    async def _launch_late(self, pods: Sequence[Pod]) -> None:
+    def _launch_late(self, pods: Sequence[Pod]) -> None:
         """Launch attempts that had been held. One that cannot be launched is told as gone by the next scan."""
-        try:
+
+        async def launch() -> None:
             await self._launch_ready(pods)
-        except OSError as error:
-            log.warning("attempts not launched", pods=[pod.name for pod in pods], error=str(error))
+            self._wake.set()
+
+        def not_launched(_: Exception) -> None:
             for pod in pods:
                 if pod.name in self._live:
                     self._live[pod.name].busy = False
-        self._wake.set()
+            self._wake.set()
+
+        self._background.begin(
+            launch(), name=f"launch of {', '.join(pod.name for pod in pods)}", failed=not_launched
+        )
 
     async def _launch_ready(self, pods: Sequence[Pod]) -> None:
         """Launch attempts that nothing holds but their images: at once, or when these are here."""
         for pod in pods:
             if not self._images.is_ready(pod) and pod.name not in self._refused:
-                task = asyncio.create_task(self._launch_with_image(pod), name=f"image of {pod.name}")
-                self._launches.add(task)
-                task.add_done_callback(self._launches.discard)
+                self._background.begin(
+                    self._launch_with_image(pod),
+                    name=f"image of {pod.name}",
+                    failed=partial(self._launch_refused, pod),
+                )
         ready = [pod for pod in pods if self._images.is_ready(pod) or pod.name in self._refused]
         await self._in_parts(ready, self._launch_some)
 
@@ -1032,7 +1042,15 @@ class RunnerProcesses:
             return  # it was released meanwhile
         if refusal is not None:
             self._refused[pod.name] = refusal
-        await self._launch_late([pod])
+        self._launch_late([pod])
+
+    def _launch_refused(self, pod: Pod, error: Exception) -> None:
+        """End an attempt whose images cannot be asked for, with what was raised."""
+        if pod.name in self._live:
+            self._refused[pod.name] = Refusal(
+                REFUSED, f"the container engine's answer about its images is not understood: {error!r}"
+            )
+            self._launch_late([pod])
 
     def _tell_image(self, name: str, size_bytes: int) -> None:
         """Tell that an image is here: all nodes are this machine."""

@@ -14,11 +14,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
+from flowsched.background import BackgroundTasks
 from flowsched.cluster.local.runner.safe_paths import Unsafe, open_any
 from flowsched.cluster.local.virtual_nodes import Site
 from flowsched.cluster.node.cache import Cache, Entry, file_name
@@ -98,7 +100,7 @@ class Staging:
         self._origin_link = TokenBucket(origins.rate)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="staging")
         self._under_way: dict[tuple[str, str, int], asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks("a transfer")
         self._checked: dict[str, float] = {}  #: dataset -> until when (monotonic) it counts as looked at
         self.traffic: dict[str, Traffic] = defaultdict(Traffic)
         self.moved_bytes: Counter[str] = Counter()  #: per dataset, over all its transfers
@@ -107,18 +109,15 @@ class Staging:
         """Start copying. A second order for what is already on its way waits for the first."""
         for order in orders:
             key = (order.uri, order.dest, order.offset if not order.whole else -1)
-            task = asyncio.create_task(
-                self._carry_out(order, self._under_way.get(key)), name=f"to {order.dest}"
+            self._under_way[key] = self._tasks.begin(
+                self._carry_out(order, self._under_way.get(key)),
+                name=f"{order.uri} to {order.dest}",
+                failed=partial(self._broke, order),
             )
-            self._under_way[key] = task
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
         """Stop copying. What is half there is removed at the next start."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         self._pool.shutdown(wait=True)
 
     def charge(self, uri: str, node: str, remote: str | None = None) -> tuple[int, int]:
@@ -160,6 +159,10 @@ class Staging:
             key = (order.uri, order.dest, order.offset if not order.whole else -1)
             if self._under_way.get(key) is asyncio.current_task():
                 del self._under_way[key]
+
+    def _broke(self, order: Transfer, error: Exception) -> None:
+        """End what waits for a transfer that raised what no transfer should: a retry may help."""
+        self._fail(order, NotFetched(f"the transfer broke: {error!r}"))
 
     def _fail(self, order: Transfer, error: NotFetched) -> None:
         log.info("transfer failed", uri=order.uri, dest=order.dest, source=order.source, why=str(error))

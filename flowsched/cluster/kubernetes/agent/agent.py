@@ -8,9 +8,11 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from flowsched.background import BackgroundTasks
 from flowsched.clock import ServiceClock
 from flowsched.cluster.kubernetes.agent.events import News
 from flowsched.cluster.kubernetes.agent.ledger import Ledger, Volumes
@@ -184,10 +186,9 @@ class Agent:
         self.identities = Identities(settings.origins)
         self._sources = Sources(settings.origins, bearer_of(settings.key))
         self._meter = Meter(settings.cache, settings.host_root) if settings.host_root is not None else None
-        self._sweeper: asyncio.Task[None] | None = None
-        self._measurer: asyncio.Task[None] | None = None
-        self._log_keeper: asyncio.Task[None] | None = None
+        self._loops = BackgroundTasks("the agent")
         self._lock: int | None = None
+        self.well = False  #: whether its loops go on
 
     async def open(self) -> None:
         """Take the folders, and read what is there.
@@ -208,9 +209,10 @@ class Agent:
             self._clock, self._link, self._used_by, self.logs.follow,
         )  # fmt: skip
         if self._meter is not None:
-            self._measurer = asyncio.create_task(self._measure(self._meter), name="meter")
-        self._sweeper = asyncio.create_task(self._sweep(), name="sweeper")
-        self._log_keeper = asyncio.create_task(self._follow_logs(), name="logs")
+            self._loops.keep(partial(self._measure, self._meter), "meter")
+        self._loops.keep(self._sweep, "sweeper")
+        self._loops.keep(self._follow_logs, "logs")
+        self.well = True
         same = await asyncio.to_thread(same_mount, self.settings.cache, self.volumes.pods)
         if not same and not self.settings.copies:
             log.warning(
@@ -224,21 +226,13 @@ class Agent:
         if self._lock is None:
             return
         self._sources.close()
-        if self._sweeper is not None:
-            every = (self._sweeper, self._log_keeper, self._measurer)
-            loops = [each for each in every if each is not None]
-            for each in loops:
-                each.cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
+        if self.well:
+            self.well = False
+            await self._loops.close()
             await self.pods.close()
             await self.transfers.close()
         os.close(self._lock)
         self._lock = None
-
-    @property
-    def well(self) -> bool:
-        """Whether its loop goes on."""
-        return self._sweeper is not None and not self._sweeper.done()
 
     async def evict(self, uri: str) -> bool | None:
         """Remove a dataset; None if it was not there, False if it is in use."""
@@ -270,11 +264,7 @@ class Agent:
         while True:
             now = loop.time()
             copied = (self.rates.came_bytes, self.out_bytes)
-            try:
-                load = await asyncio.to_thread(meter.measure, copied, round((now - last) * 1000))
-            except Exception:
-                log.exception("measuring broke")
-                load = None
+            load = await asyncio.to_thread(meter.measure, copied, round((now - last) * 1000))
             last = now
             if load is not None:
                 self.measured.add(load)
@@ -290,20 +280,14 @@ class Agent:
     async def _follow_logs(self) -> None:
         while True:
             await asyncio.sleep(FOLLOW_LOGS_S)
-            try:
-                await asyncio.to_thread(self.logs.refresh)
-            except Exception:
-                log.exception("following logs broke")
+            await asyncio.to_thread(self.logs.refresh)
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self.settings.sweep_s)
             before_ms = self._clock() - int(self.settings.kept_days * _DAY_MS)
-            try:
-                await self.pods.sweep(before_ms)
-                await asyncio.to_thread(self.logs.expire, before_ms, self.settings.kept_log_bytes)
-            except Exception:
-                log.exception("sweep broke")
+            await self.pods.sweep(before_ms)
+            await asyncio.to_thread(self.logs.expire, before_ms, self.settings.kept_log_bytes)
 
 
 def _tell_jump(jump_ms: int) -> None:

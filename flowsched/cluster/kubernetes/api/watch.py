@@ -22,10 +22,12 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from flowsched.background import BackgroundTasks
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.api.errors import Malformed, Refused, Unreachable
 from flowsched.cluster.kubernetes.objects.core import OnlyMetadata, Status, WatchEvent
@@ -461,21 +463,19 @@ class Watches:
         self._client = client
         self._idle_s = idle_s
         self._reflectors: dict[str, Reflector[Any]] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = BackgroundTasks("a watch")
 
     async def follow(self, path: str, kind: type[T], handler: Callable[[Batch[T]], None]) -> None:
         """Follow a collection from now on; returns when it has been listed and handed over."""
         listed = asyncio.Event()
         reflector: Reflector[T] = Reflector(self._client, path, kind, idle_s=self._idle_s)
         self._reflectors[path] = reflector
-        self._tasks.append(asyncio.create_task(_follow(reflector, handler, listed), name=f"watch {path}"))
+        self._tasks.keep(partial(_follow, reflector, handler, listed), f"watch {path}")
         await listed.wait()
 
     async def close(self) -> None:
         """Stop."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def counters(self) -> Mapping[str, int]:
         """The counts of all watches together."""
@@ -508,13 +508,10 @@ async def _follow(
     reflector: Reflector[T], handler: Callable[[Batch[T]], None], listed: asyncio.Event
 ) -> None:
     while True:
-        try:
-            async with aclosing(reflector.changes()) as batches:
-                async for batch in batches:
-                    try:
-                        handler(batch)
-                    finally:
-                        listed.set()
-        except Exception:  # a view that stands still is worse than one that is read again (FAULTS.md row 28)
-            log.exception("a watch was not understood and is begun anew")
+        async with aclosing(reflector.changes()) as batches:
+            async for batch in batches:
+                try:
+                    handler(batch)
+                finally:
+                    listed.set()
         await asyncio.sleep(REREAD_S)

@@ -11,14 +11,14 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Final
 
-from flowsched.cluster.kubernetes.api.client import Client, decoded, served
-from flowsched.cluster.kubernetes.api.errors import Answer, Permanent, Unreachable, judge
-from flowsched.cluster.kubernetes.api.watch import Batch
-from flowsched.cluster.kubernetes.background import (
+from flowsched.background import (
     BackgroundTasks,
     Backoff,
     Explain,
 )
+from flowsched.cluster.kubernetes.api.client import Client, decoded, served
+from flowsched.cluster.kubernetes.api.errors import Answer, Permanent, Unreachable, judge
+from flowsched.cluster.kubernetes.api.watch import Batch
 from flowsched.cluster.kubernetes.dra.inventory import (
     API,
     FINALIZER,

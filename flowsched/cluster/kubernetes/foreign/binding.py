@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
+from flowsched.background import BackgroundTasks, Backoff
 from flowsched.cluster.kubernetes.api.client import Client, decoded
 from flowsched.cluster.kubernetes.api.errors import Answer
 from flowsched.cluster.kubernetes.api.watch import Batch
-from flowsched.cluster.kubernetes.background import BackgroundTasks, Backoff
 from flowsched.cluster.kubernetes.foreign.eviction import MakingWay
 from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.core import PersistentVolume, PersistentVolumeClaim, StorageClass

@@ -93,8 +93,6 @@ class Conditions:
                 await self.once()
             except Unreachable as silence:
                 log.debug("conditions not written", why=str(silence))
-            except Exception:  # what is written here is for information only
-                log.exception("conditions not written")
 
     async def once(self) -> None:
         """One round."""

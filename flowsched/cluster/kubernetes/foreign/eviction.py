@@ -17,10 +17,10 @@ from typing import Final
 
 import msgspec
 
+from flowsched.background import Backoff
 from flowsched.cluster.kubernetes.api.client import Client, decoded
 from flowsched.cluster.kubernetes.api.errors import Answer
 from flowsched.cluster.kubernetes.api.watch import Batch
-from flowsched.cluster.kubernetes.background import Backoff
 from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.core import OnlyMetadata
 from flowsched.cluster.kubernetes.objects.labels import PREFIX

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from flowsched.cluster.kubernetes.api.client import decoded
-from flowsched.cluster.kubernetes.api.errors import Malformed, Permanent, Refused, Unreachable, judge
-from flowsched.cluster.kubernetes.background import (
+from flowsched.background import (
     BackgroundTasks,
     Backoff,
     Explain,
 )
+from flowsched.cluster.kubernetes.api.client import decoded
+from flowsched.cluster.kubernetes.api.errors import Malformed, Permanent, Refused, Unreachable, judge
 from flowsched.cluster.kubernetes.dra.claims import DeviceClaims
 from flowsched.cluster.kubernetes.dra.inventory import places_of
 from flowsched.cluster.kubernetes.lease import Lease
@@ -164,7 +165,7 @@ class PodController:
         for members in gangs.values():
             ready = asyncio.Barrier(len(members)) if len(members) > 1 else None
             for pod in members:
-                pod.task = self._background.begin(self._launch(pod, ready))
+                pod.task = self._background.begin(self._launch(pod, ready), failed=partial(self._broke, pod))
 
     async def adopt(self, pods: Sequence[Pod]) -> None:
         """Take over the pods of an earlier leader: those that exist go on, those that do not never will."""
@@ -181,12 +182,12 @@ class PodController:
                 pod.uid = obj.metadata.uid
                 self._report_status(pod, obj, deleted=False)
                 if not obj.spec.node_name and pod.end is None:
-                    pod.task = self._background.begin(self._bind(pod))
+                    pod.task = self._background.begin(self._bind(pod), failed=partial(self._broke, pod))
             elif tombstone is not None:
                 reason = tombstone.metadata.annotations.get(REASON, "NotLaunched")
                 self._report_end(pod, self._gone(pod, reason))
             else:
-                pod.task = self._background.begin(self._place_tombstone(pod, "NotLaunched"))
+                pod.task = self._background.keep(partial(self._place_tombstone, pod, "NotLaunched"), pod.name)
 
     def begin(self) -> None:
         """Begin a term: the ends of pods that were not adopted are durable, so they are not desired any more."""
@@ -209,7 +210,7 @@ class PodController:
             elif not pod.released:
                 pod.released = True
                 before, pod.task = pod.task, None
-                pod.task = self._background.begin(self._release(pod, before, grace_ms))
+                pod.task = self._background.keep(partial(self._release, pod, before, grace_ms), pod.name)
 
     async def settle(self, names: Sequence[str]) -> None:
         """Remove pods after the engine has stored their ends durably."""
@@ -289,13 +290,22 @@ class PodController:
 
     # --- one pod's life --------------------------------------------------------------------------------------
 
+    def _broke(self, pod: DesiredPod, error: Exception) -> None:
+        """End a pod whose launch raised: what waits for it would wait for ever."""
+        if pod.end is None:
+            end = self._refused(pod, "StartFailed", f"the launch broke: {error!r}")
+            self._background.keep(partial(self._give_up, pod, end), pod.name)
+
     async def _launch(self, pod: DesiredPod, ready: asyncio.Barrier | None) -> None:
         """Make one pod, wait for the others of its gang, bind it."""
-        await self._turn()
-        made = await self._make(pod)
-        if not made:
-            if ready is not None:
+        made = False
+        try:
+            await self._turn()
+            made = await self._make(pod)
+        finally:
+            if not made and ready is not None:
                 await ready.abort()
+        if not made:
             return
         if ready is not None:
             try:
@@ -578,10 +588,12 @@ class PodController:
         if pod.stuck_since is not None and now - pod.stuck_since > pod.patience_s:
             pod.stuck_since = None
             end = self._refused(pod, "StartFailed", f"{reason}: {message}")
-            self._background.begin(self._give_up(pod, end))
+            self._background.keep(partial(self._give_up, pod, end), pod.name)
         elif pod.bound_since is not None and now - pod.bound_since > self._timeouts.bound_s:
             pod.bound_since = None
-            self._background.begin(self._give_up(pod, self._gone(pod, reason or "NotStarted")))
+            self._background.keep(
+                partial(self._give_up, pod, self._gone(pod, reason or "NotStarted")), pod.name
+            )
 
     async def _give_up(self, pod: DesiredPod, end: End) -> None:
         obj = self._observed.get(pod.name)
@@ -603,7 +615,7 @@ class PodController:
             if now - since > (limit if number else 2 * limit):
                 pod = short[gang]
                 before, pod.task = pod.task, None
-                pod.task = self._background.begin(self._withdraw(pod, before, QUOTA))
+                pod.task = self._background.keep(partial(self._withdraw, pod, before, QUOTA), pod.name)
 
     async def _clear_lost_nodes(self) -> None:
         """Delete pods on nodes that neither the watch nor the API server has: no kubelet will report their ends."""

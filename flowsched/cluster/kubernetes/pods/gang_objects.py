@@ -12,13 +12,14 @@ import base64
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
+from flowsched.background import BackgroundTasks, Backoff
 from flowsched.cluster.kubernetes.api.client import Client, decoded
 from flowsched.cluster.kubernetes.api.errors import Permanent, Unreachable, judge
-from flowsched.cluster.kubernetes.background import Backoff
 from flowsched.cluster.kubernetes.objects.core import OnlyMetadata
 from flowsched.cluster.kubernetes.objects.labels import GROUP, STAGE, WORKFLOW, common_labels, owner_reference
 from flowsched.cluster.kubernetes.objects.names import dns_label, group_name, label_value
@@ -195,7 +196,7 @@ class GangObjects:
         self._settings = settings
         self.form = form
         self._gangs: dict[str, _Gang] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks("a gang")
 
     def name_of(self, pod: Pod) -> str | None:
         """The name of a pod's group; None if it is alone."""
@@ -226,14 +227,12 @@ class GangObjects:
         return None if name in self._gangs else self._start_removing(_Gang(name))
 
     def _start_removing(self, gang: _Gang) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._remove(gang), name=f"remove {gang.name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._tasks.keep(partial(self._remove, gang), f"remove {gang.name}")
 
     async def close(self) -> None:
         """Stop working."""
-        tasks = [*self._tasks, *(gang.made for gang in self._gangs.values() if gang.made is not None)]
+        await self._tasks.close()
+        tasks = [gang.made for gang in self._gangs.values() if gang.made is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

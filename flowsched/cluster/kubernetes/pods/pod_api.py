@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
+from flowsched.background import Backoff, Explain
 from flowsched.cluster.kubernetes.api.client import Client, decoded
 from flowsched.cluster.kubernetes.api.errors import Answer, Refused, Unreachable, judge
-from flowsched.cluster.kubernetes.background import Backoff, Explain
 from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.core import Node, OnlyMetadata
 from flowsched.cluster.kubernetes.objects.labels import ENGINE_NAME, REASON, VOID, common_labels

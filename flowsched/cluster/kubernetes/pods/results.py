@@ -12,8 +12,8 @@ from typing import Final
 
 from msgspec import structs
 
+from flowsched.background import BackgroundTasks
 from flowsched.cluster.kubernetes.agents import Agents
-from flowsched.cluster.kubernetes.background import BackgroundTasks
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
 from flowsched.cluster.kubernetes.pods.status import step_names, told_all, undelivered
 from flowsched.executor.protocol import ClusterEvent, ContainerReport, Pod, PodEnded, PodGone
@@ -68,12 +68,14 @@ class Results:
             if order is not None:
                 self._background.begin(self._drop(order, obj.spec.node_name))
         if obj is not None and isinstance(event, PodEnded) and event.container is not None:
-            self._background.begin(self._tell_ends(event, event.container, obj))
+            self._background.begin(
+                self._tell_ends(event, event.container, obj), failed=lambda _: self._report(event)
+            )
             return
         if obj is None or failed or not isinstance(event, PodEnded) or told_all(obj):
             self._report(event)
             return
-        self._background.begin(self._complete(event, obj))
+        self._background.begin(self._complete(event, obj), failed=lambda _: self._report(event))
 
     async def _drop(self, order: Pod, node: str) -> None:
         """Remove what a failed attempt has left: stage-out cannot know how its task ended."""
