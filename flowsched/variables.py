@@ -60,6 +60,7 @@ BETWEEN_PROCESSES: Final[Mapping[str, str]] = {
     "FLOWSCHED_NETWORKS": "steps of a pod without an agent: private ranges that HTTP origins may lie in, separated by spaces",
     "FLOWSCHED_MESSAGE_BYTES": "service → steps of a pod: how long a termination message may be",
     "FLOWSCHED_PATIENCE_S": "steps of a pod: seconds for which they ask an agent that does not answer",
+    "FLOWSCHED_VALUE_NUMBER": "runner → the shell of an image: a value that no file of variables carries to a container engine",
     "FLOWSCHED_TERMINATION_LOG": "steps of a pod: the file of the termination message, if it is not the cluster's own",
 }
 #: Variables that tests and builds read (CONTRIBUTING.md).
@@ -72,7 +73,7 @@ OF_TESTS: Final = frozenset(
     )
 )  # fmt: skip
 #: Names that end with one of the user's own: `FLOWSCHED_INPUT_READS`.
-FAMILIES: Final = tuple(f"{PREFIX}{kind}_" for kind in ("INPUT", "OUTPUT", "HOSTS", "CONTENT"))
+FAMILIES: Final = tuple(f"{PREFIX}{kind}_" for kind in ("INPUT", "OUTPUT", "HOSTS", "CONTENT", "VALUE"))
 #: What Kubernetes tells each pod of a namespace about a Service with the name flowsched, or flowsched-….
 _SERVICE_LINK: Final = re.compile(r"\w+_SERVICE_(HOST|PORT\w*)|\w+_PORT(_\d+_\w+)?")
 _FIXED: Final = OF_TASKS.keys() | BESIDE_OPTIONS.keys() | BETWEEN_PROCESSES.keys() | OF_TESTS

@@ -383,6 +383,7 @@ async def test_who_reads_what_whom_wrote_is_known(tes: Tes) -> None:
         (b'{"executors": [{"image": "a", "command": ["x"]}], "name": "a\\u0000b", "description": "\\u0000"}', (200,)),
         (b'{"executors": [{"image": "a", "command": ["x"]}], "tags": {"a": "\\u0000"}}', (400,)),
         (b'{"executors": [{"image": "a", "command": ["x\\u0000"]}]}', (400,)),
+        (b'{"executors": [{"image": "--privileged", "command": ["x"]}]}', (400,)),
         (b'{"executors": [{"image": "a", "command": ["x"], "env": {"A=B": "x"}}]}', (400,)),
         (b'{"executors": [{"image": "a", "command": ["x"]}], "resources": {"ram_gb": 1e308}}', (400,)),
         (b'{"executors": [{"image": "a", "command": ["x"]}], "resources": {"ram_gb": 1e-300}}', (200,)),

@@ -228,11 +228,33 @@ def test_faults_of_a_stage(value: Any, faults: Faults) -> None:
         (one(command=[""]), [("$.stages[0].command[0]", '""', "the name of a program")]),
         (
             one(container={"image": "a b"}),
-            [("$.stages[0].container.image", '"a b"', "an image reference without spaces")],
+            [
+                (
+                    "$.stages[0].container.image",
+                    '"a b"',
+                    "an image reference without spaces, the first character no -",
+                )
+            ],
+        ),
+        (
+            one(container={"image": "-h"}),
+            [
+                (
+                    "$.stages[0].container.image",
+                    '"-h"',
+                    "an image reference without spaces, the first character no -",
+                )
+            ],
         ),
         (
             one(container={}),
-            [("$.stages[0].container.image", "nothing", "an image reference without spaces")],
+            [
+                (
+                    "$.stages[0].container.image",
+                    "nothing",
+                    "an image reference without spaces, the first character no -",
+                )
+            ],
         ),
         (
             one(resources={"cpu": "4x", "memory": "8GB", "memroy": 1}),

@@ -194,7 +194,7 @@ class Engine:
         """An image that is on this machine; None = it is not. Blocks."""
         if self.kind == "apptainer":
             return _sif(image, store)
-        said, why = self.ask("image", "inspect", image)
+        said, why = self.ask("image", "inspect", "--", image)
         if why:
             return None
         facts: dict[str, Any] = json.loads(said)[0]
@@ -212,7 +212,7 @@ class Engine:
         if self.kind == "apptainer":
             store.mkdir(parents=True, exist_ok=True)
             return [self.program, "pull", "--force", str(_sif_path(image, store)), f"docker://{image}"]
-        return [self.program, "pull", image]
+        return [self.program, "pull", "--", image]
 
     # --- what is left ----------------------------------------------------------------------------------------
 

@@ -156,7 +156,7 @@ def _resources() -> Schema:
 
 def _template(limits: Limits) -> Schema:
     """The properties that a stage and a role share."""
-    image = {"image": _text("The image reference.", pattern=r"^[!-~]{1,1024}$")}
+    image = {"image": _text("The image reference.", pattern=r"^(?!-)[!-~]{1,1024}$")}
     reference = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,252}(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,252})?$"
     return {
         "container": _object("The container the command runs in.", image, ["image"]),
@@ -257,7 +257,7 @@ def _step(limits: Limits) -> Schema:
     template = _template(limits)
     properties: Schema = {
         "command": template["command"],
-        "image": _text("The image reference.", pattern=r"^[!-~]{1,1024}$"),
+        "image": _text("The image reference.", pattern=r"^(?!-)[!-~]{1,1024}$"),
         "env": template["env"],
         "workdir": _inside("Where it starts."),
         "stdin": _inside("The file it reads."),

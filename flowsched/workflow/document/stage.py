@@ -176,8 +176,8 @@ ROLE_KEYS: Final[Mapping[str, str]] = {
     "io": "",
 }
 _CONTAINER_KEYS: Final[Mapping[str, str]] = {"image": ""}
-IMAGE: Final = re.compile(r"[!-~]{1,1024}")
-IMAGE_TEXT: Final = "an image reference without spaces"
+IMAGE: Final = re.compile(r"(?!-)[!-~]{1,1024}")
+IMAGE_TEXT: Final = "an image reference without spaces, the first character no -"
 #: A file in the local cluster's folder of secrets, or `SECRET/KEY` as Kubernetes names them: never a way out of the folder.
 _REFERENCE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,252}(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,252})?")
 _NOTHING: Final = Resources(cpu_millicores=0, memory_bytes=0)

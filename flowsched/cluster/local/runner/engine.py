@@ -13,7 +13,9 @@ import re
 import time
 
 from . import kin
+from .outputs import Refused
 from .records import Record
+from .safe_paths import write_all
 from .task import RELEASED, StartError, Task, amount, release_grace_s
 
 TYPE_CHECKING = False
@@ -30,7 +32,13 @@ ENGINE_CODES = (125, 126, 127)
 _INIT = re.compile(r"ERROR \(catatonit:\d+\): failed to exec|\[FATAL tini \(\d+\)\] exec ")
 #: The same of apptainer, which ends with 255 then.
 _FATAL = re.compile(r'FATAL:\s+"[^"]*": executable file not found in \$PATH')
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+#: A value that a line of a file carries to each engine. podman 4.6 reads # as a comment, and removes quotes and spaces at the ends.
+_ON_A_LINE = re.compile(r"(?:[^\s\0\"'`#\ud800-\udfff](?:[^\r\n\0#\ud800-\udfff]*[^\s\0#\ud800-\udfff])?)?\Z")
+#: The longest line that every engine reads.
+_LINE_BYTES = 60_000
+_SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+#: Under such names the engine gets what no line carries: no program reads them, and no document can set them.
+_VALUE = "FLOWSCHED_VALUE_"
 
 
 class Engine:
@@ -61,7 +69,7 @@ class Engine:
         *,
         reads: bool,
     ) -> tuple[list[str], dict[str, str]]:
-        """The command line and the environment of the engine.
+        """The command line and the environment of the engine, which has none of the container's variables in its own process.
 
         Args:
             name: Of the container.
@@ -72,6 +80,10 @@ class Engine:
             workdir: None = the image's own.
             note: Where the engine notes the container's number, and beside it that of its first process.
             reads: Whether it gets the standard input.
+
+        Raises:
+            StartError: The command is empty, or the engine cannot mount a path.
+            Refused: The engine can carry a variable by no way.
         """
         if not argv or not argv[0]:
             raise StartError("", errno.ENOENT, ": the command is empty")
@@ -88,18 +100,18 @@ class Engine:
                 *(["readonly"] if read_only else []),
             ]
             command += ["--mount", ",".join(map(_quoted, fields))]
-        passed = dict(self.env)
-        for key, value in env.items():
-            if key in self.env or not _NAME.match(key):
-                command += ["--env", f"{key}={value}"]
-            else:  # by name: other users of this machine read command lines
-                command += ["--env", key]
-                passed[key] = value
+        lines, renamed = split(env)
+        command += ["--env-file", f"/dev/fd/{in_memory(lines)}"]
+        if renamed:
+            argv = in_shell(env, renamed, argv)
+        values = {f"{_VALUE}{number}": value for number, value in enumerate(renamed.values())}
+        for variable in values:
+            command += ["--env", variable]
         if workdir is not None:
             command += ["--workdir", workdir]
         if reads:
             command.append("--interactive")
-        return [*command, "--entrypoint", argv[0], image, *argv[1:]], passed
+        return [*command, "--entrypoint", argv[0], "--", image, *argv[1:]], self.env | values
 
     def _exec(
         self,
@@ -153,6 +165,51 @@ class Engine:
         said, why = ask([*self.command, "container", "inspect", "--format", form, name], self.env)
         killed, _, started = said.strip().partition(" ")
         return None if why or not started else (not started.startswith("0001-"), killed == "true")
+
+
+def split(env: dict[str, str]) -> tuple[bytes, dict[str, str]]:
+    """The lines of a file that carry variables to an engine, and the variables whose values no line carries."""
+    renamed = {key: value for key, value in env.items() if not _fits_on_a_line(key, value)}
+    return "".join(f"{key}={value}\n" for key, value in env.items() if key not in renamed).encode(), renamed
+
+
+def _fits_on_a_line(key: str, value: str) -> bool:
+    return _ON_A_LINE.match(value) is not None and len(key) + len(value.encode()) < _LINE_BYTES
+
+
+def in_memory(data: bytes) -> int:
+    """A file without a name that holds bytes: its descriptor, which a program that this process becomes inherits."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("flowsched-environment", 0)
+    else:
+        import tempfile
+
+        fd, path = tempfile.mkstemp()
+        os.unlink(path)
+        os.set_inheritable(fd, True)
+    write_all(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def in_shell(env: dict[str, str], renamed: dict[str, str], argv: list[str]) -> list[str]:
+    """The command that gives variables their own names, by the image's shell, and becomes the program.
+
+    Raises:
+        Refused: One of all the variables has a name that shells drop.
+    """
+    lost = next((key for key in env if not _SHELL_NAME.match(key)), None)
+    if lost is not None:
+        raise Refused(
+            "StartFailed",
+            f"the variables {next(iter(renamed))} and {lost} cannot be given to one container: the value of the first has a line "
+            f"break, a #, or quotes or spaces at an end, and needs a shell, which drops the name {lost}. Rename it, or pass a file",
+        )
+    script = "".join(
+        f'export {key}="${{{_VALUE}{number}}}"; unset {_VALUE}{number}; '
+        for number, key in enumerate(renamed)
+    )
+    return ["/bin/sh", "-c", f'{script}exec "$@"', "sh", *argv]
 
 
 def _quoted(field: str) -> str:

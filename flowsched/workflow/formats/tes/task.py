@@ -31,7 +31,7 @@ def _described(**schema: object) -> msgspec.Meta:
 
 
 _Path = Annotated[str, _described(pattern="^/[^\\x00-\\x1f\\x7f]*$", maxLength=1000)]
-_Image = Annotated[str, _described(pattern="^[!-~]+$", maxLength=1024)]
+_Image = Annotated[str, _described(pattern="^(?!-)[!-~]+$", maxLength=1024)]
 _Url = Annotated[
     str, _described(pattern="^(/|file:///|https?://|s3://)", examples=["s3://lab/a.bam", "/data/a.bam"])
 ]
