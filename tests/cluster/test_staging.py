@@ -50,7 +50,7 @@ class Rig:
         self.staging.transfer(orders)
         async with asyncio.timeout(60):
             while len(self.told) < before + len(orders):
-                running = len(self.staging._tasks)
+                running = len(self.staging._under_way)
                 if self._sleepers and len(self._sleepers) == running:
                     self._sleepers.sort(key=lambda sleeper: sleeper[0])
                     self.now, woken = self._sleepers.pop(0)

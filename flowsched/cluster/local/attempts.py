@@ -28,6 +28,7 @@ from flowsched.cluster.local.presence import Presence
 from flowsched.cluster.local.runner import cgroups, safe_paths
 from flowsched.cluster.local.runner.engine import ask
 from flowsched.cluster.local.runner.safe_paths import Opened, Unsafe
+from flowsched.cluster.node.strangers import leave_alone
 from flowsched.executor.protocol import PodEnded, PodGone
 
 _PROC = Path("/proc")
@@ -159,8 +160,13 @@ class Attempts:
         (self.root / "nodes").mkdir(mode=0o700, parents=True, exist_ok=True)
         for node in self.nodes:
             (self.root / "nodes" / node / "attempts").mkdir(parents=True, exist_ok=True)
-        there = sorted(path.name for path in (self.root / "nodes").iterdir())
-        self.nodes = self.nodes + [node for node in there if node not in self.nodes]
+        for path in sorted((self.root / "nodes").iterdir()):
+            if path.name in self.nodes:
+                continue
+            if os.path.isdir(path / "attempts"):
+                self.nodes = [*self.nodes, path.name]
+            else:
+                leave_alone(path)
 
     def watch(self, presence: Presence) -> None:
         """Let it be noticed when a folder that attempts or their runners need is away."""
@@ -203,7 +209,8 @@ class Attempts:
         """Every folder."""
         for node in self.nodes:
             with contextlib.suppress(FileNotFoundError), os.scandir(self._folder(node)) as items:
-                yield from (Path(item.path) for item in items)
+                # File systems leave names such as .nfs0001 behind, for files that are still open.
+                yield from (Path(item.path) for item in items if not item.name.startswith("."))
 
     def _folder(self, node: str) -> Path:
         return self.root / "nodes" / node / "attempts"

@@ -329,7 +329,7 @@ def devices() -> bool:
         for folder in _CDI
         if os.path.isdir(folder)
         for file in Path(folder).iterdir()
-        if file.suffix in (".yaml", ".json")
+        if file.suffix in (".yaml", ".json") and file.is_file() and os.access(file, os.R_OK)
     )
 
 

@@ -16,6 +16,7 @@ from flowsched.background import BackgroundTasks
 from flowsched.cluster.local.containers import Engine, Image, devices, find_engine, layout_of, mounts_of
 from flowsched.cluster.node.container_paths import Refusal
 from flowsched.cluster.node.image_pulls import is_hopeless
+from flowsched.cluster.node.strangers import leave_alone
 from flowsched.executor.protocol import Pod
 from flowsched.log_lines import get_logger
 
@@ -334,13 +335,8 @@ class Images:
 
     async def _sweep_all(self) -> None:
         self._left = False
-        try:
-            engines = [
-                Engine(kind, program)
-                for kind, _, program in (line.partition(" ") for line in self._used.read_text().splitlines())
-            ]
-        except FileNotFoundError:
-            return  # no service has run a container for this root
+        lines = (line.partition(" ") for line in self._known_engines().splitlines())
+        engines = [Engine(kind, program) for kind, _, program in lines]
         loop = asyncio.get_running_loop()
         for engine in engines:
             await loop.run_in_executor(self._pool, self._sweep, engine)
@@ -372,9 +368,16 @@ class Images:
 
     def _note_used(self, engine: Engine) -> None:
         line = f"{engine.kind} {engine.program}\n"
-        known = self._used.read_text() if self._used.exists() else ""
-        if line not in known:
+        known = self._known_engines()
+        if line not in known and not self._used.is_dir():
             self._used.write_text(known + line)
+
+    def _known_engines(self) -> str:
+        """The file's text; "" where no service has run a container for this root."""
+        if self._used.is_dir():
+            leave_alone(self._used)
+            return ""
+        return self._used.read_text() if self._used.exists() else ""
 
 
 def last_words(said: Sequence[str]) -> str:

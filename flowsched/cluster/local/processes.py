@@ -81,12 +81,18 @@ class Pokes:
         self._loop = asyncio.get_running_loop()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        with contextlib.suppress(FileNotFoundError):
-            (root / "poke.sock").unlink()
         try:
+            with contextlib.suppress(FileNotFoundError):
+                (root / "poke.sock").unlink()
             _bind(self._socket, root)
-        except OSError as error:  # a path of more than 107 bytes where there is no /proc
-            log.warning("no pokes: changes of attempts are seen by scanning only", error=str(error))
+        except (
+            OSError
+        ) as error:  # a folder of the name; a path of more than 107 bytes where there is no /proc
+            log.warning(
+                "no pokes: changes of attempts are seen by scanning only. Remove what has the socket's name, and restart",
+                path=str(root / "poke.sock"),
+                error=str(error),
+            )
         else:
             self._loop.add_reader(self._socket.fileno(), self._read)
 

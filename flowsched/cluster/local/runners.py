@@ -33,6 +33,7 @@ from flowsched.cluster.local.journals import JournalReader, Life
 from flowsched.cluster.local.runner.journal import DONE, SEGMENT_BYTES
 from flowsched.cluster.local.runner.kin import KILL_LIMIT_S, boot_id, descendants, start_time
 from flowsched.cluster.local.runner.records import wall_ms
+from flowsched.cluster.node.strangers import leave_alone
 from flowsched.errors import ConfigurationError
 
 COMMAND: Final = (sys.executable, "-I", "-S", "-X", "utf8", str(Path(__file__).with_name("run_attempt.py")))
@@ -44,6 +45,8 @@ _LENGTH_BYTES: Final = 4
 #: What is read of a journal at once: at first, since there is room behind the last line; and while there is more.
 _BLOCK: Final = 8 << 10
 _LARGEST_BLOCK: Final = 1 << 20
+#: Names of runners' folders: the moment, and the process of the service.
+_RUNNER: Final = re.compile(r"\d+-[a-z0-9-]+\Z")
 _SEGMENT: Final = re.compile(r"(\d{6,})(\.done)?\Z")
 _NAME: Final = re.compile(rb'"kind": "(?:started|ended|void)", "name": "([^"]+)"')
 
@@ -121,11 +124,21 @@ class Runner:
     def _segments(self) -> list[int]:
         """The numbers of the segments that are to be read at a start."""
         try:
-            found = [_SEGMENT.match(name) for name in os.listdir(self.folder)]
+            names = self.segments()
         except FileNotFoundError:  # somebody has removed it
             self._check()
             return []
-        return sorted(int(match[1]) for match in found if match and not match[2])
+        return [int(name) for name in names if not name.endswith(DONE)]
+
+    def segments(self) -> list[str]:
+        """The names of the files of its journal, in order; what else lies in its folder is not its own."""
+        with os.scandir(self.folder) as items:
+            found = [
+                item.name
+                for item in items
+                if item.is_file(follow_symlinks=False) and _SEGMENT.match(item.name)
+            ]
+        return sorted(found, key=lambda name: int(name.removesuffix(DONE)))
 
     def may_start(self, name: str) -> bool:
         """Whether it may have an order of which its journal says nothing yet."""
@@ -169,7 +182,8 @@ class Runner:
         if self._locked < 0:
             try:
                 self._locked = os.open(self.folder / "lock", os.O_RDWR | os.O_CLOEXEC)
-            except FileNotFoundError:  # somebody has removed it, or an earlier version has left the journal
+            # Somebody has removed it, or put another thing there; or an earlier version has left the journal.
+            except (FileNotFoundError, IsADirectoryError):
                 self._check()
                 return True
         try:
@@ -236,10 +250,13 @@ class Runners:
         """
         self._folder.mkdir(mode=0o700, exist_ok=True)
         with self._lock:
-            self._all = tuple(
-                Runner(Path(item.path), check=self._check)
-                for item in sorted(os.scandir(self._folder), key=lambda item: item.name)
-            )
+            found = []
+            for item in sorted(os.scandir(self._folder), key=lambda item: item.name):
+                if _RUNNER.match(item.name) and item.is_dir(follow_symlinks=False):
+                    found.append(Runner(Path(item.path), check=self._check))
+                else:
+                    leave_alone(item.path)
+            self._all = tuple(found)
         ended = self._end_strangers(is_new)
         self.refresh()
         return ended
@@ -334,8 +351,8 @@ class Runners:
         quoted = b'"%b"' % name.encode()
         for runner in self._all:
             reader = JournalReader()
-            for path in sorted(runner.folder.iterdir()):
-                if _SEGMENT.match(path.name) and quoted in (data := path.read_bytes()):
+            for segment in runner.segments():
+                if quoted in (data := (runner.folder / segment).read_bytes()):
                     reader.read(data)
             if name in reader.lives:
                 return reader.lives[name], runner
@@ -369,11 +386,13 @@ class Runners:
                     if (life.end is not None or runner.is_dead) and life.name not in live
                 ]
                 runner.settle(over)
-                for path in list(runner.folder.glob("*" + DONE)):
-                    names = {match.decode() for match in _NAME.findall(path.read_bytes())}
-                    if names.isdisjoint(there):
+                for segment in runner.segments():
+                    path = runner.folder / segment
+                    if segment.endswith(DONE) and set(there).isdisjoint(
+                        map(bytes.decode, _NAME.findall(path.read_bytes()))
+                    ):
                         path.unlink()
-                if runner.is_dead and not any(_SEGMENT.match(path.name) for path in runner.folder.iterdir()):
+                if runner.is_dead and not runner.segments():
                     shutil.rmtree(runner.folder, ignore_errors=True)
                     self._all = tuple(each for each in self._all if each is not runner)
 
@@ -430,7 +449,11 @@ class Runners:
         read, write = os.pipe()
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            errors = (str(self._root / "runner.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            said = self._root / "runner.log"
+            if said.is_dir():
+                leave_alone(said)
+                said = Path(os.devnull)
+            errors = (str(said), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             streams = (
                 (os.POSIX_SPAWN_DUP2, read, 0),
                 (os.POSIX_SPAWN_DUP2, lock, 1),

@@ -17,6 +17,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import shutil
 import threading
 import time
@@ -29,10 +30,13 @@ import msgspec
 from flowsched.clock import elapsed_s
 from flowsched.cluster.local.runner.records import sync, write_record
 from flowsched.cluster.local.runner.safe_paths import Unsafe, open_file
+from flowsched.cluster.node.strangers import leave_alone
 from flowsched.executor.datasets import uri_of
 from flowsched.workflow.document.uris import base_name
 
 PREFIX: Final = ".part-"
+#: Names of what flowsched makes in a cache.
+_OURS: Final = re.compile(r"[0-9a-f]{64}|\.(?:tmp|part|out)-.*", re.DOTALL)
 RECORD: Final = "pieces.json"
 #: A partial dataset that no transfer has added to for so long is abandoned.
 IDLE_S: Final = 86_400.0
@@ -309,9 +313,15 @@ class Cache:
         self._publishing = threading.Lock()
 
     def scan(self) -> None:
-        """Read what is there; remove what is half made, or not as long as its record says (power failed)."""
+        """Read what is there; remove what is half made, or not as long as its record says (power failed).
+
+        What has another name than flowsched gives is left alone.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         for item in list(os.scandir(self.folder)):
+            if not _OURS.fullmatch(item.name):
+                leave_alone(item.path)
+                continue
             if _runner_lives(item.name):
                 continue
             if item.name.startswith(PREFIX):

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from flowsched.cluster.local.runner import safe_paths
 from flowsched.cluster.local.runner.records import sync
+from flowsched.cluster.node.strangers import leave_alone
 from flowsched.values import replace
 
 INPUTS: Final = "inputs"
@@ -82,6 +83,7 @@ def _open(top: int, names: tuple[str, ...]) -> int:
 
 
 _SUFFIX: Final = ".json"
+_TEMPORARY: Final = ".tmp"
 
 
 class OtherOrder(Exception):
@@ -125,11 +127,15 @@ class Ledger:
         self._users: dict[str, set[str]] = {}
 
     def open(self) -> None:
-        """Read what is there; what cannot be read is forgotten. Blocks."""
+        """Read what is there; a page that cannot be read is forgotten. Blocks."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in self._folder.iterdir():
-            uid, page = path.name.removesuffix(_SUFFIX), _read(path)
-            if page is None or not is_uid(uid):
+            uid = path.name.removesuffix(_SUFFIX).removesuffix(_TEMPORARY).removeprefix(".")
+            if not (is_uid(uid) and path.is_file() and path.suffix in (_SUFFIX, _TEMPORARY)):
+                leave_alone(path)
+                continue
+            page = None if path.name.endswith(_TEMPORARY) else _read(path)
+            if page is None:
                 path.unlink()
             else:
                 self._keep(uid, page)
@@ -165,7 +171,7 @@ class Ledger:
 
     def store(self, uid: str, page: Page) -> None:
         """Write a pod's page, so that it is there wholly or not at all, also after the power fails. Blocks."""
-        path, temporary = self._folder / (uid + _SUFFIX), self._folder / f".{uid}.tmp"
+        path, temporary = self._folder / (uid + _SUFFIX), self._folder / f".{uid}{_TEMPORARY}"
         with open(temporary, "w") as file:
             json.dump(asdict(page), file)
             file.flush()

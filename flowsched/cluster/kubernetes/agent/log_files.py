@@ -127,7 +127,7 @@ class HeldLogs:
             held = self._pods.setdefault(pod, {})
             try:
                 names = os.listdir(pod)
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return False
             removed = 0
             for name in names:

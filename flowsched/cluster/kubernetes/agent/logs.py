@@ -26,6 +26,7 @@ from flowsched.cluster.kubernetes.agent.ledger import is_uid
 from flowsched.cluster.kubernetes.agent.log_files import HeldLogs, LogFile, LogFiles, Rotated
 from flowsched.cluster.kubernetes.objects.names import pod_name
 from flowsched.cluster.local.runner.records import sync, write_record
+from flowsched.cluster.node.strangers import leave_alone
 from flowsched.log_lines import get_logger
 
 #: Raw bytes that are decoded at a time; there is a mark behind each, so a follower reads no more than this twice.
@@ -302,8 +303,13 @@ class Logs:
         """Read what is kept; what is half copied is removed."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in self._folder.iterdir():
-            kept = _read_kept(path)
-            if kept is None or not is_uid(path.name):
+            if not (
+                path.name.startswith(_TEMPORARY) or (is_uid(path.name) and (path / "meta.json").exists())
+            ):
+                leave_alone(path)
+                continue
+            kept = None if path.name.startswith(_TEMPORARY) else _read_kept(path)
+            if kept is None:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 self._kept[path.name] = kept
