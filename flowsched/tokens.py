@@ -80,7 +80,7 @@ def token_of(root: Path) -> str:
     if kept:
         return kept
     made = os.urandom(_RANDOM_BYTES).hex()
-    write_private(root / "token", made + "\n")
+    write_whole(root / "token", f"{made}\n".encode())
     return made
 
 
@@ -103,7 +103,9 @@ def announce(port: int, token: str, root: Path | None = None) -> Path:
     folder = servers_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{port}.json"
-    write_private(path, json.dumps({"token": token, "root": "" if root is None else os.path.realpath(root)}))
+    write_whole(
+        path, json.dumps({"token": token, "root": "" if root is None else os.path.realpath(root)}).encode()
+    )
     return path
 
 
@@ -223,15 +225,18 @@ def _servers_folder() -> str:
     return os.path.join(state, "flowsched", "servers")
 
 
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, wholly or not at all."""
+def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write a file wholly or not at all; only its owner can read it, if `mode` says nothing else.
+
+    Another account that writes to the folder can put no link in its way: the name of the unfinished file is random, and new.
+    """
     temporary = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
     try:
-        with open(
-            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w"
-        ) as file:
-            file.write(text)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with open(os.open(temporary, flags, 0o600), "wb") as file:
+            file.write(data)
             file.flush()
+            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:

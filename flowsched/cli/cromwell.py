@@ -165,9 +165,9 @@ def _over(given: Given, state: str) -> int:
     if given.rc_file:
         from contextlib import suppress
 
-        draft = f"{given.rc_file}.alive"
+        draft = f"{given.rc_file}.{os.urandom(8).hex()}"  # other accounts may write to the folder
         with suppress(OSError):
-            with open(draft, "w") as file:
+            with open(draft, "x") as file:
                 file.write(jobs.ABORTED if state == "CANCELLED" else jobs.ABANDONED)
             with suppress(FileExistsError):
                 os.link(draft, given.rc_file)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +17,7 @@ from flowsched.cli.printing import output, render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
 from flowsched.errors import ConfigurationError, NotFound
+from flowsched.tokens import write_whole
 from flowsched.workflow.views import PluginView, ProfileView
 
 if TYPE_CHECKING:
@@ -72,12 +72,7 @@ async def fields(form: Form) -> None:
 async def snapshot(client: Client, file: Path) -> None:
     """`flowsched snapshot`."""
     raw = await client.snapshot()
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(raw)
-        os.replace(beside, file)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_whole(file, raw, 0o644)
     output.hint(f"{file}: {len(raw):,} bytes; look at it with `flowsched replay {file}`")
 
 

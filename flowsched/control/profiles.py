@@ -7,9 +7,7 @@ good it replaces the profile in force between two steps; if not, the old one sta
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +19,7 @@ from flowsched.log_lines import get_logger
 from flowsched.scheduling.policy.extension import Offered, offered
 from flowsched.scheduling.policy.framework import PROFILES, Profile
 from flowsched.scheduling.policy.profile import BUILT_IN, Policies, policies_from, rehearse
+from flowsched.tokens import write_whole
 from flowsched.workflow.formats.yaml_text import read_yaml
 
 GROUP: Final = "flowsched.plugins"
@@ -228,17 +227,9 @@ def _mark(path: Path) -> _Mark | None:
 
 def _replace(path: Path, raw: bytes) -> None:
     """Write the file as a whole, or not at all."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("wb") as file:
-            file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.chmod(path.stat().st_mode if path.exists() else 0o644)
-        os.replace(beside, path)
+        write_whole(path, raw, path.stat().st_mode & 0o777 if path.exists() else 0o644)
     except OSError as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
         raise Conflict(
             f"the profile of this service is {path}, which cannot be written ({error.strerror}): change it where it lies"
         ) from error

@@ -266,11 +266,11 @@ class Backend(TaskContainer):
             os.makedirs(os.path.dirname(target), exist_ok=True)
             own = os.path.commonpath((top, source)) == top
             if path.endswith("/"):
-                shutil.copytree(source, target, copy_function=_link if own else shutil.copy)
+                shutil.copytree(source, target, copy_function=_link if own else _copy)
             elif own:
                 _link(source, target)
             else:
-                shutil.copy(source, target)
+                _copy(source, target)
         self._bind_inputs = False
         logger.info(
             StructuredLogMessage("linked the inputs, too many to mount", inputs=len(self.input_path_map))
@@ -450,7 +450,13 @@ def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
     except OSError:
-        shutil.copy(source, target)
+        _copy(source, target)
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a file. The copy gives no account the rights of its owner."""
+    shutil.copyfile(source, target)
+    os.chmod(target, os.stat(source).st_mode & 0o777)
 
 
 def _read_settings(cfg: config.Loader) -> Settings:

@@ -73,7 +73,7 @@ class FileLock:
         if self._file is not None:
             return
         try:
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise Unavailable(f"cannot make the lock file {self.path}: {error.strerror}") from error

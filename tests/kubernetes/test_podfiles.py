@@ -591,7 +591,27 @@ def test_a_link_beside_a_target_is_not_written_through(tmp_path: Path) -> None:
     _place(task, "/out/x").write_text("new")
     for name in (".u1-0.part", f".flowsched-left-{os.getpid()}", "rc.part"):
         (task.shared / name).symlink_to(precious)
+    _place(task, "/out/x").chmod(0o6755)
     told = task.deliver()
     assert told["reason"] == ""
     assert precious.read_text() == "keep"
     assert ((task.shared / "x").read_text(), (task.shared / "rc").read_text()) == ("new", "143")
+    assert (task.shared / "x").stat().st_mode & 0o7777 == 0o755, (
+        "its copy gives no account the rights of its owner"
+    )
+
+
+def test_stage_in_writes_through_no_planted_link(tmp_path: Path) -> None:
+    """Shared volumes are other accounts', too: texts and empty files come to be under names that no account can foresee."""
+    precious = tmp_path / "precious"
+    precious.write_text("keep")
+    shared = f"{tmp_path}/shared"
+    container = Container(
+        (RUN,), (Placed(f"{shared}/run/script", content="new"),), mounts=(Mount(shared, shared),)
+    )
+    task = Task(tmp_path, container)
+    (task.shared / "run").mkdir()
+    (task.shared / "run/.script.part").symlink_to(precious)
+    task.begin()
+    assert precious.read_text() == "keep"
+    assert (task.shared / "run/script").read_text() == "new"

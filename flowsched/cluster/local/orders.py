@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from flowsched.cluster.node.environment import Paths, environment
 from flowsched.errors import InvalidRequest, NotFound, no_such
 from flowsched.executor.datasets import uri_of
 from flowsched.executor.protocol import InputFile, Pod
+from flowsched.tokens import write_whole
 from flowsched.workflow.spec import Container
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
@@ -235,17 +235,7 @@ def set_secret(root: Path, name: str, value: bytes) -> None:
         raise InvalidRequest(f"a secret has at most {LARGEST} bytes and no zero byte")
     root.mkdir(parents=True, exist_ok=True)
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    temporary = path.with_name(f".{secrets.token_hex(8)}")
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(fd, "wb") as file:
-            file.write(value)
-            file.flush()
-            os.fsync(fd)
-        temporary.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
+    write_whole(path, value)
 
 
 def list_secrets(root: Path) -> list[str]:

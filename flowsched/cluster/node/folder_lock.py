@@ -24,7 +24,7 @@ async def lock_folder(folder: Path, wait_s: float, busy: Callable[[str], str]) -
         ConfigurationError: Another process keeps it.
     """
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-    lock = os.open(folder / "in-use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(folder / "in-use", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     end = asyncio.get_running_loop().time() + wait_s
     while True:
         try:

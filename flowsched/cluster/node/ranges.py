@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from flowsched.cluster.local.runner.safe_paths import Unsafe, open_file, parent
+from flowsched.cluster.local.runner.safe_paths import Unsafe, open_file, parent, plain_mode
 from flowsched.cluster.node.cache import Cache, Dropped, Entry, Header, Partial, folder_name
 from flowsched.cluster.node.origins import NotFetched, Section, Stream
 from flowsched.executor.protocol import Opened, Transfer
@@ -302,7 +302,7 @@ def _members(top: str, name: str) -> Iterator[_Member]:
 def _member(path: str, name: str) -> _Member:
     status = os.lstat(path)
     info = tarfile.TarInfo(name)
-    info.mode = stat.S_IMODE(status.st_mode) | stat.S_IWUSR  # or the user who unpacks it could not remove it
+    info.mode = plain_mode(status.st_mode) | stat.S_IWUSR  # or the user who unpacks it could not remove it
     info.mtime = int(status.st_mtime)
     if stat.S_ISDIR(status.st_mode):
         info.type = tarfile.DIRTYPE

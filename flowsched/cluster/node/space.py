@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from flowsched.cluster.local.runner.safe_paths import temporary_name
 from flowsched.workflow.resources import format_bytes
 
 #: The cluster starts nothing below a hundredth of the file system, but between these: running tasks need room for their ends.
@@ -68,9 +69,10 @@ class Space:
 
     def _probe(self) -> bool:
         """Whether a small file can be written."""
-        path = self.folder / f".probe-{os.getpid()}"
+        path = self.folder / temporary_name()
         try:
-            path.write_bytes(b"\1" * _PROBE_BYTES)
+            with path.open("xb") as file:  # the folder may be another account's, too
+                file.write(b"\1" * _PROBE_BYTES)
         except OSError:
             return False
         finally:

@@ -67,7 +67,7 @@ def _copy_file(source: str, at: int, name: str, mode: int) -> None:
         writing = os.open(name, flags, 0o600, dir_fd=at)
         try:
             copy_bytes(reading, writing)
-            os.fchmod(writing, stat.S_IMODE(mode))
+            os.fchmod(writing, safe_paths.plain_mode(mode))
         finally:
             os.close(writing)
     finally:

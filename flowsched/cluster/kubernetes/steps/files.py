@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -26,7 +27,18 @@ from flowsched.cluster.local.runner.deliver import write_left
 from flowsched.cluster.local.runner.patterns import is_pattern
 from flowsched.cluster.local.runner.records import sync
 from flowsched.cluster.local.runner.return_code import code_in
-from flowsched.cluster.local.runner.safe_paths import Opened, Unsafe, kind_of, open_file, parent, remove
+from flowsched.cluster.local.runner.safe_paths import (
+    Opened,
+    Unsafe,
+    kind_of,
+    new_file,
+    open_file,
+    parent,
+    plain_mode,
+    remove,
+    temporary_name,
+    write_all,
+)
 from flowsched.cluster.local.runner.trees import copy_bytes
 from flowsched.cluster.node.container_view import place_in, tidy
 
@@ -309,27 +321,58 @@ def _contents(env: Env) -> list[str]:
 
 def _write(path: str, text: str) -> None:
     """Write a file of the document. All users may execute it, since the document does not say whether it is a program."""
-    part = f"{os.path.dirname(path)}/.{os.path.basename(path)[:200]}.part"
-    with open(part, "w", encoding="utf-8", errors="surrogatepass", newline="") as file:
-        file.write(text)
-    os.chmod(part, 0o755)
-    os.replace(part, path)
+    with _replacing(path) as fd:
+        write_all(fd, text.encode("utf-8", "surrogatepass"))
+        os.fchmod(fd, 0o755)
+
+
+@contextlib.contextmanager
+def _replacing(path: str) -> Iterator[int]:
+    """Yield the descriptor of a new file, which takes its place when all of it is there. Other accounts may write to its folder.
+
+    Raises:
+        OSError: It cannot be written, or a link has come on the way.
+    """
+    real, temporary = os.path.realpath(os.path.dirname(path)), temporary_name()
+    try:
+        folder = parent(f"{real}/{temporary}")
+    except Unsafe as error:
+        raise OSError(errno.ELOOP, str(error)) from error
+    with folder as at:
+        try:
+            with Opened(new_file(at, temporary)) as fd:
+                yield fd
+            os.replace(temporary, os.path.basename(path), src_dir_fd=at, dst_dir_fd=at)
+        except OSError as error:
+            if isinstance(error.filename, str) and not error.filename.startswith("/"):
+                error.filename = path  # it names the unfinished file alone
+            raise
+        finally:
+            remove(at, temporary)
 
 
 def _copy(source: str, target: str) -> None:
     if os.path.isdir(source):
-        shutil.copytree(source, target, dirs_exist_ok=True)
+        shutil.copytree(source, target, copy_function=_copy_file, dirs_exist_ok=True)
     else:
-        shutil.copyfile(source, f"{target}.part")
-        os.replace(f"{target}.part", target)
+        _copy_file(source, target)
+
+
+def _copy_file(source: str, target: str) -> None:
+    """Copy the bytes of a file, durably. The copy gives no account the rights of its owner."""
+    with opened(os.path.realpath(source)) as reading, _replacing(target) as writing:
+        copy_bytes(reading, writing)
+        os.fchmod(writing, plain_mode(os.fstat(reading).st_mode) | 0o600)
+        os.fsync(writing)
 
 
 def _touch(path: str) -> None:
     """An empty file to be mounted alone, older than everything, so that one sees whether it has been written."""
-    if not os.path.exists(path):
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666))
-        os.chmod(path, 0o666)
-        os.utime(path, (0, 0))
+    if os.path.exists(path):
+        return
+    with _replacing(path) as fd:
+        os.fchmod(fd, 0o666)
+        os.utime(fd, (0, 0))
 
 
 # --- stage-out -----------------------------------------------------------------------------------------------
@@ -414,8 +457,13 @@ def _note_end(order: Json, sight: Sight, env: Env) -> None:
             continue
         real = sight.real(order["stdio"][number][1]) if order["stdio"][number][1] else None
         if real is not None:
-            with contextlib.suppress(OSError), open(real, "a", encoding="utf-8") as file:
-                file.write(f"flowsched: {why}\n")
+            flags = os.O_WRONLY | os.O_APPEND
+            with (
+                contextlib.suppress(OSError, Unsafe),
+                parent(real) as at,
+                Opened(open_file(at, os.path.basename(real), flags)) as fd,
+            ):
+                write_all(fd, f"flowsched: {why}\n".encode())
         return
 
 
@@ -506,7 +554,7 @@ def _put(number: int, real: str, uri: str, env: Env) -> None:
     for left in range(_TRIES - 1, -1, -1):
         try:
             if uri.startswith("/"):
-                _put_file(real, uri, f".{env.get('POD_UID', 'pod')}-{number}.part")
+                _put_file(real, uri)
             else:
                 _put_object(real, uri)
         except OSError:
@@ -517,23 +565,10 @@ def _put(number: int, real: str, uri: str, env: Env) -> None:
             return
 
 
-def _put_file(real: str, target: str, name: str) -> None:
+def _put_file(real: str, target: str) -> None:
     """Copy it beside its target, and rename it there when it is whole and on the disk."""
-    folder = os.path.realpath(os.path.dirname(target))
-    _make_folder(folder, 0o775)
-    with opened(real) as reading, parent(f"{folder}/{name}") as at:
-        remove(at, name)
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with Opened(os.open(name, flags, 0o666, dir_fd=at)) as writing:
-                copy_bytes(reading, writing)
-                os.fchmod(writing, stat.S_IMODE(os.fstat(reading).st_mode) | 0o600)
-                os.fsync(writing)
-            os.replace(name, os.path.basename(target), src_dir_fd=at, dst_dir_fd=at)
-        except OSError:
-            with contextlib.suppress(OSError):
-                remove(at, name)
-            raise
+    _make_folder(os.path.realpath(os.path.dirname(target)), 0o775)
+    _copy_file(real, target)
 
 
 def _put_object(real: str, uri: str) -> None:

@@ -23,11 +23,18 @@ from .safe_paths import (
     GONE,
     Opened,
     Unsafe,
+    drop_rights,
+    gives_rights,
     kind_of,
+    new_file,
     open_any,
+    open_file,
     open_folder,
     parent,
+    plain_mode,
     remove,
+    temporary_name,
+    write_all,
     write_file,
 )
 from .trees import copy_bytes
@@ -48,7 +55,6 @@ class Delivery:
         self.files: list[Record] = []  #: path, uri and size of each file that was delivered
         self._upload = upload
         self._stores: dict[str, object] = {}
-        self._numbers = 0
 
     def take(self, output: Record) -> None:
         """Deliver one output; nothing, if it is not there.
@@ -91,15 +97,23 @@ class Delivery:
             self.put(match, join(uri, relative), local=output["local"] is not None)
 
     def in_place(self, path: str) -> None:
-        """Tell what the task left where it shall be: the path is the same inside and outside."""
+        """Tell what the task left where it shall be: the path is the same inside and outside. Its files give no rights any more."""
         if os.path.isfile(path):
-            self.note(path, path, os.stat(path).st_size)
+            self.note_in_place(path)
         for folder, folders, names in os.walk(path):
             folders.sort()
             for name in sorted(names):
                 file = os.path.join(folder, name)
                 if os.path.isfile(file):
-                    self.note(file, file, os.stat(file).st_size)
+                    self.note_in_place(file)
+
+    def note_in_place(self, path: str) -> None:
+        """Remember a file that needs no copy."""
+        status, real = os.stat(path), os.path.realpath(path)
+        if status.st_uid == os.geteuid() and gives_rights(path):
+            with parent(real) as at, Opened(open_file(at, os.path.basename(real))) as fd:
+                drop_rights(fd)
+        self.note(path, path, status.st_size)
 
     def is_there(self, path: str) -> bool:
         """Whether the task has something there: what only this machine has does not count."""
@@ -176,7 +190,7 @@ class Delivery:
         status, name = os.fstat(fd), os.path.basename(self.places.bounds.check(target))
         with self.into(target) as at:
             if not self.is_same(path, status, at, name):
-                temporary = self.temporary()
+                temporary = temporary_name()
                 try:
                     self.bring(path, fd, at, temporary)
                     os.rename(temporary, name, src_dir_fd=at, dst_dir_fd=at)
@@ -207,7 +221,7 @@ class Delivery:
             try:
                 os.close(open_folder(at, name))
             except FileNotFoundError:
-                temporary, known = self.temporary(), len(self.files)
+                temporary, known = temporary_name(), len(self.files)
                 try:
                     os.mkdir(temporary, dir_fd=at)
                     with Opened(open_folder(at, temporary)) as into:
@@ -259,9 +273,11 @@ class Delivery:
                 yield from self.walk(join(path, name), (*above, here))
 
     def bring(self, path: str, fd: int, at: int, name: str) -> None:
-        """Make a new file with the bytes of another; a hard link if the task wrote them and they have no other name."""
+        """Make a new file with the bytes of another; a hard link if the task wrote them, and they have no other
+        name and give no rights.
+        """
         status, real = os.fstat(fd), self.places.real(path)
-        if inside(real, self.places.room) and status.st_nlink == 1:
+        if inside(real, self.places.room) and status.st_nlink == 1 and not gives_rights(fd):
             try:
                 with parent(real) as there:
                     os.link(
@@ -275,10 +291,9 @@ class Delivery:
                     os.fsync(fd)
                     return
                 remove(at, name)  # the name is another file's by now
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with Opened(os.open(name, flags, 0o666, dir_fd=at)) as writing:
+        with Opened(new_file(at, name)) as writing:
             copy_bytes(fd, writing)
-            os.fchmod(writing, stat.S_IMODE(status.st_mode) | 0o600)
+            os.fchmod(writing, plain_mode(status.st_mode) | 0o600)
             os.fsync(writing)
 
     def upload(self, path: str, fd: int, uri: str) -> None:
@@ -312,11 +327,6 @@ class Delivery:
             )
             raise Refused("OutputFailed", f"cannot write {uri}: {hint} ({error})") from None
         return self._stores[scheme], uri.partition("://")[2]
-
-    def temporary(self) -> str:
-        """A name beside a target."""
-        self._numbers += 1
-        return f".flowsched-{os.getpid()}-{self._numbers}"
 
     def note(self, path: str, uri: str, size: int) -> None:
         """Remember what was delivered."""
@@ -382,14 +392,17 @@ def note(container: Record, bounds: Bounds, line: str) -> None:
     if stderr is None:
         return
     path = canonical(str(stderr))
-    for target in dict.fromkeys([*mounted_at(path, container), *delivered_to(path, container)]):
+    for target in dict.fromkeys(
+        map(canonical, (*mounted_at(path, container), *delivered_to(path, container)))
+    ):
         if bounds.refusal(target):
             continue
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with open(os.open(target, flags, 0o644), "w", encoding="utf-8", errors="replace") as file:
-                file.write(line)
-        except OSError:
+            with parent(target) as at:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+                with Opened(open_file(at, os.path.basename(target), flags)) as fd:
+                    write_all(fd, line.encode(errors="replace"))
+        except (OSError, Unsafe):
             pass  # the end must be told all the same
 
 
@@ -416,7 +429,7 @@ def write_left(target: str, text: str) -> None:
         Unsafe: A link lies on the way: the caller has followed those that may be there.
         OSError: It cannot be written.
     """
-    name, temporary = os.path.basename(target), f".flowsched-left-{os.getpid()}"
+    name, temporary = os.path.basename(target), temporary_name()
     with parent(target) as at:
         try:
             with Opened(write_file(at, temporary, text, 0o644)) as fd:

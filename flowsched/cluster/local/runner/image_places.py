@@ -5,6 +5,7 @@ The service has planned the mounts (`cluster.node.container_paths`); here they a
 
 from __future__ import annotations
 
+import errno
 import os
 
 from .bounds import Bounds
@@ -12,7 +13,16 @@ from .engine import Engine, InImage
 from .outputs import Refused
 from .places import Places, join
 from .records import Record
-from .safe_paths import Unsafe, open_mounted
+from .safe_paths import (
+    BY_UMASK,
+    Opened,
+    Unsafe,
+    new_file,
+    open_file,
+    open_mounted,
+    parent,
+    replace_file,
+)
 from .steps import Step
 from .task import Task
 from .trees import copy_bytes
@@ -87,53 +97,64 @@ class ImagePlaces(Places):
         for path, source, folder in self.entries("sources"):
             if not (os.path.isdir(source) if folder else os.path.exists(source)):
                 raise Refused("InputMissing", f"{source}, an input for {path}, is not there")
+        try:
+            self.fill()
+        except Unsafe as error:
+            raise OSError(errno.ELOOP, f"{error}, where a folder was") from None
+
+    def fill(self) -> None:
+        """Make folders, files and links in the room and in folders of the user, each over no link that has come since."""
         for place in self.entries("folders"):
-            os.makedirs(self.writable_at(place), exist_ok=True)
+            with parent(f"{self.writable_at(place)}/.", make=BY_UMASK):
+                pass
         for place in self.entries("files"):
             target = self.writable_at(place)
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            open(target, "ab").close()
+            with parent(target, make=BY_UMASK) as at:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+                os.close(open_file(at, os.path.basename(target), flags, 0o666))
         for place, text in self.entries("texts"):
-            target = self.writable_at(place)
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            with open(target, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
+            replace_file(self.writable_at(place), text)
         for source, place in self.entries("copies"):
-            target = self.writable_at(place)
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            if not os.path.lexists(target):
-                copy_tree(source, target)
+            if not os.path.lexists(self.at(place)):
+                copy_tree(source, self.writable_at(place))
         for place, leads in self.entries("links"):
+            if os.path.lexists(self.at(place)):
+                continue
             target = self.writable_at(place)
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            if not os.path.lexists(target):
-                os.symlink(leads, target)
+            with parent(target, make=BY_UMASK) as at:
+                os.symlink(leads, os.path.basename(target), dir_fd=at)
 
     def entries(self, key: str) -> list:  # type: ignore[type-arg]
         """A part of the layout."""
         return self.layout[key]  # type: ignore[return-value]
 
     def writable_at(self, place: str) -> str:
-        """The path of this machine that a place is, if flowsched may write there. Raises Refused."""
-        return self.bounds.check(place) if place.startswith("/") else self.at(place)
+        """The path of this machine that a place is, links followed, if flowsched may write there. Raises Refused."""
+        real = os.path.realpath(self.at(place))
+        return self.bounds.check(real) if place.startswith("/") else real
 
 
 def copy_tree(source: str, target: str) -> None:
-    """Copy a file, or a folder with all in it."""
+    """Copy a file, or a folder with all in it. Raises Unsafe, OSError."""
     if not os.path.isdir(source):
         copy_file(source, target)
         return
     for folder, _, names in os.walk(source):
         there = target + folder[len(source) :]
-        os.makedirs(there, exist_ok=True)
+        with parent(f"{there}/.", make=BY_UMASK):
+            pass
         for name in names:
             copy_file(os.path.join(folder, name), os.path.join(there, name))
 
 
 def copy_file(source: str, target: str) -> None:
     """Copy the bytes of a file, before the task begins."""
-    with open(source, "rb") as reading, open(target, "xb") as writing:
-        copy_bytes(reading.fileno(), writing.fileno())
+    with (
+        open(source, "rb") as reading,
+        parent(target, make=BY_UMASK) as at,
+        Opened(new_file(at, os.path.basename(target))) as writing,
+    ):
+        copy_bytes(reading.fileno(), writing)
 
 
 class ImageStep(InImage, Step):

@@ -14,7 +14,7 @@ import sys
 
 from .outputs import Refused
 from .places import Places, join
-from .safe_paths import Opened, Unsafe, open_mounted
+from .safe_paths import Opened, Unsafe, open_mounted, replace_file
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC = 1, 32, 4096, 16384
@@ -58,7 +58,7 @@ def make(places: Places) -> list[Mount]:
     for path in sorted(places.nodes):
         node, target = places.nodes[path], join(places.room, path)
         if node.content is not None:
-            write(target, node.content)
+            replace_file(target, node.content)
         elif node.whole:
             if node.bound:
                 hold(behind(places, path), os.path.isdir(node.base or "/"))
@@ -72,15 +72,11 @@ def make(places: Places) -> list[Mount]:
     for path in places.folders:
         os.makedirs(places.writable(path), exist_ok=True)
     for path, text in places.texts.items():
-        write(places.writable(path), text)
+        try:
+            replace_file(places.writable(path), text)
+        except Unsafe as error:
+            raise OSError(errno.ELOOP, str(error)) from None
     return mounts
-
-
-def write(path: str, text: str) -> None:
-    """Write a file, as it was given."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        file.write(text)
 
 
 def behind(places: Places, path: str) -> str:

@@ -40,7 +40,8 @@ def write_record(folder: str, name: str, record: Record) -> None:
     """Write a file so that it is there wholly or not at all, also after the power fails."""
     path = f"{folder}/{name}"
     temporary = f"{path}.tmp"
-    with open(temporary, "w") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(temporary, flags, 0o666), "w") as file:
         file.write(json_text(record))
         file.flush()
         os.fsync(file.fileno())

@@ -211,6 +211,74 @@ def make_folder(at: int, name: str, mode: int) -> bool:
     return True
 
 
+def temporary_name() -> str:
+    """A name for what is half done, beside its target. Another account that writes there cannot put a link in its way."""
+    return f".flowsched-{os.urandom(8).hex()}"
+
+
+def replace_file(path: str, text: str) -> None:
+    """Write a file at an absolute path, whole or not at all; missing folders are made. Its mode is what the umask leaves.
+
+    Raises:
+        Unsafe: A link lies on the way: the caller has followed those that may be there.
+        OSError: It cannot be written.
+    """
+    temporary = temporary_name()
+    with parent(path, make=BY_UMASK) as at:
+        try:
+            with Opened(new_file(at, temporary)) as fd:
+                write_all(fd, text.encode("utf-8", "surrogatepass"))
+            os.rename(temporary, os.path.basename(path), src_dir_fd=at, dst_dir_fd=at)
+        finally:
+            remove(at, temporary)
+
+
+def new_file(at: int, name: str) -> int:
+    """Open a new file for writing; its mode is what the umask leaves. Raises FileExistsError, also for a link of the name."""
+    return os.open(
+        name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=at
+    )
+
+
+def plain_mode(mode: int) -> int:
+    """The mode of a copy: what is set-user-id or set-group-id gives the rights of its owner to every account that runs it."""
+    return mode & 0o777
+
+
+def gives_rights(file: int | str) -> bool:
+    """Whether a file gives rights to the account that runs it (by its mode or capabilities), or belongs to another account.
+
+    Such a file gets no second name: what is delivered is a copy without any of that.
+
+    Args:
+        file: Its descriptor, or its path.
+    """
+    status = os.stat(file)
+    return (
+        plain_mode(status.st_mode) != stat.S_IMODE(status.st_mode)
+        or status.st_uid != os.geteuid()
+        or _is_capable(file)
+    )
+
+
+def drop_rights(fd: int) -> None:
+    """Take from an open file what it gives to the account that runs it. Only its owner and root can."""
+    status = os.fstat(fd)
+    if plain_mode(status.st_mode) != stat.S_IMODE(status.st_mode):
+        os.fchmod(fd, plain_mode(status.st_mode))
+    if _is_capable(fd):
+        os.fchown(
+            fd, -1, -1
+        )  # removes capabilities, also where this process could not remove the attribute itself
+
+
+def _is_capable(file: int | str) -> bool:
+    try:
+        return bool(os.getxattr(file, "security.capability"))
+    except (OSError, AttributeError):  # there is none; or this is not Linux
+        return False
+
+
 def write_file(at: int, name: str, text: str, mode: int) -> int:
     """Write a new file; one of the name is replaced. Returns its descriptor, which the caller closes."""
     remove(at, name)

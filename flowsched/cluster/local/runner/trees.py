@@ -105,7 +105,7 @@ def copy(at: int, name: str, target: str) -> None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with Opened(os.open(target, flags, 0o600)) as writing:
                 copy_bytes(reading, writing)
-                os.fchmod(writing, stat.S_IMODE(os.fstat(reading).st_mode) & 0o777 | 0o400)
+                os.fchmod(writing, safe_paths.plain_mode(os.fstat(reading).st_mode) | 0o400)
 
 
 def copy_bytes(reading: int, writing: int) -> None:
@@ -149,6 +149,8 @@ def _seal(at: int | None, name: str, way: tuple[str, ...]) -> int:
             raise Unsafe(f"{'/'.join(way)!r} is a file that has another name elsewhere")
         if status.st_uid != os.geteuid():
             os.fchown(fd, os.geteuid(), os.getegid())
+        if not directory:
+            safe_paths.drop_rights(fd)
         os.fchmod(fd, 0o755 if directory else 0o555 if status.st_mode & 0o111 else 0o444)
         size = status.st_size
         if directory:
