@@ -57,3 +57,17 @@ class TestOnTheRealServer(ExecutorContract):
         async with asyncio.timeout(200):
             while await cluster.open_dataset("flowsched:a/bam", ["node-0"]) is not None:
                 await asyncio.sleep(0.1)
+
+    async def test_a_launch_that_breaks_ends_its_pod(
+        self, world: KubeWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its fault was logged, and the task stayed STARTING for ever."""
+
+        def breaks(*_: object) -> bytes:
+            raise ValueError("broken")
+
+        monkeypatch.setattr("flowsched.cluster.kubernetes.pods.controller.pod_manifest", breaks)
+        cluster, ear, _ = await world.open()
+        await cluster.launch([program("a", "exit 0")])
+        end = await ear.ended("a")
+        assert (end.reason, end.message) == ("StartFailed", "the launch broke: ValueError('broken')")

@@ -30,6 +30,7 @@ from flowsched.cluster.local.runner.return_code import code_in
 from flowsched.cluster.local.runner.safe_paths import (
     Opened,
     Unsafe,
+    folder,
     kind_of,
     new_file,
     open_file,
@@ -298,15 +299,23 @@ def _is_there(place: str, directory: bool) -> bool:
 
 
 def _make_folder(path: str, mode: int) -> None:
-    """Make it and what is above it; those that we make are as open as the volume itself."""
-    missing = []
-    while not os.path.isdir(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    for folder in reversed(missing):
-        with contextlib.suppress(FileExistsError):  # another output made it
-            os.mkdir(folder)
-            os.chmod(folder, mode & 0o777)
+    """Make it and what is above it; those that we make are as open as the volume itself. Raises OSError."""
+    names = [name for name in os.path.realpath(path).split("/") if name]
+    with _naming(path), folder(None, names, make=mode & 0o777):
+        pass
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Let an error name the whole path, and not the part that was opened. A link that has come on the way is an OSError."""
+    try:
+        yield
+    except Unsafe as error:
+        raise OSError(errno.ELOOP, str(error), path) from error
+    except OSError as error:
+        if not os.path.isabs(str(error.filename or path)):
+            error.filename = path
+        raise
 
 
 def _contents(env: Env) -> list[str]:
@@ -334,19 +343,11 @@ def _replacing(path: str) -> Iterator[int]:
         OSError: It cannot be written, or a link has come on the way.
     """
     real, temporary = os.path.realpath(os.path.dirname(path)), temporary_name()
-    try:
-        folder = parent(f"{real}/{temporary}")
-    except Unsafe as error:
-        raise OSError(errno.ELOOP, str(error)) from error
-    with folder as at:
+    with _naming(path), parent(f"{real}/{temporary}") as at:
         try:
             with Opened(new_file(at, temporary)) as fd:
                 yield fd
             os.replace(temporary, os.path.basename(path), src_dir_fd=at, dst_dir_fd=at)
-        except OSError as error:
-            if isinstance(error.filename, str) and not error.filename.startswith("/"):
-                error.filename = path  # it names the unfinished file alone
-            raise
         finally:
             remove(at, temporary)
 
@@ -495,8 +496,8 @@ def _take(output: Json, sight: Sight, env: Env) -> list[list[Any]]:
     ]
     moving = [(number, real, uri) for number, (_, real, uri) in enumerate(there) if real != uri]
     _put_all(moving, env)
-    for folder in {os.path.dirname(uri) for _, _, uri in moving if uri.startswith("/")}:
-        sync(folder)
+    for target in {os.path.dirname(uri) for _, _, uri in moving if uri.startswith("/")}:
+        sync(target)
     return [[path, uri, os.stat(real).st_size] for path, real, uri in there]
 
 

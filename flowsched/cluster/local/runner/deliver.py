@@ -435,7 +435,7 @@ def write_left(target: str, text: str) -> None:
             with Opened(write_file(at, temporary, text, 0o644)) as fd:
                 os.fsync(fd)
             try:  # unlike a rename a link never takes the place of a file
-                os.link(temporary, name, src_dir_fd=at, dst_dir_fd=at)
+                os.link(temporary, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
             except FileExistsError:
                 pass
             except OSError:  # a file system without links
