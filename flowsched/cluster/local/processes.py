@@ -85,9 +85,8 @@ class Pokes:
             with contextlib.suppress(FileNotFoundError):
                 (root / "poke.sock").unlink()
             _bind(self._socket, root)
-        except (
-            OSError
-        ) as error:  # a folder of the name; a path of more than 107 bytes where there is no /proc
+        # A folder has the name, or the path is longer than 107 bytes and there is no /proc.
+        except OSError as error:
             log.warning(
                 "no pokes: changes of attempts are seen by scanning only. Remove what has the socket's name, and restart",
                 path=str(root / "poke.sock"),
@@ -240,7 +239,7 @@ class RunnerProcesses:
         self._identities = Identities(self._origins)
         self._staging = Staging(site, self._caches, self._origins, in_place=self._in_place)
         self._images = Images(self._containers, site.root, self._eyes, self._tell_image, self._is_over)
-        self._background.begin(self._images.sweep(), name="containers of earlier services")
+        self._swept = self._background.begin(self._images.sweep(), name="containers of earlier services")
         for name, cache in self._caches.items():
             await self._in_thread(cache.scan)
             for entry in cache.entries.values():
@@ -269,9 +268,9 @@ class RunnerProcesses:
         """Stop watching and copying. Runners and tasks go on."""
         if self._is_open:
             await self._loops.close()
-            await (
-                self._background.close()
-            )  # what waits for an image: the next service is told that it was never launched
+            await self._swept
+            # What waits for an image is cancelled: the next service is told that it was never launched.
+            await self._background.close()
             await self._images.close()
             self._pokes.close()
             await self._staging.close()

@@ -387,10 +387,11 @@ class Runners:
                 ]
                 runner.settle(over)
                 for segment in runner.segments():
+                    if not segment.endswith(DONE):
+                        continue
                     path = runner.folder / segment
-                    if segment.endswith(DONE) and set(there).isdisjoint(
-                        map(bytes.decode, _NAME.findall(path.read_bytes()))
-                    ):
+                    names = {match.decode() for match in _NAME.findall(path.read_bytes())}
+                    if names.isdisjoint(there):
                         path.unlink()
                 if runner.is_dead and not runner.segments():
                     shutil.rmtree(runner.folder, ignore_errors=True)

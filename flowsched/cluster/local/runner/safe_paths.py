@@ -266,10 +266,10 @@ def drop_rights(fd: int) -> None:
     status = os.fstat(fd)
     if plain_mode(status.st_mode) != stat.S_IMODE(status.st_mode):
         os.fchmod(fd, plain_mode(status.st_mode))
-    if _is_capable(fd):
-        os.fchown(
-            fd, -1, -1
-        )  # removes capabilities, also where this process could not remove the attribute itself
+    if _is_capable(
+        fd
+    ):  # a change of the owner removes them, where this process may not remove the attribute itself
+        os.fchown(fd, -1, -1)
 
 
 def _is_capable(file: int | str) -> bool:
