@@ -43,7 +43,7 @@ from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import GangSeat, Pod, Roster
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.explain.recording import Draft, recorded, taped
-from flowsched.scheduling.plan import Choice, Placement, Plan, Reason, ReasonCode
+from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.reservations import with_plans
 from flowsched.scheduling.state.claims import Claim, ClaimKind
@@ -86,7 +86,7 @@ class Binds:
         tasks: Indices,
         nodes: Indices,
         devices: Mapping[int, Parts] | None,
-        choices: Sequence[Choice | None] = (),
+        placement: Placement,
     ) -> None:
         """Pods of one group take their room.
 
@@ -94,7 +94,7 @@ class Binds:
             candidate: The group.
             tasks, nodes: (k,) its tasks, and where they go.
             devices: The GPUs of each task; None = they ask for none.
-            choices: Why, by role.
+            placement: Of the plan: why these nodes, and how far waiting has promoted the group.
         """
         recorder = self._recorder
         state, now = recorder.state, recorder.now
@@ -112,8 +112,9 @@ class Binds:
         if gang:  # taken away as a whole (`recovery.standing`)
             part_of = stage.members
         task_numbers, node_numbers = tasks.tolist(), nodes.tolist()
-        told = choice_rows(choices, state.cluster.snapshot.names, staged=False)
-        for task, node in zip(task_numbers, node_numbers, strict=True):
+        steps = placement.steps(len(tasks), gang=group.gang)
+        told = choice_rows(placement.choices, state.cluster.snapshot.names, staged=False)
+        for task, node, promoted in zip(task_numbers, node_numbers, steps, strict=True):
             number = int(stage.role_of[task % stage.members]) if gang else 0
             gpus: Parts = () if devices is None else devices[task]
             devices_of = tuple([device for device, _ in gpus]) if gpus else ()
@@ -126,6 +127,7 @@ class Binds:
                 places.get(task),
                 devices_of,
                 sources(state, group, node),
+                promoted,
             )
             unit_of = f"{unit}{task // part_of}"
             self._claims.append(_claim(candidate, pod, node, alike[number], gpus, unit_of, now))
@@ -265,11 +267,12 @@ def _claim(
         group=group.name,
         late_ms=None if group.high_ms is None else now + group.high_ms,
         unit=unit,
-        priority=candidate.run.spec.priority,
+        priority=candidate.run.spec.priority + sum(pod.promoted[-1:]),
         qos=alike.qos,
         devices=gpus,
         elastic=elastic_of(stage, pod.index) if stage.spec.gang else None,
         starting=True,
+        promoted=pod.promoted,
     )
 
 
@@ -659,7 +662,7 @@ def _carry_out(
     if not (missing.any() if len(missing) > 1 else missing[0]):
         devices = binds.devices_of(candidate, tasks, nodes, planned)
         if devices is None or len(devices) == len(tasks):
-            binds.bind(candidate, tasks, nodes, devices, placement.choices)
+            binds.bind(candidate, tasks, nodes, devices, placement)
             return reason
     here = missing == 0
     if candidate.group.gang and not here.all():
@@ -675,7 +678,7 @@ def _carry_out(
                 placement.group, ReasonCode.INSUFFICIENT, "GPUs are free in pieces only, no one has room"
             )
         if seated.any() and (not candidate.group.gang or seated.all()):
-            binds.bind(candidate, tasks[seated], nodes[seated], devices, placement.choices)
+            binds.bind(candidate, tasks[seated], nodes[seated], devices, placement)
     if away.any() and _may_move(recorder, candidate, nodes[away]):
         targets.begin(candidate, tasks[away], nodes[away], placement.choices)
     elif away.any():

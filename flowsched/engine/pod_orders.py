@@ -199,6 +199,7 @@ def make_pod(
     seat: GangSeat | None,
     gpus: tuple[int, ...],
     remote: Mapping[str, str] = EMPTY,
+    promoted: tuple[int, ...] = (),
 ) -> Pod:
     """The launch order of one task on one node. `alike`: of its role."""
     run, stage = candidate.run, candidate.stage
@@ -240,6 +241,7 @@ def make_pod(
         queue=run.spec.queue,
         priority=run.spec.priority,
         remote=remote,
+        promoted=promoted,
         container=None
         if spec.container is None
         else container_of(stage, shard, writes=first and alike.delivers),

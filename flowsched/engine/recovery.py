@@ -105,6 +105,16 @@ def none_later(run: WorkflowRun, now: int) -> None:
             np.minimum(stage.times, now, out=stage.times)
 
 
+def note_served(state: EngineState, run: WorkflowRun, statement: Statement) -> None:
+    """A queue and its user were given something when a task of the run was bound last. Ageing counts from there."""
+    served = max([0, *(int(s.times[:, BOUND].max()) for s in run.stages if s.uniform is None)])
+    usage, payer = state.cluster.snapshot.usage, Payer(run.spec.queue, run.spec.user)
+    statement.put(usage.served_users, payer, max(served, usage.served_users.get(payer, 0)))
+    served = max(served, usage.served_queues.get(payer.queue, 0))
+    for queue in state.policy.queues.path(payer.queue):
+        statement.put(usage.served_queues, queue.name, max(served, usage.served_queues.get(queue.name, 0)))
+
+
 def _stage(stage: StageRun, row: StageWrite) -> None:
     stage.state = RunState(row.state)
     stage.reason = row.reason
@@ -282,11 +292,12 @@ def _claims(state: EngineState, run: WorkflowRun, stage: StageRun, pods: Sequenc
             group=group,
             devices=parts_held(pod.gpu_ids, pod.gpu_millis) if pod.gpu_ids else (),
             unit=f"{run.id}/{stage.spec.name}/{part}",
-            priority=run.spec.priority,
+            priority=run.spec.priority + sum(pod.promoted[-1:]),
             qos=qos[number],
             started_ms=started if runs else None,
             elastic=elastic_of(stage, pod.index) if stage.spec.gang else None,
             starting=not runs,
+            promoted=pod.promoted,
         )
 
 

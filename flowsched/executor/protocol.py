@@ -153,6 +153,7 @@ class Pod(msgspec.Struct, frozen=True):
     container: Container | None = None  #: its steps run in place of `command`
     #: uri -> node that it is read from, over the network: inputs that are not copied to its own node
     remote: Mapping[str, str] = msgspec.field(default_factory=dict)
+    promoted: tuple[int, ...] = ()  #: steps of priority by waiting: of the queues on its path, then its own
 
 
 class StepEnd(msgspec.Struct, frozen=True):

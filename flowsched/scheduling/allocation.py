@@ -51,14 +51,14 @@ class GroupAllocation(msgspec.Struct):
         before = self.choices.get(role)
         self.choices[role] = choice if before is None else before.then(choice)
 
-    def placement(self, group: int) -> Placement:
-        """The allocation as an entry of a plan. `group` is the group's key."""
+    def placement(self, group: int, promoted: tuple[int, ...]) -> Placement:
+        """The allocation as an entry of a plan. `group` is the group's key; `promoted`: as in `Placement`."""
         devices = tuple([self.devices[role] for role in sorted(self.devices)]) if self.devices else ()
         nodes, missing = tuple(self.nodes), tuple(self.missing)
         choices: tuple[Choice | None, ...] = ()
         if self.choices:
             choices = tuple(map(self.choices.get, range(len(nodes))))
-        return Placement(group, nodes, missing, self.cost_ms, self.held, devices, choices)
+        return Placement(group, nodes, missing, self.cost_ms, self.held, devices, choices, promoted)
 
 
 def hold_rest(fit: Assignment, room: Capacity, snapshot: Snapshot) -> tuple[tuple[int, tuple[int, ...]], ...]:

@@ -25,12 +25,12 @@ from flowsched.scheduling.placement.choice import beside
 from flowsched.scheduling.placement.cost_table import Assignment, PlacementRequest, price
 from flowsched.scheduling.placement.gang import FEW, NodeChoice
 from flowsched.scheduling.placement.score_cache import best_of
-from flowsched.scheduling.plan import Plan, Reason, ReasonCode
+from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.preemption import Preemption
 from flowsched.scheduling.queues.fair_share import FairShareOrder, Seat
-from flowsched.scheduling.queues.ordering import take_promised, weighted
+from flowsched.scheduling.queues.ordering import Promotions, take_promised, weighted
 from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.reasons import Refusals, none_ready, over_cap
 from flowsched.scheduling.reservations import runtime_of
@@ -116,10 +116,17 @@ class _Cycle:
             self.reasons.extend(
                 FairShareOrder.none_looked_at(self.state.waiting, self.state.queues, _AT_ONCE)
             )
-        placements = tuple([given.placement(key) for key, given in self.state.given.items()])
+        placements = self.placements()
         ahead = () if self.state.horizon is None else tuple(self.state.horizon.ahead)
         reasons, taking = tuple(self.reasons), self.taking
         return Plan(placements, tuple(self.state.promises.made), reasons, looked, ahead, *taking.decided)
+
+    def placements(self) -> tuple[Placement, ...]:
+        """What was decided, each with the steps of priority that waiting had given it."""
+        s = self.state
+        offered = {group.key: group for group in s.backlog}
+        promotions = Promotions(s.backlog, s.queues, s.snapshot.usage, s.now, s.profile.promote_ms)
+        return tuple([given.placement(key, promotions.take(offered[key])) for key, given in s.given.items()])
 
     def by_turns(self, looked: int, served: set[object]) -> int:
         """Go through the queues. `served`: queues and payers with something already. Returns how many groups more it considered."""

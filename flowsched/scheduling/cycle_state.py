@@ -70,7 +70,7 @@ class CycleState:
         most: int | None,
     ) -> None:
         self.most = self.left = _ALL if most is None else most
-        self.snapshot, self.catalogue, self.queues = snapshot, catalogue, queues
+        self.snapshot, self.catalogue, self.queues, self.backlog = snapshot, catalogue, queues, backlog
         self.profile, self.now, self.statement = profile, now, statement
         self.room = Capacity(snapshot)
         self.pricer = Pricer(snapshot, catalogue, profile)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from itertools import chain, repeat
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -141,6 +142,8 @@ class Placement(msgspec.Struct, frozen=True):
         devices: For each role, (k, D) thousandths of each GPU of its node that a pod gets; empty where parts of GPUs are not
             about.
         choices: For each role, why its nodes; None where no cost but packing was weighed. Decides nothing.
+        promoted: Steps of priority that waiting has given each queue on its path, from the root down, then its user, then the
+            group in its queue. Empty = none.
     """
 
     group: int
@@ -150,6 +153,15 @@ class Placement(msgspec.Struct, frozen=True):
     held: tuple[tuple[int, tuple[int, ...]], ...] = ()
     devices: tuple[NDArray[np.int64], ...] = ()
     choices: tuple[Choice | None, ...] = ()
+    promoted: tuple[int, ...] = ()
+
+    def steps(self, pods: int, *, gang: bool) -> Iterable[tuple[int, ...]]:
+        """(pods,) how far waiting has promoted each pod, as in `Claim`. Queues and users promote a gang, or one pod of a bag."""
+        if not self.promoted:
+            return repeat((), pods)
+        *queues, user, own = self.promoted
+        first, others = (*queues, max(user, own)), (own,) if own else ()
+        return repeat(first, pods) if gang else chain((first,), repeat(others, pods - 1))
 
 
 class Reservation(msgspec.Struct, frozen=True):

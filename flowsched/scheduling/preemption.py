@@ -14,6 +14,7 @@ Room that other pods leave anyway is taken first. So after a crash the same grou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Final
 
 import msgspec
@@ -27,7 +28,7 @@ from flowsched.scheduling.placement.gang import Ints, NodeChoice
 from flowsched.scheduling.plan import Eviction, Nomination, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
-from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares
+from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares, largest_share
 from flowsched.scheduling.reservations import RELEASING_MS, Reservations, promised, seats_of
 from flowsched.scheduling.state.claims import Claim
 from flowsched.scheduling.state.gpus import DEVICES, GPU
@@ -83,14 +84,22 @@ class Accounts(msgspec.Struct):
             used += np.array(self.extra[name], dtype=np.int64)
         return used
 
-    def share(self, queue: Queue, used: Ints) -> Ints:
-        """Weighted dominant share, in millionths, of each row of (…, R) `used`."""
+    def share(self, queue: Queue, used: Ints, need: Sequence[int]) -> Ints:
+        """Weighted share, in millionths, of each row of (…, R) `used` and what the queue has had of late.
+
+        As `fair_share` measures it: the dominant share of a queue, and of a department that of the resource of which `need` (R,)
+        takes most.
+        """
         shifts = [
             max(0, total.bit_length() - _BITS) for total in self.total
         ]  # bytes times a million are too many
         total = np.array([total >> by for total, by in zip(self.total, shifts, strict=True)], dtype=np.int64)
-        parts = (np.maximum(used, 0) >> np.array(shifts, dtype=np.int64)) * MILLION // np.maximum(total, 1)
-        result: Ints = np.where(total > 0, parts, 0).max(axis=-1) // queue.weight
+        have = _plus(np.maximum(used, 0), self.shares.past(queue.name))
+        parts = np.where(total > 0, (have >> np.array(shifts)) * MILLION // np.maximum(total, 1), 0)
+        if self.tree.below(queue.name):
+            axis = largest_share(need, self.total)
+            parts = parts[..., axis : axis + 1]
+        result: Ints = parts.max(axis=-1) // queue.weight
         return result
 
 
@@ -117,6 +126,7 @@ def entitled(
         (U,).
     """
     may = np.zeros(len(victims), dtype=np.bool_)
+    spared = _went_before(group, victims, accounts.tree)
     sides: dict[str, tuple[int, list[int]]] = {}
     for queue in np.unique(victims.queue).tolist():
         name = victims.queues[queue]
@@ -127,20 +137,41 @@ def entitled(
         if verdict is not None:
             sides.setdefault(verdict[0], (verdict[1], []))[1].append(queue)
     for side, (floor, queues) in sides.items():
-        rows = np.flatnonzero(np.isin(victims.queue, queues))
-        may[rows[_within(rows, victims, side, floor, accounts)]] = True
+        rows = np.flatnonzero(np.isin(victims.queue, queues) & ~spared)
+        may[rows[_within(rows, need, victims, side, floor, accounts)]] = True
     return may
+
+
+def _went_before(group: PodGroup, victims: Victims, tree: QueueTree) -> NDArray[np.bool_]:
+    """(U,) the units that waiting had lifted to the priority of the taker's queue or above, when they started.
+
+    The queue order would have served them before the taker. So the taker lets them end, or they would be started and taken
+    away for ever.
+    """
+    spared = np.zeros(len(victims), dtype=np.bool_)
+    for unit, steps in victims.promoted.items():
+        level, us, them = _apart(tree, group.queue, victims.queues[victims.queue[unit]])
+        if level < len(steps) - 1 and steps[level] and us is not None and them is not None:
+            spared[unit] = them.priority + steps[level] >= us.priority
+    return spared
+
+
+def _apart(tree: QueueTree, ours: str, theirs: str) -> tuple[int, Queue | None, Queue | None]:
+    """The first level at which the paths of two queues differ, and the two queues there; None = one path has ended."""
+    pairs = zip_longest(tree.path(ours), tree.path(theirs))
+    found = ((level, *pair) for level, pair in enumerate(pairs) if pair[0] != pair[1])
+    return next(found, (0, None, None))
 
 
 def _side(
     group: PodGroup, need: Sequence[int], name: str, accounts: Accounts, *, preempt: bool, reclaim: bool
 ) -> tuple[str, int] | None:
     """The other side's queue at the level where the paths differ, and the share it must keep; None = nothing may be taken."""
-    ours, theirs = accounts.tree.path(group.queue), accounts.tree.path(name)
-    level = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a.name != b.name), None)
-    if level is None or not all(queue.reclaimable for queue in theirs[level:]):
-        return None  # one is above the other: its room is ours, or ours is its
-    us, them = ours[level], theirs[level]
+    level, us, them = _apart(accounts.tree, group.queue, name)
+    if us is None or them is None:  # one is above the other: its room is ours, or ours is its
+        return None
+    if not all(queue.reclaimable for queue in accounts.tree.path(name)[level:]):
+        return None
     if us.priority != them.priority:
         if us.priority > them.priority:
             return (them.name, 0) if preempt else None
@@ -150,9 +181,9 @@ def _side(
     if _guaranteed(us, need, accounts):
         return them.name, 0
     mine, yours = accounts.usage(us.name), accounts.usage(them.name)
-    if accounts.share(us, mine) >= accounts.share(them, yours):
+    if accounts.share(us, mine, need) >= accounts.share(them, yours, need):
         return None
-    return them.name, int(accounts.share(us, _plus(mine, need)))
+    return them.name, int(accounts.share(us, _plus(mine, need), need))
 
 
 def _guaranteed(us: Queue, need: Sequence[int], accounts: Accounts) -> bool:
@@ -165,12 +196,18 @@ def _guaranteed(us: Queue, need: Sequence[int], accounts: Accounts) -> bool:
 
 def _plus(used: Ints, need: Sequence[int]) -> Ints:
     after = used.copy()
-    after[: len(need)] += np.array(need[: len(used)], dtype=np.int64)
+    width = after.shape[-1]
+    after[..., : len(need)] += np.array(need[:width], dtype=np.int64)
     return after
 
 
 def _within(
-    rows: NDArray[np.intp], victims: Victims, side: str, floor: int, accounts: Accounts
+    rows: NDArray[np.intp],
+    need: Sequence[int],
+    victims: Victims,
+    side: str,
+    floor: int,
+    accounts: Accounts,
 ) -> NDArray[np.bool_]:
     """Of units on one side, those that may all go together: the side keeps its share, every queue its guarantee."""
     amounts, queues = victims.totals()[rows], victims.queue[rows]
@@ -186,11 +223,11 @@ def _within(
         inside = np.isin(queues, [number for number, path in paths.items() if name in path])
         counted = inside
         if name == side:  # what is too much by itself does not keep the smaller ones behind it
-            counted = inside & (accounts.share(queue, used - amounts) >= floor)
+            counted = inside & (accounts.share(queue, used - amounts, need) >= floor)
         left = used - np.cumsum(np.where(counted[:, None], amounts, 0), axis=0)
         keeps = counted & _keeps(queue, left, amounts)
         if name == side:
-            keeps &= accounts.share(queue, left) >= floor
+            keeps &= accounts.share(queue, left, need) >= floor
         fine &= keeps | ~inside
     return fine
 
@@ -605,10 +642,8 @@ def _outranks(tree: QueueTree, group: PodGroup, unit: Claim) -> bool:
     """Whether it was priority that decided: the group's inside a queue, else that of the queues where the paths differ."""
     if unit.queue == group.queue:
         return True
-    pairs = zip(tree.path(group.queue), tree.path(unit.queue), strict=False)
-    return next(
-        (ours.priority > theirs.priority for ours, theirs in pairs if ours.name != theirs.name), False
-    )
+    _, us, them = _apart(tree, group.queue, unit.queue)
+    return us is not None and them is not None and us.priority > them.priority
 
 
 def _message(group: PodGroup, unit: Claim, reason: str) -> str:

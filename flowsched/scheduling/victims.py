@@ -33,7 +33,8 @@ class Victims:
     """Every unit that may be taken away now, in order, as arrays.
 
     Attributes:
-        priority: (U,) as declared, the highest of its claims, in order.
+        priority: (U,) as in `Claim`, the highest of its claims, in order.
+        promoted: By unit, as in `Claim`, where waiting had promoted one of its claims.
         queue: (U,) number of the queue that pays, as in `queues`.
         queues: Names of queues.
         unit: (K,) which unit a claim belongs to, ascending.
@@ -83,6 +84,10 @@ class Victims:
         rows = np.argsort(ranks, kind="stable")
         rows = rows[ranks[rows] >= 0]
         self.priority: Ints = priority[order]
+        self.promoted: dict[int, tuple[int, ...]] = {}
+        for at in np.flatnonzero(np.isin(slots, list(ledger.promoted))).tolist() if ledger.promoted else ():
+            steps = ledger.promoted[int(slots[at])]
+            self.promoted[int(ranks[at])] = max(steps, self.promoted.get(int(ranks[at]), ()))
         self.queue: NDArray[np.int32] = ledger.queue[slots][first][order]
         self.unit: Ints = ranks[rows]
         self.rest: Ints = np.where(rest[order] < 0, -1, rank[rest[order]])

@@ -69,12 +69,12 @@ def test_a_staged_target_holds_nothing_of_its_queue() -> None:
 
 
 def test_guarantees_and_priorities_go_before_shares() -> None:
-    """A has more already, but not what it was promised; c has priority over both."""
+    """A has more already, but not what it was promised; c has priority over b, and takes nothing of a's guarantee."""
     queues = QueueTree([Queue("a", guarantee=(6000,)), Queue("c", priority=1)])
     snapshot = cluster(8)
     claim(snapshot, "r", 0, 4, ClaimKind.RUNNING, queue="a")
     plan = decide(snapshot, queues, bag(1, 9, queue="a"), bag(2, 9, queue="b"), bag(3, 1, queue="c"))
-    assert [p.group for p in plan.placements] == [3, 1, 2]
+    assert [p.group for p in plan.placements] == [1, 3, 2]
     assert counts(plan) == {1: 2, 2: 1, 3: 1}
 
 

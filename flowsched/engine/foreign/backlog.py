@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 import msgspec
 from msgspec import structs
@@ -57,9 +58,11 @@ def collect_foreign(state: EngineState) -> ForeignBacklog:
 
 def carry_out_foreign(recorder: Recorder, candidate: ForeignCandidate, placement: Placement) -> None:
     """Bind the pods that were placed, in the order in which they came; hold what the group has room for beside them."""
+    pods = sum(len(nodes) for nodes in placement.nodes)
+    steps = iter(placement.steps(pods, gang=candidate.group.gang))
     for kind, nodes in zip(candidate.classes, placement.nodes, strict=True):
         if len(nodes):
-            bind(recorder, candidate.key, kind, nodes.tolist())
+            bind(recorder, candidate.key, kind, nodes.tolist(), list(islice(steps, len(nodes))))
     if placement.held:
         _hold(recorder, candidate.key, placement.held)
 

@@ -173,8 +173,9 @@ def _write(
     claim = snapshot.claims.get(uid)
     if claim is None or claim.kind is not ClaimKind.RUNNING:
         return
+    priority = stake.priority + sum(claim.promoted[-1:])
     fresh = structs.replace(
-        claim, unit=unit, priority=stake.priority, qos=stake.qos, started_ms=stake.started_ms, elastic=elastic
+        claim, unit=unit, priority=priority, qos=stake.qos, started_ms=stake.started_ms, elastic=elastic
     )
     if fresh != claim:
         recorder.dirty |= unit != claim.unit  # a waiting group may take its room now

@@ -76,8 +76,13 @@ def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:
             stay(recorder, uids)
 
 
-def bind(recorder: Recorder, key: str, kind: ClassKey, nodes: Sequence[int]) -> None:
-    """Take the room and intend the bindings of the pods of one class that wait, as many as there are nodes, in their order."""
+def bind(
+    recorder: Recorder, key: str, kind: ClassKey, nodes: Sequence[int], promoted: Sequence[tuple[int, ...]]
+) -> None:
+    """Take the room and intend the bindings of the pods of one class that wait, as many as there are nodes, in their order.
+
+    `promoted`: how far waiting has promoted each, as in `Claim`.
+    """
     state, statement, snapshot = recorder.state, recorder.statement, recorder.state.cluster.snapshot
     work = state.foreign.groups[key]
     alike = work.waiting[kind]
@@ -86,7 +91,7 @@ def bind(recorder: Recorder, key: str, kind: ClassKey, nodes: Sequence[int]) -> 
     queue = group.queue if group is not None else "default"
     amount = snapshot.vector(template.resources)
     claims, placed = [], {}
-    for pod, node in zip(pods, nodes, strict=True):
+    for pod, node, steps in zip(pods, nodes, promoted, strict=True):
         statement.pop(alike, pod.uid)
         of = f"{pod.namespace}/{pod.name}" if group is None else f"{group.namespace}/{group.name}"
         claims.append(
@@ -101,6 +106,7 @@ def bind(recorder: Recorder, key: str, kind: ClassKey, nodes: Sequence[int]) -> 
                 rules=template.rules,
                 user=pod.namespace,
                 group=of,
+                promoted=steps,
             )
         )
         placed[pod.uid] = Placed(pod.role, pod, pod.namespace, pod.name, pod.owned, node, False)
@@ -256,6 +262,7 @@ def _taken(
         qos=known.qos,
         started_ms=known.started_ms,
         elastic=known.elastic,
+        promoted=known.promoted,
     )
 
 

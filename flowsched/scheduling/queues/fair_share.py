@@ -2,9 +2,12 @@
 
 At every level the first competitor that still has waiting groups wins (a tie goes to the lower name):
 
-1. the one of higher priority, one more for each `promote_ms` in which it asked and got nothing;
-2. the one below its guarantee in what its next pod asks for, or with a queue below it that is;
+1. the one below its guarantee in what its next pod asks for, or with a queue below it that is; and one that waiting (2) has
+   lifted above all priorities beside it;
+2. the one of higher priority, one more for each `promote_ms` in which it asked and got nothing;
 3. the one with the lowest weighted dominant share of what it has now and has had of late (`usage`).
+
+Preemption takes room by the same keys in the same order. Otherwise a group that was served first would be taken away at once.
 
 The dominant share of a queue without queues below it, and of a user, is Ghodsi's (2011): the largest share of any resource. For
 a department, a queue with queues below it, that measure fails: one team's GPUs would keep another team's CPU pods waiting
@@ -99,15 +102,20 @@ class Line(Generic[N]):
 
 #: When a competitor was last given something, wall-clock ms, and its name: of equal ones the one that has waited longer is first.
 Rank = tuple[int, str]
-#: At one level: (-priority, 0 below a guarantee else 1, weighted share in billionths, rank).
+#: At one level: (0 below a guarantee or lifted above all, else 1; -priority; weighted share in billionths; rank).
 LevelKey = tuple[int, int, int, Rank]
 
 
-_ALONE: LevelKey = (0, 1, 0, (0, ""))
+_ALONE: LevelKey = (1, 0, 0, (0, ""))
 
 
 class _Node:
-    """One competitor: a queue, or a user of one. `aged`: steps of priority for having got nothing."""
+    """One competitor: a queue, or a user of one.
+
+    Attributes:
+        aged: Steps of priority for having got nothing.
+        owed: It is below its guarantee in what its next pod asks for, or a queue below it is.
+    """
 
     __slots__ = (
         "aged",
@@ -117,6 +125,7 @@ class _Node:
         "key",
         "line",
         "name",
+        "owed",
         "parent",
         "past",
         "priority",
@@ -136,7 +145,7 @@ class _Node:
         self.weight, self.aged = 1, 0
         self.priority: int | None = 0  #: None = that of its head
         self.guarantee: Sequence[int] = ()
-        self.department = False
+        self.department = self.owed = False
 
     def best(self) -> _Node | None:
         """The first of its children; what has moved since it was put into the heap is dropped on the way."""
@@ -175,6 +184,7 @@ class FairShareOrder:
         self._axes: dict[Sequence[int], int] = {}
         self._live = [(axis, total) for axis, total in enumerate(self._total) if total > 0]
         self._current: Seat | None = None
+        self._highest: dict[str | None, int] = {}  #: by queue, the highest priority below it
         self._picky = tree.nested or tree.promises  #: whether the keys depend on what a pod asks for
         self.lines: list[Seat] = []
         for name, groups in waiting.items():
@@ -250,7 +260,7 @@ class FairShareOrder:
         heap = self._root.heap
         for at, line in enumerate(self.lines):
             node = line.node
-            node.key = self._level(node, line, below=False)
+            node.key = self._standing(node, line, below=False)
             heap.append((node.key, at, node))
         heapq.heapify(heap)
         self._serial = len(heap)
@@ -265,8 +275,7 @@ class FairShareOrder:
             if line is None or line.at >= len(line.groups):
                 above.key = None
             else:
-                below = child is not None and child.key is not None and child.key[1] == 0
-                above.key = self._level(above, line, below)
+                above.key = self._standing(above, line, below=child is not None and child.owed)
                 self._serial += 1
                 heapq.heappush(parent.heap, (above.key, self._serial, above))
             above = parent
@@ -280,24 +289,45 @@ class FairShareOrder:
             node = child
         return node.line
 
-    def _level(
+    def _standing(self, node: _Node, line: Seat, below: bool) -> LevelKey:
+        """The key of a competitor as it is now. `below`: whether a queue below it is owed room."""
+        node.owed = self._is_owed(node, line, below)
+        return self._level(node, line, node.owed)
+
+    def _is_owed(
         self, node: _Node, line: Seat, below: bool, more: Sequence[int] = (), times: int = 0
+    ) -> bool:
+        """Whether a competitor that had `times` `more` would be below its guarantee, or one below it (`below`)."""
+        return below or (bool(node.guarantee) and self._below(node, self._asked(line), more, times))
+
+    def _level(
+        self, node: _Node, line: Seat, owed: bool, more: Sequence[int] = (), times: int = 0
     ) -> LevelKey:
         """The key of a competitor if it had `times` `more` than it has. Its next group is the line's head."""
         priority = line.head.priority if node.priority is None else node.priority
         if not times:
             priority += node.aged
         if not self._picky:
-            return -priority, 1, self._dominant(node, more, times), node.rank
-        asked = self._asked(line)
-        sated = 0 if below or (node.guarantee and self._below(node, asked, more, times)) else 1
+            return 1, -priority, self._dominant(node, more, times), node.rank
+        sated = 0 if owed or (not times and self._tops(node, priority)) else 1
         if not node.department:
-            return -priority, sated, self._dominant(node, more, times), node.rank
-        axis = self._largest(asked)
+            return sated, -priority, self._dominant(node, more, times), node.rank
+        axis = self._largest(self._asked(line))
         have = node.used[axis] + (node.past[axis] if node.past else 0)
         have += times * (more[axis] if axis < len(more) else 0)
         total = self._total[axis] * node.weight
-        return -priority, sated, have * BILLION // total if total > 0 else 0, node.rank
+        return sated, -priority, have * BILLION // total if total > 0 else 0, node.rank
+
+    def _tops(self, node: _Node, priority: int) -> bool:
+        """Whether waiting has lifted a competitor above every priority beside it. Then guarantees do not hold it off either."""
+        if not node.aged or not self._tree.promises:
+            return False
+        above = None if node.parent is None else node.parent.name or None
+        known = self._highest.get(above)
+        if known is None:
+            beside = [self._tree.get(name).priority for name in self._tree.below(above)]
+            known = self._highest[above] = max(beside, default=0)
+        return priority > max(known, 0)
 
     def _dominant(self, node: _Node, more: Sequence[int], times: int) -> int:
         """Its weighted dominant share in billionths."""
@@ -397,7 +427,7 @@ class FairShareOrder:
         if other is None or other.key is None:
             return most
         mine = -(line.head.priority if node.priority is None else node.priority)
-        priority, _, share, rank = other.key
+        _, priority, share, rank = other.key
         if mine != priority:
             return most if mine < priority else 1
         least = share if node.rank > rank else share + 1  # a competitor with this much stands behind
@@ -429,12 +459,12 @@ class FairShareOrder:
     def _behind(
         self, line: Seat, amount: Sequence[int], rivals: Sequence[LevelKey | None], times: int
     ) -> bool:
-        node, below = line.node, False
+        node, owed = line.node, False
         for rival in rivals:
-            key = self._level(node, line, below, amount, times)
+            owed = self._is_owed(node, line, owed, amount, times)
+            key = self._level(node, line, owed, amount, times)
             if rival is not None and key > rival:
                 return True
-            below = key[1] == 0
             node = node.parent or self._root
         return False
 
@@ -474,9 +504,9 @@ class FairShareOrder:
                 return
             if moved.parent is self._root and moved.line is line and not self._picky:
                 priority = line.head.priority if moved.priority is None else moved.priority
-                if not served and moved.key is not None and moved.key[0] == -priority - moved.aged:
+                if not served and moved.key is not None and moved.key[1] == -priority - moved.aged:
                     return  # it stands where it stood: what decides that has not changed
-                moved.key = self._level(moved, line, below=False)
+                moved.key = self._standing(moved, line, below=False)
                 self._serial += 1
                 heapq.heappush(self._root.heap, (moved.key, self._serial, moved))
             else:

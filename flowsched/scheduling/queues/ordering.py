@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import QueueTree
+from flowsched.scheduling.state.usage import Payer, UsageBook
 
 OrderKey = tuple[int, ...]
 
@@ -17,6 +18,47 @@ OrderKey = tuple[int, ...]
 def effective_priority(group: PodGroup, now: int, promote_ms: int) -> int:
     """The group's priority, and one more for each `promote_ms` it has waited, so that every wait ends."""
     return group.priority + max(0, now - group.ready_ms) // promote_ms
+
+
+class Promotions:
+    """Steps of priority that waiting gives to queues and users: one for each `promote_ms` in which one asked and got nothing.
+
+    Args:
+        backlog: What waits.
+        queues: The queues that pay.
+        usage: When queues and users were given something last.
+        now: The moment, wall-clock ms.
+        promote_ms: How long one step takes.
+    """
+
+    def __init__(
+        self, backlog: Sequence[PodGroup], queues: QueueTree, usage: UsageBook, now: int, promote_ms: int
+    ) -> None:
+        self._queues, self._now, self._promote_ms = queues, now, promote_ms
+        self._since: dict[Payer | str, int] = {}
+        oldest: dict[Payer, int] = {}
+        for group in backlog:
+            payer = Payer(group.queue, group.user)
+            if group.ready_ms <= now - promote_ms and group.ready_ms < oldest.get(payer, now):
+                oldest[payer] = group.ready_ms
+        for payer, ready_ms in oldest.items():
+            self._since[payer] = max(ready_ms, usage.served_users.get(payer, 0))
+            for name in [queue.name for queue in queues.path(payer.queue)]:
+                since = max(ready_ms, usage.served_queues.get(name, 0))
+                self._since[name] = min(since, self._since.get(name, now))
+
+    def take(self, group: PodGroup) -> tuple[int, ...]:
+        """The steps of each queue on the group's path, from the root down, of its user, and of the group in its queue.
+
+        Afterwards the queues and the user have none. Empty where waiting has given no step.
+        """
+        if group.ready_ms > self._now - self._promote_ms and not self._since:
+            return ()
+        names: list[Payer | str] = [queue.name for queue in self._queues.path(group.queue)]
+        names.append(Payer(group.queue, group.user))
+        waits = [self._now - self._since.pop(name, self._now) for name in names]
+        steps = tuple([max(0, wait) // self._promote_ms for wait in (*waits, self._now - group.ready_ms)])
+        return steps if any(steps) else ()
 
 
 def in_order(

@@ -47,7 +47,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
         group: Name of its group.
         rules: What rules of other pods may look at of it; None = nothing.
         unit: What is taken away together with it: the pods of a gang share it; "" = it may not be taken away for others.
-        priority: As declared; a group of higher priority may take its room.
+        priority: As declared, and the steps that waiting had added in its queue when it started. A group of that queue with a
+            higher declared priority may take its room.
         qos: `QosClass`: what promises less is taken first.
         started_ms: When its process began to run; None = it has done nothing yet.
         user: The user of its queue: as the workflow names it, or a foreign pod's namespace; empty if there is none.
@@ -55,6 +56,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
         learned: Workflow and stage, where what it counts for of disks or storages was learned of their tasks, and the per mille
             of it that is counted.
         starting: Its node is starting it: that makes the next pod wait.
+        promoted: Steps of priority that waiting had given, when it started, each queue on its path from the root down, and last
+            itself in its queue. Queues that would not have gone before it do not take its room. Empty = none.
         devices: Which GPUs of the node it holds; the snapshot chooses for claims that do not say.
         elastic: Of a gang that goes on with fewer members: (role, number of the member, how many of the role must stay).
     """
@@ -80,6 +83,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     devices: Parts = ()
     elastic: tuple[int, int, int] | None = None
     starting: bool = False
+    promoted: tuple[int, ...] = ()
 
 
 class DirectBook:
@@ -127,12 +131,13 @@ class Ledger:
         priority, qos: (M,) as in `Claim`.
         elastic: (M, 3) as in `Claim`; the last is 0 where all must stay.
         started: (M,) since when its process runs, UNKNOWN where it does not.
+        promoted: By slot, as in `Claim`, where it is not empty.
         queues: Names of queues by their numbers.
     """
 
     __slots__ = (
         "_free", "_last_unit", "_queue_ids", "_slots", "_units", "amount", "devices", "elastic", "kind", "late", "node",
-        "owner", "priority", "qos", "queue", "queues", "since", "started", "unit", "until",
+        "owner", "priority", "promoted", "qos", "queue", "queues", "since", "started", "unit", "until",
     )  # fmt: skip
 
     def __init__(self, axes: int) -> None:
@@ -150,6 +155,7 @@ class Ledger:
         self.qos = np.zeros(0, dtype=np.int8)
         self.started = np.zeros(0, dtype=np.int64)
         self.elastic = np.zeros((0, 3), dtype=np.int64)
+        self.promoted: dict[int, tuple[int, ...]] = {}
         self.queues: list[str] = []
         self._queue_ids: dict[str, int] = {}
         self._units: dict[str, tuple[int, int]] = {}  #: name -> (number, claims)
@@ -210,6 +216,8 @@ class Ledger:
                 self._units[claim.unit] = number, count + 1
                 units.append((slot, number, claim.priority, claim.qos))
                 self.elastic[slot] = claim.elastic or 0
+                if claim.promoted:
+                    self.promoted[slot] = claim.promoted
         slots = np.array(taken)
         self.node[slots] = [claim.node for claim in claims]
         self.amount[slots, : amounts.shape[1]] = amounts
@@ -270,6 +278,8 @@ class Ledger:
         self._units[claim.unit] = number, count + 1
         self.unit[slot], self.priority[slot], self.qos[slot] = number, claim.priority, claim.qos
         self.elastic[slot] = claim.elastic or 0
+        if claim.promoted:
+            self.promoted[slot] = claim.promoted
         self.started[slot] = UNKNOWN if claim.started_ms is None else claim.started_ms
 
     def _leave(self, slot: int, claim: Claim) -> None:
@@ -279,6 +289,7 @@ class Ledger:
         if count > 1:
             self._units[claim.unit] = number, count - 1
         self.unit[slot] = 0
+        self.promoted.pop(slot, None)
 
     def _hold(self, slot: int, device: int, part: int) -> None:
         width = self.devices.shape[1]

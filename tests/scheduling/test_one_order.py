@@ -1,0 +1,223 @@
+"""The queue order and preemption agree: what a cycle starts, the next one does not take away for what waited beside it."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+from scheduling_cases import GIB, SECOND, bag, cluster, gang, run, shape
+
+from flowsched.scheduling.cycle import cycle
+from flowsched.scheduling.plan import Plan
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.policy.framework import PROFILES
+from flowsched.scheduling.queues.tree import Queue, QueueTree
+from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
+from flowsched.scheduling.state.usage import Payer, UsageRow
+from flowsched.statement import Statement
+
+OURS = PROFILES["flowsched"]
+HOUR = 3600 * SECOND
+NOW = 48 * HOUR
+
+
+def decide(snapshot: Snapshot, queues: QueueTree, *backlog: PodGroup, now: int = NOW) -> Plan:
+    return cycle(snapshot, Catalogue(), queues, backlog, OURS, now)
+
+
+def start(snapshot: Snapshot, queues: QueueTree, *backlog: PodGroup, now: int = NOW) -> list[PodGroup]:
+    """Starts what one cycle places. Returns what waits then."""
+    left = {group.key: group for group in backlog}
+    for placement in decide(snapshot, queues, *backlog, now=now).placements:
+        group = left.pop(placement.group)
+        nodes = placement.nodes[0].tolist()
+        for at, (node, steps) in enumerate(
+            zip(nodes, placement.steps(len(nodes), gang=group.gang), strict=True)
+        ):
+            owner = f"{group.key}.{at}"
+            cores = group.roles[0].shape.requests[0] / 1000
+            unit = f"{group.key}" if group.gang else owner
+            priority = group.priority + sum(steps[-1:])
+            run(snapshot, owner, node, cores, queue=group.queue, user=group.user, since_ms=now, started_ms=now,
+                unit=unit, priority=priority, promoted=steps)  # fmt: skip
+        rest = group.roles[0].count - len(nodes)
+        if rest > 0:
+            left[group.key] = structs.replace(group, roles=(structs.replace(group.roles[0], count=rest),))
+        snapshot.usage.served_users[Payer(group.queue, group.user)] = now
+        for queue in queues.path(group.queue):
+            snapshot.usage.served_queues[queue.name] = now
+    return list(left.values())
+
+
+def evicted(plan: Plan) -> list[str]:
+    return sorted(owner for eviction in plan.evictions for owner in eviction.owners)
+
+
+def test_a_task_that_ageing_started_runs_to_its_end() -> None:
+    """The low queue waited for two hours and got one core. The high queue, one step above it, lets that task end."""
+    snapshot, queues = cluster(1), QueueTree([Queue("high", priority=1), Queue("low")])
+    high = bag(1, 99, queue="high", ready_ms=NOW)
+    waits = start(snapshot, queues, high, bag(2, 1, queue="low", ready_ms=NOW - 2 * HOUR))
+    assert list(snapshot.claims) == ["2.0"]
+    assert evicted(decide(snapshot, queues, *waits)) == []
+
+
+def test_a_priority_above_what_ageing_gave_takes_the_room_all_the_same() -> None:
+    """Two hours make two steps; a queue of priority three goes before that."""
+    snapshot, queues = cluster(1), QueueTree([Queue("high", priority=3), Queue("low")])
+    start(snapshot, queues, bag(2, 1, queue="low", ready_ms=NOW - 2 * HOUR))
+    assert evicted(decide(snapshot, queues, bag(1, 9, queue="high", ready_ms=NOW))) == ["2.0"]
+
+
+def test_ageing_protects_one_pod_of_a_bag() -> None:
+    """The other pods of the bag started because room was free."""
+    snapshot, queues = cluster(3), QueueTree([Queue("high", priority=1), Queue("low")])
+    start(snapshot, queues, bag(2, 3, queue="low", ready_ms=NOW - 2 * HOUR))
+    assert evicted(decide(snapshot, queues, bag(1, 3, queue="high", ready_ms=NOW))) == ["2.1", "2.2"]
+
+
+def test_ageing_protects_a_whole_gang() -> None:
+    """It started as one."""
+    snapshot, queues = cluster(3), QueueTree([Queue("high", priority=1), Queue("low")])
+    start(snapshot, queues, gang(2, 3, queue="low", ready_ms=NOW - 2 * HOUR))
+    assert evicted(decide(snapshot, queues, bag(1, 3, queue="high", ready_ms=NOW))) == []
+
+
+def test_a_group_that_aged_in_its_queue_is_not_taken_away_by_those_it_passed() -> None:
+    """Priority 0 and three hours go before priority 2; priority 4 goes before both."""
+    snapshot, queues = cluster(1), QueueTree()
+    urgent = bag(1, 9, priority=2, ready_ms=NOW)
+    waits = start(snapshot, queues, urgent, bag(2, 1, ready_ms=NOW - 3 * HOUR))
+    assert list(snapshot.claims) == ["2.0"]
+    assert evicted(decide(snapshot, queues, *waits)) == []
+    assert evicted(decide(snapshot, queues, bag(3, 1, priority=4, ready_ms=NOW))) == ["2.0"]
+
+
+def test_a_user_that_ageing_promoted_keeps_its_room() -> None:
+    """Bob got nothing beside ann's endless priority for two hours."""
+    snapshot, queues = cluster(1), QueueTree()
+    ann = bag(1, 99, user="ann", priority=1, ready_ms=NOW)
+    waits = start(snapshot, queues, ann, bag(2, 1, user="bob", ready_ms=NOW - 2 * HOUR))
+    assert list(snapshot.claims) == ["2.0"]
+    assert evicted(decide(snapshot, queues, *waits)) == []
+
+
+def test_a_guarantee_goes_before_priority_as_it_takes_before_priority() -> None:
+    """A core is free. The guaranteed queue gets it, rather than the high one, from which it would take it back at once."""
+    snapshot = cluster(2)
+    queues = QueueTree([Queue("high", priority=5), Queue("promised", guarantee=(2000,))])
+    run(snapshot, "old", 0, 1, queue="promised", unit="old", started_ms=0)
+    waits = start(
+        snapshot, queues, bag(1, 9, queue="high", ready_ms=NOW), bag(2, 9, queue="promised", ready_ms=NOW)
+    )
+    assert sorted(snapshot.claims) == ["2.0", "old"]
+    assert evicted(decide(snapshot, queues, *waits)) == []
+
+
+def test_guarantees_beyond_the_cluster_do_not_hold_off_the_rest_for_ever() -> None:
+    """The queue with nothing promised goes first once waiting has lifted it above all priorities, and keeps what it got."""
+    snapshot = cluster(1)
+    queues = QueueTree([Queue("promised", priority=1, guarantee=(9000,))])
+    promised = bag(1, 9, queue="promised", ready_ms=NOW)
+    start(snapshot, queues, promised, bag(2, 1, queue="rest", ready_ms=NOW - HOUR))
+    assert list(snapshot.claims) == ["1.0"]
+    snapshot = cluster(1)
+    waits = start(snapshot, queues, promised, bag(2, 1, queue="rest", ready_ms=NOW - 2 * HOUR))
+    assert list(snapshot.claims) == ["2.0"]
+    assert evicted(decide(snapshot, queues, *waits)) == []
+
+
+def test_reclaim_counts_the_past_as_the_queue_order_does() -> None:
+    """A has used the cluster all day, so b goes before it. B's third pod is not taken back for a, although a runs fewer."""
+    snapshot = cluster(4)
+    queues = QueueTree([Queue("a", weight=2), Queue("b", weight=2)])
+    snapshot.usage.begin(NOW, 24 * HOUR)
+    snapshot.usage.load([UsageRow("a", "", NOW, 0, {"cpu": 4000 * 24 * HOUR})], snapshot.axes)
+    run(snapshot, "a.0", 0, 1, queue="a", unit="a.0", started_ms=0)
+    waits = start(snapshot, queues, bag(1, 9, queue="a", ready_ms=NOW), bag(2, 9, queue="b", ready_ms=NOW))
+    assert sorted(snapshot.claims) == ["2.0", "2.1", "2.2", "a.0"]
+    assert evicted(decide(snapshot, queues, *waits)) == []
+
+
+def test_reclaim_measures_a_department_by_what_the_taker_asks_for() -> None:
+    """Of lab, one team holds all memory and another gets a core, since lab has few cores. Ward, with many, takes none back."""
+    snapshot = cluster(10, memory=160)
+    queues = QueueTree(
+        [
+            Queue("lab", weight=2),
+            Queue("store", parent="lab"),
+            Queue("run", parent="lab"),
+            Queue("ward", weight=2),
+        ]
+    )
+    snapshot.claim(Claim("store.0", 0, (0, 150 * GIB), ClaimKind.RUNNING, "store", 0, None), Statement())
+    for at in range(5):
+        run(snapshot, f"ward.{at}", 0, 1, queue="ward", unit=f"ward.{at}", started_ms=0)
+    waits = start(
+        snapshot,
+        queues,
+        bag(1, 5, shape(1), queue="run", ready_ms=NOW),
+        bag(2, 9, shape(1), queue="ward", ready_ms=NOW),
+    )
+    assert evicted(decide(snapshot, queues, *waits)) == []
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[Snapshot, QueueTree, list[PodGroup]]:
+    """A cluster on which something runs, queues with weights, guarantees and priorities, and groups that have waited for hours."""
+    snapshot = cluster(*draw(st.lists(st.integers(2, 6), min_size=1, max_size=2)))
+    names = ["a", "b", "c", "d/e", "d/f"]
+    tree = QueueTree([Queue("d", weight=draw(st.integers(1, 3)))])
+    for name in names:
+        tree.put(
+            Queue(
+                name,
+                draw(st.integers(1, 3)),
+                parent="d" if "/" in name else None,
+                guarantee=draw(st.sampled_from([None, None, (2000,)])),
+                priority=draw(st.integers(0, 2)),
+            )
+        )
+    snapshot.usage.begin(NOW, 24 * HOUR)
+    past = {name: draw(st.sampled_from([0, 0, 3000])) * 24 * HOUR for name in names}
+    snapshot.usage.load(
+        [UsageRow(n, "", NOW, 0, {"cpu": much}) for n, much in past.items() if much], snapshot.axes
+    )
+    for at in range(draw(st.integers(0, 4))):
+        node = draw(st.integers(0, len(snapshot) - 1))
+        if int(snapshot.allocatable[node, 0] - snapshot.used[node, 0]) >= 1000:
+            run(
+                snapshot,
+                f"old{at}",
+                node,
+                1,
+                queue=draw(st.sampled_from(names)),
+                unit=f"old{at}",
+                started_ms=0,
+            )
+    backlog = []
+    for key in range(1, draw(st.integers(2, 7))):
+        pods, cores = draw(st.integers(1, 4)), draw(st.sampled_from([1, 1, 2]))
+        more = {
+            "queue": draw(st.sampled_from(names)),
+            "user": draw(st.sampled_from(["", "ann", "bob"])),
+            "priority": draw(st.integers(0, 2)),
+            "ready_ms": NOW - draw(st.integers(0, 4)) * HOUR,
+        }
+        kind = gang if draw(st.booleans()) else bag
+        backlog.append(kind(key, pods, shape(cores), **more))
+    return snapshot, tree, backlog
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds())
+def test_no_cycle_takes_away_what_the_one_before_it_started(
+    world: tuple[Snapshot, QueueTree, list[PodGroup]],
+) -> None:
+    """Nothing has changed between them but that."""
+    snapshot, tree, backlog = world
+    before = set(snapshot.claims)
+    waits = start(snapshot, tree, *backlog)
+    assert set(evicted(decide(snapshot, tree, *waits))) <= before
