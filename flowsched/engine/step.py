@@ -39,7 +39,7 @@ from flowsched.engine.events import (
 from flowsched.engine.evictions import change_drain
 from flowsched.engine.foreign.work import take_rooms
 from flowsched.engine.memoization import Hit, waiting_shards
-from flowsched.engine.recovery import none_later, reclaim
+from flowsched.engine.recovery import none_later, note_served, reclaim
 from flowsched.engine.reports import report
 from flowsched.engine.state import EngineState
 from flowsched.engine.transaction import Recorder
@@ -191,6 +191,7 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:
                 recorder.advance(run).begin()
         case Recovered(run, pods):
             none_later(run, recorder.now)
+            note_served(state, run, statement)
             statement.put(state.work.runs, run.id, run)
             recorder.releases.extend(reclaim(state, run, pods, statement))
             recorder.recovered(run)

@@ -136,9 +136,14 @@ class StageGraph:
             return np.arange(shards), np.ones(shards, dtype=np.int32)
         if edge.match is Match.INDEX:
             return np.sort(finished), np.ones(len(finished), dtype=np.int32)
-        chunks = -(-(finished + 1) * shards // self.widths[edge.parent]) - 1
-        children, counts = np.unique(chunks, return_counts=True)
+        children, counts = np.unique(self.child_of(edge, finished), return_counts=True)
         return children, counts.astype(np.int32)
+
+    def child_of(self, edge: Edge, shards: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(K,) which shard of the child waits for each of these (K,) shards of the parent. Not for barriers."""
+        if edge.match is Match.INDEX:
+            return shards
+        return -(-(shards + 1) * self.widths[edge.child] // self.widths[edge.parent]) - 1
 
     def parents_per_shard(self, edge: Edge) -> NDArray[np.int32]:
         """(W,) how many units each shard of the child waits for: the items of its chunk, else 1."""

@@ -284,4 +284,5 @@ class UsageBook:
             self._accounts[payer] = Account([0] * len(past), past, [0] * len(past), row.at_ms)
             self._loaded[payer] = row.at_ms
             self.served_users[payer] = row.served_ms
+            self.served_queues[row.queue] = max(row.served_ms, self.served_queues.get(row.queue, 0))
         self._faded = None

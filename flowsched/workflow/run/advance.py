@@ -662,11 +662,29 @@ class Advance(Outcomes):
         self.settle()
 
     def _reopen(self, stage: StageRun) -> None:
-        """Queue again what was ready before the restart."""
+        """Queue again what was ready before the restart, and let it go on waiting from then on."""
         untouched = stage.uniform is not None and self._per_shard_edges(stage)
         if untouched and not (self._open_missing(stage) == 0).any():
             return
         if stage.failed:
             self._fail_stage(stage, stage.reason)
-        else:
-            self._open(stage)
+            return
+        began, before = stage.started_ms, None if stage.uniform is not None else stage.times[:, READY].copy()
+        self._open(stage)
+        if stage.uniform is None and began is not None:
+            queued = np.flatnonzero(stage.task_state == _S.QUEUED)
+            since = np.maximum(began, self._parents_ended(stage))[queued // stage.members]
+            since = since if before is None else np.maximum(since, before[queued])
+            self.statement.set(stage.times, (queued, READY), np.minimum(since, self.now))
+
+    def _parents_ended(self, stage: StageRun) -> Indices:
+        """(W,) when the last parent of each shard had ended, by the rows of the parents; 0 without parents."""
+        ended = np.zeros(stage.spec.width, dtype=np.int64)
+        for edge in self.run.graph.edges_in[stage.number]:
+            parent = self.run.stages[edge.parent]
+            if self._is_barrier(edge) or parent.uniform is not None:
+                np.maximum(ended, parent.ended_ms or 0, out=ended)
+            else:
+                each = parent.times[:, ENDED].reshape(parent.spec.width, parent.members).max(axis=1)
+                np.maximum.at(ended, self.run.graph.child_of(edge, np.arange(parent.spec.width)), each)
+        return ended
