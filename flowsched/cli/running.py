@@ -214,6 +214,8 @@ async def submit(
             accepted.append((path, given, run))
             if not run.created:
                 say(f"{run.id} had been accepted before, under the same key")
+            for note in run.notes:
+                say(note)
             if wait:
                 say(f"submitted {run.id}")
                 continue

@@ -76,6 +76,7 @@ class Run:
     id: str
     created: bool  #: False: the same document had been accepted under the same key before
     client: Client = field(repr=False, compare=False)
+    notes: tuple[str, ...] = ()  #: what the service adds to the document, such as the timeout of its queue
 
     def _repr_html_(self) -> str:
         """What a notebook shows: its id. How it goes has to be awaited: `await run.view()`."""
@@ -354,7 +355,7 @@ class Client:
             written = await asyncio.to_thread(workflow.read_bytes)
             raise with_lines(error, str(workflow), written) from None
         view = decoded(content, SubmittedView)
-        return Run(view.id, view.created, self)
+        return Run(view.id, view.created, self, tuple(view.notes))
 
     async def find(self, name: str) -> Run:
         """The workflow of a name (the newest), of an id, or of the beginning of an id, as commands take it.

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from flowsched.errors import TooLarge, TooMuch
+from flowsched.errors import Fault, InvalidDocument, TooLarge, TooMuch
+from flowsched.scheduling.policy.framework import Profile
 from flowsched.store.requests import Submission, Submitted
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
+from flowsched.workflow.resources import format_duration
+from flowsched.workflow.spec import WorkflowSpec
 
 #: `Admission` reads the live load from the database again at most once in the first time. At a submission it is never older than
 #: the second.
@@ -44,25 +48,34 @@ class Admission:
         writer: GroupWriter,
         reads: Workflows,
         limits: LiveLimits,
+        profile: Callable[[], Profile],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._writer = writer
         self._reads = reads
         self._limits = limits
+        self._profile = profile
         self._monotonic = monotonic
         self._counted = (0, 0)  #: tasks and bytes at the last count
         self._since = (0, 0)  #: accepted since that count began
         self._pending = (0, 0)  #: let through, and not committed yet
+        self._pending_of: Counter[tuple[str, str]] = Counter()  #: of these, tasks by queue and user
         self._at = float("-inf")
         self._lock = asyncio.Lock()
 
-    async def submit(self, submission: Submission) -> Submitted:
+    async def submit(self, submission: Submission, spec: WorkflowSpec) -> Submitted:
         """Accept a workflow, see `GroupWriter.submit`. A repeat of an accepted submission needs no room.
 
         Raises:
+            InvalidDocument: A stage states a longer timeout than its queue allows.
             TooLarge: The workflow alone exceeds a limit.
             TooMuch: The service can accept it when enough live workflows have ended.
         """
+        profile = self._profile().of(submission.queue)
+        faults = timeout_faults(spec, profile.max_timeout_ms)
+        if faults and not await self._writer.is_repeat(submission):
+            raise InvalidDocument(faults)
+        payer = submission.queue, submission.owner
         wanted = sum(width * members for _, width, members in submission.stages), len(submission.spec)
         async with self._lock:
             age = self._monotonic() - self._at
@@ -73,12 +86,29 @@ class Admission:
                 if await self._writer.is_repeat(submission):
                     return await self._writer.submit(submission)
                 self._check(wanted)
+            if profile.max_submitted_tasks_per_user and not await self._writer.is_repeat(submission):
+                live = await self._reads.live_tasks(*payer) + self._pending_of[payer]
+                check_user(*payer, live, wanted[0], profile.max_submitted_tasks_per_user)
             self._pending = _sum(self._pending, wanted)
+            self._pending_of[payer] += wanted[0]
         try:
             return await self._writer.submit(submission)
         finally:  # a refused submission counts until the next count: never too little
             self._pending = _sum(self._pending, (-wanted[0], -wanted[1]))
             self._since = _sum(self._since, wanted)
+            self._pending_of[payer] -= wanted[0]
+            self._pending_of += Counter()  # what is 0 goes
+
+    def notes(self, spec: WorkflowSpec) -> list[str]:
+        """What is said of stages that get the timeout of their queue."""
+        profile = self._profile().of(spec.queue)
+        given_ms = profile.default_timeout_ms or profile.max_timeout_ms
+        names = [stage.name for stage in spec.stages if stage.timeout_ms is None] if given_ms else []
+        if not names:
+            return []
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        after = format_duration(given_ms)
+        return [f"queue {spec.queue} ends tasks that state no timeout after {after}: those of {shown}"]
 
     def _fits(self, wanted: tuple[int, int]) -> bool:
         tasks, size = _sum(wanted, self._counted, self._since, self._pending)
@@ -99,6 +129,33 @@ class Admission:
                     f"workflows that have not ended have {there:,} {what}, this one has {new:,}, and the limit is {limit:,} "
                     f"(serve {option}): send it again when some have ended, or cancel some (`flowsched ls`, `flowsched cancel`)"
                 )
+
+
+def timeout_faults(spec: WorkflowSpec, most_ms: int) -> list[Fault]:
+    """The timeouts that are longer than a queue allows. `most_ms`: 0 = it allows all."""
+    expected = f"at most {format_duration(most_ms)} in queue {spec.queue} (max_timeout_ms of its profile)"
+    return [
+        Fault(f"$.stages[{at}].timeout", format_duration(stage.timeout_ms), expected)
+        for at, stage in enumerate(spec.stages)
+        if most_ms and stage.timeout_ms is not None and stage.timeout_ms > most_ms
+    ]
+
+
+def check_user(queue: str, user: str, live: int, new: int, most: int) -> None:
+    """Refuse a workflow with which a user would have too many tasks in a queue.
+
+    Raises:
+        TooLarge: It alone has too many.
+        TooMuch: The service can accept it when enough of the user's workflows have ended.
+    """
+    who = f"user {user}" if user else "work without a user"
+    limit = f"{who} may have {most:,} tasks in queue {queue} (max_submitted_tasks_per_user of its profile)"
+    if new > most:
+        raise TooLarge(f"this workflow has {new:,} tasks, and {limit}: divide it")
+    if live + new > most:
+        raise TooMuch(
+            f"{limit}; workflows that have not ended have {live:,}, and this one has {new:,}: send it again when some have ended"
+        )
 
 
 def _sum(*loads: tuple[int, int]) -> tuple[int, int]:

@@ -221,7 +221,8 @@ class Service:
         self._queues = Queues(database)
         self._accounting = Accounting(database)
         self._writer = writer
-        self._admission = Admission(writer, self._reads, limits)
+        profiles = profiles or ProfileBook(leader.profile, clock=clock)
+        self._admission = Admission(writer, self._reads, limits, lambda: profiles.profile)
         self._executor = executor
         self._history = history
         writer.committed = history.committed
@@ -235,7 +236,7 @@ class Service:
         self.late_ranks = LateRanks(self.plans, lambda: leader.dispatcher)
         self.plans.planned = self.late_ranks.rank
         self.engine_ends = EngineEnds(database, servers, memory=self._state, ended=history.stir)
-        self.policies = PolicyDesk(profiles or ProfileBook(leader.profile, clock=clock), leader)
+        self.policies = PolicyDesk(profiles, leader)
         self._clock = clock
         self._new_id = new_id
         self._failpoint = failpoint
@@ -274,14 +275,16 @@ class Service:
                 body_hash=body_hash,
                 owner=spec.user,
                 call=spec.call,
-            )
+            ),
+            spec,
         )
         await self._failpoint("submit.after")
         if submitted.created:
             self._documents.keep(submitted.workflow_id, spec, len(raw))
             self._wake()
         url = f"/api/v1/workflows/{submitted.workflow_id}"
-        return SubmittedView(id=submitted.workflow_id, created=submitted.created, url=url)
+        notes = self._admission.notes(spec)
+        return SubmittedView(id=submitted.workflow_id, created=submitted.created, url=url, notes=notes)
 
     def _trace_label(self, traceparent: str | None) -> dict[str, str]:
         """The label that keeps the parent of a workflow's span, where spans are made."""

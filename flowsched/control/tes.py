@@ -24,7 +24,7 @@ from flowsched.control.intake import Documents
 from flowsched.control.planning.plans import PlanBook, with_rank
 from flowsched.engine.explain import explain
 from flowsched.engine.state import EngineState
-from flowsched.errors import Conflict, NotFound, Unavailable
+from flowsched.errors import Conflict, InvalidDocument, NotFound, Unavailable
 from flowsched.log_lines import get_logger
 from flowsched.store.database import Database
 from flowsched.store.requests import Repeats, Submission, TesTask
@@ -32,9 +32,9 @@ from flowsched.store.rows import AttemptRow
 from flowsched.store.tes import TesFilter, TesRow, TesTasks, kept, page_token, read_token
 from flowsched.values import replace
 from flowsched.workflow.formats.tes import answers
-from flowsched.workflow.formats.tes.document import STAGE, TaskWorkflow, workflow_of
+from flowsched.workflow.formats.tes.document import STAGE, TaskWorkflow, in_their_words, workflow_of
 from flowsched.workflow.formats.tes.runs import CROMWELL, call_of, files_of
-from flowsched.workflow.formats.tes.task import Task, encode_task, read_task, without_content
+from flowsched.workflow.formats.tes.task import InvalidTask, Task, encode_task, read_task, without_content
 from flowsched.workflow.run.states import RunState, TaskState
 from flowsched.workflow.run.transitions import STARTED
 from flowsched.workflow.spec import Call
@@ -254,24 +254,26 @@ class TesService:
         key, repeats = self._key(task, raw, client, idempotency_key, now)
         spec, document = await with_rank(made.spec, made.document, self._ranks)
         await self._failpoint("submit.before")
-        submitted = await self._admission.submit(
-            Submission(
-                id=self._new_id(),
-                name=spec.name,
-                queue=spec.queue,
-                priority=spec.priority,
-                labels=dict(spec.labels),
-                spec=document,
-                stages=[(stage.name, stage.width, stage.members) for stage in spec.stages],
-                now_ms=now,
-                idempotency_key=key,
-                body_hash=hashlib.sha256(raw).hexdigest(),
-                owner=spec.user,
-                call=spec.call,
-                tes=TesTask(task.name or "", task.labels, stored),
-                repeats=repeats,
-            )
+        submission = Submission(
+            id=self._new_id(),
+            name=spec.name,
+            queue=spec.queue,
+            priority=spec.priority,
+            labels=dict(spec.labels),
+            spec=document,
+            stages=[(stage.name, stage.width, stage.members) for stage in spec.stages],
+            now_ms=now,
+            idempotency_key=key,
+            body_hash=hashlib.sha256(raw).hexdigest(),
+            owner=spec.user,
+            call=spec.call,
+            tes=TesTask(task.name or "", task.labels, stored),
+            repeats=repeats,
         )
+        try:
+            submitted = await self._admission.submit(submission, spec)
+        except InvalidDocument as error:
+            raise InvalidTask([in_their_words(fault) for fault in error.faults]) from None
         await self._failpoint("submit.after")
         if submitted.created:
             ident = submitted.workflow_id

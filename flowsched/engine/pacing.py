@@ -45,6 +45,7 @@ _TIMELESS: Final = frozenset(
         ReasonCode.RACK,
         ReasonCode.ZONES,
         ReasonCode.QUEUE_LIMIT,
+        ReasonCode.USER_LIMIT,
         ReasonCode.STORAGE_BUDGET,
     }
 )

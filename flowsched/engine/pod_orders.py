@@ -228,7 +228,7 @@ def make_pod(
         item=None if spec.items is None else spec.items[shard],
         inputs=input_files(run, stage, shard),
         outputs=output_files(run, stage, shard, attempt, alike.writes) if first else (),
-        timeout_ms=spec.timeout_ms,
+        timeout_ms=spec.timeout_ms or default_timeout_ms(state, run),
         gang=seat,
         gpu_ids=gpus,
         runtime_hint_ms=candidate.group.runtime_ms,
@@ -246,6 +246,12 @@ def make_pod(
         if spec.container is None
         else container_of(stage, shard, writes=first and alike.delivers),
     )
+
+
+def default_timeout_ms(state: EngineState, run: WorkflowRun) -> int | None:
+    """The timeout of the run's tasks that state none; None = they have none."""
+    own = state.policy.profile.of(run.spec.queue)
+    return own.default_timeout_ms or own.max_timeout_ms or None
 
 
 def first_completing(stage: StageRun) -> int:

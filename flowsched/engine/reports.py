@@ -134,6 +134,9 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     ran_here = event.at_ms >= int(stage.times[ref.task, BOUND]) - _CLOCKS_MS
     event = structs.replace(event, at_ms=_within(recorder, stage, ref.task, STARTED, event.at_ms))
     state = recorder.state
+    if event.reason == "Timeout" and stage.spec.timeout_ms is None:
+        given = f"the document states none, so it has that of queue {run.spec.queue} (default_timeout_ms of its profile)"
+        event = structs.replace(event, message=f"{event.message}; {given}" if event.message else given)
     node = state.cluster.snapshot.names[int(stage.node[ref.task])]
     started = int(stage.times[ref.task, STARTED])
     _note_end(recorder, event, started, event.exit_code, event.usage, event.message, event.container)

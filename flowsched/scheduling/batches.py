@@ -683,7 +683,7 @@ def _alike(cycle: CycleState, first: PodGroup) -> Alike:
     """Whether groups are simple, ask for the same as this one, and would find the same room."""
     shape, profile, shares = first.roles[0].shape, cycle.profile, cycle.shares
     own = profile.of(first.queue) if profile.queues else None
-    limits = cycle.queues.limits
+    limits = cycle.queues.limits or cycle.user_limits.exist
     long = cycle.promises.too_long(first) if cycle.promises.made else None
     usual = own is None and long is None and not limits
     known: dict[int, tuple[Shape, bool]] = {}  #: by id; kept, so that their ids stay theirs
@@ -701,8 +701,8 @@ def _alike(cycle: CycleState, first: PodGroup) -> Alike:
         if limits:
             fine = free.get(group.queue)
             if fine is None:
-                bound = shares.limited(group.queue) or shares.paused(group.queue)
-                fine = free[group.queue] = not bound
+                bound = shares.limited(group.queue) or cycle.user_limits.bind(group.queue)
+                fine = free[group.queue] = not (bound or shares.paused(group.queue))
             if not fine:
                 return False
         return long is None or cycle.promises.too_long(group) == long

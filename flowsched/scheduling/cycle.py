@@ -94,7 +94,13 @@ class _Cycle:
         self.roomy: dict[int, tuple[int, bool]] = {}
         self.open_queues: dict[str, bool] = {}  #: whether nothing bars the groups of a queue but lost inputs
         self.taking = Preemption(
-            state.snapshot, state.room, state.shares, state.queues, state.profile, state.now
+            state.snapshot,
+            state.room,
+            state.shares,
+            state.user_limits,
+            state.queues,
+            state.profile,
+            state.now,
         )
         self.refusals = Refusals(state.snapshot, state.room, state.profile)
 
@@ -328,7 +334,7 @@ class _Cycle:
     def turn(self, group: PodGroup, left: int) -> int:
         """How many pods of a bag may go now: until its queue stands behind the next one, and never beyond a cap."""
         requests = group.roles[0].shape.requests
-        most = self.state.shares.allowed(group.queue, requests, left)
+        most = self.state.user_limits.allowed(group, self.state.shares.allowed(group.queue, requests, left))
         if most <= 1:
             return most
         spent = self.state.most - self.state.left
@@ -352,7 +358,8 @@ class _Cycle:
         is_open = self.open_queues.get(group.queue)
         if is_open is None:
             shares = self.state.shares
-            is_open = self.any_ready and not (shares.paused(group.queue) or shares.limited(group.queue))
+            bound = shares.limited(group.queue) or self.state.user_limits.bind(group.queue)
+            is_open = self.any_ready and not (shares.paused(group.queue) or bound)
             self.open_queues[group.queue] = is_open
         if is_open:
             return self.lost_inputs(group)
@@ -366,7 +373,8 @@ class _Cycle:
                 {"nodes": len(self.state.snapshot)},
             )
         lost = self.lost_inputs(group)
-        return lost or over_cap(group, self.state.shares, self.state.queues, self.state.snapshot)
+        capped = lost or over_cap(group, self.state.shares, self.state.queues, self.state.snapshot)
+        return capped or self.state.user_limits.refusal(group)
 
     def lost_inputs(self, group: PodGroup) -> Reason | None:
         """Why a group waits of which no node, and no origin, has some input."""
@@ -380,10 +388,12 @@ class _Cycle:
         return Reason(group.key, ReasonCode.WAITING_FOR_DATA, text, {"lost": len(lost)})
 
     def within_cap(self, offer: PlacementRequest) -> PlacementRequest:
-        """A gang's offer without its extras, where those would break a cap that the minimum keeps."""
+        """A gang's offer without its extras, where those would break a cap or a user's limit that the minimum keeps."""
         roles = offer.group.roles
         full = weighted([(role.shape.requests, role.count) for role in roles], len(self.state.snapshot.axes))
-        return offer if self.state.shares.capped_by(offer.group.queue, full) is None else offer.at_least()
+        within = self.state.user_limits.allows(offer.group, full[0], sum(role.count for role in roles))
+        within = within and self.state.shares.capped_by(offer.group.queue, full) is None
+        return offer if within else offer.at_least()
 
     def wait_for_room(self, offer: PlacementRequest, family: Family, *, priced: bool = True) -> bool:
         """Refuse a group that found no room, and promise it some if it is the first. `priced`: the offer has all its costs."""

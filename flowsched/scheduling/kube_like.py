@@ -26,6 +26,7 @@ from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.ordering import in_order
 from flowsched.scheduling.queues.tree import QueueTree, Shares
+from flowsched.scheduling.queues.user_limits import UserLimits
 from flowsched.scheduling.reasons import none_ready, why_not
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
@@ -73,7 +74,7 @@ def _plan(
     now: int,
     statement: Statement,
 ) -> Plan:
-    room, shares = Capacity(snapshot), Shares(queues, snapshot)
+    room, shares, limits = Capacity(snapshot), Shares(queues, snapshot), UserLimits(profile, snapshot)
     groups = [group for waiting in in_order(backlog, queues, profile, now).values() for group in waiting]
     groups.sort(key=lambda group: (-group.priority, group.ready_ms, group.key))
     reasons = []
@@ -96,7 +97,7 @@ def _plan(
                 stream.offer = price(
                     stream.group, snapshot, catalogue, profile
                 )  # other pods may have been placed since
-            if _offer_pod(stream, room, shares, snapshot, profile, full, statement):
+            if _offer_pod(stream, room, shares, limits, snapshot, profile, full, statement):
                 placed.setdefault(stream.group.key, stream)
         active = [stream for stream in active if stream.next_role() is not None]
     reasons.extend(stream.reason for stream in streams if stream.reason is not None)
@@ -109,6 +110,7 @@ def _offer_pod(
     stream: _Stream,
     room: Capacity,
     shares: Shares,
+    limits: UserLimits,
     snapshot: Snapshot,
     profile: Profile,
     full: dict[tuple[str, Shape], Reason],
@@ -131,6 +133,11 @@ def _offer_pod(
         text = f"queue {group.queue} has reached its cap"
         stream.reason = stream.reason or Reason(group.key, ReasonCode.QUEUE_LIMIT, text)
         return False
+    refused = limits.refusal(group)
+    if refused is not None:
+        stream.left[role] = 0
+        stream.reason = stream.reason or refused
+        return False
     if offer.one_per_node:
         taken = np.isin(np.arange(len(snapshot)), [n for role in stream.nodes for n in role])
         table = structs.replace(table, allowed=table.allowed & ~taken)
@@ -151,6 +158,7 @@ def _offer_pod(
     if spots.devices is not None:
         stream.devices[role].append(spots.devices[0])
     shares.add(group.queue, requests)
+    limits.take(group, requests[0], 1)
     stream.left[role] -= 1
     stream.nodes[role].append(int(spots.nodes[0]))
     stream.cost_ms = max(stream.cost_ms, int(spots.costs[0]))

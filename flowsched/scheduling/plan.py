@@ -34,6 +34,7 @@ class ReasonCode(StrEnum):
     NOMINATED = "WaitingForVictims"  #: its victims are being taken away; their room belongs to it
     RESERVED = "HeldForReservation"  #: it would fit, but would delay a reserved gang
     QUEUE_LIMIT = "QueueLimit"  #: its queue's cap is reached
+    USER_LIMIT = "UserLimit"  #: its user has as many cores or running tasks as one user of its queue may have
     QUEUE_ORDER = "QueueOrder"  #: its queue is first in, first out, and a group before it waits
     IO_BUDGET = "IoBudget"  #: cores and memory are free, the disk's bandwidth is spoken for
     CACHE_FULL = "CacheFull"  #: the caches of nodes with room are full of what other tasks read, or of what must not be lost

@@ -29,6 +29,7 @@ from flowsched.scheduling.plan import Eviction, Nomination, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares, largest_share
+from flowsched.scheduling.queues.user_limits import UserLimits
 from flowsched.scheduling.reservations import RELEASING_MS, Reservations, promised, seats_of
 from flowsched.scheduling.state.claims import Claim
 from flowsched.scheduling.state.gpus import DEVICES, GPU
@@ -286,9 +287,16 @@ class Preemption:
     """
 
     def __init__(
-        self, snapshot: Snapshot, room: Capacity, shares: Shares, tree: QueueTree, profile: Profile, now: int
+        self,
+        snapshot: Snapshot,
+        room: Capacity,
+        shares: Shares,
+        user_limits: UserLimits,
+        tree: QueueTree,
+        profile: Profile,
+        now: int,
     ) -> None:
-        self._snapshot, self._room, self._shares = snapshot, room, shares
+        self._snapshot, self._room, self._shares, self._user_limits = snapshot, room, shares, user_limits
         self._tree, self._profile, self._now = tree, profile, now
         self._lowest = snapshot.lowest_takeable
         self._reclaims = profile.reclaim and self._lowest is not None and weighs(tree)
@@ -375,7 +383,8 @@ class Preemption:
         victims = self._leaving().victims
         wanted = 1
         if not group.gang:
-            wanted = max(1, self._shares.allowed(group.queue, group.roles[0].shape.requests, left))
+            capped = self._shares.allowed(group.queue, group.roles[0].shape.requests, left)
+            wanted = max(1, self._user_limits.allowed(group, capped))
         tried = offer.at_least() if group.gang else offer.wanting(wanted)
         found = self._choose(tried, victims)
         low, high = 0, wanted  # a queue may be entitled to room for some of its pods, not for all

@@ -341,6 +341,13 @@ class Workflows:
         load = [int(each or 0) for each in tuple((await self._database.rows(total))[0])]
         return load[0], load[1]
 
+    async def live_tasks(self, queue: str, owner: str) -> int:
+        """Tasks of the workflows of one user in one queue that live."""
+        mine = select(func.sum(_w.tasks)).where(
+            text(f"workflows.{tables.LIVE}"), _w.queue == queue, _w.owner == owner
+        )
+        return int((await self._database.rows(mine))[0][0] or 0)
+
     async def count(self, tenant: str | None = None) -> dict[str, int]:
         """How many workflows are in which state."""
         query: Select[Any] = select(_w.state, func.count()).group_by(_w.state)

@@ -472,6 +472,7 @@ class SubmittedView(View, kw_only=True):
     id: str
     created: bool = True
     url: str = ""
+    notes: list[str] = []  #: what the service adds to the document, such as the timeout of its queue
 
 
 class ProblemView(View, kw_only=True):

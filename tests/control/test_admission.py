@@ -13,6 +13,7 @@ from flowsched.app import Settings, running
 from flowsched.control import admission
 from flowsched.control.admission import Admission, LiveLimits
 from flowsched.errors import Conflict, TooLarge, TooMuch
+from flowsched.scheduling.policy.framework import Profile
 from flowsched.store.workflows import Workflows
 from tests.cluster.fake import FakeProcesses
 from tests.control.test_bounds import fresh_postgres, postgres_server, postgres_url, url
@@ -41,7 +42,7 @@ async def test_tasks_that_live_are_bounded_over_all_workflows(
     monkeypatch.setattr(admission, "RECOUNT_S", 0.0)
     async with process(url, tmp_path, FakeProcesses()) as one:
         service = one.service
-        service._admission = Admission(one.writer, Workflows(one.database), LiveLimits(100, 1 << 20))
+        service._admission = Admission(one.writer, Workflows(one.database), LiveLimits(100, 1 << 20), Profile)
         one.lead()
         await one.ready()
         first = (await service.submit(document(60))).id
@@ -57,7 +58,9 @@ async def test_tasks_that_live_are_bounded_over_all_workflows(
 async def test_documents_sent_at_the_same_time_do_not_pass_the_limit_together(tmp_path: Path) -> None:
     """What was let through and is not committed yet counts."""
     async with process(str(tmp_path / "db"), tmp_path, FakeProcesses()) as one:
-        one.service._admission = Admission(one.writer, Workflows(one.database), LiveLimits(100, 1 << 20))
+        one.service._admission = Admission(
+            one.writer, Workflows(one.database), LiveLimits(100, 1 << 20), Profile
+        )
         sent = [one.service.submit(document(30)) for _ in range(10)]
         answers = await asyncio.gather(*sent, return_exceptions=True)
         assert sorted(type(each).__name__ for each in answers) == ["SubmittedView"] * 3 + ["TooMuch"] * 7
@@ -90,7 +93,7 @@ async def test_a_repeat_of_what_was_accepted_gives_its_id_while_the_service_is_f
     async with process(url, tmp_path, FakeProcesses()) as one:
         service = one.service
         for limits in (LiveLimits(100, 1 << 20), LiveLimits(10, 1 << 20)):
-            service._admission = Admission(one.writer, Workflows(one.database), limits)
+            service._admission = Admission(one.writer, Workflows(one.database), limits, Profile)
             first = await service.submit(document(100), idempotency_key="k")
             with pytest.raises((TooMuch, TooLarge)):
                 await service.submit(document(100), idempotency_key="another")

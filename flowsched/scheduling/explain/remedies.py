@@ -41,6 +41,7 @@ from flowsched.scheduling.plan import ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import QueueTree, Shares
+from flowsched.scheduling.queues.user_limits import UserLimits
 from flowsched.scheduling.reasons import over_cap, quantity, vector_text
 from flowsched.scheduling.reservations import Calendar, runtime_of
 from flowsched.scheduling.state.claims import ClaimKind
@@ -446,6 +447,7 @@ def outlook(situation: Situation, most: int = 3) -> Outlook:
     """
     snapshot, queues = situation.snapshot, situation.queues
     capped = over_cap(situation.group, Shares(queues, snapshot), queues, snapshot)
+    capped = capped or UserLimits(situation.profile, snapshot).refusal(situation.group)
     if capped is None or capped.code is not ReasonCode.LARGER_THAN_QUEUE:
         return _outlook(situation, most)
     statement = Statement()

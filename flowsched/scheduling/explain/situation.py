@@ -24,6 +24,7 @@ from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.ordering import minimum_of
 from flowsched.scheduling.queues.tree import QueueTree, Shares
+from flowsched.scheduling.queues.user_limits import UserLimits
 from flowsched.scheduling.reservations import expected_ends
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.data import Catalogue
@@ -395,7 +396,9 @@ def holders_of(s: Situation) -> list[Claim]:
     least = minimum_of(s.group, len(s.snapshot.axes))
     capped = shares.capped_by(s.group.queue, least) if shares.limited(s.group.queue) else None
     if capped is None:
-        return held
+        if UserLimits(s.profile, s.snapshot).refusal(s.group) is None:
+            return held
+        return [claim for claim in held if (claim.queue, claim.user) == (s.group.queue, s.group.user)]
     return [claim for claim in held if any(queue.name == capped[0] for queue in shares.path(claim.queue))]
 
 

@@ -150,6 +150,12 @@ class Profile:
         preempt: Groups of higher priority may take the room of lower ones.
         reclaim: Queues that have less than they may take back what others have beyond theirs.
         min_runtime_ms: A pod that has run for less is not preempted.
+        max_cores_per_user: Cores that the tasks of one user of a queue may hold together; 0 = no limit.
+        max_tasks_per_user: Tasks of one user of a queue that may run at once; 0 = no limit.
+        max_submitted_tasks_per_user: Tasks that one user may have in a queue, all of workflows that have not ended; more are
+            refused. 0 = no limit.
+        default_timeout_ms: The timeout of tasks that state none; 0 = `max_timeout_ms`.
+        max_timeout_ms: The longest timeout that a task may state; longer ones are refused. 0 = no limit.
         filters: Third-party plugins beside the built-in filters.
         costs: Third-party plugins: what every pod costs.
         first_costs: Third-party plugins: what the first pod of a group costs on a node.
@@ -186,6 +192,11 @@ class Profile:
     preempt: bool = True
     reclaim: bool = True
     min_runtime_ms: int = 0
+    max_cores_per_user: int = 0
+    max_tasks_per_user: int = 0
+    max_submitted_tasks_per_user: int = 0
+    default_timeout_ms: int = 0
+    max_timeout_ms: int = 0
     filters: tuple[Filter, ...] = ()
     costs: tuple[Cost, ...] = ()
     first_costs: tuple[Cost, ...] = ()
@@ -236,7 +247,8 @@ def term_name(cost: Cost) -> str:
 PER_QUEUE: Final = frozenset(
     {
         "name", "locality", "contention", "packing", "order", "age_class_ms", "origin_rate", "move_price_percent",
-        "filters", "costs", "first_costs", "step_costs", "queue_order",
+        "filters", "costs", "first_costs", "step_costs", "queue_order", "max_cores_per_user", "max_tasks_per_user",
+        "max_submitted_tasks_per_user", "default_timeout_ms", "max_timeout_ms",
     }
 )  # fmt: skip
 

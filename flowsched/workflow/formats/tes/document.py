@@ -95,7 +95,7 @@ def workflow_of(task: Task, limits: Limits = DEFAULT, call: Call | None = None) 
     try:
         spec = check_workflow(document, limits)
     except InvalidDocument as error:
-        faults = [_of_a_url(task, _in_their_words(fault)) for fault in error.faults]
+        faults = [_of_a_url(task, in_their_words(fault)) for fault in error.faults]
         raise InvalidTask(faults) from None
     return TaskWorkflow(msgspec.json.encode(document), spec, ignored)
 
@@ -296,7 +296,8 @@ _WORDS: Final = (
 )
 
 
-def _in_their_words(fault: Fault) -> Fault:
+def in_their_words(fault: Fault) -> Fault:
+    """A fault of the task's workflow, at its place in the task."""
     for pattern, words in _WORDS:
         if pattern.match(fault.path):
             return Fault(pattern.sub(words, fault.path), fault.found, fault.expected.replace("uri", "url"))
