@@ -184,6 +184,10 @@ def features(_: Place) -> list[Check]:
     )
     made.append(_control_groups())
     made.append(_loopback())
+    bound = "memory and cores" if hasattr(os, "sched_setaffinity") else "memory"
+    made.append(
+        Check("resources", "ok", f"tasks get no more {bound} than they may have; `disk` is only counted")
+    )
     return made
 
 

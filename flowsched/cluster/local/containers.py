@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from flowsched.cluster.local.attempts import mark_of
+from flowsched.cluster.local.orders import cpu_limit
 from flowsched.cluster.node.container_paths import Refusal, SharedVolume, lay_out
 from flowsched.executor.protocol import Pod
 
@@ -164,9 +165,9 @@ class Engine:
         memory = pod.memory_limit_bytes or pod.memory_bytes
         if self.bounded and memory:
             options += ["--memory", f"{memory}b", "--memory-swap", f"{memory}b", "--shm-size", f"{memory}b"]
-        cpu = pod.limits.cpu_millicores if pod.limits else 0
+        cpu = cpu_limit(pod)
         if self.bounded and cpu:
-            options += ["--cpus", f"{max(cpu, pod.cpu_millicores) / 1000:g}"]
+            options += ["--cpus", f"{cpu / 1000:g}"]
         for device in gpus or ():
             options += ["--device", f"nvidia.com/gpu={device}"]
         for key, value in labels(root, pod.name).items():

@@ -46,6 +46,8 @@ def compose(
     bounds: Mapping[str, object] = _NO_BOUNDS,
     lost: Collection[str] = (),
     gang_files: Sequence[str] = (),
+    *,
+    binds: bool = False,
 ) -> dict[str, Any]:
     """The order as a value.
 
@@ -62,6 +64,7 @@ def compose(
         bounds: Which paths of this machine may be inputs and outputs, see `runner.bounds`.
         lost: Inputs that are read in place, and are another version now.
         gang_files: Files in `folder` that tell it of the other members of its gang.
+        binds: Whether its processes run on as many cores as it may have, and no others.
     """
     work = folder / "work"
     inputs = [_input(given, pod, caches, lost) for given in pod.inputs]
@@ -87,6 +90,7 @@ def compose(
         "clock_base_ms": clock_base_ms,
         "timeout_ms": pod.timeout_ms or 0,
         "memory_bytes": pod.memory_limit_bytes or pod.memory_bytes,
+        "cpu_millicores": cpu_limit(pod) if binds else 0,
         "secrets": dict(pod.secrets),
         "refused": images.get("refused"),
         "images": images.get("images", ()),
@@ -98,6 +102,11 @@ def compose(
         "bytes_local": sum(local for local, _ in sources),
         "bytes_moved": sum(moved for _, moved in sources),
     }
+
+
+def cpu_limit(pod: Pod) -> int:
+    """The milli-CPU that a pod may use: those of its limits, else those that it asked for."""
+    return max(pod.limits.cpu_millicores if pod.limits else 0, pod.cpu_millicores)
 
 
 def _outputs(pod: Pod, caches: Mapping[str, Cache]) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ from flowsched.cluster.local.runner.deliver import leave, left_at
 from flowsched.cluster.local.runner.records import elapsed_ms, wall_ms
 from flowsched.cluster.local.runners import COMMAND, Runner, Runners
 from flowsched.cluster.local.transfers import Staging
-from flowsched.cluster.local.virtual_nodes import Site
+from flowsched.cluster.local.virtual_nodes import Site, machine_cores
 from flowsched.cluster.local.writers import Writers, writes_outside, written_paths
 from flowsched.cluster.node.cache import Cache
 from flowsched.cluster.node.container_paths import Refusal
@@ -197,6 +197,8 @@ class RunnerProcesses:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="attempts")
         self._eyes = ThreadPoolExecutor(2, thread_name_prefix="watching")  # not behind a long launch
         self._stripes = [threading.Lock() for _ in range(64)]
+        #: Where nodes promise more cores than there are, the kernel divides them: tasks that are bound would leave some idle.
+        self._binds = False
         self._caches: dict[str, Cache] = {}  #: of nodes, by name; none before `open`
         self._live: dict[str, _Live] = {}
         self._writers = Writers()
@@ -218,6 +220,8 @@ class RunnerProcesses:
         if self._origins.bounds is None:
             self._origins = replace(self._origins, bounds=Bounds(str(site.root)))
         self._attempts = Attempts(site.root, list(site.nodes))
+        promised = sum(node.cpu_millicores for node in site.nodes.values())
+        self._binds = promised <= 1000 * machine_cores()
         self._caches = {
             name: Cache(site.root / "nodes" / name / "cache")  # the engine sees to its limit
             for name in site.nodes
@@ -518,6 +522,7 @@ class RunnerProcesses:
                         self._origins.bounds.record() if self._origins.bounds else {},
                         self._staging.changed(live.inputs),
                         self._gang_files.lay_out(folder, pod),
+                        binds=self._binds,
                     )
                 except OSError as error:
                     if is_full(error):

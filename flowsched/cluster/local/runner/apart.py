@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 
-from . import kin
+from . import cores, kin
 from .attempt import folder_of, load_modules, see_through
 from .kin import signal
 from .records import Record
@@ -29,7 +29,7 @@ class Apart:
     """
 
     def __init__(self, order: Record, inherited: list[int]) -> None:
-        self.name = str(order["name"])
+        self.name, self.order = str(order["name"]), order
         self.folder = folder_of(order)
         load_modules(order)
         self.reading, theirs = os.pipe()
@@ -106,6 +106,7 @@ def _become(order: Record, runner: int, answers: int, to_runner: int, inherited:
         os.close(null)
         os.close(errors)
         kin.become_subreaper()
+        cores.bind(cores.use(order)[0])
 
         def hand_over(record: Record) -> None:
             data = marshal.dumps(record)

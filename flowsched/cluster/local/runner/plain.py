@@ -72,7 +72,7 @@ class Plain(Task):
         self.started_ms = wall_ms()
 
     def start(self, nice: int = 0) -> None:
-        """Start the program. The caller lets this process bear the attempt's mark.
+        """Start the program. The caller lets this process bear the attempt's mark, and run on its cores.
 
         Args:
             nice: Its niceness.

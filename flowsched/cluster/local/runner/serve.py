@@ -21,7 +21,7 @@ import time
 import traceback
 from collections import deque
 
-from . import kin
+from . import cores, kin
 from .apart import Apart
 from .attempt import admit, end_of, is_apart, listen, prepare, refusal_of, unprepared, void_of
 from .journal import Journal
@@ -58,6 +58,7 @@ class Runner:
 
     def __init__(self, root: str, name: str, lock: int) -> None:
         os.chdir(root)
+        self._cores = cores.machine()
         self._root = os.open(root, os.O_RDONLY | os.O_CLOEXEC)  # its path may lead nowhere for a while
         self._name, self._lock = name, lock
         self._journal = Journal(f"{root}/runners/{name}")
@@ -164,6 +165,8 @@ class Runner:
                 raise
             self._journal.add(void_of(order, "DiskFull"))
             return
+        in_use = [cores.use(each.order) for each in self._open.values()]
+        order["cores"] = cores.choose(self._cores, in_use, cores.use(order)[1])
         if is_apart(order):
             self._fork(order)
             return
@@ -213,6 +216,7 @@ class Runner:
                 self._starting.append(plain)
                 continue
             _bear(plain.mark, self._limit)
+            cores.bind(cores.use(plain.order)[0] or self._cores)  # a program may ask for its cores at once
             try:
                 plain.start(self._nice)
             except StartError as error:
@@ -225,6 +229,7 @@ class Runner:
             first = min(_FIRST_LOOK_S, plain.timeout_s)
             self._set_timer(plain, first)
         _bear(0, self._limit)
+        cores.bind(self._cores)
         os.chdir(self._root)
         return failed
 
