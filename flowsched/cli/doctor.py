@@ -237,7 +237,7 @@ def containers(_: Place) -> list[Check]:
 
 
 def _control_groups() -> Check:
-    """What detached processes of an attempt are found and killed by: tried as the service does."""
+    """What the processes of an attempt are killed by in one act: tried as the service does."""
     base = find_base()
     if base.folder:
         passed_over = f"; not used: {'; '.join(base.why_not)}" if base.why_not else ""
@@ -248,8 +248,8 @@ def _control_groups() -> Check:
     return Check(
         "cgroups",
         "warn",
-        f"none for attempts ({'; '.join(base.why_not)}): should a runner be killed, what its task has detached is found by a "
-        "mark in its limits (RLIMIT_RTTIME), which a program may lose by setting that limit itself",
+        f"none for attempts ({'; '.join(base.why_not)}): should a task kill its runner and its shim, what it has detached is found "
+        "by its environment, which a program may clear",
         "systemd-run --user --scope -p Delegate=yes flowsched serve, Delegate=yes in the service's unit, or a container "
         "with a writable /sys/fs/cgroup",
     )

@@ -1078,8 +1078,8 @@ def test_the_doctor_says_what_detached_processes_are_found_by(
         told[check["mark"]] = check["found"]
     assert told["ok"] == "one for each attempt, in /sys/fs/cgroup/x (version 2)"
     assert told["warn"].startswith(
-        "none for attempts (version 2: /sys/fs/cgroup: Read-only file system): should a runner be killed, what its task has "
-        "detached is found by a mark in its limits (RLIMIT_RTTIME)"
+        "none for attempts (version 2: /sys/fs/cgroup: Read-only file system): should a task kill its runner and its shim, what "
+        "it has detached is found by its environment"
     )
 
 

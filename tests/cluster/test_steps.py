@@ -161,7 +161,7 @@ async def test_two_attempts_with_the_same_paths_do_not_meet(real_world: RealWorl
 def test_the_runner_loads_what_a_container_task_needs_before_it_forks() -> None:
     """Or the process of each such task would load it anew, which takes longer than a short task."""
     program = (
-        "import os, sys; from runner.apart import Apart\n"
+        "import os, sys; from runner.shim import Apart\n"
         "def fork(): print(*(name in sys.modules for name in ('runner.steps', 'runner.deliver', 'ctypes'))); raise OSError\n"
         "os.fork = fork; Apart({'name': 'a', 'folder': '/', 'container': {}}, [])"
     )
@@ -175,7 +175,7 @@ def test_the_runner_loads_what_a_container_task_needs_before_it_forks() -> None:
 def test_the_end_of_an_attempts_process_shows_before_it_is_reaped(tmp_path: Path) -> None:
     """The runner listens to it no longer then: a pipe whose other end is closed is always ready."""
     program = (
-        "import os; from runner.apart import Apart\n"
+        "import os; from runner.shim import Apart\n"
         f"apart = Apart({{'name': 'a', 'folder': {str(tmp_path)!r}, 'container': {{}}}}, [])\n"
         "before = apart.is_shut; os.waitid(os.P_PID, apart.pid, os.WEXITED | os.WNOWAIT)\n"
         "print(before, apart.records(), apart.is_shut)"

@@ -16,8 +16,9 @@ import hashlib
 import os
 import signal
 import stat
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -27,99 +28,160 @@ from flowsched.cluster.local.journals import Life
 from flowsched.cluster.local.presence import Presence
 from flowsched.cluster.local.runner import cgroups, safe_paths
 from flowsched.cluster.local.runner.engine import ask
+from flowsched.cluster.local.runner.kin import descendants
 from flowsched.cluster.local.runner.safe_paths import Opened, Unsafe
+from flowsched.cluster.local.runners import living
 from flowsched.cluster.node.strangers import leave_alone
 from flowsched.executor.protocol import PodEnded, PodGone
 
 _PROC = Path("/proc")
-#: Marks lie in [2^60, 2^61): as a limit on real-time CPU time, in µs, they are 36,000 years and more.
 _LEAST_MARK = 1 << 60
+#: A stopped process shows that it has stopped within microseconds.
+_STOPS_S: Final = 0.05
 
 
-def mark_of(path: Path) -> int:
-    """The mark of an attempt or a root: a number that its folder gives, and no other folder of this machine."""
-    digest = hashlib.blake2b(os.fsencode(path), digest_size=8).digest()
+def mark_of(root: Path) -> int:
+    """A number for a root, as no other root of this machine has it: control groups and containers have it in their names."""
+    digest = hashlib.blake2b(os.fsencode(root), digest_size=8).digest()
     return _LEAST_MARK | int.from_bytes(digest) % _LEAST_MARK
 
 
-def kill_attempt(folder: Path, life: Life) -> None:
-    """Kill the processes of an attempt. What its journal does not name is found by the attempt's mark."""
+def kill_attempt(folder: Path, life: Life, is_over: Callable[[], bool] = lambda: False) -> bool:
+    """Kill the processes of an attempt. Returns whether there were any.
+
+    Args:
+        folder: Of the attempt.
+        life: What its journal says.
+        is_over: Asked while its shim is stopped: whether the journal has an end. The shim may have another attempt then.
+    """
     if not (_PROC / "self/stat").exists():
         if life.pid > 0:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(life.pid, signal.SIGKILL)
-        return
+        return False
     if life.removal:
         ask(life.removal, life.engine_env)  # what an engine's daemon runs is below no process of ours
     if life.cgroup:
         cgroups.kill(life.cgroup)
-    for pid in _members(folder):
+    shim = living(life.shim)
+    if not shim:
+        return _kill(_NAMED.of(folder, time.monotonic()))
+    with _stopped(shim):
+        return not is_over() and _kill([pid for pid in descendants([shim]) if pid != shim])
+
+
+def _kill(pids: list[int]) -> bool:
+    found = [pid for pid in pids if not _is_dead(pid)]
+    for pid in found:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
+    return bool(found)
 
 
-def is_left(folder: Path, life: Life) -> bool:
-    """Whether a process of an attempt lives. Its group is removed once none does."""
+@contextlib.contextmanager
+def _stopped(pid: int) -> Iterator[None]:
+    """Let a process do nothing meanwhile. It goes on also if another one had stopped it."""
+    end = time.monotonic() + _STOPS_S
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
+    while _state(pid) not in "TtZX" and time.monotonic() < end:
+        time.sleep(0.0001)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def is_left(folder: Path, life: Life, since: float | None = None) -> bool:
+    """Whether a process of an attempt lives whose runner is dead.
+
+    Args:
+        folder: Of the attempt.
+        life: What its journal says.
+        since: An older look at the machine's environments does not do; monotonic, None = now.
+    """
     if not (_PROC / "self/stat").exists():
         return False
-    if (life.cgroup and not cgroups.is_empty(life.cgroup)) or _members(folder):
+    if _has_parent(life):
         return True
-    if life.cgroup:
-        cgroups.remove(life.cgroup)
-    return False
+    return bool(_NAMED.of(folder, time.monotonic() if since is None else since))
+
+
+def _has_parent(life: Life) -> bool:
+    return bool((life.cgroup and not cgroups.is_empty(life.cgroup)) or living(life.shim))
 
 
 def end_attempt(folder: Path, life: Life) -> bool:
-    """Kill an attempt whose runner is dead, and wait for a moment. Returns whether its last process is gone."""
-    kill_attempt(folder, life)
-    end = time.monotonic() + _DYING_S
-    while is_left(folder, life):
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.005)
-        kill_attempt(folder, life)
+    """Kill what is left of an attempt whose runner is dead. Returns whether its last process is gone.
+
+    Its shim kills what stems from it. If that was killed too, the environment still names the attempt: that is looked at once for
+    all attempts, at the second call after the shim is gone.
+    """
+    if life.alone_since is None or _has_parent(life):
+        kill_parent = _has_parent(life)
+        if kill_parent:
+            kill_attempt(folder, life)
+        life.alone_since = None if kill_parent else time.monotonic()
+        return False
+    if _kill(_NAMED.of(folder, life.alone_since)):
+        life.alone_since = None
+        return False
+    if life.removal:
+        ask(life.removal, life.engine_env)
+    if life.cgroup:
+        cgroups.remove(life.cgroup)
     return True
 
 
-def _members(folder: Path) -> list[int]:
-    variable = b"FLOWSCHED_FOLDER=" + os.fsencode(folder)
-    limit = b"%d" % mark_of(folder)
-    found = []
-    for item in os.listdir(_PROC):
-        if not item.isdigit() or int(item) == os.getpid():
-            continue
-        pid = int(item)
-        if (_limited(pid, limit) or _marked(pid, variable)) and not _is_dead(pid):
-            found.append(pid)
-    return found
+class _Named:
+    """The processes of this machine whose environment names an attempt."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._began = float("-inf")
+        self._found: dict[bytes, list[int]] = {}
+
+    def of(self, folder: Path, since: float) -> list[int]:
+        """Those of one attempt. All are looked at, unless that was done since."""
+        with self._lock:
+            if self._began < since:
+                self._began, self._found = time.monotonic(), {}
+                for item in os.listdir(_PROC):
+                    if item.isdigit() and int(item) != os.getpid() and (name := _named(item)):
+                        self._found.setdefault(name, []).append(int(item))
+            return [pid for pid in self._found.get(os.fsencode(folder), ()) if not _is_dead(pid)]
 
 
-def _limited(pid: int, mark: bytes) -> bool:
+_NAMED: Final = _Named()
+_VARIABLE: Final = b"FLOWSCHED_FOLDER="
+
+
+def _named(pid: str) -> bytes:
+    """The folder of the attempt that a process's environment names; b"" for none."""
     try:
-        return mark in (_PROC / str(pid) / "limits").read_bytes()
+        words = (_PROC / pid / "environ").read_bytes()
     except OSError:
-        return False
+        return b""
+    if _VARIABLE not in words:
+        return b""
+    found = [word for word in words.split(b"\0") if word.startswith(_VARIABLE)]
+    return found[0].removeprefix(_VARIABLE) if found else b""
 
 
 def _is_dead(pid: int) -> bool:
+    return _state(pid) in "ZX"
+
+
+def _state(pid: int) -> str:
+    """The letter of a process's state; X: there is none."""
     try:
-        return (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+        return (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0].decode()
     except (OSError, IndexError):
-        return True
-
-
-def _marked(pid: int, mark: bytes) -> bool:
-    try:
-        return mark in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
+        return "X"
 
 
 # ---- the folders ----
-
-
-#: How long a look waits for processes it has just killed, before it leaves them to the next look.
-_DYING_S: Final = 0.2
 
 
 def mode_of(path: str | Path) -> int:

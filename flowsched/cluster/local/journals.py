@@ -28,6 +28,10 @@ class Life(msgspec.Struct):
     cgroup: str = ""
     pid: int = 0  #: the task's first process
     own: int = 0  #: the process of its own that sees it through, if it has one
+    shim: str = ""  #: what all its processes stem from, see `kin.identity`
+    alone_since: float | None = (
+        None  #: monotonic; neither its runner nor its shim has lived since, as the service has seen
+    )
     removal: list[str] = msgspec.field(default_factory=list)  #: the command that removes its container
     engine_env: dict[str, str] = msgspec.field(default_factory=dict)
     waits: str = ""  #: why its results wait
@@ -75,7 +79,7 @@ class JournalReader:
         match record["kind"]:
             case "started":
                 life.started_ms = record["at_ms"]
-                life.cgroup = record["cgroup"]
+                life.cgroup, life.shim = record["cgroup"], record.get("shim", "")
                 life.pid, life.own = record.get("pid", 0), record.get("runner", 0)
                 life.removal, life.engine_env = record.get("removal", []), record.get("engine_env", {})
             case "running":

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from flowsched.cluster.local.attempts import mark_of
 from flowsched.cluster.local.runner.secret_values import LARGEST, is_secret_name
 from flowsched.cluster.node.cache import Cache, file_name
 from flowsched.cluster.node.container_paths import local_path
@@ -86,7 +85,6 @@ def compose(
         "outputs": _outputs(pod, caches),
         "gang_files": gang_files,
         "cgroup": cgroup,
-        "mark": mark_of(folder),
         "clock_base_ms": clock_base_ms,
         "timeout_ms": pod.timeout_ms or 0,
         "memory_bytes": pod.memory_limit_bytes or pod.memory_bytes,

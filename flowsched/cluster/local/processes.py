@@ -35,7 +35,7 @@ from flowsched.cluster.local.runner.bounds import Bounds
 from flowsched.cluster.local.runner.cgroups import find_base
 from flowsched.cluster.local.runner.deliver import leave, left_at
 from flowsched.cluster.local.runner.records import elapsed_ms, wall_ms
-from flowsched.cluster.local.runners import COMMAND, Runner, Runners
+from flowsched.cluster.local.runners import COMMAND, Runner, Runners, living
 from flowsched.cluster.local.transfers import Staging
 from flowsched.cluster.local.virtual_nodes import Site, machine_cores
 from flowsched.cluster.local.writers import Writers, writes_outside, written_paths
@@ -134,6 +134,8 @@ OVERDUE_S: Final = 3.0
 #: Why an attempt waits: another one writes its file; there is no room for its results.
 WRITER: Final = "OutputBusy"
 NO_ROOM: Final = "OutputNoRoom"
+#: Between two looks at what has been killed.
+_DYING_S: Final = 0.01
 #: Attempts that one thread takes at a time: the others see to what comes meanwhile.
 _BATCH: Final = 16
 
@@ -323,7 +325,7 @@ class RunnerProcesses:
                 ended += 1
                 log.warning("a task of the former root is ended", pod=life.name)
                 while not attempts.end_attempt(there, life):
-                    pass  # it waits by itself: a second one must not run beside it
+                    time.sleep(_DYING_S)  # a second one must not run beside it
         return ended
 
     async def adopt(self, pods: Sequence[Pod]) -> None:
@@ -595,9 +597,18 @@ class RunnerProcesses:
         if there:
             self._end_overdue(live, found)
             return Sight(life.started_ms, waits=life.waits)
-        if not attempts.end_attempt(folder, life):
+        if self._kill(folder, life):
             return None
         return self._absent(live.name, "FolderGone")
+
+    def _kill(self, folder: Path, life: Life) -> bool:
+        """Kill the processes of an attempt whose runner lives. Returns whether there were any."""
+
+        def is_over() -> bool:
+            self._runners.read()
+            return life.end is not None
+
+        return attempts.kill_attempt(folder, life, is_over)
 
     def _lost(self, folder: Path, life: Life, runner: Runner) -> PodGone:
         """The end of an attempt that ended with its runner."""
@@ -617,13 +628,12 @@ class RunnerProcesses:
             return  # nothing of it is left to kill, and its runner has other attempts
         live.kills += 1
         if found is not None and live.folder is not None and live.kills == 1:
-            attempts.kill_attempt(live.folder, found[0])
+            self._kill(live.folder, found[0])
             return
         if found is not None and found[0].own and live.kills == 2:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(
-                    found[0].own, signal.SIGKILL
-                )  # the runner has not buried it: it is still this process
+            if shim := living(found[0].shim):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(shim, signal.SIGKILL)
             return
         for runner in self._runners.those_with(live.name):
             log.warning(
@@ -705,7 +715,7 @@ class RunnerProcesses:
             if is_full(error):
                 self._space.note(error)
             if folder is not None and (found := self._runners.find(live.name)) is not None:
-                attempts.kill_attempt(folder, found[0])  # there is no room to ask
+                self._kill(folder, found[0])  # there is no room to ask
             return None
         those = self._runners.those_with(live.name)
         awake.update({runner.name: runner for runner in those})
@@ -778,13 +788,13 @@ class RunnerProcesses:
             return []  # `trouble` says so
         self._sweep()
         self._runners.refresh()
-        found = []
+        found, since = [], time.monotonic()
         for life, runner in self._runners.unended():
             if life.name in wanted:
                 continue
             folder = self._attempts.find(life.name)
             is_run = not runner.is_dead and not life.is_lost
-            if is_run or (folder is not None and attempts.is_left(folder, life)):
+            if is_run or (folder is not None and attempts.is_left(folder, life, since)):
                 found.append(life.name)
         return found
 

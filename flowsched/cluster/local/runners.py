@@ -161,10 +161,9 @@ class Runner:
     def pid(self) -> int | None:
         """Its process, if it lives."""
         try:
-            pid, start, boot = (self.folder / "lock").read_text().split()
-        except (OSError, ValueError):
+            return living((self.folder / "lock").read_text()) or None
+        except OSError:
             return None
-        return int(pid) if boot == boot_id() and is_running(int(pid), int(start)) else None
 
     def signal(self, number: signal.Signals) -> None:
         """SIGTERM lets it look for releases, SIGKILL ends it."""
@@ -526,6 +525,12 @@ def _end_tree(pid: int) -> None:
                     os.kill(each, signal.SIGKILL)
             time.sleep(0.005)
         os.kill(pid, signal.SIGKILL)
+
+
+def living(identity: str) -> int:
+    """The pid of a process with this identity (see `kin.identity`), if it lives; 0 if not."""
+    pid, start, boot = identity.split() if identity.count(" ") == 2 else ("0", "0", "")
+    return int(pid) if boot == boot_id() and is_running(int(pid), int(start)) else 0
 
 
 def is_running(pid: int, start: int) -> bool:

@@ -1,8 +1,7 @@
 """The processes of an attempt, as its runner sees them: finding, measuring and ending them.
 
-The runner is their subreaper where Linux allows it: whatever the task starts, and however it detaches itself,
-stems from the runner and ends with it. Elsewhere only the task's process group is known. For the service, which has to find
-them once the runner has been killed, they are in a control group where there are any, and bear a mark in their limits.
+Where Linux allows it, all of them stem from one process, however they detach themselves (see `shim`). Elsewhere only the task's
+process group is known.
 """
 
 from __future__ import annotations
@@ -82,9 +81,14 @@ def become_subreaper() -> None:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent() -> None:
-    """Be killed when the parent dies."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Get a signal when the parent dies."""
+    prctl(PR_SET_PDEATHSIG, number)
+
+
+def identity(pid: int) -> str:
+    """What names a process for good: its pid, when it started, and the boot of this machine."""
+    return f"{pid} {start_time(pid)} {boot_id()}"
 
 
 def children() -> list[int]:
@@ -135,19 +139,6 @@ def _children_by_parent() -> dict[int, list[int]]:
     for pid in pids:
         parents.setdefault(_stat_field(pid, 1), []).append(pid)
     return parents
-
-
-def mark_of_process(pid: int) -> int:
-    """The mark that a process bears, alive or not reaped yet; 0 for none."""
-    try:
-        with open(f"/proc/{pid}/limits", "rb") as file:
-            for line in file:
-                if line.startswith(b"Max realtime timeout"):
-                    soft = line.split()[3]
-                    return int(soft) if soft.isdigit() else 0
-    except OSError:
-        pass
-    return 0
 
 
 def resident_bytes(pids: list[int], limit: int) -> int:
@@ -217,21 +208,11 @@ def signal_group(pid: int, number: int) -> None:
             pass
 
 
-def set_mark(mark: int) -> None:
-    """Mark this process and all that it starts: by a limit on real-time CPU time, which no program takes for its own and no
-    program can raise again. It stays where the environment, the session and open files are given up.
-    """
-    try:  # noqa: SIM105 - as below
-        resource.setrlimit(resource.RLIMIT_RTTIME, (mark, mark))
-    except (AttributeError, ValueError, OSError):
-        pass  # no Linux, or a lower limit is set: then only the control group tells
-
-
 def kill_everything(task: int, group: str = "") -> list[int]:
     """Kill and reap until nothing of the attempt is left; returns what would not die.
 
     Args:
-        task: The task's process; its group is signalled where descendants are not known. It may have been reaped.
+        task: The task's process, 0 for none; its group is signalled where descendants are not known. It may have been reaped.
         group: Its control group, "" for none.
     """
     end = time.monotonic() + KILL_LIMIT_S
@@ -239,7 +220,7 @@ def kill_everything(task: int, group: str = "") -> list[int]:
     while True:
         if group:
             cgroups.kill(group)
-        if not sys.platform.startswith("linux"):
+        if task and not sys.platform.startswith("linux"):
             signal_group(task, signal.SIGKILL)
         left = descendants()
         for pid in left:

@@ -1,19 +1,13 @@
-"""A plain task, which the runner starts and sees through itself, beside many others.
-
-The runner starts it without a copy of itself (`posix_spawn`), so it cannot act in the new process before the program does. What a
-task must have from its first instruction it inherits: the runner takes the attempt's mark for the moment of the start. The rest
-follows within microseconds: the control group, the priority, the rank for the kernel's memory killer.
-"""
+"""A plain task, which the runner sees through itself, beside many others. A shim starts it and collects its processes."""
 
 from __future__ import annotations
 
 import errno
 import os
-import resource
 import sys
 import time
 
-from . import cgroups, kin
+from . import cgroups, cores, kin
 from .attempt import ended, folder_of, usage_of
 from .kin import signal
 from .records import Record, wall_ms
@@ -23,13 +17,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Rather a task than the service.
-_OOM_SCORE = b"500"
-_APPENDS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-#: Python ignores these signals, and a program inherits that.
-_DEFAULTS = (signal.SIGPIPE, signal.SIGXFSZ)
+    from .shim import Shim
+
 #: Between two looks at what has been killed.
 _KILL_PAUSE_S = 0.002
+#: Passes over the processes of an attempt in one look: what forks all the time is met by the next one at once.
+_KILL_PASSES = 5
 _NO_IO = {"rchar": 0, "wchar": 0, "read_bytes": 0, "write_bytes": 0}
 
 
@@ -39,23 +32,18 @@ class Plain(Task):
     Args:
         order: See `orders.compose`.
         record: See `Task`. It may be called from another thread while outputs are published.
-        orphans: The processes of the attempt whose parent is the runner now, by the attempt's mark.
     """
 
-    def __init__(
-        self, order: Record, record: Callable[[Record], None], orphans: Callable[[int], list[int]]
-    ) -> None:
+    shim: Shim  #: from before `started` is written
+
+    def __init__(self, order: Record, record: Callable[[Record], None]) -> None:
         super().__init__(folder_of(order), order, record)
-        self.mark: int = order["mark"]  # type: ignore[assignment]
         self.turn = 0  #: number of the timer that is to look at it next
-        self._orphans = orphans
         self._program = ""
-        self._cpu_s = 0.0
-        self._max_rss = 0
-        self._blocks = (0, 0)
-        self._io = dict(_NO_IO)
+        self._is_empty = False  #: nothing of it lives
+        self._used: Record = {}
         self._kill_until = 0.0
-        self._undead: list[int] = []
+        self.undead: list[int] = []
 
     def prepare_start(self) -> None:
         """Find the program and make the control group.
@@ -72,111 +60,102 @@ class Plain(Task):
         self.started_ms = wall_ms()
 
     def start(self, nice: int = 0) -> None:
-        """Start the program. The caller lets this process bear the attempt's mark, and run on its cores.
+        """Let its shim start the program, which reports `running` or `failed`.
 
         Args:
             nice: Its niceness.
-
-        Raises:
-            StartError: With the system's answer.
         """
-        streams = (
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, f"{self.folder}/stdout", _APPENDS, 0o644),
-            (os.POSIX_SPAWN_OPEN, 2, f"{self.folder}/stderr", _APPENDS, 0o644),
-        )
         self.began = time.monotonic()
-        try:
-            os.chdir(self.work)
-            self.pid = os.posix_spawn(
-                self._program,
-                self.argv,
-                self.env,
-                file_actions=streams,
-                setsid=True,
-                setsigmask=(),
-                setsigdef=_DEFAULTS,
-            )
-        except OSError as error:
-            raise StartError(self.argv[0], error.errno or errno.EIO, f" ({self._program})") from None
-        except ValueError:  # a zero byte in the command or the environment
-            raise StartError(self.argv[0], errno.EINVAL, f" ({self._program})") from None
-        if self.group:
-            cgroups.join(self.group, self.pid)  # fails for one that has ended already
-        self._settle(nice)
+        self.shim.give(
+            {
+                "program": self._program,
+                "argv": self.argv,
+                "env": self.env,
+                "folder": self.folder,
+                "work": self.work,
+                "group": self.group,
+                "nice": nice,
+                "cores": cores.use(self.order)[0],
+            }
+        )
+
+    def runs(self, pid: int) -> None:
+        """Its program runs."""
+        self.pid = pid
         self._supervision = Supervision(self)
 
-    def _settle(self, nice: int) -> None:
-        """Let no program of the task raise the mark again, nor be before the service."""
-        try:
-            if hasattr(resource, "prlimit"):
-                resource.prlimit(self.pid, resource.RLIMIT_RTTIME, (self.mark, self.mark))
-        except (OSError, ValueError):
-            pass  # it has ended already; or a lower limit is set, and then only the control group tells
-        try:
-            os.setpriority(os.PRIO_PROCESS, self.pid, nice)
-            fd = os.open(f"/proc/{self.pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.write(fd, _OOM_SCORE)
-            finally:
-                os.close(fd)
-        except OSError:
-            pass  # it has ended already; or this is not Linux
-
-    def discard_group(self) -> None:
-        """Remove the control group of a program that did not start."""
+    def failed(self, number: int) -> StartError:
+        """Its program does not run, with the system's error. Its control group goes."""
         if self.group:
             cgroups.remove(self.group)
+        return StartError(self.argv[0], number or errno.EINVAL, f" ({self._program})")
 
-    def count(self, io: dict[str, int], used: resource.struct_rusage) -> None:
-        """Count what a process of it has used that was reaped, with all that this one had reaped."""
-        self._cpu_s += used.ru_utime + used.ru_stime
-        self._max_rss = max(self._max_rss, used.ru_maxrss)
-        self._blocks = self._blocks[0] + used.ru_inblock, self._blocks[1] + used.ru_oublock
-        for key in self._io:
-            self._io[key] += io[key]
+    def count(self, report: Record) -> None:
+        """Take what its shim says of processes that have ended."""
+        self.status = report["status"]  # type: ignore[assignment]
+        self._used = report
+        self._is_empty = bool(report["is_last"])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it lives."""
+        return self._is_empty
+
+    def bereave(self) -> bool:
+        """Its shim was killed, and then all that had stemmed from it.
+
+        Returns:
+            Whether it is lost: the runner had not been ending it.
+        """
+        self._is_empty = True
+        if self.status is None:
+            self.status = int(signal.SIGKILL)
+        return not (self.pid and self._supervision.reason)
 
     def reap(self) -> bool:
-        """Whether its process has ended, and all that it left. The runner reaps."""
-        return self.status is not None and not self._orphans(self.mark)
+        """Whether its process has ended, and all that it left. Its shim reaps."""
+        return self.status is not None and self._is_empty
 
     def left(self) -> list[int]:
         """The processes that its own one has left."""
-        return kin.descendants(self._orphans(self.mark))
+        return self.shim.processes()
 
     def resident_bytes(self, limit: int) -> int:
         """The memory that it uses, with all that stems from it."""
-        own = [self.pid] if self.status is None else []
-        return kin.resident_bytes(kin.descendants(own + self._orphans(self.mark)), limit)
+        return kin.resident_bytes(self.shim.processes(), limit)
 
     def look(self) -> float | None:
         """Go on with it. Returns after how many seconds to look again; None: nothing of it lives, or what is left does not die."""
+        self.shim.signal(signal.SIGCONT)  # another process of this user may have stopped it
         if not self._kill_until:
             pause = self._supervision.look()
             if pause is not None:
                 return pause
-            if not sys.platform.startswith("linux"):
-                kin.signal_group(self.pid, signal.SIGKILL)
             self._kill_until = time.monotonic() + kin.KILL_LIMIT_S
-        if self._is_gone():
+        if self._is_empty and self._remove_group():
             return None
-        left = self.left()
         if time.monotonic() > self._kill_until:
-            self._undead = left
+            self.undead = self.left()
             return None
-        if self.group:
-            cgroups.kill(self.group)
-        for pid in left:
-            try:  # noqa: SIM105 - see kin
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                pass
+        self.kill()
         return _KILL_PAUSE_S
 
-    def _is_gone(self) -> bool:
-        """Whether nothing of it lives. Its control group goes with it."""
-        if self._orphans(self.mark):
-            return False
+    def kill(self) -> None:
+        """Kill what is left of it."""
+        if not sys.platform.startswith("linux"):
+            kin.signal_group(self.pid, signal.SIGKILL)
+        for _ in range(_KILL_PASSES):
+            if self.group:
+                cgroups.kill(self.group)
+            self.shim.kill()
+
+    @property
+    def lineage(self) -> str:
+        """The process that all its processes stem from."""
+        return self.shim.identity
+
+    def _remove_group(self) -> bool:
+        """Remove its control group; False: a process that does not stem from it lives there."""
         if not self.group:
             return True
         try:
@@ -197,9 +176,9 @@ class Plain(Task):
         code, reason, message = self.judged(self._supervision.reason, self._supervision.message)
         used = usage_of(
             self,
-            round(self._cpu_s * 1000),
-            self._max_rss,
-            self._blocks,
-            kin.io_since(_NO_IO, self._io),
+            round(self._used.get("cpu_s", 0.0) * 1000),  # type: ignore[operator]
+            self._used.get("max_rss", 0),  # type: ignore[arg-type]
+            self._used.get("blocks", (0, 0)),  # type: ignore[arg-type]
+            kin.io_since(_NO_IO, {**_NO_IO, **self._used.get("io", {})}),  # type: ignore[dict-item]
         )
-        return ended(self, code, reason, message, self._undead, used)
+        return ended(self, code, reason, message, self.undead, used)

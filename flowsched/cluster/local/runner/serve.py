@@ -22,7 +22,6 @@ import traceback
 from collections import deque
 
 from . import cores, kin
-from .apart import Apart
 from .attempt import admit, end_of, is_apart, listen, prepare, refusal_of, unprepared, void_of
 from .journal import Journal
 from .kin import signal
@@ -30,7 +29,12 @@ from .outputs import Refused
 from .plain import Plain
 from .records import Record, is_full
 from .room import is_away
+from .shim import Apart, Shim
 from .task import StartError, release_grace_s, started
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _LENGTH_BYTES = 4
 _BLOCK = 1 << 18
@@ -45,6 +49,10 @@ _SYNC_S = 0.05
 _NICER = 5
 #: Between two attempts to write records that found no room, and to start what has no folder for a while.
 _FULL_S = 1.0
+#: Shims without a task that stay for the next ones; while more tasks than that run, as many as these.
+_IDLE_SHIMS = 4
+#: Between two looks at what the tasks of a killed shim have left.
+_STRAYS_S = 0.002
 
 
 class Runner:
@@ -70,18 +78,18 @@ class Runner:
         self._closed = False
         self._orders: deque[Record] = deque()
         self._open: dict[str, Plain | Apart] = {}
-        self._plain: dict[int, Plain] = {}  #: by pid, until it is reaped
-        self._marked: dict[int, Plain] = {}
-        self._apart: dict[int, Apart] = {}  #: by pid
-        self._heard: dict[int, Apart] = {}  #: by descriptor
+        self._shims: dict[int, Shim] = {}  #: by pid: all children of this process but strays
+        self._heard: dict[int, Shim] = {}  #: by descriptor
+        self._idle: list[Shim] = []  #: shims without an attempt
+        self._plain: dict[Shim, Plain] = {}  #: that it is the shim of
+        self._running: list[Record] = []  #: records that are no news for the service
+        self._stranded: list[Plain | Apart] = []  #: their shims were killed
         self._starting: list[Plain] = []  #: to be started once their records are durable
         self._answers: list[Apart] = []
         self._due: list[tuple[float, int, Plain]] = []
         self._turns = 0
         self._posted: deque[tuple[Plain, Record]] = deque()  #: from threads
-        self._orphans: dict[int, list[int]] | None = None  #: by mark, as they are in this turn
         self._poke = _Poke()
-        self._limit = _own_limit()
         self._nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + _NICER)
         self._sync_at = 0.0
 
@@ -98,7 +106,6 @@ class Runner:
 
     def _turn(self) -> None:
         ready = self._wait()
-        self._orphans = None
         if 0 in ready:
             self._read()
         if self._wake in ready:
@@ -112,6 +119,8 @@ class Runner:
                 self._look(plain)
         for _ in range(min(_ORDERS, len(self._orders))):
             self._take(self._orders.popleft())
+        if self._stranded:
+            self._end_strays()
         if not self._flush():
             return
         if self._starting or self._answers or (not self._journal.is_durable and now >= self._sync_at):
@@ -120,11 +129,13 @@ class Runner:
             apart.durable()
         self._answers.clear()
         if self._starting:
-            self._flush(is_news=self._start())
+            self._start()
 
     def _wait(self) -> set[int]:
         if self._orders:
             pause: float | None = 0
+        elif self._stranded:
+            pause = _STRAYS_S
         elif self._starting or not self._journal.is_flushed:
             pause = _FULL_S
         else:
@@ -170,7 +181,7 @@ class Runner:
         if is_apart(order):
             self._fork(order)
             return
-        plain = Plain(order, lambda record: self._post(plain, record), self._orphans_of)
+        plain = Plain(order, lambda record: self._post(plain, record))
         try:
             void = prepare(plain)
             if void is not None:
@@ -178,6 +189,7 @@ class Runner:
                 return
             admit(plain)
             plain.prepare_start()
+            shim = self._idle_shim(order)
         except Refused as refusal:
             self._journal.add(refusal_of(plain, *refusal.args))
         except StartError as error:
@@ -188,50 +200,48 @@ class Runner:
             traceback.print_exc(file=sys.stderr)
             self._journal.add(refusal_of(plain, "StartFailed", f"cannot be prepared: {error!r}"))
         else:
+            if shim is None:
+                plain.failed(0)
+                return
+            plain.shim = shim
+            self._plain[shim] = plain
             self._journal.add(started(plain))
-            self._open[plain.name] = self._marked[plain.mark] = plain
+            self._open[plain.name] = plain
             self._starting.append(plain)
 
     def _fork(self, order: Record) -> None:
-        others = [fd for each in self._heard.values() for fd in each.descriptors]
-        own = [self._lock, self._root, self._wake, self._waker, *self._journal.descriptors]
+        apart = self._forked(order, lambda inherited: Apart(order, inherited))
+        if isinstance(apart, Apart):
+            self._open[apart.name] = apart
+
+    def _idle_shim(self, order: Record) -> Shim | None:
+        """A shim for a plain task; None: there is none, which is told."""
+        return self._idle.pop() if self._idle else self._forked(order, Shim)
+
+    def _forked(self, order: Record, make: Callable[[list[int]], Shim]) -> Shim | None:
+        inherited = [fd for each in self._heard.values() for fd in each.descriptors]
+        inherited += [self._lock, self._root, self._wake, self._waker, *self._journal.descriptors]
         try:
-            apart = Apart(order, [*own, *others])
+            shim = make(inherited)
         except (
             OSError,
             ImportError,
         ) as error:  # no process, or the modules are gone: only this attempt pays for it
             complain_of(order, error)
             self._journal.add(void_of(order, "NotStarted"))
-            return
-        self._open[apart.name] = self._apart[apart.pid] = self._heard[apart.reading] = apart
-        self._poll.register(apart.reading, select.POLLIN)
+            return None
+        self._shims[shim.pid] = self._heard[shim.reading] = shim
+        self._poll.register(shim.reading, select.POLLIN)
+        return shim
 
-    def _start(self) -> bool:
-        """Start what is durable. Returns whether a program did not start, which is news for the service."""
-        failed = False
+    def _start(self) -> None:
+        """Start what is durable."""
         starting, self._starting = self._starting, []
         for plain in starting:
             if is_away(plain):
                 self._starting.append(plain)
-                continue
-            _bear(plain.mark, self._limit)
-            cores.bind(cores.use(plain.order)[0] or self._cores)  # a program may ask for its cores at once
-            try:
+            elif plain.shim.pid:
                 plain.start(self._nice)
-            except StartError as error:
-                failed = True
-                plain.discard_group()
-                self._end(plain, end_of(plain, error.exit_code, "StartFailed", str(error)))
-                continue
-            self._plain[plain.pid] = plain
-            self._journal.add({"kind": "running", "name": plain.name, "pid": plain.pid})
-            first = min(_FIRST_LOOK_S, plain.timeout_s)
-            self._set_timer(plain, first)
-        _bear(0, self._limit)
-        cores.bind(self._cores)
-        os.chdir(self._root)
-        return failed
 
     # ---- what the tasks do ----
 
@@ -243,10 +253,11 @@ class Runner:
                 if release_grace_s(attempt.folder) is None:
                     continue
                 if isinstance(attempt, Apart):
-                    os.kill(attempt.pid, signal.SIGTERM)
+                    attempt.signal(signal.SIGCONT)
+                    attempt.signal(signal.SIGTERM)
                 elif attempt.pid and attempt.turn:
                     self._look(attempt)
-                elif attempt.pid:
+                elif attempt.is_over:
                     self._journal.add(_publishes(attempt))
         self._reap()
         while self._posted:
@@ -257,27 +268,51 @@ class Runner:
                 self._end(plain, record)
 
     def _reap(self) -> None:
-        """Count and bury the processes that have ended, and go on with their attempts."""
-        concerned: dict[str, Plain] = {}
+        """Bury the shims that have ended, and strays."""
         while True:
-            pid, done = _next_ended()
-            if pid == 0:
-                break
-            plain = self._plain.pop(pid, None)
-            owner = plain or (None if pid in self._apart else self._marked.get(kin.mark_of_process(pid)))
-            io = kin.io_counts(pid) if owner is not None else {}
-            status, used = done or os.wait4(pid, 0)[1:]
-            if plain is not None:
-                plain.status = status
-            if owner is not None:
-                owner.count(io, used)
-                concerned[owner.name] = owner
-            elif pid in self._apart:
-                self._lose(self._apart.pop(pid))
-        self._orphans = None  # what was the child of one that has ended is ours now
-        for owner in concerned.values():
-            if owner.status is not None and owner.turn:
-                self._look(owner)
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            shim = self._shims.pop(pid, None)
+            if shim is not None:
+                self._bury(shim)
+
+    def _bury(self, shim: Shim) -> None:
+        """Let go of a shim that has ended, and note its attempt if that has no end."""
+        if not shim.is_shut:
+            self._hear(shim)
+        if not shim.is_shut:
+            self._poll.unregister(shim.reading)
+        del self._heard[shim.reading]
+        plain = self._plain.pop(shim, None)
+        if plain is not None and not plain.is_over:
+            plain.turn = 0
+            self._stranded.append(plain)
+        elif isinstance(shim, Apart) and not shim.is_over:
+            self._stranded.append(shim)
+        self._idle = [each for each in self._idle if each is not shim]
+        self._answers = [each for each in self._answers if each is not shim]
+        shim.close()
+
+    def _end_strays(self) -> None:
+        """Kill the children of this process that are no shims: attempts whose shims were killed are over when none is left."""
+        strays = [pid for pid in kin.children() if pid not in self._shims]
+        for pid in kin.descendants(strays):
+            try:  # noqa: SIM105 - see kin
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+        stranded = [] if strays else self._stranded
+        self._stranded = self._stranded if strays else []
+        for attempt in stranded:
+            if isinstance(attempt, Plain) and not attempt.bereave():
+                self._look(attempt)
+            else:
+                self._journal.add({"kind": "lost", "name": attempt.name})
+                self._open.pop(attempt.name, None)
 
     def _look(self, plain: Plain) -> None:
         pause = plain.look()
@@ -314,38 +349,44 @@ class Runner:
 
     def _end(self, plain: Plain, record: Record) -> None:
         self._journal.add(record)
-        del self._open[plain.name], self._marked[plain.mark]
+        del self._open[plain.name]
+        if self._plain.pop(plain.shim, None) is None:
+            return  # it has died
+        if plain.undead:
+            plain.shim.retire()
+        elif len(self._idle) < max(_IDLE_SHIMS, len(self._plain)):
+            self._idle.append(plain.shim)
+        else:
+            plain.shim.shut()
 
-    def _hear(self, apart: Apart) -> None:
-        was_shut = apart.is_shut
-        for record in apart.records():
-            self._journal.add(record)
-            self._answers.append(apart)
-        if apart.is_shut and not was_shut:  # it would be ready in every turn until the process can be reaped
-            self._poll.unregister(apart.reading)
-        if apart.is_over:
-            self._open.pop(apart.name, None)
+    def _hear(self, shim: Shim) -> None:
+        was_shut = shim.is_shut
+        if isinstance(shim, Apart):
+            for record in shim.records():
+                self._journal.add(record)
+                self._answers.append(shim)
+            if shim.is_over:
+                self._open.pop(shim.name, None)
+        else:
+            for report in shim.reports():
+                if shim in self._plain:
+                    self._hear_of(self._plain[shim], report)
+        if shim.is_shut and not was_shut:  # it would be ready in every turn until the process can be reaped
+            self._poll.unregister(shim.reading)
 
-    def _lose(self, apart: Apart) -> None:
-        """Bury the process of an attempt; without an end from it the service ends what it has left."""
-        self._hear(apart)
-        if not apart.is_shut:
-            self._poll.unregister(apart.reading)
-        del self._heard[apart.reading]
-        if not apart.is_over:
-            self._journal.add({"kind": "lost", "name": apart.name})
-            self._open.pop(apart.name, None)
-        self._answers = [each for each in self._answers if each is not apart]
-        apart.close()
-
-    def _orphans_of(self, mark: int) -> list[int]:
-        """The children of this process that bear a mark and are not the first process of an attempt."""
-        if self._orphans is None:
-            self._orphans = {}
-            for pid in kin.children():
-                if pid not in self._plain and pid not in self._apart:
-                    self._orphans.setdefault(kin.mark_of_process(pid), []).append(pid)
-        return self._orphans.get(mark, [])
+    def _hear_of(self, plain: Plain, report: Record) -> None:
+        """What a shim reports of its plain task."""
+        if report["kind"] == "running":
+            plain.runs(int(report["pid"]))  # type: ignore[call-overload]
+            self._running.append({"kind": "running", "name": plain.name, "pid": plain.pid})
+            self._set_timer(plain, min(_FIRST_LOOK_S, plain.timeout_s))
+        elif report["kind"] == "failed":
+            error = plain.failed(int(report["errno"]))  # type: ignore[call-overload]
+            self._end(plain, end_of(plain, error.exit_code, "StartFailed", str(error)))
+        else:
+            plain.count(report)
+            if plain.turn:
+                self._look(plain)
 
     # ---- writing ----
 
@@ -354,8 +395,12 @@ class Runner:
         plain.turn = self._turns
         heapq.heappush(self._due, (time.monotonic() + pause, plain.turn, plain))
 
-    def _flush(self, *, is_news: bool = True) -> bool:
+    def _flush(self) -> bool:
         """Write the records and tell the service; False if there is no room for them yet."""
+        is_news = not self._journal.is_flushed
+        for record in self._running:
+            self._journal.add(record)
+        self._running.clear()
         if self._journal.is_flushed:
             return True
         try:
@@ -377,7 +422,7 @@ def main(root: str, name: str) -> None:
     os.dup2(null, 1)
     os.close(null)
     os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()} {kin.start_time(os.getpid())} {kin.boot_id()}".encode(), 0)
+    os.pwrite(lock, kin.identity(os.getpid()).encode(), 0)
     try:
         Runner(root, name, lock).serve()
     except BaseException:  # written down where people look, then the process ends
@@ -409,29 +454,3 @@ def complain_of(order: Record, error: Exception) -> None:
 def _publishes(plain: Plain) -> Record:
     """The record of an attempt that was asked to leave and has ended well: only its results are under way."""
     return {"kind": "publishes", "name": plain.name}
-
-
-def _next_ended() -> tuple[int, tuple[int, resource.struct_rusage] | None]:
-    """A child that has ended; 0 if there is none. It is not reaped yet, or (on macOS) here is what reaping told."""
-    try:
-        if not hasattr(os, "waitid"):
-            pid, status, used = os.wait4(-1, os.WNOHANG)
-            return pid, (status, used)
-        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return 0, None
-    return (0 if found is None else int(found.si_pid)), None
-
-
-def _own_limit() -> tuple[int, int]:
-    """The limit of this process on real-time CPU time."""
-    kind = getattr(resource, "RLIMIT_RTTIME", None)
-    return (-1, -1) if kind is None else resource.getrlimit(kind)
-
-
-def _bear(mark: int, own: tuple[int, int]) -> None:
-    """Bear a mark that is inherited, see `kin.set_mark`; 0 = none any more."""
-    try:  # noqa: SIM105 - see kin
-        resource.setrlimit(resource.RLIMIT_RTTIME, (mark, own[1]) if mark else own)
-    except (AttributeError, ValueError, OSError):
-        pass  # no Linux, or a lower limit is set

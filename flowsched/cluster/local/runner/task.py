@@ -199,7 +199,6 @@ class Task:
             kin.die_with_parent()
             if self.group and (why := cgroups.join(self.group)):
                 complain(why)
-            kin.set_mark(self.order["mark"])  # type: ignore[arg-type]
             self.connect()
             for number in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
@@ -234,6 +233,11 @@ class Task:
     def execute(self, program: str) -> None:
         """In the child: become the program. Raises OSError."""
         os.execve(program, self.argv, self.env)
+
+    @property
+    def lineage(self) -> str:
+        """The process that all its processes stem from: this one."""
+        return kin.identity(os.getpid())
 
     def begun(self) -> Record:
         """What `started` says of it beside its process."""
@@ -349,7 +353,13 @@ def amount(number: int) -> str:
 
 def started(task: Task) -> Record:
     """The record that is durable before the task's first instruction."""
-    return {"kind": "started", "name": task.name, "at_ms": task.started_ms, "cgroup": task.group}
+    return {
+        "kind": "started",
+        "name": task.name,
+        "at_ms": task.started_ms,
+        "cgroup": task.group,
+        "shim": task.lineage,
+    }
 
 
 class Supervision:

@@ -1,0 +1,375 @@
+"""Shims: between the runner and what an attempt runs stands one process, the parent of all of it.
+
+A shim is the subreaper of its attempt. A process that detaches itself, by whatever means, stays below the shim, and no process can
+leave its ancestors. The runner therefore knows the processes of an attempt by lineage alone: it measures and kills what stems from
+the shim, and the attempt is over when the shim has no child left.
+
+- The shim of a plain task starts the program (`posix_spawn`), collects what ends, and reports. The runner gives it the next task
+  when it has no child left, so that a task costs no fork of this process.
+- The shim of a container task, or of a program in an image, carries one attempt out by itself (`attempt.see_through`). It hands its
+  records over a pipe; the runner puts them into its journal and answers once they are durable.
+
+A task can kill its shim. Its processes are then children of the runner, which has no children of its own but shims: it kills all
+others, and only then says that the attempt is lost. When the runner dies, each shim kills what stems from it, and ends.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+import time
+import traceback
+
+from . import cgroups, cores, kin
+from .attempt import folder_of, load_modules, see_through
+from .kin import signal
+from .records import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from resource import struct_rusage
+    from typing import NoReturn
+
+_LENGTH_BYTES = 4
+_APPENDS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+#: A shim ignores these signals, which a task may send to its parent.
+_IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: Python ignores the others. A program would inherit it.
+_DEFAULTS = (signal.SIGPIPE, signal.SIGXFSZ, *_IGNORED)
+#: Rather a task than the service.
+_OOM_SCORE = b"500"
+#: What the kernel sends a shim at its runner's death, and the runner a shim whose attempt ended with processes that did not die.
+_ORPHANED = signal.SIGUSR1
+#: Between two tries to kill what does not die, for instance a process of another user.
+_STUBBORN_S = 1.0
+
+
+class Shim:
+    """A shim, from the runner's side.
+
+    Args:
+        inherited: Descriptors that it must not keep.
+        order: The attempt that it carries out by itself; None = it starts plain tasks.
+    """
+
+    def __init__(self, inherited: list[int], order: Record | None = None) -> None:
+        self.reading, theirs = os.pipe()
+        os.set_blocking(self.reading, False)
+        orders, self._writing = os.pipe()
+        parent = os.getpid()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            for fd in (self.reading, theirs, orders, self._writing):
+                os.close(fd)
+            raise
+        if self.pid == 0:
+            _become(parent, orders, theirs, [*inherited, self.reading, self._writing], order)
+        os.close(theirs)
+        os.close(orders)
+        self.identity = kin.identity(self.pid)
+        self._data = b""
+        self.is_shut = False  #: it reports nothing more: it is ending, or has ended
+
+    @property
+    def descriptors(self) -> list[int]:
+        """What is open for it in the runner."""
+        return [fd for fd in (self.reading, self._writing) if fd >= 0]
+
+    def reports(self) -> list[Record]:
+        """What it has reported since."""
+        try:
+            block = os.read(self.reading, 1 << 16)
+        except OSError:
+            return []
+        self.is_shut = not block
+        self._data += block
+        found: list[Record] = []
+        while len(self._data) >= _LENGTH_BYTES:
+            end = _LENGTH_BYTES + int.from_bytes(self._data[:_LENGTH_BYTES], "big")
+            if len(self._data) < end:
+                break
+            found.append(marshal.loads(self._data[_LENGTH_BYTES:end]))
+            self._data = self._data[end:]
+        return found
+
+    def give(self, order: Record) -> None:
+        """Let it start a plain task. It may have been stopped by another process of this user."""
+        self.signal(signal.SIGCONT)
+        try:  # noqa: SIM105 - see kin
+            _send(self._writing, order)
+        except OSError:
+            pass  # it has died, which its parent hears
+
+    def durable(self) -> None:
+        """Let it go on: its record is durable."""
+        try:  # noqa: SIM105 - see kin
+            os.write(self._writing, b"!")
+        except OSError:
+            pass  # it has died
+
+    def processes(self) -> list[int]:
+        """What stems from it: zombies too, until it collects them."""
+        return [pid for pid in kin.descendants([self.pid]) if pid != self.pid] if self.pid else []
+
+    def kill(self) -> None:
+        """Kill what stems from it."""
+        self.signal(signal.SIGCONT)
+        for pid in self.processes():
+            try:  # noqa: SIM105 - see kin
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+
+    def retire(self) -> None:
+        """Let it kill for as long as anything stems from it, then end."""
+        self.signal(signal.SIGCONT)
+        self.signal(_ORPHANED)
+
+    def signal(self, number: int) -> None:
+        """Signal it, unless the runner has collected it: then its pid may be another's."""
+        if self.pid:
+            os.kill(self.pid, number)
+
+    def shut(self) -> None:
+        """Give it no more orders: without an attempt it ends."""
+        os.close(self._writing)
+        self._writing = -1
+
+    def close(self) -> None:
+        """Let go of it when it has ended and was collected."""
+        self.pid = 0
+        for fd in self.descriptors:
+            os.close(fd)
+
+
+class Apart(Shim):
+    """A shim that carries out one attempt by itself, and the attempt.
+
+    Args:
+        order: See `orders.compose`.
+        inherited: See `Shim`.
+    """
+
+    def __init__(self, order: Record, inherited: list[int]) -> None:
+        self.name = str(order["name"])
+        self.folder = folder_of(order)
+        load_modules(order)
+        super().__init__(inherited, order)
+        self.started = self.is_over = False
+
+    def records(self) -> list[Record]:
+        """What it has handed over since; each is answered by `durable`."""
+        found = self.reports()
+        for record in found:
+            self.started = self.started or record["kind"] == "started"
+            self.is_over = record["kind"] in ("ended", "void")
+        return found
+
+
+def _send(fd: int, value: object) -> None:
+    data = marshal.dumps(value)  # type: ignore[arg-type]
+    data = len(data).to_bytes(_LENGTH_BYTES, "big") + data
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _receive(fd: int) -> Record | None:
+    """The next order; None: there is none any more."""
+    data, size = b"", _LENGTH_BYTES
+    while len(data) < size:
+        block = os.read(fd, 1 << 16)
+        if not block:
+            return None
+        data += block
+        if size == _LENGTH_BYTES <= len(data):
+            size += int.from_bytes(data[:_LENGTH_BYTES], "big")
+    return marshal.loads(data[_LENGTH_BYTES:])  # type: ignore[no-any-return]
+
+
+# ---- in the shim's process ----
+
+
+def _become(runner: int, orders: int, reports: int, inherited: list[int], order: Record | None) -> NoReturn:
+    """Be a shim."""
+    code = 1
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        parent = Parent(orders, reports, runner)
+        signal.signal(_ORPHANED, parent.end_all)
+        kin.die_with_parent(_ORPHANED)
+        kin.become_subreaper()
+        if os.getppid() != runner:
+            os._exit(code)
+        for fd in inherited:
+            os.close(fd)
+        null = os.open(os.devnull, os.O_RDWR)
+        errors = 2 if order is None else os.open(f"{folder_of(order)}/runner.log", _APPENDS, 0o600)
+        for stream, fd in enumerate((null, null, errors)):
+            os.dup2(fd, stream)
+        if order is None:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in _IGNORED:
+                signal.signal(number, signal.SIG_IGN)
+            while (plain := _receive(orders)) is not None:
+                parent.see_through(plain)
+        else:
+            os.close(errors)
+            cores.bind(cores.use(order)[0])
+            see_through(order, parent.hand_over)
+        code = 0
+    except BaseException:  # noqa: BLE001 - written down where people look, then the process ends
+        traceback.print_exc(file=sys.stderr)
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+class Parent:
+    """The parent of an attempt's processes.
+
+    Args:
+        orders: The descriptor that orders, or the runner's answers, come from.
+        reports: The descriptor that the runner reads.
+        runner: Its process.
+    """
+
+    def __init__(self, orders: int, reports: int, runner: int) -> None:
+        self._orders, self._reports, self._runner = orders, reports, runner
+        self._cores = cores.machine()
+        self._first = 0  #: the task's first process
+        self._group = ""
+        self._status: int | None = None
+        self._cpu_s = 0.0
+        self._most = 0
+        self._blocks = (0, 0)
+        self._io: dict[str, int] = {}
+
+    def hand_over(self, record: Record) -> None:
+        """Let the runner write a record, and wait until it is durable."""
+        try:
+            _send(self._reports, record)
+            answer = os.read(self._orders, 1)
+        except BrokenPipeError:
+            answer = b""
+        if not answer:
+            self.end_all()
+
+    def see_through(self, order: Record) -> None:
+        """Start a plain task, and collect what stems from it until nothing is left.
+
+        Args:
+            order: See `Plain.start`.
+        """
+        self._status, self._cpu_s, self._most, self._blocks, self._io = None, 0.0, 0, (0, 0), {}
+        self._group = str(order["group"])
+        if os.getppid() != self._runner:
+            self.end_all()
+        cores.bind(order["cores"] or self._cores)  # type: ignore[arg-type]
+        try:
+            self._first = spawn(order)
+        except OSError as error:
+            _send(self._reports, {"kind": "failed", "errno": error.errno or 0})
+            return
+        except ValueError:  # a zero byte in the command or the environment
+            _send(self._reports, {"kind": "failed", "errno": 0})
+            return
+        _send(self._reports, {"kind": "running", "pid": self._first})
+        _settle(self._first, self._group, int(order["nice"]))  # type: ignore[call-overload]
+        self._collect()
+
+    def _collect(self) -> None:
+        """Collect all children, and report when the first has ended and when the last has."""
+        told = False
+        while True:
+            try:
+                found = _next_ended(block=told or self._status is None)
+            except ChildProcessError:
+                break
+            if found is None:  # the task's own process has ended, and others live
+                self._report(is_last=False)
+                told = True
+                continue
+            pid, done = found
+            io = kin.io_counts(pid)
+            status, used = done or os.wait4(pid, 0)[1:]
+            if pid == self._first:
+                self._status = status
+            self._cpu_s += used.ru_utime + used.ru_stime
+            self._most = max(self._most, used.ru_maxrss)
+            self._blocks = self._blocks[0] + used.ru_inblock, self._blocks[1] + used.ru_oublock
+            self._io = {key: self._io.get(key, 0) + count for key, count in io.items()}
+        self._first, self._group = 0, ""
+        self._report(is_last=True)
+
+    def _report(self, *, is_last: bool) -> None:
+        report: Record = {
+            "kind": "ended",
+            "status": self._status,
+            "is_last": is_last,
+            "cpu_s": self._cpu_s,
+            "max_rss": self._most,
+            "blocks": self._blocks,
+            "io": self._io,
+        }
+        _send(self._reports, report)
+
+    def end_all(self, *_: object) -> NoReturn:
+        """Kill what stems from this process until nothing does, then end."""
+        while kin.kill_everything(self._first, self._group):
+            time.sleep(_STUBBORN_S)
+        os._exit(1)
+
+
+def spawn(order: Record) -> int:
+    """Start the program of a plain task, in its folder. Raises OSError, ValueError."""
+    folder = str(order["folder"])
+    streams = (
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, f"{folder}/stdout", _APPENDS, 0o644),
+        (os.POSIX_SPAWN_OPEN, 2, f"{folder}/stderr", _APPENDS, 0o644),
+    )
+    os.chdir(str(order["work"]))
+    try:
+        return os.posix_spawn(
+            str(order["program"]),
+            order["argv"],  # type: ignore[arg-type]
+            order["env"],  # type: ignore[arg-type]
+            file_actions=streams,
+            setsid=True,
+            setsigmask=(),
+            setsigdef=_DEFAULTS,
+        )
+    finally:
+        os.chdir("/")
+
+
+def _settle(pid: int, group: str, nice: int) -> None:
+    """Put a program that runs already into its control group, and let it not be before the service."""
+    if group:
+        cgroups.join(group, pid)  # fails for one that has ended already
+    try:
+        os.setpriority(os.PRIO_PROCESS, pid, nice)
+        fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, _OOM_SCORE)
+        finally:
+            os.close(fd)
+    except OSError:
+        pass  # it has ended already; or this is not Linux
+
+
+def _next_ended(*, block: bool) -> tuple[int, tuple[int, struct_rusage] | None] | None:
+    """A child that has ended and is not collected yet, or (on macOS) has been, with what that told; None: none has ended.
+
+    Raises:
+        ChildProcessError: There is no child.
+    """
+    flags = 0 if block else os.WNOHANG
+    if not hasattr(os, "waitid"):
+        pid, status, used = os.wait4(-1, flags)
+        return (pid, (status, used)) if pid else None
+    found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | flags)
+    return None if found is None else (int(found.si_pid), None)

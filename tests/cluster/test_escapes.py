@@ -1,0 +1,163 @@
+"""What tasks try in order to leave something behind, each beside the others, and what is known of them all the same (P2, P5)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowsched.cluster.conformance import pod, shell
+from flowsched.cluster.local.runners import living
+from tests.cluster import lives as journaled
+from tests.cluster.conftest import RealWorld
+from tests.cluster.test_crashes import until
+from tests.cluster.test_detached import child_of, detaching, killed_at_the_end, lives
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a subreaper")
+
+NOBODY = 65534
+#: May read all files, for the interpreter lies where it lies; nothing else that another user may not.
+AS_NOBODY = (
+    *("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"),
+    *(f"--{which}=-all,+dac_read_search" for which in ("inh-caps", "ambient-caps", "bounding-set")),
+)
+
+
+@pytest.mark.parametrize(
+    "how", ["end", "cancel", *(pytest.param(how, marks=pytest.mark.slow) for how in ("timeout", "memory"))]
+)
+@pytest.mark.parametrize("user", ["this user", "another user without rights"])
+def test_nothing_that_a_task_starts_outlives_it(
+    tmp_path_factory: pytest.TempPathFactory, how: str, user: str
+) -> None:
+    """When an end is told, nothing of the attempt lives, whatever it has changed, and whatever it has done to its parent."""
+    folder = tmp_path_factory.mktemp("escapes", numbered=True)
+    prefix: tuple[str, ...] = ()
+    if user != "this user":
+        if os.geteuid() != 0 or shutil.which("setpriv") is None:
+            pytest.skip("only root can become another user, by setpriv")
+        for each in (folder, *folder.parents[:2]):
+            each.chmod(0o711)
+        os.chown(folder, NOBODY, NOBODY)
+        prefix = AS_NOBODY
+    done = subprocess.run(
+        [*prefix, sys.executable, "-m", "tests.cluster.escape_driver", str(folder), how],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert len(told) == 21
+    assert {way: end for way, end in told.items() if end[2]} == {}
+    expected = {"end": "", "cancel": "Released", "timeout": "Timeout", "memory": "OOMKilled"}[how]
+    assert told["limits, group and priority"] == ["PodEnded", expected, 0]
+    assert told["stops its parent"] == ["PodEnded", expected, 0]
+
+
+async def test_a_task_that_kills_its_parent_is_lost_and_no_other_is(real_world: RealWorld) -> None:
+    """Its processes are children of the runner then, which has no children but shims."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch(
+        [pod("other", "sleep", "600"), shell("a", "setsid sleep 600 & kill -9 $PPID; sleep 600", index=1)]
+    )
+    gone = await ear.gone("a")
+    assert (gone.reason, gone.started) == ("RunnerLost", True)
+    await ear.started("other")
+    runner = journaled.runner_of(real_world.attempt("other"))
+    await cluster.launch([pod("b", index=2)])
+    assert (await ear.ended("b")).exit_code == 0
+    assert journaled.runner_of(real_world.attempt("other")) == runner
+    await cluster.release(["other"], 0)
+    assert (await ear.ended("other")).reason == "Released"
+
+
+#: Bears the mark by which an earlier version knew the processes of another attempt, and takes 400 MB.
+WEARS = """
+import os, resource, sys, time
+if os.fork():
+    time.sleep(600)
+os.setsid()
+if os.fork():
+    os._exit(0)
+resource.setrlimit(resource.RLIMIT_RTTIME, (int(sys.argv[1]), int(sys.argv[1])))
+taken = b"x" * (400 << 20)
+open(sys.argv[2], "w").close()
+time.sleep(600)
+"""
+
+
+async def test_the_memory_of_one_task_is_never_counted_as_that_of_another(
+    real_world: RealWorld, tmp_path: Path
+) -> None:
+    """A task that wears another one's mark had the other one ended for its memory."""
+
+    def mark(name: str) -> int:
+        digest = hashlib.blake2b(os.fsencode(real_world.attempt(name)), digest_size=8).digest()
+        return 1 << 60 | int.from_bytes(digest) % (1 << 60)
+
+    victim, other = sorted(("a", "b"), key=mark)  # a limit may only be lowered
+    cluster, ear, _ = await real_world.open()
+    command = (sys.executable, "-c", WEARS, str(mark(victim)), str(tmp_path / "taken"))
+    ends = f"while [ ! -e {tmp_path}/taken ]; do sleep 0.1; done; sleep 2"
+    await cluster.launch([shell(victim, ends, memory_bytes=200 << 20), pod(other, *command, index=1)])
+    end = await ear.ended(victim)
+    assert (end.exit_code, end.reason) == (0, "")
+    await cluster.release([other], 0)
+    await ear.ended(other)
+
+
+async def test_one_process_is_the_parent_of_one_task_after_another(real_world: RealWorld) -> None:
+    """A task costs no fork of the runner."""
+    cluster, ear, _ = await real_world.open()
+    shims = set()
+    for index, name in enumerate(("a", "b", "c")):
+        await cluster.launch([pod(name, index=index)])
+        await ear.ended(name)
+        life = journaled.life_of(real_world.attempt(name))
+        assert life is not None
+        shims.add(life.shim)
+    assert len(shims) == 1
+
+
+async def test_what_has_killed_its_parent_and_the_runner_is_known_by_its_environment(
+    real_world: RealWorld,
+) -> None:
+    """Then nothing leads to it but its environment and its control group."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([pod("a", "sleep", "600")])
+    await until(lambda: (life := journaled.life_of(real_world.attempt("a"))) and life.pid)
+    life, runner = journaled.found(real_world.attempt("a")) or (None, None)
+    assert life is not None
+    assert runner is not None
+    with killed_at_the_end(life.pid):
+        runner.signal(signal.SIGSTOP)
+        os.kill(living(life.shim), signal.SIGKILL)
+        runner.signal(signal.SIGKILL)
+        assert (await ear.gone("a")).reason == "RunnerLost"
+        assert not lives(life.pid)
+
+
+async def test_a_runners_death_ends_its_tasks_while_no_service_runs(
+    real_world: RealWorld, tmp_path: Path
+) -> None:
+    """Each shim kills what stems from it, also what has detached itself."""
+    cluster, _, _ = await real_world.open()
+    await cluster.launch([detaching("a", tmp_path / "pid", "plain")])
+    child = await child_of(tmp_path / "pid")
+    with killed_at_the_end(child):
+        await real_world.drop()
+        os.kill(journaled.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while lives(child):
+                await asyncio.sleep(0.01)
