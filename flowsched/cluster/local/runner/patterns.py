@@ -16,8 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_WILD = re.compile(r"[*?\[]|\{[^{}]*,[^{}]*\}")
-_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+_WILD = re.compile(r"[*?\[]|\{[^{},]*,[^{}]*\}")
+_BRACES = re.compile(r"\{([^{},]*,[^{}]*)\}")
 #: `alternatives` stops at so many, because braces multiply.
 _MOST_ALTERNATIVES = 1_000
 #: `**` goes so many folders deep.
@@ -111,25 +111,70 @@ def _below(
             yield path
 
 
-def _compiled(pattern: str) -> Callable[[str], object]:
-    """A predicate: whether a text fits a pattern without braces."""
-    made, at = "", 0
+def _compiled(pattern: str) -> Callable[[str], bool]:
+    """A predicate: whether a text fits a pattern without braces. Its time grows with text times pattern, whatever they hold.
+
+    It follows all places of the pattern that a text can have reached at once (Thompson 1968). A match that goes back and tries
+    again takes exponential time for `*a*a*a*a`.
+    """
+    #: By place: which character it takes, whether it then stays, and the places (relative) that are reached without a character.
+    places: list[tuple[Callable[[str], object], bool, tuple[int, ...]]] = []
+    at = 0
     while at < len(pattern):
         character = pattern[at]
         closing = pattern.find("]", at + 2) if character == "[" else -1
-        if pattern.startswith("**/", at):
-            made, at = made + "(?:.*/)?", at + 3
+        if pattern.startswith("**/", at):  # folders and their slash, or nothing at all
+            places += [(_is_none, False, (1, 3)), (_is_any, True, (1,)), ("/".__eq__, False, ())]
+            at += 3
         elif pattern.startswith("**", at):
-            made, at = made + ".*", at + 2
+            places.append((_is_any, True, (1,)))
+            at += 2
         elif character in "*?":
-            made, at = made + ("[^/]*" if character == "*" else "[^/]"), at + 1
+            places.append((_is_inner, True, (1,)) if character == "*" else (_is_inner, False, ()))
+            at += 1
         elif closing > 0:
-            inner = pattern[at + 1 : closing].replace("\\", "\\\\").replace("[", "\\[")
-            made += f"[^/{inner[1:]}]" if inner[0] in "!^" else f"[{inner}]"
+            places.append((_one_of(pattern[at + 1 : closing]), False, ()))
             at = closing + 1
         else:
-            made, at = made + re.escape(character), at + 1
+            places.append((character.__eq__, False, ()))
+            at += 1
+    end = len(places)
+
+    def reached_from(found: list[int]) -> set[int]:
+        reached: set[int] = set()
+        while found:
+            place = found.pop()
+            if place not in reached:
+                reached.add(place)
+                found += [place + skip for skip in places[place][2]] if place < end else []
+        return reached
+
+    def fits_it(text: str) -> bool:
+        reached = reached_from([0])
+        for character in text:
+            taken = [place for place in reached if place < end and places[place][0](character)]
+            reached = reached_from([place if places[place][1] else place + 1 for place in taken])
+        return end in reached
+
+    return fits_it
+
+
+def _is_none(_: str) -> bool:
+    return False
+
+
+def _is_any(_: str) -> bool:
+    return True
+
+
+def _is_inner(character: str) -> bool:
+    return character != "/"
+
+
+def _one_of(inner: str) -> Callable[[str], object]:
+    """A predicate: whether a character is one of `[inner]`."""
+    inner = inner.replace("\\", "\\\\").replace("[", "\\[")
     try:
-        return re.compile(made, re.DOTALL).fullmatch
+        return re.compile(f"[^/{inner[1:]}]" if inner[0] in "!^" else f"[{inner}]", re.DOTALL).fullmatch
     except re.error:  # a range such as [z-a] fits nothing
         return lambda _: None
