@@ -28,7 +28,6 @@ from tests.cromwell.desk import Desk
 OWN = {
     "app.py",
     "cluster/local/runner/kin.py",
-    "cluster/local/runner/serve.py",
     "cluster/node/folder_lock.py",
     "cluster/kubernetes/agent/logs.py",
     "cluster/local/runner/cgroups.py",

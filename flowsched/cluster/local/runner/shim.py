@@ -153,7 +153,7 @@ class Apart(Shim):
     """
 
     def __init__(self, order: Record, inherited: list[int]) -> None:
-        self.name = str(order["name"])
+        self.name, self.order = str(order["name"]), order
         self.folder = folder_of(order)
         load_modules(order)
         super().__init__(inherited, order)
