@@ -9,8 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 import flowsched.cluster
 from flowsched.cluster.conformance import Observer, pod, shell
@@ -46,6 +48,11 @@ async def open_with(
     cluster = LocalCluster(world.root, world.nodes, processes=processes, failpoint=failpoint)
     _, ear, _ = await world.open(cluster)
     return cluster, ear
+
+
+def state_of(pid: int | str) -> str:
+    """The letter of a process's state: S sleeps, Z has ended and is not collected."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 async def until(holds: Callable[[], object], what: str = "it") -> None:
@@ -202,7 +209,7 @@ async def test_a_restart_between_order_and_start(real_world: RealWorld) -> None:
 
 @pytest.mark.parametrize(
     ("window", "started"),
-    [("before_order", False), ("before_prepare", False), ("after_started", True), ("before_ended", True)],
+    [("before_order", False), ("before_prepare", False), ("after_started", True)],
 )
 async def test_a_runner_is_killed(real_world: RealWorld, window: str, started: bool) -> None:
     """The attempt is gone; whether its task may have run is told, and nothing of it lives."""
@@ -211,8 +218,88 @@ async def test_a_runner_is_killed(real_world: RealWorld, window: str, started: b
     gone = await ear.gone("a")
     reason = "RunnerLost" if started else "NotStarted"
     assert (gone.reason, gone.started) == (reason, started)
-    assert starts(real_world) == (1 if window == "before_ended" else 0)
+    assert starts(real_world) == 0
     assert living(real_world) == []
+
+
+@pytest.mark.parametrize("code", [0, 3])
+async def test_a_task_that_has_ended_before_its_runner_heard_of_it(real_world: RealWorld, code: int) -> None:
+    """The runner is killed before it writes the end. The task has ended as it did, and does not run again."""
+    cluster, ear = await open_with(real_world, faulty("before_ended", "kill"))
+    await cluster.launch([counting(real_world, then=f"exit {code}")])
+    end = await ear.ended("a")
+    assert (end.exit_code, end.reason, starts(real_world)) == (code, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("echo made > out", (PodEnded, 0, ["out"])),
+        ("exit 3", (PodEnded, 3, [])),
+        ("true", (PodGone, "RunnerLost", [])),
+        ("echo made > out; kill -9 $$", (PodGone, "RunnerLost", [])),
+        ("echo made > out; sleep 60 & true", (PodGone, "RunnerLost", [])),
+    ],
+    ids=["well", "badly", "without its output", "killed", "not wholly"],
+)
+async def test_a_task_that_ends_while_no_runner_lives(
+    real_world: RealWorld, script: str, told: tuple[type, int | str, list[str]]
+) -> None:
+    """Its shim is stopped, its runner killed, the task ends, the shim goes on: an end of its own stands, with its results.
+
+    Every adopter hears the same. What was killed, has left something at work, or has not made its results is lost.
+    """
+    cluster, ear, _ = await real_world.open()
+    go = real_world.root / "go"
+    pod = structs.replace(
+        shell("a", f'touch "{real_world.root}/begun"; while [ ! -e "{go}" ]; do sleep 0.01; done; {script}'),
+        outputs=(OutputFile("out", "out", "flowsched:w/a/0/0/out"),) if "exit" not in script else (),
+    )
+    await cluster.launch([pod])
+    await ear.started("a")
+    life, runner = lives.found(real_world.attempt("a")) or pytest.fail("no record of it")
+    shim = int(life.shim.split()[0])
+    await until((real_world.root / "begun").exists, "the task's first instruction")
+    await until(lambda: state_of(shim) == "S", "the shim, which waits for the task's end")
+    os.kill(shim, signal.SIGSTOP)
+    await real_world.drop()
+    os.kill(runner.pid() or 0, signal.SIGKILL)
+    go.touch()
+    children = Path(f"/proc/{shim}/task/{shim}/children").read_text().split()
+    await until(lambda: state_of(children[0]) == "Z", "the task's end")
+    os.kill(shim, signal.SIGCONT)
+    for _ in range(2):
+        cluster, ear, _ = await real_world.open()
+        await cluster.adopt([pod])
+        final = await ear.final("a")
+        kind, how, names = told
+        assert isinstance(final, kind), final
+        assert (final.exit_code if isinstance(final, PodEnded) else final.reason) == how
+        assert [each.name for each in getattr(final, "outputs", ())] == names
+        await real_world.drop()
+
+
+async def test_what_a_dead_runner_has_left_is_looked_for_once_for_all(
+    real_world: RealWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forty tasks, and a handful of looks at all processes of the machine: it was a few for each task."""
+    looks: list[str] = []
+    listdir = os.listdir
+
+    def counted(path: Any = ".") -> Any:
+        if str(path) == "/proc":
+            looks.append("/proc")
+        return listdir(path)
+
+    cluster, ear, _ = await real_world.open()
+    names = [f"a{number}" for number in range(40)]
+    await cluster.launch([shell(name, "sleep 60") for name in names])
+    for name in names:
+        await ear.started(name)
+    monkeypatch.setattr(os, "listdir", counted)
+    os.kill(lives.runner_of(real_world.attempt("a0")) or 0, signal.SIGKILL)
+    assert {(await ear.gone(name)).reason for name in names} == {"RunnerLost"}
+    assert 1 <= len(looks) <= 10
 
 
 async def test_a_runner_is_killed_while_its_task_lives(real_world: RealWorld) -> None:

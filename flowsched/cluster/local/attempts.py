@@ -24,9 +24,10 @@ from typing import Final
 
 import msgspec
 
-from flowsched.cluster.local.journals import Life
+from flowsched.cluster.local.journals import Life, ended_of
 from flowsched.cluster.local.presence import Presence
 from flowsched.cluster.local.runner import cgroups, safe_paths
+from flowsched.cluster.local.runner.attempt import END
 from flowsched.cluster.local.runner.engine import ask
 from flowsched.cluster.local.runner.kin import descendants
 from flowsched.cluster.local.runner.safe_paths import Opened, Unsafe
@@ -280,7 +281,9 @@ class Attempts:
 
 RELEASE: Final = "release"
 #: What an attempt leaves beside its working folder, and what is kept of that only if it is not empty.
-_LEFT: Final = (RELEASE, f"{RELEASE}.tmp", "oom")
+_LEFT: Final = (RELEASE, f"{RELEASE}.tmp", END, f"{END}.tmp", "oom")
+#: Records of ends with 20,000 outputs are below that.
+_LARGEST_END: Final = 64 << 20
 _LOGS: Final = ("stdout", "stderr", "runner.log")
 
 
@@ -291,6 +294,20 @@ def gone(folder: Path, reason: str) -> PodGone:
     except OSError:
         at_ms = time.time_ns() // 1_000_000
     return PodGone(folder.name, at_ms, "Released" if is_released(folder) else reason)
+
+
+def left_end(folder: Path) -> PodEnded | None:
+    """How an attempt ended by itself of whose end its runner has not lived to hear; None if its end is not known."""
+    try:
+        with (
+            opened(folder) as at,
+            Opened(safe_paths.open_file(at, END)) as fd,
+            open(fd, "rb", closefd=False) as file,
+        ):
+            end = ended_of(folder.name, msgspec.json.decode(file.read(_LARGEST_END)))
+    except (FileNotFoundError, NotADirectoryError, Unsafe, ValueError, LookupError, TypeError):
+        return None  # there is none, or the task has put something else there
+    return None if end.exit_code and is_released(folder) else end
 
 
 def is_folder(path: Path) -> bool:

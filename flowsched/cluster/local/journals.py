@@ -92,14 +92,15 @@ class JournalReader:
                 life.is_lost = True
             case "ended":
                 life.started_ms = record["started_ms"] or life.started_ms
-                life.end = _ended(name, record)
+                life.end = ended_of(name, record)
             case "void":
                 life.end = PodGone(
                     name, record["at_ms"], record["reason"], record["started"], tuple(record["lost_inputs"])
                 )
 
 
-def _ended(name: str, record: Mapping[str, Any]) -> PodEnded:
+def ended_of(name: str, record: Mapping[str, Any]) -> PodEnded:
+    """The end of an attempt, by the record of it."""
     outputs = tuple(
         Published(output["name"], output["uri"], output["size"], output["value"])
         for output in record["outputs"]

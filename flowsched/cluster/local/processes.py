@@ -593,7 +593,7 @@ class RunnerProcesses:
         if runner.is_dead or life.is_lost:
             if life.started_ms is not None and not attempts.end_attempt(folder, life):
                 return Sight(life.started_ms)
-            return Sight(life.started_ms, self._lost(folder, life, runner))
+            return Sight(life.started_ms, attempts.left_end(folder) or self._lost(folder, life, runner))
         if there:
             self._end_overdue(live, found)
             return Sight(life.started_ms, waits=life.waits)

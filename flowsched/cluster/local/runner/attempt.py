@@ -19,9 +19,9 @@ import sys
 from . import kin
 from .kin import signal
 from .outputs import Refused, collect
-from .records import Record, follow_clock, fullness, is_full, wall_ms
+from .records import Record, follow_clock, fullness, is_full, json_text, wall_ms
 from .room import wait_for_folder, with_room
-from .safe_paths import kind_of
+from .safe_paths import Opened, kind_of, open_folder, write_file
 from .secret_values import SecretError, read_secrets
 from .task import LAST_SIGNAL_CODE, StartError, Task, link_inputs, release_grace_s, states_of, supervise
 
@@ -236,6 +236,19 @@ def end_of(
         "images": task.order.get("images") or (),
         "changed": list(changed),
     }
+
+
+#: Where an attempt's end is found that its runner has not lived to hear: the record of a journal.
+END = "end"
+
+
+def leave_end(folder: str, record: Record) -> None:
+    """Leave how an attempt ended in its folder, durable, wholly or not at all. Raises OSError, Unsafe."""
+    with Opened(open_folder(None, folder)) as at:
+        with Opened(write_file(at, f"{END}.tmp", json_text(record), 0o600)) as fd:
+            os.fsync(fd)
+        os.rename(f"{END}.tmp", END, src_dir_fd=at, dst_dir_fd=at)
+        os.fsync(at)
 
 
 def changed_inputs(order: Record) -> dict[str, str]:

@@ -10,7 +10,7 @@ import time
 from . import cgroups, cores, kin
 from .attempt import ended, folder_of, usage_of
 from .kin import signal
-from .records import Record, wall_ms
+from .records import Record, follow_clock, wall_ms
 from .task import StartError, Supervision, Task, complain
 
 TYPE_CHECKING = False
@@ -76,6 +76,9 @@ class Plain(Task):
                 "group": self.group,
                 "nice": nice,
                 "cores": cores.use(self.order)[0],
+                "order": self.order,
+                "work_inode": self.work_inode,
+                "started_ms": self.started_ms,
             }
         )
 
@@ -182,3 +185,25 @@ class Plain(Task):
             kin.io_since(_NO_IO, {**_NO_IO, **self._used.get("io", {})}),  # type: ignore[dict-item]
         )
         return ended(self, code, reason, message, self.undead, used)
+
+
+def end_alone(given: Record, report: Record) -> Record | None:
+    """The end of a task that ended by itself and of whose end its runner has not heard before it died. In the task's shim.
+
+    Args:
+        given: What the shim was given, see `Plain.start`.
+        report: What it would report.
+
+    Returns:
+        None if the task was killed, or its results cannot be had (the runner may have begun to move them): it is lost.
+    """
+    if os.WIFSIGNALED(report["status"]):  # type: ignore[arg-type]
+        return None
+    task = Plain(given["order"], lambda _: None)  # type: ignore[arg-type]
+    if task.order.get("clock_base_ms") is not None:
+        follow_clock(task.order["clock_base_ms"])  # type: ignore[arg-type]
+    task.work_inode, task.started_ms = given["work_inode"], given["started_ms"]  # type: ignore[assignment]
+    task.runs(0)
+    task.count(report)
+    record = task.end()
+    return None if record["reason"] else record

@@ -26,7 +26,7 @@ from .attempt import admit, end_of, is_apart, listen, prepare, refusal_of, unpre
 from .journal import Journal
 from .kin import signal
 from .outputs import Refused
-from .plain import Plain
+from .plain import Plain, end_alone
 from .records import Record, is_full
 from .room import is_away
 from .shim import Apart, Shim
@@ -102,6 +102,8 @@ class Runner:
             pass
         while self._open or self._orders or not self._closed or not self._journal.is_flushed:
             self._turn()
+        for shim in self._idle:
+            shim.shut()
         self._journal.close()
 
     def _turn(self) -> None:
@@ -216,7 +218,7 @@ class Runner:
 
     def _idle_shim(self, order: Record) -> Shim | None:
         """A shim for a plain task; None: there is none, which is told."""
-        return self._idle.pop() if self._idle else self._forked(order, Shim)
+        return self._idle.pop() if self._idle else self._forked(order, lambda fds: Shim(fds, end=end_alone))
 
     def _forked(self, order: Record, make: Callable[[list[int]], Shim]) -> Shim | None:
         inherited = [fd for each in self._heard.values() for fd in each.descriptors]

@@ -10,7 +10,8 @@ the shim, and the attempt is over when the shim has no child left.
   records over a pipe; the runner puts them into its journal and answers once they are durable.
 
 A task can kill its shim. Its processes are then children of the runner, which has no children of its own but shims: it kills all
-others, and only then says that the attempt is lost. When the runner dies, each shim kills what stems from it, and ends.
+others, and only then says that the attempt is lost. When the runner dies, each shim kills what stems from it, and ends. If its
+task had ended by itself before, it publishes the results, and leaves the end in the folder of the attempt, where the service looks.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ import time
 import traceback
 
 from . import cgroups, cores, kin
-from .attempt import folder_of, load_modules, see_through
+from .attempt import folder_of, leave_end, load_modules, see_through
 from .kin import signal
 from .records import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from resource import struct_rusage
     from typing import NoReturn
 
@@ -51,9 +53,15 @@ class Shim:
     Args:
         inherited: Descriptors that it must not keep.
         order: The attempt that it carries out by itself; None = it starts plain tasks.
+        end: The end of a plain task, by what it was given and what it would report; None = the task is lost with its runner.
     """
 
-    def __init__(self, inherited: list[int], order: Record | None = None) -> None:
+    def __init__(
+        self,
+        inherited: list[int],
+        order: Record | None = None,
+        end: Callable[[Record, Record], Record | None] = lambda *_: None,
+    ) -> None:
         self.reading, theirs = os.pipe()
         os.set_blocking(self.reading, False)
         orders, self._writing = os.pipe()
@@ -65,7 +73,7 @@ class Shim:
                 os.close(fd)
             raise
         if self.pid == 0:
-            _become(parent, orders, theirs, [*inherited, self.reading, self._writing], order)
+            _become(Parent(orders, theirs, parent, end), [*inherited, self.reading, self._writing], order)
         os.close(theirs)
         os.close(orders)
         self.identity = kin.identity(self.pid)
@@ -133,7 +141,8 @@ class Shim:
             os.kill(self.pid, number)
 
     def shut(self) -> None:
-        """Give it no more orders: without an attempt it ends."""
+        """Give it no more orders: without an attempt it ends. (Where its pipe is closed without this word, its runner has died.)"""
+        self.give({})
         os.close(self._writing)
         self._writing = -1
 
@@ -191,17 +200,16 @@ def _receive(fd: int) -> Record | None:
 # ---- in the shim's process ----
 
 
-def _become(runner: int, orders: int, reports: int, inherited: list[int], order: Record | None) -> NoReturn:
+def _become(parent: Parent, inherited: list[int], order: Record | None) -> NoReturn:
     """Be a shim."""
     code = 1
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
-        parent = Parent(orders, reports, runner)
-        signal.signal(_ORPHANED, parent.end_all)
+        signal.signal(_ORPHANED, parent.orphaned)
         kin.die_with_parent(_ORPHANED)
         kin.become_subreaper()
-        if os.getppid() != runner:
+        if os.getppid() != parent.runner:
             os._exit(code)
         for fd in inherited:
             os.close(fd)
@@ -213,11 +221,11 @@ def _become(runner: int, orders: int, reports: int, inherited: list[int], order:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for number in _IGNORED:
                 signal.signal(number, signal.SIG_IGN)
-            while (plain := _receive(orders)) is not None:
-                parent.see_through(plain)
+            parent.serve()
         else:
             os.close(errors)
             cores.bind(cores.use(order)[0])
+            parent.folder = folder_of(order)
             see_through(order, parent.hand_over)
         code = 0
     except BaseException:  # noqa: BLE001 - written down where people look, then the process ends
@@ -234,11 +242,19 @@ class Parent:
         orders: The descriptor that orders, or the runner's answers, come from.
         reports: The descriptor that the runner reads.
         runner: Its process.
+        end: See `Shim`.
     """
 
-    def __init__(self, orders: int, reports: int, runner: int) -> None:
-        self._orders, self._reports, self._runner = orders, reports, runner
+    def __init__(
+        self, orders: int, reports: int, runner: int, end: Callable[[Record, Record], Record | None]
+    ) -> None:
+        self.orders, self._reports, self.runner = orders, reports, runner
+        self._end = end
         self._cores = cores.machine()
+        self.folder = ""  #: of the attempt
+        self._is_counting = self._is_orphaned = False
+        self._given: Record = {}  #: the plain task that it has, or had last
+        self._final: Record | None = None  #: how the attempt ended that it carries out by itself
         self._first = 0  #: the task's first process
         self._group = ""
         self._status: int | None = None
@@ -249,12 +265,23 @@ class Parent:
 
     def hand_over(self, record: Record) -> None:
         """Let the runner write a record, and wait until it is durable."""
+        self._final = record if record["kind"] == "ended" else None
         try:
             _send(self._reports, record)
-            answer = os.read(self._orders, 1)
+            answer = os.read(self.orders, 1)
         except BrokenPipeError:
             answer = b""
         if not answer:
+            self.end_all()
+
+    def serve(self) -> None:
+        """See plain tasks through until the runner needs no more, or has died: its pipes show that before the signal comes."""
+        try:
+            while order := _receive(self.orders):
+                self.see_through(order)
+        except BrokenPipeError:
+            order = None
+        if order is None:
             self.end_all()
 
     def see_through(self, order: Record) -> None:
@@ -264,8 +291,8 @@ class Parent:
             order: See `Plain.start`.
         """
         self._status, self._cpu_s, self._most, self._blocks, self._io = None, 0.0, 0, (0, 0), {}
-        self._group = str(order["group"])
-        if os.getppid() != self._runner:
+        self._group, self.folder, self._given = str(order["group"]), str(order["folder"]), order
+        if os.getppid() != self.runner:
             self.end_all()
         cores.bind(order["cores"] or self._cores)  # type: ignore[arg-type]
         try:
@@ -292,20 +319,30 @@ class Parent:
                 self._report(is_last=False)
                 told = True
                 continue
-            pid, done = found
-            io = kin.io_counts(pid)
-            status, used = done or os.wait4(pid, 0)[1:]
-            if pid == self._first:
-                self._status = status
-            self._cpu_s += used.ru_utime + used.ru_stime
-            self._most = max(self._most, used.ru_maxrss)
-            self._blocks = self._blocks[0] + used.ru_inblock, self._blocks[1] + used.ru_oublock
-            self._io = {key: self._io.get(key, 0) + count for key, count in io.items()}
+            self._count(*found)
         self._first, self._group = 0, ""
         self._report(is_last=True)
 
+    def _count(self, pid: int, done: tuple[int, struct_rusage] | None) -> None:
+        """Collect a child that has ended. `done`: as `_next_ended` has it. A signal waits: the status is known here alone."""
+        self._is_counting = True
+        io = kin.io_counts(pid)
+        status, used = done or os.wait4(pid, 0)[1:]
+        if pid == self._first:
+            self._status = status
+        self._cpu_s += used.ru_utime + used.ru_stime
+        self._most = max(self._most, used.ru_maxrss)
+        self._blocks = self._blocks[0] + used.ru_inblock, self._blocks[1] + used.ru_oublock
+        self._io = {key: self._io.get(key, 0) + count for key, count in io.items()}
+        self._is_counting = False
+        if self._is_orphaned:
+            self.end_all()
+
     def _report(self, *, is_last: bool) -> None:
-        report: Record = {
+        _send(self._reports, self._said(is_last=is_last))
+
+    def _said(self, *, is_last: bool) -> Record:
+        return {
             "kind": "ended",
             "status": self._status,
             "is_last": is_last,
@@ -314,13 +351,35 @@ class Parent:
             "blocks": self._blocks,
             "io": self._io,
         }
-        _send(self._reports, report)
 
-    def end_all(self, *_: object) -> NoReturn:
-        """Kill what stems from this process until nothing does, then end."""
+    def orphaned(self, *_: object) -> None:
+        """The signal."""
+        self._is_orphaned = True
+        if not self._is_counting:
+            self.end_all()
+
+    def end_all(self) -> NoReturn:
+        """Kill what stems from this process until nothing does, leave the end of a task that had ended by itself, and end."""
+        signal.signal(_ORPHANED, signal.SIG_IGN)
+        self._is_orphaned = False
+        try:
+            while (found := _next_ended(block=False)) is not None:
+                self._count(*found)
+        except ChildProcessError:
+            is_over = self._status is not None  # nothing that the task has left could still be at work
+        else:
+            is_over = False
         while kin.kill_everything(self._first, self._group):
             time.sleep(_STUBBORN_S)
-        os._exit(1)
+        try:
+            if is_over:
+                self._final = self._end(self._given, self._said(is_last=True))
+            if self._final is not None:
+                leave_end(self.folder, self._final)
+        except BaseException:  # noqa: BLE001 - the attempt is lost with its runner
+            traceback.print_exc(file=sys.stderr)
+        finally:
+            os._exit(1)
 
 
 def spawn(order: Record) -> int:
