@@ -860,7 +860,7 @@ async def kept_attempt(
         spec = decode_workflow(await reads.spec(chosen[0].id))
         stages = {each.name: number for number, each in enumerate(spec.stages)}
         if stage is None:
-            failed = (await reads.tasks(chosen[0].id, states=[TaskState.FAILED], limit=1)).items
+            failed = (await reads.tasks(chosen[0].id, state=TaskState.FAILED, limit=1)).items
             if not failed:
                 raise NotFound(
                     f"no task of {chosen[0].id} failed: of which stage? It has {', '.join(stages)}"

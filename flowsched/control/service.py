@@ -11,8 +11,6 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from flowsched.control import allowed_paths, views
 from flowsched.control.admission import Admission, LiveLimits
 from flowsched.control.allowed_paths import Refusal
@@ -28,8 +26,9 @@ from flowsched.control.planning.wdl_path import WdlPath
 from flowsched.control.policies import PolicyDesk, with_outlooks
 from flowsched.control.profiles import ProfileBook
 from flowsched.control.queues import check_tree, queue_row
+from flowsched.control.task_rows import TaskRows
 from flowsched.control.tes import TesService
-from flowsched.control.timeline import Columns, rows_of
+from flowsched.control.timeline import Columns
 from flowsched.control.tracing import LABEL, is_header
 from flowsched.control.views import queue_views
 from flowsched.engine.delta import TaskWrite
@@ -474,24 +473,16 @@ class Service:
             raise NotFound(no_stage(workflow, stage, spec))
         wanted = views.task_state(state)
         limit = max(1, min(limit, 1000))
-        at_stage, at_index = views.task_position(page_token)
-        chosen = [numbers[stage]] if stage is not None else range(len(spec.stages))
-        found: list[TaskView] = []
-        for number in chosen:
-            if number < at_stage:
-                continue
-            start = at_index if number == at_stage else 0
-            rows = await self._stage_rows(
-                workflow, number, spec.stages[number].tasks, wanted, start, limit + 1 - len(found)
-            )
-            found.extend(views.task_view(row, spec.stages[row.stage]) for row in rows)
-            if len(found) > limit:
-                last = found[limit]
-                token = f"{numbers[last.stage]}.{last.index}"
-                await self._add_outputs(workflow, spec, numbers, found[:limit])
-                return TaskPage(tasks=found[:limit], next_page_token=token)
-        await self._add_outputs(workflow, spec, numbers, found)
-        return TaskPage(tasks=found)
+        at = views.task_position(page_token)
+        rows: list[TaskWrite] = []
+        chosen = None if stage is None else numbers[stage]
+        async for some in self._rows(workflow).slices(at, limit + 1, stage=chosen, wanted=wanted):
+            rows += some
+        rows = await self._with_reasons(workflow, rows)
+        page = [views.task_view(row, spec.stages[row.stage]) for row in rows[:limit]]
+        await self._add_outputs(workflow, spec, numbers, page)
+        token = f"{rows[limit].stage}.{rows[limit].index}" if len(rows) > limit else None
+        return TaskPage(tasks=page, next_page_token=token)
 
     async def _add_outputs(
         self, workflow: str, spec: WorkflowSpec, numbers: Mapping[str, int], page: Sequence[TaskView]
@@ -513,17 +504,16 @@ class Service:
     ) -> TimelineView:
         """Its tasks by stage and index, as columns."""
         row, spec = await self._reads.get(workflow), await self._documents.spec(workflow)
-        stages = await self._reads.stages(workflow)
         ended = await self._reads.steps_ended([workflow])
         columns = Columns(workflow, row.created_ms, self._clock())
         at = views.task_position(page_token)
-        async for rows in rows_of(self._reads, workflow, stages, lambda: self._live(workflow), at, limit):
+        async for rows in self._rows(workflow).slices(at, limit):
             left = (
                 [ended.get((workflow, row.stage, row.index, row.attempt)) for row in rows] if ended else None
             )
             items = [views.item_of(spec.stages[row.stage], row.index) for row in rows]
             columns.add(rows, [(row.stage, row.index) for row in rows], left, items)
-        return columns.finish({each.stage: each.width * each.members for each in stages})
+        return columns.finish({number: stage.tasks for number, stage in enumerate(spec.stages)})
 
     async def attempts(
         self, workflow: str, *, limit: int = 1000, page_token: str | None = None
@@ -545,62 +535,37 @@ class Service:
         state, run = self._state(), self._run(workflow)
         return None if state is None or run is None else (state, run)
 
-    async def _stage_rows(
-        self, workflow: str, number: int, tasks: int, wanted: TaskState | None, start: int, limit: int
-    ) -> list[TaskWrite]:
-        """Rows of one stage from `start`, from memory while the workflow lives, else from SQL.
+    def _rows(self, workflow: str) -> TaskRows:
+        return TaskRows(self._reads, workflow, lambda: self._live(workflow))
 
-        What was never started has no reason of its own, and gets that of its stage, or of the workflow.
-        """
-        rows = await self._written_rows(workflow, number, tasks, wanted, start, limit)
-        dropped = [row.state in _DROPPED and not row.reason for row in rows]
-        if not any(dropped):
-            return rows
+    async def _with_reasons(self, workflow: str, rows: Sequence[TaskWrite]) -> list[TaskWrite]:
+        """The rows; a task that was dropped without a reason of its own gets that of its stage, or of the workflow."""
+        lacking = {row.stage for row in rows if row.state in _DROPPED and not row.reason}
+        if not lacking:
+            return list(rows)
         run = self._run(workflow)
-        stage = (await self._reads.stages(workflow))[number] if run is None else run.stages[number]
-        whole = await self._reads.get(workflow) if run is None else run
-        why = stage.reason or whole.reason
+        whole = (run or await self._reads.get(workflow)).reason
+        if run is not None:
+            why = {number: run.stages[number].reason for number in lacking}
+        else:
+            stages = await self._reads.stages(workflow, first=min(lacking), last=max(lacking))
+            why = {stage.stage: stage.reason for stage in stages}
         return [
-            views.dropped_row(row, why) if lacks else row for row, lacks in zip(rows, dropped, strict=True)
+            views.dropped_row(row, why[row.stage] or whole)
+            if row.state in _DROPPED and not row.reason
+            else row
+            for row in rows
         ]
-
-    async def _written_rows(
-        self, workflow: str, number: int, tasks: int, wanted: TaskState | None, start: int, limit: int
-    ) -> list[TaskWrite]:
-        run, state = self._run(workflow), self._state()
-        if run is not None and state is not None and run.stages[number].uniform is None:
-            live = run.stages[number]
-            chosen = np.arange(tasks) if wanted is None else np.flatnonzero(live.task_state == wanted)
-            chosen = chosen[chosen >= start][:limit]
-            return [task_row(state, run, live, int(task)) for task in chosen]
-        stage = next(row for row in await self._reads.stages(workflow) if row.stage == number)
-        untouched = untouched_state(RunState(stage.state))
-        waited = views.waited(tasks, stage.totals, stage.started_ms, stage.ended_ms)
-        states = [int(wanted)] if wanted is not None else []
-        token = None
-        rows: dict[int, Any] = {}
-        while True:
-            page = await self._reads.tasks(workflow, stage=number, states=states, limit=1000, token=token)
-            rows |= {row.index: row for row in page.items if row.index >= start}
-            token = page.next_token
-            if token is None or len(rows) >= limit:
-                break
-        if wanted is not None and wanted is not untouched:
-            return [rows[index] for index in sorted(rows)][:limit]
-        result: list[Any] = []
-        for index in range(start, tasks):
-            if len(result) == limit:
-                break
-            row = rows.get(index) or views.untouched_row(workflow, number, index, untouched, waited)
-            if wanted is None or row.state == wanted:
-                result.append(row)
-        return result
 
     async def task(self, workflow: str, stage: str, index: int) -> TaskView:
         """One task with its attempts and outputs."""
         number, spec = await self._locate(workflow, stage, index)
-        rows = await self._stage_rows(workflow, number, spec.tasks, None, index, 1)
-        view = views.task_view(rows[0], spec)
+        rows = [
+            row
+            async for some in self._rows(workflow).slices((number, index), 1, stage=number)
+            for row in some
+        ]
+        view = views.task_view((await self._with_reasons(workflow, rows))[0], spec)
         view.attempts = [
             views.attempt_view(row) for row in await self._reads.attempts(workflow, number, index)
         ]

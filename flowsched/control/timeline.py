@@ -5,27 +5,15 @@ A page that draws 10,000 tasks reads one answer of some 100 kB on the wire, wher
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import repeat
-from typing import Final, NamedTuple
+from typing import Final
 
-import numpy as np
-
-from flowsched.control.views import untouched_row, waited
 from flowsched.engine.delta import TaskWrite
-from flowsched.engine.recovery import untouched_state
-from flowsched.engine.state import EngineState
-from flowsched.engine.transaction import task_rows
-from flowsched.store.rows import StageRow
-from flowsched.store.workflows import Workflows, token_of
-from flowsched.workflow.run.run import WorkflowRun
-from flowsched.workflow.run.states import RunState, TaskState
+from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.views import TimelineView
 
-#: Tasks whose columns are made before the event loop serves other requests: some 10 ms.
-SLICE: Final = 2_000
 #: Columns of times, with the field of a task's row.
 _TIMES: Final = {
     "ready_ms": "ready_ms",
@@ -112,84 +100,3 @@ class Columns:
             if not any(getattr(view, name)):
                 setattr(view, name, [])
         return view
-
-
-async def rows_of(
-    reads: Workflows,
-    workflow: str,
-    stages: Sequence[StageRow],
-    live: Callable[[], tuple[EngineState, WorkflowRun] | None],
-    at: tuple[int, int],
-    limit: int,
-) -> AsyncIterator[list[TaskWrite]]:
-    """The rows of tasks from stage and index `at` on, also of tasks that were never touched, at most `SLICE` at a time.
-
-    Args:
-        reads: For a workflow that does not live in this process.
-        workflow: Its id.
-        stages: All its stages.
-        live: The state and the run, while the workflow lives here and no long step changes it.
-        at: Stage and index of the first task.
-        limit: How many tasks.
-    """
-    number, index = at
-    while limit > 0:
-        spans = _spans(stages, number, index, min(SLICE, limit))
-        if not spans:
-            return
-        found = live()
-        if found is None:
-            yield await _stored_rows(reads, workflow, spans)
-        else:
-            yield [row for span in spans for row in _live_rows(*found, span)]
-            await asyncio.sleep(0)
-        last = spans[-1]
-        number, index = last.stage.stage, last.first + last.count
-        limit -= sum(span.count for span in spans)
-
-
-class _Span(NamedTuple):
-    """Tasks of one stage that follow each other."""
-
-    stage: StageRow
-    first: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which no code needs here
-
-
-def _spans(stages: Sequence[StageRow], number: int, index: int, tasks: int) -> list[_Span]:
-    """The next `tasks` tasks from an index of a stage on."""
-    found = []
-    while tasks > 0 and number < len(stages):
-        stage = stages[number]
-        count = min(tasks, stage.width * stage.members - index)
-        if count > 0:
-            found.append(_Span(stage, index, count))
-            tasks -= count
-        number, index = number + 1, 0
-    return found
-
-
-def _live_rows(state: EngineState, run: WorkflowRun, span: _Span) -> list[TaskWrite]:
-    stage = run.stages[span.stage.stage]
-    if stage.uniform is None:
-        return task_rows(state, run, stage, np.arange(span.first, span.first + span.count))
-    return _untouched(span, stage.uniform)
-
-
-async def _stored_rows(reads: Workflows, workflow: str, spans: Sequence[_Span]) -> list[TaskWrite]:
-    """From the database, with one query; a task without a row was never touched."""
-    tasks = sum(span.count for span in spans)
-    before = token_of((spans[0].stage.stage, spans[0].first - 1))
-    page = await reads.tasks(workflow, limit=tasks, token=before)
-    written = {(row.stage, row.index): row for row in page.items}
-    blank = (row for span in spans for row in _untouched(span, untouched_state(RunState(span.stage.state))))
-    return [written.get((row.stage, row.index), row) for row in blank]
-
-
-def _untouched(span: _Span, state: TaskState) -> list[TaskWrite]:
-    stage = span.stage
-    when = waited(stage.width * stage.members, stage.totals, stage.started_ms, stage.ended_ms)
-    return [
-        untouched_row(stage.workflow, stage.stage, index, state, when)
-        for index in range(span.first, span.first + span.count)
-    ]

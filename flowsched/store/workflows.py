@@ -46,6 +46,7 @@ from flowsched.store.rows import (
     Sums,
     WorkflowRow,
 )
+from flowsched.workflow.run.states import RunState, TaskState
 
 #: A page is never longer than this, whatever is asked for.
 MOST_PER_PAGE: Final = 2_000
@@ -157,10 +158,30 @@ class Workflows:
             raise NotFound(f"there is no workflow with the id {workflow_id}")
         return zlib.decompress(rows[0].spec)
 
-    async def stages(self, workflow_id: str) -> Sequence[StageRow]:
-        """Its stages, in the order of the document."""
-        query = select(*STAGE_COLUMNS).where(_s.workflow_id == workflow_id).order_by(_s.stage)
-        return [stage_row(row) for row in await self._database.rows(query)]
+    async def stages(
+        self,
+        workflow_id: str,
+        *,
+        first: int = 0,
+        last: int | None = None,
+        holding: tuple[Sequence[RunState], TaskState] | None = None,
+        limit: int | None = None,
+    ) -> Sequence[StageRow]:
+        """Its stages, in the order of the document.
+
+        Args:
+            workflow_id: Of the workflow.
+            first, last: From this number on, up to that one.
+            holding: Only stages in one of these states that count tasks in that state.
+            limit: How many at most.
+        """
+        query = select(*STAGE_COLUMNS).where(_s.workflow_id == workflow_id, _s.stage >= first)
+        if last is not None:
+            query = query.where(_s.stage <= last)
+        if holding is not None:
+            query = query.where(*_holds(*holding))
+        rows = await self._database.rows(query.order_by(_s.stage).limit(limit))
+        return [stage_row(row) for row in rows]
 
     async def returned(self, workflows: Sequence[WorkflowRow]) -> dict[str, Sequence[Mapping[str, int]]]:
         """The totals of those of their stages that have succeeded with another exit code than 0, by id; most have none."""
@@ -188,11 +209,20 @@ class Workflows:
         workflow_id: str,
         *,
         stage: int | None = None,
-        states: Sequence[int] = (),
+        state: TaskState | None = None,
+        stage_states: Sequence[RunState] = (),
         limit: int = 100,
         token: str | None = None,
     ) -> Page[TaskWrite]:
         """Tasks that have been touched, by stage and index. Those without a row are PENDING.
+
+        Args:
+            workflow_id: Of the workflow.
+            stage: Of this stage alone; None = of all.
+            state: Only tasks in this state; None = in any.
+            stage_states: Also all tasks of stages that are in one of these states and count tasks in `state`.
+            limit: How many at most.
+            token: Of the page before.
 
         Raises:
             InvalidRequest: The token is not one of ours.
@@ -200,8 +230,10 @@ class Workflows:
         query = select(*tables.tasks.c).where(_t.workflow_id == workflow_id)
         if stage is not None:
             query = query.where(_t.stage == stage)
-        if states:
-            query = query.where(_t.state.in_([int(state) for state in states]))
+        if state is not None:
+            among = select(_s.stage).where(_s.workflow_id == workflow_id, *_holds(stage_states, state))
+            its = _t.state == int(state)
+            query = query.where(or_(its, _t.stage.in_(among)) if stage_states else its)
         if token:
             query = query.where(tuple_(_t.stage, _t["index"]) > tuple_(*untoken(token, 2)))
         limit = _bounded(limit)
@@ -396,6 +428,11 @@ class Which(NamedTuple):
     def values(self, limit: int) -> dict[str, object]:
         """The values of its statement's parameters."""
         return {name: getattr(self, name) for name in self.shape.given} | {"limit": limit}
+
+
+def _holds(states: Sequence[RunState], task: TaskState) -> tuple[ColumnElement[bool], ...]:
+    """Of a stage: it is in one of these states, and counts tasks in that state."""
+    return _s.state.in_([state.value for state in states]), _s.counts.contains(f'"{task.name}"')
 
 
 def search_of(table: Any, kind: str) -> ColumnElement[bool]:

@@ -20,6 +20,7 @@ from flowsched.store.rows import QueueRow, ReplicaRow
 from flowsched.store.settings import Queues
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
+from flowsched.workflow.run.states import TaskState
 
 
 async def names(reads: Workflows, **asked: object) -> list[str]:
@@ -166,7 +167,7 @@ async def test_tasks_by_page_stage_and_state(writer: GroupWriter, reads: Workflo
         if token is None:
             break
     assert seen == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
-    assert [t.index for t in (await reads.tasks("w", stage=1, states=[9])).items] == [1]
+    assert [t.index for t in (await reads.tasks("w", stage=1, state=TaskState.SUCCEEDED)).items] == [1]
     assert (await reads.task("w", 1, 2)).index == 2  # type: ignore[union-attr]
 
 
