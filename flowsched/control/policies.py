@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from flowsched.control.aside import LARGE_BYTES, aside
 from flowsched.control.leading.leader import Leader
 from flowsched.control.profiles import Found, ProfileBook
 from flowsched.engine.admission import recorded_idle
@@ -169,7 +170,9 @@ async def with_outlooks(state: EngineState, found: Sequence[Explanation], now: i
     situations = situations_of(state, list(asked)[:MOST], now)  # no step runs meanwhile
     if not situations:
         return list(found)
-    outlooks = await asyncio.to_thread(lambda: {group: outlook(each) for group, each in situations.items()})
+    outlooks = await aside(
+        LARGE_BYTES + 1, lambda: {group: outlook(each) for group, each in situations.items()}
+    )
     return [
         each if each.group not in outlooks else structs.replace(each, outlook=outlooks[each.group])
         for each in found

@@ -32,11 +32,16 @@ from flowsched.control.timeline import Columns
 from flowsched.control.tracing import LABEL, is_header
 from flowsched.control.views import queue_views
 from flowsched.engine.delta import TaskWrite
-from flowsched.engine.explain import Explanation, explain, first_reason, stage_reason
-from flowsched.engine.recovery import untouched_state
+from flowsched.engine.explain import (
+    Explanation,
+    Facts,
+    explain_stage,
+    first_reason,
+    stage_reason,
+    with_starts,
+)
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import pod_name
-from flowsched.engine.transaction import task_row
 from flowsched.errors import (
     Conflict,
     Fault,
@@ -237,6 +242,7 @@ class Service:
         self.engine_ends = EngineEnds(database, servers, memory=self._state, ended=history.stir)
         self.policies = PolicyDesk(profiles, leader)
         self._clock = clock
+        self._turn = asyncio.Lock()  #: of one long read over memory, for one slice
         self._new_id = new_id
         self._failpoint = failpoint
         self.draining = Draining(database, nodes=self.nodes, tell=leader.drain_changed, clock=clock)
@@ -392,15 +398,17 @@ class Service:
         found: dict[int, views.LiveStage] = {}
         first = 0
         while True:
-            run, state, now = self._run(workflow), self._state(), self._clock()
-            if run is None or state is None or first >= len(run.stages):
-                return found
-            for stage in run.stages[first : first + EXPLAINED]:
-                if not stage.state.terminal:
-                    told = stage_reason(state, run, stage, now)
-                    found[stage.number] = views.LiveStage(stage.counted(), told)
-            first += EXPLAINED
-            await asyncio.sleep(0)
+            async with self._turn:
+                await asyncio.sleep(0)
+                run, state, now = self._run(workflow), self._state(), self._clock()
+                if run is None or state is None or first >= len(run.stages):
+                    return found
+                facts = Facts(state, run)
+                for stage in run.stages[first : first + EXPLAINED]:
+                    if not stage.state.terminal:
+                        told = stage_reason(facts, stage, now)
+                        found[stage.number] = views.LiveStage(stage.counted(), told)
+                first += EXPLAINED
 
     async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:
         """`cancel`, `pause`, `resume` or `retry`: durable when this returns, and where this process leads carried out."""
@@ -666,7 +674,7 @@ class Service:
             await self._locate(workflow, stage, 0)
         found = await self._explained(workflow, stage)
         specs = {each.name: each for each in (await self._documents.spec(workflow)).stages}
-        return [views.explanation_view(each, specs[each.stage]) for each in found]
+        return await aside(len(found) * views.STAGE_BYTES, views.explanation_views, found, specs)
 
     async def _explained_task(self, workflow: str, stage: str | None, index: int) -> list[ExplanationView]:
         """Of one task: why it is in its state, with the tasks of its stage that are too, and why on the node of its last try."""
@@ -680,30 +688,41 @@ class Service:
         return found if placed is None else [*found, placed]
 
     async def _explained(self, workflow: str, stage: str | None) -> list[Explanation]:
-        """Of a workflow that lives, from memory, some stages at a time: the event loop serves other requests between them."""
+        """Of a workflow that lives, from memory, some stages at a time: the event loop serves other requests between them.
+
+        Long reads take turns: however many clients ask, the loop makes one slice before it serves other requests.
+        """
         found: list[Explanation] = []
-        first = 0
+        facts, steps, first = None, -1, 0
         await self._taken_in(workflow)
         while True:
-            await self._at_rest()
-            run, state, now = self._run(workflow), self._state(), self._clock()
-            if run is None or state is None:
-                row = await self._reads.get(workflow)
-                if not RunState(row.state).terminal and self._leader.leadership.standing_by:
-                    raise self._not_leading()
-                return [
-                    Explanation(
-                        s.name, (), s.counts.get(s.state, 0), s.state, s.state.title(), s.reason or row.reason
-                    )
-                    for s in await self._reads.stages(workflow)
-                    if s.state in ("FAILED", "SKIPPED", "CANCELLED") and stage in (None, s.name)
-                ]
-            asked = run.stages if stage is None else [run.stages[run.number_of(stage)]]
-            found += explain(state, run, now, stages=asked[first : first + EXPLAINED])
-            first += EXPLAINED
-            if first >= len(asked):
-                return await with_outlooks(state, found, now)
-            await asyncio.sleep(0)
+            async with self._turn:
+                await asyncio.sleep(0)
+                await self._at_rest()
+                run, state, now = self._run(workflow), self._state(), self._clock()
+                dispatcher = self._leader.dispatcher
+                if run is None or state is None or dispatcher is None:
+                    break
+                if facts is None or dispatcher.steps != steps:
+                    facts, steps = Facts(state, run), dispatcher.steps
+                asked = run.stages if stage is None else [run.stages[run.number_of(stage)]]
+                for each in asked[first : first + EXPLAINED]:
+                    found += explain_stage(facts, each, now)
+                first += EXPLAINED
+                if first < len(asked) + EXPLAINED:
+                    continue
+                found = with_starts(state, found, now)  # in a slice of its own
+            return await with_outlooks(state, found, now)
+        row = await self._reads.get(workflow)
+        if not RunState(row.state).terminal and self._leader.leadership.standing_by:
+            raise self._not_leading()
+        return [
+            Explanation(
+                s.name, (), s.counts.get(s.state, 0), s.state, s.state.title(), s.reason or row.reason
+            )
+            for s in await self._reads.stages(workflow)
+            if s.state in ("FAILED", "SKIPPED", "CANCELLED") and stage in (None, s.name)
+        ]
 
     async def _taken_in(self, workflow: str) -> None:
         """Wait a moment for a workflow that was accepted just now, and that the leader has not taken in yet."""

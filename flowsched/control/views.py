@@ -425,6 +425,11 @@ def event_view(row: StoredEvent) -> EventView:
     return EventView(id=row.id, workflow=row.workflow, at=at, kind=row.kind, body=dict(row.body))
 
 
+def explanation_views(found: Sequence[Explanation], stages: Mapping[str, StageSpec]) -> list[ExplanationView]:
+    """Explanations of a workflow. `stages`: its stages by name."""
+    return [explanation_view(each, stages[each.stage]) for each in found]
+
+
 def explanation_view(found: Explanation, stage: StageSpec) -> ExplanationView:
     """One explanation of a stage."""
     named = len(found.shards)

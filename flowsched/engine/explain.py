@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import takewhile
-from typing import Final
+from functools import cached_property
+from typing import Any, Final, TypeGuard
 
 import msgspec
 import numpy as np
 from msgspec import structs
+from numpy.typing import NDArray
 
-from flowsched.engine.backlog import collect, expected
+from flowsched.engine.backlog import Indices, collect, expected
 from flowsched.engine.data.cache_values import look_at
 from flowsched.engine.data.inputs import MissingInput, dataset_ids
 from flowsched.engine.data.staging import MAX_TRIES, last_try_ms
@@ -20,7 +21,8 @@ from flowsched.engine.foreign.backlog import collect_foreign
 from flowsched.engine.io_demand import demand_text
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.data import Backoff
-from flowsched.engine.state.work import GroupKey, pod_name
+from flowsched.engine.state.foreign import ForeignKey
+from flowsched.engine.state.work import GroupKey, PodRef
 from flowsched.executor.datasets import uri_of
 from flowsched.scheduling.explain.forecast import GUESSED, LEVELS, Spread, Start, guessed, starts
 from flowsched.scheduling.explain.remedies import OTHERS, Outlook
@@ -35,7 +37,6 @@ from flowsched.workflow.run.advance import EVICTED
 from flowsched.workflow.run.elastic import PLACED, spare, stays_out
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
-from flowsched.workflow.spec import When
 
 #: In tenths: how much of the wait at least there is, and how far towards the promised moment it goes.
 _EARLIER: Final = 6
@@ -51,8 +52,8 @@ def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> di
 
     They are planned in the order in which the last cycle looked at them. Does not change what is decided.
     """
-    look = look_at(state)
-    groups = {key: each.group for key, each in collect(state, now, look).candidates.items()}
+    candidates = collect(state, now, look_at(state)).candidates
+    groups = {key: each.group for key, each in candidates.items()}
     groups |= {key: each.group for key, each in collect_foreign(state).candidates.items()}
     waiting = [groups[key] for key in state.round.reasons if key in groups]
     spreads: dict[str, Spread] = {}
@@ -68,7 +69,7 @@ def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> di
         if spread is not None:
             spreads[name] = spread
     of_groups = {}
-    for key, candidate in collect(state, now, look).candidates.items():
+    for key, candidate in candidates.items():
         size = sum(state.cluster.catalogue.sizes[dataset] for dataset in candidate.group.reads)
         spread = spread_of(state, candidate.run, candidate.stage, size)
         if spread is not None:
@@ -231,42 +232,139 @@ def _situation(state: EngineState, group: int, now: int) -> Situation:
     )
 
 
-def explain(
-    state: EngineState,
-    run: WorkflowRun,
-    now: int,
-    *,
-    forecast: bool = True,
-    stages: Sequence[StageRun] | None = None,
-) -> list[Explanation]:
+#: Reasons of groups that wait for room which others may free.
+_FOR_ROOM: Final = frozenset(
+    {ReasonCode.INSUFFICIENT, ReasonCode.GANG_INCOMPLETE, ReasonCode.RACK, ReasonCode.IO_BUDGET}
+)
+
+
+class Facts:
+    """What the state says of one live run, by stage. Made for one answer: each part is looked through once, for all stages.
+
+    Args:
+        state, run: Not modified. Nothing may change them while this is in use.
+    """
+
+    def __init__(self, state: EngineState, run: WorkflowRun) -> None:
+        self.state = state
+        self.run = run
+
+    @cached_property
+    def reasons(self) -> Mapping[int, Sequence[tuple[GroupKey, Reason]]]:
+        """Why backlog items of a stage were not placed in the last round."""
+        found: dict[int, list[tuple[GroupKey, Reason]]] = {}
+        for number, reason in self.state.round.reasons.items():
+            key = self.state.work.groups.get(number)
+            if _is_of(key, self.run):
+                found.setdefault(key.stage, []).append((key, reason))
+        return found
+
+    @cached_property
+    def staging(self) -> Mapping[int, set[tuple[int, int]]]:
+        """(dataset, node) of the copies that a stage waits for."""
+        found: dict[int, set[tuple[int, int]]] = {}
+        for group in self.state.data.staging.values():
+            if group.workflow == self.run.id:
+                found.setdefault(group.stage, set()).update(group.pending)
+        return found
+
+    @cached_property
+    def held(self) -> Mapping[int, Sequence[tuple[PodRef, str, str]]]:
+        """Pods of a stage that do not start or do not end, each with the cluster's reason and message."""
+        found: dict[int, list[tuple[PodRef, str, str]]] = {}
+        for name, (reason, message) in self.state.work.held.items():
+            pod = self.state.work.pods.get(name)
+            if pod is not None and pod.workflow == self.run.id:
+                found.setdefault(pod.stage, []).append((pod, reason, message))
+        return found
+
+    @cached_property
+    def ahead(self) -> Mapping[int, str]:
+        """Of the run's groups that wait for room: whose waiting tasks the last cycle served before them, by the number of a group.
+
+        The text names the other queues. A group that comes first has none.
+        """
+        found: dict[int, str] = {}
+        before: Counter[str] = Counter()
+        told = ""
+        for number, group in self.state.round.refused.items():
+            why = self.state.round.reasons.get(number)
+            if why is None or why.code not in _FOR_ROOM:
+                continue
+            if group.queue != self.run.spec.queue:
+                before[group.queue] += sum(role.count for role in group.roles)
+                told = ""
+            elif before and _is_of(self.state.work.groups.get(number), self.run):
+                told = told or _comes_first(before)
+                found[number] = told
+        return found
+
+
+def _is_of(key: GroupKey | ForeignKey | None, run: WorkflowRun) -> TypeGuard[GroupKey]:
+    return isinstance(key, GroupKey) and key.workflow == run.id
+
+
+def _comes_first(tasks: Counter[str]) -> str:
+    named = ", ".join(f"{count} of queue {queue!r}" for queue, count in tasks.most_common(NAMED))
+    number = tasks.total()
+    return f"; {number} task{'s come' if number != 1 else ' comes'} first: {named} (`flowsched queue ls` shows the shares)"
+
+
+def explain(state: EngineState, run: WorkflowRun, now: int, *, forecast: bool = True) -> list[Explanation]:
     """Everything of a live workflow that is neither running nor done, by stage and cause.
 
     Args:
         state, run: Not modified.
         now: Wall-clock ms.
         forecast: Also say how long a task is taken to run, and between which moments it will start, which costs more.
-        stages: Of these stages of the run alone; None = of all.
     """
+    facts = Facts(state, run)
+    found = [each for stage in run.stages for each in explain_stage(facts, stage, now, forecast=forecast)]
+    return with_starts(state, found, now) if forecast else found
+
+
+def explain_stage(facts: Facts, stage: StageRun, now: int, *, forecast: bool = True) -> list[Explanation]:
+    """The same for one stage, without the moments. Costs as much as its distinct causes, and some array operations."""
+    if stage.state.terminal:
+        return []
     found: list[Explanation] = []
-    for stage in run.stages if stages is None else stages:
-        if stage.state.terminal:
-            continue
-        if stage.counts[TaskState.PENDING]:
-            found.append(_too_large(state, run, stage) or _pending(run, stage))
-        if stage.counts[TaskState.QUEUED]:
-            found.extend(_queued(state, run, stage, now, forecast))
-        if stage.counts[TaskState.STAGING]:
-            found.append(_staging(state, run, stage))
-        for moving in (TaskState.BINDING, TaskState.RELEASING):
-            if stage.counts[moving]:
-                found.append(_in_passing(state, run, stage, moving))
-        for there, what in ((TaskState.BOUND, "pods do not start"), (TaskState.RUNNING, "tasks do not end")):
-            if stage.counts[there]:
-                found.extend(_on_silent_nodes(state, run, stage, there))
-            held = _held(state, run, stage, there, what) if stage.counts[there] else None
+    state, run = facts.state, facts.run
+    if stage.counts[TaskState.PENDING]:
+        found.append(_too_large(state, run, stage) or _pending(run, stage))
+    if stage.counts[TaskState.QUEUED]:
+        found.extend(_queued(facts, stage, now, forecast))
+    if stage.counts[TaskState.STAGING]:
+        found.append(_staging(facts, stage))
+    for moving in (TaskState.BINDING, TaskState.RELEASING):
+        if stage.counts[moving]:
+            found.append(_in_passing(facts, stage, moving))
+    for there, what in ((TaskState.BOUND, "pods do not start"), (TaskState.RUNNING, "tasks do not end")):
+        if stage.counts[there]:
+            found.extend(_on_silent_nodes(state, stage, there))
+            held = _held(facts, stage, there, what)
             if held is not None:
                 found.append(held)
     return found
+
+
+def with_starts(state: EngineState, found: Sequence[Explanation], now: int) -> list[Explanation]:
+    """The same, with the interval in which each group with a reservation is expected to start, given the spread of runtimes.
+
+    The reservation is planned with other runtimes (what is expected, not what was seen): the interval always holds its start.
+    """
+    reserved = {each.group for each in state.round.reservations}
+    wanted = {each.group for each in found if each.start_ms is not None and each.group is not None} & reserved
+    expected_at = expected_starts(state, wanted, now) if wanted else {}
+    return [
+        each
+        if each.start_ms is None or each.group is None or (start := expected_at.get(each.group)) is None
+        else structs.replace(
+            each,
+            start_low_ms=min(start.low_ms, each.start_ms),
+            start_high_ms=max(start.high_ms, each.start_ms),
+        )
+        for each in found
+    ]
 
 
 #: `first_reason` looks at so many stages of a workflow.
@@ -292,7 +390,8 @@ def first_reason(state: EngineState, run: WorkflowRun, now: int) -> Explanation 
     else:
         ready = np.flatnonzero(run.counts[:, _QUEUED:_RUNNING].any(axis=1))[:_STAGES_ASKED].tolist()
         running = bool(run.counts[:, _RUNNING].any())
-    found = [stage_reason(state, run, run.stages[number], now) for number in ready]
+    facts = Facts(state, run)
+    found = [stage_reason(facts, run.stages[number], now) for number in ready]
     told = [each for each in found if each is not None]
     for each in told:
         if each.permanent:
@@ -304,19 +403,20 @@ def first_reason(state: EngineState, run: WorkflowRun, now: int) -> Explanation 
     return None if running or not told else told[0]
 
 
-def stage_reason(state: EngineState, run: WorkflowRun, stage: StageRun, now: int) -> Explanation | None:
+def stage_reason(facts: Facts, stage: StageRun, now: int) -> Explanation | None:
     """The first thing that keeps tasks of a live stage from running, of one task in each state."""
     if stage.state.terminal:
         return None
+    state, run = facts.state, facts.run
     if stage.counts[TaskState.QUEUED] and stage.uniform is None:
         return _first_queued(state, run, stage, now)
     if stage.counts[TaskState.STAGING]:
-        return _staging(state, run, stage)
+        return _staging(facts, stage)
     for there in (TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING):
         if stage.counts[there]:
-            silent = next(_on_silent_nodes(state, run, stage, there), None)
+            silent = next(_on_silent_nodes(state, stage, there), None)
             what = "tasks do not end" if there is TaskState.RUNNING else "pods do not start"
-            held = silent or _held(state, run, stage, there, what)
+            held = silent or _held(facts, stage, there, what)
             if held is not None:
                 return held
     return _too_large(state, run, stage) or _pending(run, stage) if stage.counts[TaskState.PENDING] else None
@@ -325,8 +425,12 @@ def stage_reason(state: EngineState, run: WorkflowRun, stage: StageRun, now: int
 def _shards(stage: StageRun, state: TaskState) -> tuple[int, ...]:
     if stage.uniform is not None:
         return tuple(range(min(stage.spec.width, NAMED)))
-    shards = np.unique(np.flatnonzero(stage.task_state == state) // stage.members)
-    return tuple(shards[:NAMED].tolist())
+    return _named(stage, np.flatnonzero(stage.task_state == state))
+
+
+def _named(stage: StageRun, tasks: Indices) -> tuple[int, ...]:
+    """The first shards of some tasks in ascending order."""
+    return tuple(np.unique(tasks[: NAMED * stage.members] // stage.members)[:NAMED].tolist())
 
 
 def _too_large(state: EngineState, run: WorkflowRun, stage: StageRun) -> Explanation | None:
@@ -335,7 +439,7 @@ def _too_large(state: EngineState, run: WorkflowRun, stage: StageRun) -> Explana
     None for a stage that may be skipped, and where no node has been seen.
     """
     found = _larger_than_node(state, stage) or _larger_than_queue(state, run, stage)
-    if found is None or _conditional(run, stage):
+    if found is None or stage.number in run.graph.conditional:
         return None
     code, (message, numbers) = found
     return _all_pending(stage, code, message, numbers)
@@ -380,20 +484,6 @@ def _larger_than_queue(
     least = [needs.get(name, 0) for name in axes]
     forbidden = larger_than_cap(run.spec.queue, least, state.policy.queues, axes)
     return None if forbidden is None else (ReasonCode.LARGER_THAN_QUEUE, forbidden)
-
-
-def _conditional(run: WorkflowRun, stage: StageRun) -> bool:
-    """Whether it depends on values or failures that a stage runs, or one that it comes after: it may be skipped."""
-    seen, left = {stage.number}, [stage.number]
-    while left:
-        number = left.pop()
-        when = run.stages[number].spec.when
-        if when.outcome is When.FAILURE or when.equals:
-            return True
-        parents = {edge.parent for edge in run.graph.edges_in[number]} - seen
-        seen |= parents
-        left.extend(parents)
-    return False
 
 
 def _pending(run: WorkflowRun, stage: StageRun) -> Explanation:
@@ -461,88 +551,103 @@ def _held_back(wait_ms: int) -> str:
     return f"the next attempt begins in {format_duration(wait_ms)} (it failed before)"
 
 
-def _queued(
-    state: EngineState, run: WorkflowRun, stage: StageRun, now: int, forecast: bool
-) -> Iterator[Explanation]:
+def _queued(facts: Facts, stage: StageRun, now: int, forecast: bool) -> Iterator[Explanation]:
     """Why queued tasks wait, one explanation a cause."""
+    state, run = facts.state, facts.run
     queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
     if run.paused or state.policy.queues.paused(run.spec.queue):
         yield _of(stage, queued, ReasonCode.PAUSED, _paused(state, run))
         return
-    held = queued[stage.not_before[queued] > now]
-    if len(held):
-        wait = int(stage.not_before[held].min()) - now
-        yield _of(stage, held, ReasonCode.BACKOFF, _held_back(wait), {"wait_ms": wait})
-        queued = queued[stage.not_before[queued] <= now]
-    by_reason: dict[tuple[str, str], list[int]] = {}
-    reasons: dict[tuple[str, str], Reason] = {}
-    beyond = set(spare(stage).tolist())
-    for task in queued.tolist():
-        reason = _reason(state, run, stage, task)
-        if task in beyond:
-            reason = _beyond(stage, task, reason)
-        key = (reason.code.value, reason.message) if reason else ("", "")
-        by_reason.setdefault(key, []).append(task)
-        if reason:
-            reasons[key] = reason
-    for key, alike in by_reason.items():
-        at = np.array(alike)
-        if key in reasons:
-            reason = reasons[key]
-            message = reason.message + _come_first(state, reason) + _stopped(stage, alike)
-            told = _of(stage, at, reason.code, message, reason.numbers, reason.start_ms, reason.group)
-            if forecast:
-                told = structs.replace(told, estimate=estimate_text(state, run, stage, int(at[0])))
-                told = _with_interval(state, told, reason, now)
-            yield told
-        else:
-            yield _of(stage, at, *_TURN)
+    if not stage.holds_only("not_before", 0):
+        waits = stage.not_before[queued] > now
+        held, queued = queued[waits], queued[~waits]
+        if len(held):
+            wait = int(stage.not_before[held].min()) - now
+            yield _of(stage, held, ReasonCode.BACKOFF, _held_back(wait), {"wait_ms": wait})
+    evicted = np.array([task for task, why in stage.reasons.items() if why in EVICTED], dtype=np.int64)
+    for reason, tasks in _causes(facts, stage, queued):
+        if reason is None:
+            yield _of(stage, tasks, *_TURN)
+            continue
+        message = reason.message + facts.ahead.get(reason.group, "") + _stopped(stage, tasks, evicted)
+        told = _of(stage, tasks, reason.code, message, reason.numbers, reason.start_ms, reason.group)
+        if forecast:
+            told = structs.replace(told, estimate=estimate_text(state, run, stage, int(tasks[0])))
+        yield told
 
 
-#: Reasons of groups that wait for room which others may free.
-_FOR_ROOM: Final = frozenset(
-    {ReasonCode.INSUFFICIENT, ReasonCode.GANG_INCOMPLETE, ReasonCode.RACK, ReasonCode.IO_BUDGET}
-)
+def _causes(facts: Facts, stage: StageRun, queued: Indices) -> list[tuple[Reason | None, Indices]]:
+    """Queued tasks by what the last cycle said of them, in the order of their first tasks; None where it said nothing."""
+    said = facts.reasons.get(stage.number, ())
+    reasons = [reason for _, reason in said]
+    which = _matched(stage, queued, [key for key, _ in said])
+    beyond = spare(stage)
+    known: dict[tuple[object, ...], int] = {}
+    for at in np.flatnonzero(np.isin(queued, beyond)).tolist() if len(beyond) else ():
+        task, before = int(queued[at]), int(which[at])
+        kind = (
+            task // stage.members, stage.role_of.item(task % stage.members), stage.lost.item(task),
+            stage.charged.item(task), stage.reasons.get(task), before,
+        )  # fmt: skip
+        if kind not in known:
+            known[kind] = len(reasons)
+            reasons.append(_beyond(stage, task, reasons[before] if before >= 0 else None))
+        which[at] = known[kind]
+    texts: dict[tuple[str, str], int] = {}
+    alike = [texts.setdefault((each.code.value, each.message), len(texts) + 1) for each in reasons]
+    small = np.min_scalar_type(len(texts))  # NumPy sorts numbers of 16 bits by radix: a million in 5 ms
+    kinds = np.array([0, *alike], dtype=small)[which + 1]
+    order = np.argsort(kinds, kind="stable")
+    borders = np.flatnonzero(np.diff(kinds[order])) + 1
+    parts = [part for part in np.split(order, borders) if len(part)]
+    return [
+        (reasons[int(which[part[-1]])] if kinds[part[0]] else None, queued[part])
+        for part in sorted(parts, key=lambda part: int(part[0]))
+    ]
 
 
-def _come_first(state: EngineState, reason: Reason) -> str:
-    """Name the other queues whose waiting tasks the last cycle served before a group that waits for room."""
-    own = state.round.refused.get(reason.group)
-    if own is None or reason.code not in _FOR_ROOM:
-        return ""
-    tasks: Counter[str] = Counter()
-    for number in takewhile(lambda number: number != reason.group, state.round.refused):
-        other, why = state.round.refused[number], state.round.reasons.get(number)
-        if other.queue != own.queue and why is not None and why.code in _FOR_ROOM:
-            tasks[other.queue] += sum(role.count for role in other.roles)
-    if not tasks:
-        return ""
-    told = ", ".join(f"{count} of queue {queue!r}" for queue, count in tasks.most_common(NAMED))
-    number = tasks.total()
-    return f"; {number} task{'s come' if number != 1 else ' comes'} first: {told} (`flowsched queue ls` shows the shares)"
+def _matched(stage: StageRun, queued: Indices, keys: Sequence[GroupKey]) -> NDArray[np.int32]:
+    """(queued,) the place in `keys` of the backlog item that each queued task belongs to, -1 where it belongs to none.
+
+    An item of the task's shard comes before one of all ready shards, and this before one of a role that joins the shard's gang.
+    """
+    which = np.full(len(queued), -1, dtype=np.int32)
+    steps: int | Indices = 0
+    if not stage.holds_only("memory_steps", 0):
+        steps = stage.memory_steps[queued].astype(np.int64)
+        if stage.spec.gang:
+            steps = (
+                stage.memory_steps.reshape(-1, stage.members)
+                .max(axis=1)[queued // stage.members]
+                .astype(np.int64)
+            )
+    of_roles = [at for at, key in enumerate(keys) if key.role >= 0]
+    of_all = [at for at, key in enumerate(keys) if key.shard < 0]
+    of_shards = [at for at, key in enumerate(keys) if key.shard >= 0 and key.role < 0]
+    for places in filter(None, (of_roles, of_all, of_shards)):
+        shard = -1 if places is of_all else queued // stage.members
+        role = stage.role_of[queued % stage.members].astype(np.int64) if places is of_roles else -1
+        codes = np.array([_code(keys[at].shard, keys[at].role, keys[at].memory_steps) for at in places])
+        ranked = np.argsort(codes)
+        wanted = _code(shard, role, steps)
+        near = ranked[np.minimum(np.searchsorted(codes, wanted, sorter=ranked), len(codes) - 1)]
+        which = np.where(codes[near] == wanted, np.array(places, dtype=np.int32)[near], which)
+    return which
 
 
-def _stopped(stage: StageRun, tasks: Sequence[int]) -> str:
+def _code(shard: int | Indices, role: int | Indices, steps: int | Indices) -> Any:
+    """One number for a shard, a role and steps of memory, each -1 or more and below the factors here."""
+    return ((shard + 1) * 1_024 + role + 1) * 256 + steps
+
+
+def _stopped(stage: StageRun, tasks: Indices, evicted: Indices) -> str:
     """That tasks which wait ran before, and were taken away; the event `task.evicted` says for what."""
-    taken = [stage.reasons[task] for task in tasks if stage.reasons.get(task) in EVICTED]
+    taken = tasks[np.isin(tasks, evicted)].tolist() if len(evicted) else []
     if not taken:
         return ""
     who = "it was" if len(tasks) == 1 else f"{len(taken)} of {len(tasks)} were"
-    return f"; {who} stopped before: {', '.join(sorted(set(taken)))} (the events say for what)"
-
-
-def _with_interval(state: EngineState, told: Explanation, reason: Reason, now: int) -> Explanation:
-    """Add to a group with a reservation the interval in which its start is expected, given the spread of runtimes.
-
-    The reservation is planned with other runtimes (what is expected, not what was seen): the interval always holds its start.
-    """
-    if reason.start_ms is None or reason.group not in {each.group for each in state.round.reservations}:
-        return told
-    start = expected_starts(state, [reason.group], now).get(reason.group)
-    if start is None:
-        return told
-    low, high = min(start.low_ms, reason.start_ms), max(start.high_ms, reason.start_ms)
-    return structs.replace(told, start_low_ms=low, start_high_ms=high)
+    why = ", ".join(sorted({stage.reasons[task] for task in taken}))
+    return f"; {who} stopped before: {why} (the events say for what)"
 
 
 def _beyond(stage: StageRun, task: int, reason: Reason | None) -> Reason:
@@ -584,17 +689,16 @@ def _reason(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) ->
 
 def _of(
     stage: StageRun,
-    tasks: np.ndarray[tuple[int], np.dtype[np.int64]],
+    tasks: Indices,
     code: ReasonCode,
     message: str,
     numbers: Mapping[str, int] | None = None,
     start_ms: int | None = None,
     group: int | None = None,
 ) -> Explanation:
-    shards = np.unique(tasks // stage.members)[:NAMED]
     return Explanation(
         stage=stage.spec.name,
-        shards=tuple(shards.tolist()),
+        shards=_named(stage, tasks),
         tasks=len(tasks),
         state=TaskState.QUEUED.name,
         code=code.value,
@@ -605,13 +709,8 @@ def _of(
     )
 
 
-def _staging(state: EngineState, run: WorkflowRun, stage: StageRun) -> Explanation:
-    pending = {
-        pair
-        for group in state.data.staging.values()
-        if group.workflow == run.id and group.stage == stage.number
-        for pair in group.pending
-    }
+def _staging(facts: Facts, stage: StageRun) -> Explanation:
+    state, pending = facts.state, facts.staging.get(stage.number, set())
     left = sum(state.cluster.catalogue.sizes[dataset] for dataset, _ in pending)
     nodes = sorted({state.cluster.snapshot.names[node] for _, node in pending})
     failed = [(pair, state.data.backoff[pair]) for pair in sorted(pending) if pair in state.data.backoff]
@@ -655,8 +754,8 @@ def _clock(moment_ms: int) -> str:
     return datetime.fromtimestamp(moment_ms / 1000, UTC).strftime("%H:%M:%S UTC")
 
 
-def _in_passing(engine: EngineState, run: WorkflowRun, stage: StageRun, state: TaskState) -> Explanation:
-    held = _held(engine, run, stage, state, "pods do not start") if state is TaskState.BINDING else None
+def _in_passing(facts: Facts, stage: StageRun, state: TaskState) -> Explanation:
+    held = _held(facts, stage, state, "pods do not start") if state is TaskState.BINDING else None
     if held is not None:
         return held
     said = "is being started"
@@ -674,9 +773,7 @@ def _in_passing(engine: EngineState, run: WorkflowRun, stage: StageRun, state: T
     )
 
 
-def _on_silent_nodes(
-    engine: EngineState, run: WorkflowRun, stage: StageRun, state: TaskState
-) -> Iterator[Explanation]:
+def _on_silent_nodes(engine: EngineState, stage: StageRun, state: TaskState) -> Iterator[Explanation]:
     """Tasks on nodes that do not report what their pods do."""
     snapshot = engine.cluster.snapshot
     there = np.flatnonzero(stage.task_state == state)
@@ -697,25 +794,23 @@ def _on_silent_nodes(
     yield structs.replace(told, state=state.name)
 
 
-def _held(
-    engine: EngineState, run: WorkflowRun, stage: StageRun, state: TaskState, what: str
-) -> Explanation | None:
+def _held(facts: Facts, stage: StageRun, state: TaskState, what: str) -> Explanation | None:
     """What the cluster says of pods that were asked for and do not start, or do not end."""
-    if not engine.work.held:
-        return None
-    there = np.flatnonzero(stage.task_state == state).tolist()
-    names = {pod_name(run.id, stage.spec.name, task, int(stage.attempt[task])): task for task in there}
-    told = [(task, *engine.work.held[name]) for name, task in names.items() if name in engine.work.held]
+    told = sorted(
+        (pod.task, reason, message)
+        for pod, reason, message in facts.held.get(stage.number, ())
+        if stage.task_is(pod.task) is state and pod.attempt == int(stage.attempt[pod.task])
+    )
     if not told:
         return None
-    shards = tuple(sorted({task // stage.members for task, _, _ in told})[:NAMED])
+    tasks = int(stage.counts[state])
     _, reason, message = told[0]
     return Explanation(
         stage=stage.spec.name,
-        shards=shards,
-        tasks=len(there),
+        shards=tuple(sorted({task // stage.members for task, _, _ in told})[:NAMED]),
+        tasks=tasks,
         state=state.name,
         code=reason,
-        message=f"{len(told)} of {len(there)} {what}: {message or reason}",
+        message=f"{len(told)} of {tasks} {what}: {message or reason}",
         numbers={"held": len(told)},
     )

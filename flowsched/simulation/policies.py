@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from flowsched.engine.events import Accepted
-from flowsched.engine.explain import stage_reason
+from flowsched.engine.explain import Facts, stage_reason
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.step import step
@@ -98,7 +98,7 @@ def misfits(cluster: SimulatedCluster, spec: WorkflowSpec) -> dict[str, str]:
             run = WorkflowRun("w", one, StageGraph(one))
             state = EngineState(policy=PolicyState(mounted=True))
             step(state, [*(NodeChanged(node.info()) for node in cluster.nodes), Accepted(run)], 0)
-            reason = stage_reason(state, run, run.stages[0], 0)
+            reason = stage_reason(Facts(state, run), run.stages[0], 0)
             known[kind] = reason.message if reason is not None and reason.permanent else None
         why = known[kind]
         if why is not None:

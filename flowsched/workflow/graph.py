@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.workflow.spec import Match, StageSpec, WorkflowSpec
+from flowsched.workflow.spec import Match, StageSpec, When, WorkflowSpec
 
 
 class Edge(msgspec.Struct, frozen=True):
@@ -54,9 +54,10 @@ class StageGraph:
         edges_out: Per stage, what waits for it, in the order of children.
         data: Per stage, one edge for each input that reads from a stage, in the order of its inputs.
         order: Stage numbers, parents first; ties in the order of the document.
+        conditional: Stages that may be skipped: values or a failure decide about them, or about a stage that they come after.
     """
 
-    __slots__ = ("data", "edges_in", "edges_out", "numbers", "order", "widths")
+    __slots__ = ("conditional", "data", "edges_in", "edges_out", "numbers", "order", "widths")
 
     def __init__(self, workflow: WorkflowSpec) -> None:
         stages = workflow.stages
@@ -76,6 +77,15 @@ class StageGraph:
         self.order = topological_order(
             [[edge.parent for edge in edges] for edges in self.edges_in],
         )
+        self.conditional: set[int] = set()
+        for number in self.order:
+            when = stages[number].when
+            if (
+                when.outcome is When.FAILURE
+                or when.equals
+                or any(edge.parent in self.conditional for edge in self.edges_in[number])
+            ):
+                self.conditional.add(number)
 
     def _data_edges(self, number: int, stage: StageSpec) -> Iterator[Edge]:
         for given in stage.inputs:

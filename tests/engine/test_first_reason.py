@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowsched.engine.events import QueueChanged
-from flowsched.engine.explain import Explanation, explain, first_reason, stage_reason
+from flowsched.engine.explain import Explanation, Facts, explain, first_reason, stage_reason
 from flowsched.scheduling.queues.tree import Queue
 from tests.engine.scene import Scene, node
 
@@ -27,7 +27,7 @@ def test_a_workflow_that_waits_for_room_says_so() -> None:
     scene.end("fs-v-a-0-0")
     scene.start("fs-w-b-0-0")
     assert _first(scene, "w") is None
-    of_stage = stage_reason(scene.state, scene.runs["w"], scene.runs["w"].stages[0], scene.now)
+    of_stage = stage_reason(Facts(scene.state, scene.runs["w"]), scene.runs["w"].stages[0], scene.now)
     assert of_stage is not None
     assert (of_stage.tasks, of_stage.code) == (4, "Insufficient")
 
@@ -63,7 +63,7 @@ def test_a_stage_that_no_node_can_run_is_told_before_its_turn() -> None:
     assert (told.stage, told.state, told.code, told.permanent) == ("b", "PENDING", "LargerThanNode", True)
     assert told.message == "larger than any node; task needs 64 CPU; the most that a node has is 4 CPU"
     run = scene.runs["w"]
-    assert stage_reason(scene.state, run, run.stages[1], scene.now) == told
+    assert stage_reason(Facts(scene.state, run), run.stages[1], scene.now) == told
     assert explain(scene.state, run, scene.now, forecast=False)[-1] == told
     assert _first(scene, "v") is None
 
@@ -111,7 +111,7 @@ def test_a_stage_that_waits_for_others_names_them() -> None:
     scene.submit("w", _stage("a", 1), many, _stage("b", 1, needs=["a", "m"]))
     scene.start("fs-w-a-0-0", "fs-w-m-0-0", "fs-w-m-1-0", "fs-w-m-2-0")
     run = scene.runs["w"]
-    told = stage_reason(scene.state, run, run.stages[2], scene.now)
+    told = stage_reason(Facts(scene.state, run), run.stages[2], scene.now)
     assert told is not None
     assert (told.code, told.message) == ("WaitingForParents", "waits for a, m (0 of 3 shards done)")
     assert _first(scene, "w") is None

@@ -1,0 +1,75 @@
+"""What `explain` costs: as much as there are distinct causes, however many tasks wait."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from flowsched.engine.explain import Explanation, explain
+from tests.engine.scene import Scene, node
+
+
+def calls_of(function: Callable[[], list[Explanation]]) -> tuple[int, list[Explanation]]:
+    """How many functions a call calls, C functions too, and its answer."""
+    calls = 0
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        found = function()
+    finally:
+        sys.setprofile(None)
+    return calls, found
+
+
+def waiting(tasks: int, **more: Any) -> Scene:
+    """A workflow of one stage, of which 4 tasks run."""
+    scene = Scene(node(cpu=4))
+    stage = {"name": "s", "command": ["x"], "scatter": {"count": tasks}, "resources": {"cpu": 1}, **more}
+    scene.submit("w", stage)
+    return scene
+
+
+@pytest.mark.parametrize("policy", [{}, {"retry": {"attempts": 3}}])
+def test_a_hundred_times_the_waiting_tasks_cost_no_call_more(policy: dict[str, Any]) -> None:
+    """NumPy looks at tasks. Python's own functions are called for distinct reasons alone."""
+    costs, told = [], []
+    for tasks in (1_004, 100_004):
+        scene = waiting(tasks, **policy)
+        explain(scene.state, scene.runs["w"], scene.now)  # what is worked out once
+        calls, found = calls_of(lambda scene=scene: explain(scene.state, scene.runs["w"], scene.now))  # type: ignore[misc]
+        costs.append(calls)
+        told.append([(each.code, each.shards, each.tasks) for each in found if each.state == "QUEUED"])
+    assert told == [
+        [("Insufficient", (4, 5, 6, 7, 8), 1_000)],
+        [("Insufficient", (4, 5, 6, 7, 8), 100_000)],
+    ]
+    assert abs(costs[1] - costs[0]) < 50
+
+
+def test_a_chain_of_stages_that_no_node_can_run_is_judged_once() -> None:
+    """Four times the stages cost four times the calls; each asked all stages before it whether it may be skipped."""
+    costs = []
+    for stages in (100, 400):
+        scene = Scene(node(cpu=4))
+        scene.submit(
+            "w",
+            *(
+                {
+                    "name": f"s{n}", "command": ["x"], "resources": {"cpu": 64 if n else 1},
+                    **({"needs": [f"s{n - 1}"]} if n else {}),
+                }
+                for n in range(stages)
+            ),
+        )  # fmt: skip
+        calls, found = calls_of(lambda: explain(scene.state, scene.runs["w"], scene.now))  # noqa: B023
+        assert [each.code for each in found if each.state == "PENDING"] == ["LargerThanNode"] * (stages - 1)
+        costs.append(calls)
+    assert costs[1] < 6 * costs[0]
