@@ -15,6 +15,7 @@ from aiohttp import web
 from multidict import MultiMapping
 
 from flowsched.api.routes import Limits, Q
+from flowsched.control.aside import aside
 from flowsched.errors import Fault, InvalidRequest, TooLarge
 from flowsched.workflow.document.reader import read_document
 
@@ -182,7 +183,7 @@ async def read_json(request: web.Request, kind: type[S], limits: Limits) -> S:
         InvalidParameters: Wrong types or unknown fields.
     """
     raw = await read_body(request, limits.small_body_bytes, limits)
-    return decode_body(raw, kind)
+    return await aside(len(raw), decode_body, raw, kind)
 
 
 def decode_body(raw: bytes, kind: type[S]) -> S:

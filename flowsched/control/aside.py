@@ -1,7 +1,7 @@
-"""Long work beside the event loop: in a thread, and of large work only a little at a time.
+"""Long work beside the event loop: in one of a few threads. What a client sends is parsed here, and nowhere else.
 
-A thread shares the interpreter with the event loop. Two threads that compute delay a request by some 10 ms. A thread for every
-large request would delay it by as long as all of them take. Large work therefore waits for one of two threads.
+A thread shares the interpreter with the event loop: each thread that computes delays a request by some 5 ms each time the loop
+goes on. Work therefore waits for one of two threads, and large work, which takes seconds, for one of two others.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ T = TypeVar("T")
 THREAD_BYTES: Final = 32 << 10
 #: Larger bodies wait for one of the threads for large work. Smaller ones take less than a second.
 LARGE_BYTES: Final = 1 << 20
+_THREADS: Final = ThreadPoolExecutor(2, thread_name_prefix="aside")
 _LARGE: Final = ThreadPoolExecutor(2, thread_name_prefix="large")
 
 
@@ -25,7 +26,6 @@ async def aside(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.
     """Call a function that takes long if `size` (bytes) is large."""
     if size <= THREAD_BYTES:
         return function(*args, **kwargs)
-    if size <= LARGE_BYTES:
-        return await asyncio.to_thread(function, *args, **kwargs)
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_LARGE, lambda: function(*args, **kwargs))
+    threads = _THREADS if size <= LARGE_BYTES else _LARGE
+    return await loop.run_in_executor(threads, lambda: function(*args, **kwargs))

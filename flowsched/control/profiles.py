@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from flowsched.control.aside import aside
 from flowsched.entry_points import offers
 from flowsched.errors import ConfigurationError, Conflict, Fault, InvalidDocument, InvalidRequest
 from flowsched.log_lines import get_logger
@@ -62,6 +63,8 @@ log = get_logger(__name__)
 
 #: Between two looks at the file; and at what became of plugins.
 POLL_S: Final = 0.5
+#: PyYAML, which is written in Python, takes so many times as long for a byte as the check of a workflow does.
+YAML_COST: Final = 100
 OVER_THE_API: Final = "the API"
 _Mark = tuple[int, int, int]
 
@@ -161,14 +164,17 @@ class ProfileBook:
             InvalidRequest: The document is wrong; what was in force stays.
             Conflict: The file cannot be written.
         """
-        policies = await asyncio.to_thread(read_policies, raw, self.look_for_plugins(), self._base)
+        policies = await self._read(raw)
         if self.path is not None:
             _replace(self.path, raw)
             self._seen = _mark(self.path)
         self._take(policies, OVER_THE_API if self.path is None else str(self.path))
         log.info("profile in force", profile=policies.default.name, source=self.source)
 
-    def look(self) -> bool:
+    async def _read(self, raw: bytes) -> Policies:
+        return await aside(len(raw) * YAML_COST, read_policies, raw, self.look_for_plugins(), self._base)
+
+    async def look(self) -> bool:
         """Look at the file, and take what it says if it has changed and stands still; True if it was read."""
         if self.path is None:
             return False
@@ -183,7 +189,7 @@ class ProfileBook:
         source = str(self.path)
         try:
             raw = self.path.read_bytes()
-            self._take(read_policies(raw, self.look_for_plugins(), self._base), source)
+            self._take(await self._read(raw), source)
             log.info("profile in force", profile=self.profile.name, source=source)
         except InvalidDocument as error:
             self._refuse(source, error.faults)
@@ -212,7 +218,7 @@ class ProfileBook:
         """Look for ever."""
         while True:
             await asyncio.sleep(POLL_S)
-            self.look()
+            await self.look()
             self.tell_trouble()
 
 

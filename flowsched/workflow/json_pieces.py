@@ -108,6 +108,33 @@ class Structure:
         Raises:
             Malformed: No object or array fills it.
         """
+        starts, ends = self._borders(span)
+        found = [self._trimmed(*each) for each in zip(starts.tolist(), ends.tolist(), strict=True)]
+        if len(found) == 1 and found[0].start == found[0].end:
+            return []
+        if any(start == stop for start, stop in found):
+            raise Malformed
+        return found
+
+    def pieces(self, span: Span, most: int = PIECE) -> Iterator[tuple[Span, int]]:
+        """Neighbouring entries of the object or array that fills `span`, up to `most` bytes together, and how many they are.
+
+        A larger entry comes alone. Costs nothing for a single entry, of which there may be millions.
+
+        Raises:
+            Malformed: No object or array fills it.
+        """
+        starts, ends = self._borders(span)
+        first = 0
+        while first < len(starts):
+            last = max(first + 1, int(np.searchsorted(ends, starts[first] + most, side="right")))
+            found = self._trimmed(int(starts[first]), int(ends[last - 1]))
+            if len(starts) > 1 or found.start < found.end:
+                yield found, last - first
+            first = last
+
+    def _borders(self, span: Span) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(entries,) where each entry of an object or array begins and ends, with the blanks around it."""
         first, end = (int(i) for i in np.searchsorted(self._at, span))
         depths, kinds = self._depths[first:end], self._kinds[first:end]
         if len(depths) < 2 or self._at[first] != span.start or self._at[end - 1] != span.end - 1:
@@ -115,15 +142,8 @@ class Structure:
         opened, depth = chr(kinds[0]) + chr(kinds[-1]), int(depths[0])
         if opened not in ("[]", "{}") or int(depths[-1]) != depth - 1 or int(depths[:-1].min()) < depth:
             raise Malformed
-        commas = self._at[first:end][(kinds == ord(",")) & (depths == depth)]
-        starts = [span.start + 1, *(commas + 1).tolist()]
-        ends = [*commas.tolist(), span.end - 1]
-        found = [self._trimmed(start, stop) for start, stop in zip(starts, ends, strict=True)]
-        if len(found) == 1 and found[0].start == found[0].end:
-            return []
-        if any(start == stop for start, stop in found):
-            raise Malformed
-        return found
+        commas = self._at[first:end][(kinds == ord(",")) & (depths == depth)].astype(np.int64)
+        return np.concatenate(([span.start + 1], commas + 1)), np.concatenate((commas, [span.end - 1]))
 
     def member(self, entry: Span) -> tuple[Span, Span]:
         """(key with its quotes, value) of an entry of an object.
@@ -155,16 +175,6 @@ class Structure:
         while start < end and raw[end - 1] in _BLANK:
             end -= 1
         return Span(start, end)
-
-
-def groups(entries: list[Span], most: int = PIECE) -> Iterator[list[Span]]:
-    """Groups of neighbours, up to `most` bytes; a larger entry comes alone."""
-    first = 0
-    for i in range(1, len(entries) + 1):
-        if i == len(entries) or entries[i].end - entries[first].start > most:
-            if first < i:
-                yield entries[first:i]
-            first = i
 
 
 def parse(structure: Structure, loads: Callable[[bytes, int], object], piece: int = PIECE) -> object:
@@ -204,21 +214,21 @@ class _Parser:
 
     def _array(self, span: Span) -> list[object]:
         made: list[object] = []
-        for group in groups(self._structure.entries(span), self._piece):
-            if self._is_large(group):
-                made.append(self.value(group[0]))
+        for piece, count in self._structure.pieces(span, self._piece):
+            if piece.end - piece.start > self._piece:
+                made.append(self.value(piece))
                 continue
-            found = self._loads(b"[" + self._text(group) + b"]", group[0].start - 1)
-            if not isinstance(found, list) or len(found) != len(group):
+            found = self._loads(b"[" + self._structure.text(piece) + b"]", piece.start - 1)
+            if not isinstance(found, list) or len(found) != count:
                 raise Malformed
             made.extend(found)
         return made
 
     def _object(self, span: Span) -> dict[str, object]:
         made: dict[str, object] = {}
-        for group in groups(self._structure.entries(span), self._piece):
-            found = self._members(group)
-            if not isinstance(found, dict) or len(found) != len(group):
+        for piece, count in self._structure.pieces(span, self._piece):
+            found = self._members(piece)
+            if not isinstance(found, dict) or len(found) != count:
                 raise Malformed
             twice = made.keys() & found.keys()
             if twice:
@@ -226,17 +236,11 @@ class _Parser:
             made.update(found)
         return made
 
-    def _members(self, group: list[Span]) -> object:
-        if not self._is_large(group):
-            return self._loads(b"{" + self._text(group) + b"}", group[0].start - 1)
-        key, value = self._structure.member(group[0])
+    def _members(self, piece: Span) -> object:
+        if piece.end - piece.start <= self._piece:
+            return self._loads(b"{" + self._structure.text(piece) + b"}", piece.start - 1)
+        key, value = self._structure.member(piece)
         return {self._loads(self._structure.raw[key.start : key.end], key.start): self.value(value)}
-
-    def _is_large(self, group: list[Span]) -> bool:
-        return group[-1].end - group[0].start > self._piece
-
-    def _text(self, group: list[Span]) -> bytes:
-        return self._structure.raw[group[0].start : group[-1].end]
 
 
 def _outside_strings(raw: bytes) -> Iterator[tuple[NDArray[np.int32], NDArray[np.uint8]]]:

@@ -39,6 +39,11 @@ REQUESTS: dict[str, tuple[str, Callable[[], Any], int]] = {
         lambda: {"name": "w", "stages": [{"name": f"s{number}", **STAGE} for number in range(10_000)]},
         202,
     ),
+    "1,000,000 inputs of a plan": (
+        "/api/v1/plans",
+        lambda: {"source": "no WDL", "inputs": numbered(1_000_000, 1)},
+        422,
+    ),
     "60 MiB of node names": (
         "/scheduler/filter",
         lambda: {"Pod": {}, "NodeNames": [f"node-{number:050d}" for number in range(1_000_000)]},

@@ -224,23 +224,23 @@ async def test_what_is_applied_is_written_to_the_profile_file(tmp_path: Path) ->
     assert file.read_bytes() == b"# mine\nname: second\n"
     assert (file.stat().st_mode & 0o777, os.listdir(folder)) == (0o640, ["profile.yaml"])
     assert ProfileBook(path=file, clock=lambda: 8).profile.name == "second"
-    assert (book.look(), book.kept) == (False, True)
+    assert (await book.look(), book.kept) == (False, True)
     book.path = tmp_path / "gone" / "profile.yaml"
     with pytest.raises(Conflict, match=r"cannot be written .No such file or directory.: change it where"):
         await book.apply(b"name: third\n")
     assert book.profile.name == "second"
 
 
-def test_a_file_that_is_being_written_is_not_read(tmp_path: Path) -> None:
+async def test_a_file_that_is_being_written_is_not_read(tmp_path: Path) -> None:
     """Only what has stood still for a look: half a document may be a good one."""
     file = tmp_path / "profile.yaml"
     file.write_text("name: first\n")
     book = ProfileBook(path=file, clock=lambda: 7)
     file.write_text("name: second\n")
-    assert (book.look(), book.profile.name) == (False, "first")
+    assert (await book.look(), book.profile.name) == (False, "first")
     file.write_text("name: second\nwindow: 3\n")
-    assert (book.look(), book.profile.name) == (False, "first")
-    assert (book.look(), book.profile.name, book.profile.window) == (True, "second", 3)
+    assert (await book.look(), book.profile.name) == (False, "first")
+    assert (await book.look(), book.profile.name, book.profile.window) == (True, "second", 3)
 
 
 def test_a_service_does_not_start_with_a_wrong_profile(tmp_path: Path) -> None:

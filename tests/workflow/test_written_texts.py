@@ -211,3 +211,12 @@ def test_no_two_shards_deliver_to_one_file() -> None:
     ]
     assert files({"items": ["x", "y"]}, "/lab/{item}") == []
     assert files({"count": 2}, "/lab/{item}") == [("$.stages[0].files", '"/lab/{item}"')]
+
+
+@pytest.mark.parametrize("text", [b"[" * 20_000, b"\n".join(b" " * n + b"a:" for n in range(100))])
+def test_yaml_that_is_nested_too_deeply_is_refused_at_its_65th_level(text: bytes) -> None:
+    """Not after 1,000 levels: PyYAML looks at all open levels for each token, and 20 KiB took half a second."""
+    with pytest.raises(
+        InvalidRequest, match=r"^not YAML: nested too deeply, more than 64 levels \(line \d+, column 66\)$"
+    ):
+        read_yaml(text)

@@ -18,7 +18,7 @@ from flowsched.api.routes import Call, Query
 from flowsched.control.aside import aside
 from flowsched.errors import InvalidRequest, TooLarge
 from flowsched.workflow.document.limits import Limits as DocumentLimits
-from flowsched.workflow.json_pieces import Malformed, Span, Structure, groups
+from flowsched.workflow.json_pieces import Malformed, Span, Structure
 
 T = TypeVar("T")
 
@@ -126,16 +126,16 @@ def read_question(raw: bytes) -> Question:
                 _check_object(structure, part, name)
         pod, nodes, names = structure.text(parts["pod"]), parts.get("nodes"), parts.get("nodenames")
         if names is not None and structure.text(names) != _NULL:
-            entries = _entries(structure, names)
-            return Question(raw, pod, list(_read(structure, entries, _NAMES)))
+            _check_list(structure, names)
+            return Question(raw, pod, list(_read(structure, names, _NAMES)))
         if nodes is None or structure.text(nodes) == _NULL:
             return Question(raw, pod, None)
         items = _members(structure, nodes, "Nodes", lower=False).get("items")
         if items is None or structure.text(items) == _NULL:
             return Question(raw, pod, [], nodes)
-        entries = _entries(structure, items)
-        found = [each.metadata.name for each in _read(structure, entries, _OBJECTS)]
-        return Question(raw, pod, found, nodes, entries)
+        _check_list(structure, items)
+        found = [each.metadata.name for each in _read(structure, items, _OBJECTS)]
+        return Question(raw, pod, found, nodes, structure.entries(items))
     except Malformed:
         raise InvalidRequest(
             "not a question of a kube-scheduler: it is no JSON object of the right form"
@@ -166,20 +166,19 @@ def _check_object(structure: Structure, span: Span, name: str) -> None:
     msgspec.json.decode(structure.text(span), type=msgspec.Raw)
 
 
-def _entries(structure: Structure, span: Span) -> list[Span]:
-    """Where the entries of a list of nodes or names stand."""
+def _check_list(structure: Structure, span: Span) -> None:
+    """Refuse what is no list of nodes or names, or too long a list."""
     if structure.is_object(span):
         raise Malformed
     if structure.count(span) > MOST_NODES:
         raise TooLarge(f"the question has {structure.count(span):,} nodes; it may have {MOST_NODES:,}")
-    return structure.entries(span)
 
 
-def _read(structure: Structure, entries: list[Span], decoder: msgspec.json.Decoder[list[T]]) -> Iterator[T]:
-    """The entries, some at a time: a decoder keeps other threads waiting until it ends."""
-    for group in groups(entries):
-        found = decoder.decode(b"[" + structure.text(Span(group[0].start, group[-1].end)) + b"]")
-        if len(found) != len(group):
+def _read(structure: Structure, span: Span, decoder: msgspec.json.Decoder[list[T]]) -> Iterator[T]:
+    """The entries of a list, some at a time: a decoder keeps other threads waiting until it ends."""
+    for piece, count in structure.pieces(span):
+        found = decoder.decode(b"[" + structure.text(piece) + b"]")
+        if len(found) != count:
             raise Malformed
         yield from found
 

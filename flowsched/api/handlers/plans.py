@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -14,7 +14,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 from flowsched.api.handlers.workflows import Limit, PageToken, answer
 from flowsched.api.parameters import path_text, read_body
 from flowsched.api.routes import PREFIX, Call, Limits, Query
+from flowsched.control.aside import aside
 from flowsched.errors import InvalidRequest, TooLarge
+from flowsched.workflow.document.reader import read_document
 from flowsched.workflow.views import PlanBody
 
 #: Cromwell's own names of the parts. Inputs may come in several, of which a later one wins.
@@ -44,9 +46,11 @@ async def create_plan(call: Call[Query]) -> web.Response:
     """201 with the plan."""
     limits = call.serving.limits
     if call.request.content_type == "multipart/form-data":
-        body = await _submission(call.request, limits)
+        parts = await _form(call.request, limits)
+        body = await aside(sum(map(len, parts.values())), _submission, parts)
     else:
-        body = _decoded(await read_body(call.request, limits.body_bytes, limits))
+        raw = await read_body(call.request, limits.body_bytes, limits)
+        body = await aside(len(raw), _decoded, raw)
     view = await call.facade.plans.create(body)
     made = answer(view, 201)
     made.headers["Location"] = f"{PREFIX}/plans/{view.id}"
@@ -70,13 +74,13 @@ async def delete_plan(call: Call[Query]) -> web.Response:
 
 def _decoded(raw: bytes) -> PlanBody:
     try:
-        return msgspec.json.decode(raw, type=PlanBody)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return msgspec.convert(read_document(raw), PlanBody)
+    except msgspec.ValidationError as error:
         raise InvalidRequest(f"The body is no plan request: {error}") from error
 
 
-async def _submission(request: web.Request, limits: Limits) -> PlanBody:
-    """Cromwell's own form: what is posted there can be posted here."""
+async def _form(request: web.Request, limits: Limits) -> dict[str, bytes]:
+    """The parts of a form by name."""
     parts: dict[str, bytes] = {}
     left = limits.body_bytes
     try:
@@ -90,6 +94,11 @@ async def _submission(request: web.Request, limits: Limits) -> PlanBody:
         raise InvalidRequest(f"The form did not arrive within {limits.body_seconds:.0f} s") from None
     except (HttpProcessingError, ValueError, AssertionError, RuntimeError) as error:
         raise InvalidRequest(f"The form cannot be read: {error}") from error
+    return parts
+
+
+def _submission(parts: Mapping[str, bytes]) -> PlanBody:
+    """Cromwell's own form: what is posted there can be posted here."""
     unknown = sorted(parts.keys() - {_SOURCE, _IMPORTS, *_INPUTS, *_IGNORED, "run"})
     if unknown:
         raise InvalidRequest(
@@ -127,9 +136,9 @@ def _text(name: str, raw: bytes) -> str:
 
 def _object(name: str, raw: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{name} is not JSON: {error}") from error
+        value = read_document(raw)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{name}: {error}") from None
     if not isinstance(value, dict):
         raise InvalidRequest(f"{name} is no JSON object of inputs")
     return value

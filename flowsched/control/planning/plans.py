@@ -17,6 +17,7 @@ import aiohttp
 import msgspec
 
 from flowsched import errors
+from flowsched.control.aside import aside
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.planning.planner import MEMORY_BYTES, SECONDS, PlanJob, PlanResult
 from flowsched.control.planning.run_planner import RunPlanner
@@ -136,7 +137,9 @@ class Cromwell:
             found = (await self._metadata(base, root, "submittedFiles")).submitted_files
             if found is None or not found.workflow:
                 raise NotFound(f"{base} knows {root}, but has not stored its source yet")
-            inputs = json.loads(found.inputs) if isinstance(found.inputs, str) else found.inputs
+            inputs = found.inputs
+            if isinstance(inputs, str):
+                inputs = await aside(len(inputs), json.loads, inputs)
             imports, missing = await asyncio.to_thread(
                 self._sources.imports, found.workflow, found.imports or {}, found.workflow_url
             )
@@ -202,7 +205,8 @@ class Cromwell:
         return f"Cromwell: {message or 'Failed'}"[:1000]
 
     async def _metadata(self, base: str, root: str, key: str) -> _Metadata:
-        return msgspec.json.decode(await self._asked(base, root, "metadata", includeKey=key), type=_Metadata)
+        said = await self._asked(base, root, "metadata", includeKey=key)
+        return await aside(len(said), msgspec.json.decode, said, type=_Metadata)
 
     async def _asked(self, base: str, root: str, what: str, **params: str) -> bytes:
         address = f"{base}/api/workflows/v1/{root}/{what}"
@@ -293,7 +297,7 @@ class Planning:
             raise _died(process.returncode, complained)
         if len(said) > PLAN_BYTES:
             raise errors.TooLarge(f"the plan has {len(said)} bytes; it may have {PLAN_BYTES}")
-        return _result(said)
+        return await aside(len(said), _result, said)
 
 
 def _died(code: int, complained: bytes) -> errors.FlowschedError:
@@ -566,9 +570,14 @@ async def with_rank(spec: WorkflowSpec, raw: bytes, known: PlanBook) -> tuple[Wo
     rank = await known.rank_ms(spec.call, spec.labels)
     if not rank:
         return spec, raw
+    ranked = await aside(len(raw), _ranked, raw, rank)
+    return replace(spec, call=replace(spec.call, rank_ms=rank)), ranked
+
+
+def _ranked(raw: bytes, rank_ms: int) -> bytes:
     document = msgspec.json.decode(raw)
-    document["call"]["rank_ms"] = rank
-    return replace(spec, call=replace(spec.call, rank_ms=rank)), msgspec.json.encode(document)
+    document["call"]["rank_ms"] = rank_ms
+    return msgspec.json.encode(document)
 
 
 class LateRanks:

@@ -10,6 +10,8 @@ from flowsched.errors import InvalidRequest, TooLarge
 
 #: A configuration that is longer is none.
 LONGEST_BYTES: Final = 1 << 20
+#: Lists and objects inside each other. PyYAML looks at each of them again for each token.
+DEEPEST: Final = 64
 
 
 def read_yaml(raw: bytes, longest: int = LONGEST_BYTES) -> object:
@@ -70,6 +72,21 @@ def _loader() -> Any:
             },
             None: yaml.SafeLoader.construct_undefined,
         }
+
+        def fetch_flow_collection_start(self, token: Any) -> None:
+            super().fetch_flow_collection_start(token)
+            self._check_depth()
+
+        def add_indent(self, column: int) -> bool:
+            added: bool = super().add_indent(column)
+            self._check_depth()
+            return added
+
+        def _check_depth(self) -> None:
+            if self.flow_level + len(self.indents) > DEEPEST:
+                raise yaml.scanner.ScannerError(
+                    None, None, f"nested too deeply, more than {DEEPEST} levels", self.get_mark()
+                )
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             node = super().compose_node(parent, index)
