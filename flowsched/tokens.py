@@ -284,9 +284,13 @@ def stranger_at(url: str) -> str | None:
     others = {*_owners(plain[1])} - {os.geteuid(), 0}
     if not others:
         return None
+    return account_name(min(others))
+
+
+def account_name(account: int) -> str:
+    """The name of an account of this machine; its number where it has none."""
     import pwd
 
-    account = min(others)
     try:
         return pwd.getpwuid(account).pw_name
     except KeyError:

@@ -230,7 +230,7 @@ _CLUSTER: Final[tuple[Route[Any], ...]] = (
     ),
     Route(
         "POST", f"{PREFIX}/nodes/{{name}}/drain", cluster.drain_node, Policy.WRITE,
-        "Empty a node: nothing new goes there, and what has not ended in time runs elsewhere", Query,
+        "Drain a node: nothing new starts there, now or from a later moment on", Query,
         _ok("The node.", NodeView), body=Body("How.", cluster.DrainBody, required=False), tag="cluster",
     ),
     Route(

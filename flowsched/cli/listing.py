@@ -129,13 +129,13 @@ async def cache(client: Client, ident: str, form: Form) -> None:
 
 async def nodes(client: Client, form: Form) -> None:
     """`flowsched nodes`."""
-    output.many(await client.nodes(), form, render.node_table)
+    output.many(await client.nodes(), form, render.node_panel)
 
 
 async def node(call: Awaitable[NodeView], form: Form) -> None:
     """`flowsched nodes drain | uncordon`."""
     view = await call
-    output.one(view, form, lambda: render.node_table([view]))
+    output.one(view, form, lambda: render.node_panel([view]))
 
 
 async def queues(client: Client, form: Form) -> None:

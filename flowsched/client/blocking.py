@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -401,9 +402,17 @@ class SyncClient:
         """All nodes."""
         return self._do(self._client.nodes())
 
-    def drain(self, node: str, *, grace: str = "0s") -> NodeView:
-        """Empty a node; see `Client.drain`."""
-        return self._do(self._client.drain(node, grace=grace))
+    def drain(
+        self,
+        node: str,
+        *,
+        grace: str | None = None,
+        start: datetime | None = None,
+        reason: str = "",
+        by: str | None = None,
+    ) -> NodeView:
+        """Start nothing new on a node; see `Client.drain`."""
+        return self._do(self._client.drain(node, grace=grace, start=start, reason=reason, by=by))
 
     def uncordon(self, node: str) -> NodeView:
         """Use a node again."""

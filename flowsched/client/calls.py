@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import re
 import sys
 import uuid
@@ -39,6 +40,7 @@ from flowsched.errors import (
     RunFailed,
     no_such,
 )
+from flowsched.tokens import account_name
 from flowsched.workflow.run.states import ReportedState, RunState, TaskState
 from flowsched.workflow.views import (
     RETURN_CODE,
@@ -737,9 +739,26 @@ class Client:
         """All nodes."""
         return Views(await self._get("/api/v1/nodes", Nodes))
 
-    async def drain(self, node: str, *, grace: str = "0s") -> NodeView:
-        """Empty a node: nothing new goes there, and what has not ended after `grace` ("5m") runs elsewhere."""
-        return await self._on_node(node, "drain", {"grace": grace})
+    async def drain(
+        self,
+        node: str,
+        *,
+        grace: str | None = None,
+        start: datetime | None = None,
+        reason: str = "",
+        by: str | None = None,
+    ) -> NodeView:
+        """Start nothing new on a node; what runs there goes on to its end.
+
+        Args:
+            node: Its name.
+            grace: What has not ended so long after the start ("5m", "0s") is taken away, and runs elsewhere.
+            start: A later moment, for a maintenance: before it, only tasks start there that will have ended by then.
+            reason: Why; `explain` and `nodes` show it.
+            by: The author, shown beside it. Not given: this user of this machine.
+        """
+        settings = {"grace": grace, "reason": reason, "by": account_name(os.geteuid()) if by is None else by}
+        return await self._on_node(node, "drain", settings | ({"start": start.isoformat()} if start else {}))
 
     async def uncordon(self, node: str) -> NodeView:
         """Use a node again."""

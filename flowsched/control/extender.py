@@ -108,7 +108,7 @@ def _promise(state: EngineState, now: int, promised: Ints, freed: Ints) -> int |
         return None
     reservation = state.round.reservations[0]
     snapshot = state.cluster.snapshot
-    for shape, nodes in zip(_shapes(state, reservation.group), reservation.nodes, strict=False):
+    for shape, nodes in zip(_shapes(state, reservation.group, now), reservation.nodes, strict=False):
         needs = np.zeros((len(nodes), len(snapshot.axes)), dtype=np.int64)
         needs[:, : len(shape.requests)] = shape.requests
         np.add.at(promised, nodes, needs)
@@ -128,11 +128,11 @@ def _give_back(
     np.add.at(freed, ledger.node[ended], ledger.amount[ended])
 
 
-def _shapes(state: EngineState, number: int) -> Sequence[Shape]:
+def _shapes(state: EngineState, number: int, now: int) -> Sequence[Shape]:
     """The shapes of a waiting group's roles, in its order; none if it does not wait any more."""
     key = state.work.groups.get(number)
     if not isinstance(key, GroupKey):
-        candidate = collect_foreign(state).candidates.get(number)
+        candidate = collect_foreign(state, now).candidates.get(number)
         return () if candidate is None else [role.shape for role in candidate.group.roles]
     run = state.work.runs.get(key.workflow)
     if run is None:

@@ -99,10 +99,15 @@ class PlanFacade(Protocol):
 
 
 class DrainFacade(Protocol):
-    """What may be asked about emptying nodes. Everything raises from `flowsched.errors` and nothing else."""
+    """What may be asked about drained nodes. Everything raises from `flowsched.errors` and nothing else."""
 
-    async def drain(self, name: str, grace_ms: int) -> NodeView:
-        """Nothing new goes to the node; what has not ended after `grace_ms` is taken away and runs elsewhere. NotFound."""
+    async def drain(
+        self, name: str, *, grace_ms: int | None, start: str | None, reason: str, author: str
+    ) -> NodeView:
+        """Nothing new goes to the node from `start` (a time; None = now) on. NotFound.
+
+        What runs goes on to its end; with `grace_ms`, what has not ended so long after the start is taken away and runs elsewhere.
+        """
         ...
 
     async def uncordon(self, name: str) -> NodeView:
@@ -145,7 +150,7 @@ class Facade(Protocol):
 
     @property
     def draining(self) -> DrainFacade:
-        """Emptying nodes."""
+        """Drained nodes."""
         ...
 
     @property

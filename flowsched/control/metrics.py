@@ -367,7 +367,8 @@ def _nodes(state: EngineState, found: Gauges) -> None:
     ready, used, allocatable = snapshot.ready, snapshot.used, snapshot.allocatable
     for at in range(len(snapshot)):
         name = "ready" if ready[at] else "not_ready"
-        found.nodes["drained" if snapshot.names[at] in state.cluster.drains else name] += 1
+        drain = state.cluster.drains.get(snapshot.names[at])
+        found.nodes["drained" if drain is not None and drain.node.ready and not ready[at] else name] += 1
     for axis, name in enumerate(snapshot.axes):
         if name in _UNITS:
             unit, scale = _UNITS[name]

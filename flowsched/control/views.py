@@ -12,12 +12,12 @@ import numpy as np
 
 from flowsched.engine.choices import kept
 from flowsched.engine.delta import OutputWrite, TaskWrite
-from flowsched.engine.evictions import drained_until
 from flowsched.engine.explain import Explanation
 from flowsched.engine.idle_book import HOUR_MS, RESOURCES, Hour, IdleBook, total
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.cluster import Drain
 from flowsched.errors import InvalidRequest
-from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.nodes import CORDONED, NodeInfo
 from flowsched.scheduling.explain.idle import Cause
 from flowsched.scheduling.queues.deserved import deserved
 from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares, guaranteed
@@ -39,6 +39,7 @@ from flowsched.workflow.views import (
     AttemptView,
     CacheView,
     ChoiceView,
+    DrainView,
     EventView,
     ExplanationView,
     IdleHourView,
@@ -490,6 +491,7 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
         state.cluster.catalogue,
         state.cluster.catalogue.shelves,
     )
+    drains = state.cluster.drains
     held = np.zeros(len(snapshot), dtype=np.int64)
     datasets = np.zeros(len(snapshot), dtype=np.int64)
     for dataset in range(len(catalogue)):
@@ -507,7 +509,9 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
         NodeView(
             name=name,
             ready=bool(snapshot.ready[at]),
-            drained_at=moment(drained_until(state, name)),
+            state=_node_state(snapshot.info(at), drains.get(name), running[at]),
+            message=snapshot.info(at).trouble,
+            drain=_drain_view(drains.get(name)),
             rack=snapshot.racks[int(snapshot.rack[at])] if snapshot.racks else "",
             labels=dict(snapshot.labels[at]),
             allocatable=amounts(snapshot.axes, tuple(snapshot.allocatable[at].tolist())),
@@ -525,6 +529,27 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
         )
         for at, name in enumerate(snapshot.names)
     ]
+
+
+def _node_state(node: NodeInfo, drain: Drain | None, running: int) -> str:
+    if node.ready:
+        return "CORDONED" if any(key == CORDONED for key, _, _ in node.taints) else "READY"
+    if drain is None or not drain.node.ready:
+        return "NOT_READY"
+    return "DRAINING" if running else "DRAINED"
+
+
+def _drain_view(drain: Drain | None) -> DrainView | None:
+    if drain is None:
+        return None
+    order = drain.order
+    return DrainView(
+        from_at=datetime.fromtimestamp(order.from_ms / 1000, UTC),
+        until_at=moment(order.until_ms),
+        reason=order.reason,
+        by=order.author,
+        at=moment(order.at_ms),
+    )
 
 
 def _in_gang(state: EngineState, pod: str) -> bool:
@@ -818,17 +843,24 @@ def time_before(text: str | None, now: int, *, end_of_day: bool = False) -> int 
     """
     if text is None:
         return None
+    at = time_at(text, end_of_day=end_of_day)
+    if at is not None:
+        return at
+    try:
+        return now - parse_duration(text)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{error}; or a date or time, such as 2026-11-01 or 2026-11-01T08:00Z") from None
+
+
+def time_at(text: str, *, end_of_day: bool = False) -> int | None:
+    """A date or time (ISO 8601; UTC, unless it says otherwise) in ms; None if the text is none."""
     try:
         at = datetime.fromisoformat(text)
         if end_of_day and _is_date(text):
             at += timedelta(days=1)
         return int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
-        pass  # no time: a span
-    try:
-        return now - parse_duration(text)
-    except InvalidRequest as error:
-        raise InvalidRequest(f"{error}; or a date or time, such as 2026-11-01 or 2026-11-01T08:00Z") from None
+        return None
 
 
 def _is_date(text: str) -> bool:

@@ -424,7 +424,7 @@ def place(recorder: Recorder) -> None:
             _place_foreign(recorder, held_back)
         return
     recorder.dirty = False
-    foreign = collect_foreign(state)
+    foreign = collect_foreign(state, recorder.now)
     told = (*held_back, *foreign.reasons)
     backlog = _collected(recorder)
     groups = [candidate.group for candidate in backlog.candidates.values()]
@@ -467,7 +467,7 @@ def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
     """Enough of our pods are under way: place foreign pods only, and keep the reasons of our own groups."""
     state = recorder.state
     recorder.dirty = False
-    foreign = collect_foreign(state)
+    foreign = collect_foreign(state, recorder.now)
     groups = [candidate.group for candidate in foreign.candidates.values()]
     plan = _plan(recorder, groups) if groups else Plan()
     _serve(recorder, plan, {group.key: group for group in groups})

@@ -17,6 +17,7 @@ from flowsched.engine.data.inputs import MissingInput, dataset_ids, private
 from flowsched.engine.data.remote_reads import remote_ids, remote_specs
 from flowsched.engine.io_demand import demands_of, said_demand
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.cluster import UNKNOWN_MS
 from flowsched.engine.state.data import Gather
 from flowsched.engine.state.work import Candidate, Demand, GroupKey, Offered
 from flowsched.scheduling.feasibility import most_of
@@ -184,7 +185,7 @@ def _again(
     if offered is None or not offered.candidates:
         return False
     basis = _basis(state, run, stage, common)
-    if look is not None or offered.basis != basis:
+    if look is not None or state.cluster.drains or offered.basis != basis:
         told = _told(state, offered, moment, look)
         if told is None:
             return False
@@ -213,13 +214,15 @@ def _told(state: EngineState, offered: Offered, moment: int, look: Look | None) 
             (not offered.own and shared is not group.inputs) or state.cluster.catalogue.lost_of(group.reads)
         ):
             return None
-        if shut_nodes(look, run, stage, group.inputs, group.key, moment - group.ready_ms) != group.shut:
-            return None
         if demands_of(state, run, stage, group.reads) != candidate.demands:
             return None
         staged_on = state.work.staged_on.get(state.work.groups[group.key], ())  # type: ignore[arg-type]
         promised_ms = state.round.promises.get(group.key)
         runtime_ms, high_ms = expected(state, run, stage, group.reads)
+        full = shut_nodes(look, run, stage, group.inputs, group.key, moment - group.ready_ms)
+        closing = _closing(state, stage, runtime_ms, high_ms, moment)
+        if _together(full, closing) != group.shut:
+            return None
         if (runtime_ms, high_ms, staged_on, promised_ms) != (
             group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms,
         ):  # fmt: skip
@@ -326,7 +329,8 @@ def _add(
     if joins and demands:
         demands = (demands[key.role],)
     part_of, barred = _beside(state, run, stage, shard) if alike.gang else ("", ())
-    shut = shut_nodes(alike.look, run, stage, inputs, number, now - ready_ms)
+    full = shut_nodes(alike.look, run, stage, inputs, number, now - ready_ms)
+    closing = _closing(state, stage, runtime_ms, high_ms, now)
     group = PodGroup(
         key=number,
         name=group_name(run, stage, key),
@@ -345,7 +349,7 @@ def _add(
         promised_ms=state.round.promises.get(number),
         user=run.spec.user,
         home=alike.homes.of(run, stage, shard) if alike.homed else None,
-        shut=tuple(sorted({*shut, *barred})) if barred else shut,
+        shut=_together(full, closing, barred),
         remote=remote,
         preempts=not joins,
         extra=joins,
@@ -368,6 +372,25 @@ def _beside(state: EngineState, run: WorkflowRun, stage: StageRun, shard: int) -
         racks = state.cluster.snapshot.rack
         barred.update(np.flatnonzero(racks != racks[nodes[0]]).tolist())
     return f"{run.id}/{stage.spec.name}/{shard}", tuple(barred)
+
+
+def _together(*nodes: tuple[int, ...]) -> tuple[int, ...]:
+    """Nodes without repeats, sorted."""
+    return tuple(sorted({node for some in nodes for node in some}))
+
+
+def _closing(
+    state: EngineState, stage: StageRun, runtime_ms: int | None, high_ms: int | None, now: int
+) -> tuple[int, ...]:
+    """Nodes whose maintenance begins before a task of the stage that starts now is sure to have ended.
+
+    A task may run for as long as nine of ten of its kind did, or for the expected time where no more is known, and never beyond
+    its time limit.
+    """
+    if not state.cluster.drains:
+        return ()
+    known = [each for each in (high_ms or runtime_ms, stage.spec.timeout_ms) if each is not None]
+    return state.cluster.closing(now, now + min(known, default=UNKNOWN_MS))
 
 
 def group_name(run: WorkflowRun, stage: StageRun, key: GroupKey) -> str:

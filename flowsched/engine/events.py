@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from flowsched.engine.memoization import ShardLookup
+from flowsched.engine.state.cluster import DrainOrder
 from flowsched.executor.protocol import ClusterEvent, Pod
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import Queue
@@ -69,10 +70,10 @@ class QueueRemoved(msgspec.Struct, frozen=True):
 
 
 class NodeDrained(msgspec.Struct, frozen=True):
-    """A node shall be empty by `until_ms`: nothing new comes there; None = it is used again."""
+    """A node takes no new pods, now or from a later moment on; None = it is used again."""
 
     node: str
-    until_ms: int | None
+    order: DrainOrder | None
 
 
 class ProfileChanged(msgspec.Struct, frozen=True):

@@ -9,13 +9,14 @@ is placed.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
 
 from flowsched.engine.foreign import preemption
 from flowsched.engine.state import EngineState
-from flowsched.engine.state.cluster import Drain
+from flowsched.engine.state.cluster import Drain, DrainOrder
 from flowsched.engine.state.work import GroupKey
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.foreign import Evict
@@ -161,9 +162,10 @@ def _evict(recorder: Recorder, eviction: Eviction) -> None:
 
 # ---- drained nodes ----
 #
-# No new pod starts there. Pods that have not ended by a deadline are evicted, and their tasks run elsewhere. A drain is a row in
-# SQL, and an event tells the engine of it, again after a restart. What the cluster reports of the node meanwhile is remembered
-# until the node is given back.
+# No new pod starts there from a moment on: now, or the begin of a maintenance. Before that moment only pods start there that will
+# have ended by then (`backlog`). Pods run to their end; with a deadline, those that have not ended by it are evicted, and their
+# tasks run elsewhere. A drain is a row in SQL, and an event tells the engine of it, again after a restart. What the cluster
+# reports of the node meanwhile is remembered until the node is given back.
 
 
 #: Foreign pods that were asked to go and have not are asked again after so long.
@@ -171,11 +173,11 @@ ASK_AGAIN_MS: Final = 60_000
 _MESSAGE: Final = "its node is being emptied"
 
 
-def change_drain(recorder: Recorder, name: str, until_ms: int | None) -> None:
-    """A node shall be empty by a moment, or (None) is used again."""
+def change_drain(recorder: Recorder, name: str, order: DrainOrder | None) -> None:
+    """A node takes no new pods from a moment on, or (None) is used again."""
     state, statement = recorder.state, recorder.statement
     known = state.cluster.drains.get(name)
-    if until_ms is None:
+    if order is None:
         if known is not None:
             statement.pop(state.cluster.drains, name)
             state.cluster.snapshot.put_node(known.node, statement)
@@ -183,9 +185,9 @@ def change_drain(recorder: Recorder, name: str, until_ms: int | None) -> None:
     at = state.cluster.snapshot.index.get(name)
     told = NodeInfo(name, 0, 0, ready=False) if at is None else state.cluster.snapshot.info(at)
     node = told if known is None else known.node
-    statement.put(state.cluster.drains, name, Drain(until_ms, node))
+    statement.put(state.cluster.drains, name, Drain(order, node))
     if name in state.cluster.snapshot.index:
-        state.cluster.snapshot.put_node(_closed(node), statement)
+        state.cluster.snapshot.put_node(_closed(node, order, recorder.now), statement)
 
 
 def as_drained(recorder: Recorder, node: NodeInfo) -> NodeInfo:
@@ -194,21 +196,35 @@ def as_drained(recorder: Recorder, node: NodeInfo) -> NodeInfo:
     if drain is None:
         return node
     recorder.statement.put(recorder.state.cluster.drains, node.name, replace(drain, node=node))
-    return _closed(node)
+    return _closed(node, drain.order, recorder.now)
 
 
-def _closed(node: NodeInfo) -> NodeInfo:
-    """A node that takes no pods any more, and says why."""
-    why = f"{node.name} is drained (`flowsched nodes uncordon {node.name}`)"
-    return replace(node, ready=False, trouble=node.trouble or why)
+def _closed(node: NodeInfo, order: DrainOrder, now: int) -> NodeInfo:
+    """A node that takes no pods any more, or from a later moment on, and says why."""
+    is_open = now < order.from_ms
+    begin = (
+        f" from {datetime.fromtimestamp(order.from_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC on" if is_open else ""
+    )
+    why = f"{node.name} is drained{begin}{order.words} (`flowsched nodes uncordon {node.name}`)"
+    return replace(node, ready=node.ready and is_open, trouble=node.trouble or why)
 
 
 def empty_nodes(recorder: Recorder) -> None:
-    """Take away what has not ended in time."""
-    for name, drain in list(recorder.state.cluster.drains.items()):
-        at = recorder.state.cluster.snapshot.index.get(name)
-        if recorder.now < drain.until_ms:
-            recorder.wake_at(drain.until_ms)
+    """Close the nodes whose maintenance begins, and take away what has not ended in time."""
+    cluster = recorder.state.cluster
+    for name, drain in list(cluster.drains.items()):
+        at = cluster.snapshot.index.get(name)
+        if recorder.now < drain.order.from_ms:
+            recorder.wake_at(drain.order.from_ms)
+            continue
+        if at is not None and cluster.snapshot.info(at).ready:
+            cluster.snapshot.put_node(_closed(drain.node, drain.order, recorder.now), recorder.statement)
+            recorder.dirty = True
+        until_ms = drain.order.until_ms
+        if until_ms is None:
+            continue
+        if recorder.now < until_ms:
+            recorder.wake_at(until_ms)
         elif at is not None:
             _empty(recorder, at)
             _ask_foreign(recorder, name, drain, at)
@@ -249,9 +265,3 @@ def _ask_foreign(recorder: Recorder, name: str, drain: Drain, at: int) -> None:
         recorder.statement.put(state.cluster.drains, name, replace(drain, asked_ms=recorder.now))
         due = recorder.now + ASK_AGAIN_MS
     recorder.wake_at(due)
-
-
-def drained_until(state: EngineState, name: str) -> int | None:
-    """When a node shall be empty; None if it is used."""
-    drain = state.cluster.drains.get(name)
-    return None if drain is None else drain.until_ms

@@ -52,9 +52,10 @@ def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> di
 
     They are planned in the order in which the last cycle looked at them. Does not change what is decided.
     """
-    candidates = collect(state, now, look_at(state)).candidates
+    look = look_at(state)
+    candidates = collect(state, now, look).candidates
     groups = {key: each.group for key, each in candidates.items()}
-    groups |= {key: each.group for key, each in collect_foreign(state).candidates.items()}
+    groups |= {key: each.group for key, each in collect_foreign(state, now).candidates.items()}
     waiting = [groups[key] for key in state.round.reasons if key in groups]
     spreads: dict[str, Spread] = {}
     known: dict[tuple[str, str, int | None, int], Spread | None] = {}

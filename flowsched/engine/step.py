@@ -216,8 +216,8 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:
         case CallsRanked(ranks):
             for workflow, rank_ms in ranks.items():
                 _rank(recorder, workflow, rank_ms)
-        case NodeDrained(node, until_ms):
-            change_drain(recorder, node, until_ms)
+        case NodeDrained(node, order):
+            change_drain(recorder, node, order)
         case Stored(uri):
             state.cluster.catalogue.intern(uri, origin=True)
         case Ended(workflow, spec):

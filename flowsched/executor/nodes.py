@@ -24,6 +24,10 @@ class Zone(msgspec.Struct, frozen=True):
     free: Mapping[str, int]
 
 
+#: The key of the taint of a node that `kubectl cordon` has closed.
+CORDONED: Final = "node.kubernetes.io/unschedulable"
+
+
 class NodeInfo(msgspec.Struct, frozen=True):
     """A node as it is now. Amounts as in `Resources`; rates in bytes/s."""
 
@@ -47,7 +51,9 @@ class NodeInfo(msgspec.Struct, frozen=True):
         0  #: how much longer a pod takes to start for each other pod that the node is starting; 0 = no matter
     )
     ready: bool = True
-    trouble: str = ""  #: why it is not ready, in words; "" = its executor does not say
+    trouble: str = (
+        ""  #: why it is not ready, or when the engine will close it, in words; "" = its executor does not say
+    )
     silent: bool = False  #: it does not report what its pods do: they may go on, or not
     zones: tuple[
         Zone, ...

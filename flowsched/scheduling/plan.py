@@ -38,6 +38,7 @@ class ReasonCode(StrEnum):
     QUEUE_ORDER = "QueueOrder"  #: its queue is first in, first out, and a group before it waits
     IO_BUDGET = "IoBudget"  #: cores and memory are free, the disk's bandwidth is spoken for
     CACHE_FULL = "CacheFull"  #: the caches of nodes with room are full of what other tasks read, or of what must not be lost
+    MAINTENANCE = "Maintenance"  #: nodes with room are drained before it would have ended
     STORAGE_BUDGET = "StorageBudget"  #: a shared storage carries no more than what running pods read from it and write to it
     WAITING_FOR_DATA = "WaitingForData"  #: its inputs are being copied to where it shall run
     WAITING_FOR_LOCALITY = "WaitingForLocality"  #: the node with its data is nearly free, a copy takes longer

@@ -106,7 +106,8 @@ class PodGroup(msgspec.Struct, frozen=True):
         staged_on: Nodes its inputs have been staged to, if it has been through STAGING, for delay decisions.
         user: The user of its queue: as the workflow names it, or a foreign pod's namespace; empty if there is none.
         remote: Dataset ids that every pod reads too, but over the network, where they are not on its node.
-        shut: Nodes whose caches have no room for its data now, or that are barred by the rules of the gang that it joins. Sorted.
+        shut: Nodes whose caches have no room for its data now, that are drained before it will have ended, or that are barred by
+            the rules of the gang that it joins. Sorted.
         preempts: Whether it may take others' room.
         extra: Its pods join a gang that goes on without them: it is promised no start, and keeps no other group waiting.
         part_of: The unit (as in `Claim`) that it will belong to, if others of it run: it does not take their room.

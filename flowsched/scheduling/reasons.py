@@ -59,6 +59,11 @@ def why_not(offer: PlacementRequest, room: Capacity, snapshot: Snapshot, profile
         if shut.group.part_of:
             text = f"{_nodes(nodes)} with a member of its gang, or in another rack, are not for it"
             return Reason(offer.group.key, ReasonCode.NEIGHBOURS, text, {"nodes": nodes})
+        closing = [info for at in shut.group.shut if (info := snapshot.info(at)).trouble]
+        if closing:
+            more = f" (and {_nodes(len(closing) - 1)} more)" if len(closing) > 1 else ""
+            text = f"it may not have ended before a maintenance: {closing[0].trouble}{more}"
+            return Reason(offer.group.key, ReasonCode.MAINTENANCE, text, {"nodes": len(closing)})
         text = f"caches of {nodes} {'nodes' if nodes != 1 else 'node'} have no room for its data"
         return Reason(offer.group.key, ReasonCode.CACHE_FULL, text, {"nodes": nodes})
     if company is not offer and offer.place(rows, room, snapshot, profile) is not None:

@@ -10,8 +10,10 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from msgspec import structs
 from sqlalchemy import delete, func, insert, select, text
 
+from flowsched.engine.state.cluster import DrainOrder
 from flowsched.errors import Conflict, NotFound
 from flowsched.store import tables
 from flowsched.store.bulk import encode
@@ -104,10 +106,12 @@ def _first(names: Sequence[str], number: int) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {number - _NAMED} more" if number > _NAMED else "")
 
 
-# ---- drains: nodes that shall be empty ----
+# ---- drains: nodes that take no new pods, now or from a later moment on ----
 
 
 _d = tables.drains.c
+#: In `until_ms`: pods run to their end.
+_NO_DEADLINE: Final = -1
 
 
 class Drains:
@@ -117,19 +121,30 @@ class Drains:
         self._database = database
 
     @unbroken
-    async def all(self) -> dict[str, int]:
-        """By node, when it shall be empty (wall-clock ms)."""
+    async def all(self) -> dict[str, DrainOrder]:
+        """The orders in force, by node."""
         async with self._database.reading() as connection:
-            rows = (await connection.execute(select(_d.node, _d.until_ms).order_by(_d.node))).all()
-        return {row.node: row.until_ms for row in rows}
+            rows = (await connection.execute(select(*tables.drains.c).order_by(_d.node))).all()
+        return {
+            row.node: DrainOrder(
+                from_ms=row.from_ms,
+                until_ms=None if row.until_ms == _NO_DEADLINE else row.until_ms,
+                reason=row.reason,
+                author=row.author,
+                at_ms=row.at_ms,
+            )
+            for row in rows
+        }
 
     @unbroken
-    async def put(self, node: str, until_ms: int | None) -> None:
-        """A node shall be empty by then; None = it is used again."""
+    async def put(self, node: str, order: DrainOrder | None) -> None:
+        """Replace the order of a node; None = it is used again."""
         async with self._database.writing() as connection:
             await connection.execute(delete(tables.drains).where(_d.node == node))
-            if until_ms is not None:
-                await connection.execute(insert(tables.drains).values(node=node, until_ms=until_ms))
+            if order is not None:
+                values = structs.asdict(order) | {"node": node}
+                values["until_ms"] = _NO_DEADLINE if order.until_ms is None else order.until_ms
+                await connection.execute(insert(tables.drains).values(values))
 
 
 # ---- the book of idle room: a row for each hour ----

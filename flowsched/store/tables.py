@@ -380,6 +380,10 @@ drains: Final = Table(
     metadata,
     Column("node", Text, primary_key=True),
     _number("until_ms"),
+    _number("from_ms"),
+    _number("at_ms"),
+    _text("reason"),
+    _text("author"),
 )
 
 queues: Final = Table(

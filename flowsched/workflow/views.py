@@ -373,12 +373,22 @@ class QueueView(View, kw_only=True):
     running: int = 0
 
 
+class DrainView(View, kw_only=True):
+    """What an administrator ordered for a node: no new tasks, now or from a later moment on."""
+
+    from_at: datetime  #: from then on no task starts there; before, only tasks that will have ended by then
+    until_at: datetime | None = None  #: what has not ended by then is taken away; null: it runs to its end
+    reason: str = ""
+    by: str = ""  #: the author, as the client named them
+    at: datetime | None = None  #: when it was ordered
+
+
 class NodeView(View, kw_only=True):
     """A node: what it has, what is taken, what moved."""
 
     SHOWN: ClassVar = (
         "name",
-        "ready",
+        "state",
         "rack",
         "running",
         "used",
@@ -389,8 +399,10 @@ class NodeView(View, kw_only=True):
     )
 
     name: str
-    ready: bool
-    drained_at: datetime | None = None  #: it shall be empty: what has not ended by then is taken away
+    ready: bool  #: tasks may start there
+    state: str = "READY"  #: READY, DRAINING (drained, tasks run on), DRAINED (none runs), CORDONED (by `kubectl`), NOT_READY
+    message: str = ""  #: why it is not ready, or which drain is to come
+    drain: DrainView | None = None
     rack: str = ""
     labels: dict[str, str] = {}
     allocatable: dict[str, int] = {}

@@ -20,6 +20,7 @@ from flowsched.workflow.views import (
     AttemptUseView,
     AttemptView,
     CacheView,
+    DrainView,
     EventView,
     ExplanationView,
     IdleHourView,
@@ -193,7 +194,7 @@ class FakeService:
         self.points: dict[str, int] = {}
         self.pods: list[bytes] = []
         self.policies = FakePolicies(self)
-        self.drained: dict[str, int] = {}
+        self.drained: dict[str, tuple[int | None, str | None, str, str]] = {}
         self.tes = FakeTes(self)
 
     # -- what tests do to it
@@ -503,9 +504,11 @@ class FakeService:
     def draining(self) -> FakeService:
         return self
 
-    async def drain(self, name: str, grace_ms: int) -> NodeView:
+    async def drain(
+        self, name: str, *, grace_ms: int | None, start: str | None, reason: str, author: str
+    ) -> NodeView:
         self._fail()
-        self.drained[name] = grace_ms
+        self.drained[name] = (grace_ms, start, reason, author)
         return await self._node(name)
 
     async def uncordon(self, name: str) -> NodeView:
@@ -518,8 +521,9 @@ class FakeService:
         if found is None:
             raise NotFound(f"there is no node {name}")
         if name in self.drained:
-            moment = datetime.fromtimestamp(1_700_000_000 + self.drained[name] / 1000, UTC)
-            return msgspec.structs.replace(found, ready=False, drained_at=moment)
+            _, _, reason, author = self.drained[name]
+            drain = DrainView(from_at=datetime.fromtimestamp(1_700_000_000, UTC), reason=reason, by=author)
+            return msgspec.structs.replace(found, ready=False, state="DRAINED", drain=drain)
         return found
 
     async def refused_nodes(self, pod: bytes) -> Mapping[str, str]:

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from fake_service import BEGIN, stage_view, task_view
 from far_server import Far
+from rich.console import Console, RenderableType
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
@@ -36,6 +37,7 @@ from flowsched.cluster.local.runner.cgroups import Base
 from flowsched.workflow.views import (
     AttemptView,
     CacheView,
+    DrainView,
     ExplanationView,
     ImageView,
     NodeView,
@@ -596,11 +598,30 @@ def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
     assert f"no token is known: {tmp_path / 'nowhere'} keeps none" in said
 
 
+def shown(renderable: RenderableType) -> str:
+    """As a wide terminal shows it."""
+    console = Console(width=200, color_system=None)
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get().rstrip()
+
+
 def test_a_node_is_draining_until_its_tasks_have_ended() -> None:
-    """Not drained while some run."""
-    view = NodeView(name="n", ready=True, drained_at=BEGIN, running=2)
+    """The words of the service's states; below the list stand the author, the reason, and what is moved when."""
+    drain = DrainView(from_at=BEGIN, by="ada", reason="new disk", until_at=BEGIN)
+    view = NodeView(name="n", ready=False, state="DRAINING", drain=drain, running=2)
     assert render.node_state(view).plain == "draining"
-    assert render.node_state(NodeView(name="n", ready=True, drained_at=BEGIN)).plain == "drained"
+    assert render.node_state(NodeView(name="n", ready=False, state="NOT_READY")).plain == "not ready"
+    began = render.moment(BEGIN)
+    assert shown(render.node_panel([view])).splitlines()[-1] == (
+        f"n: drained from {began} on by ada: new disk; what runs at {began} is moved"
+    )
+    coming = NodeView(name="m", ready=True, drain=DrainView(from_at=BEGIN))
+    away = NodeView(name="o", ready=False, state="NOT_READY", message="kubelet stopped posting")
+    assert shown(render.node_panel([coming, away])).splitlines()[-2:] == [
+        f"m: will be drained from {began} on",
+        "o: not ready: kubelet stopped posting",
+    ]
 
 
 def test_a_level_of_the_log_that_there_is_not_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import traceback
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from fake_service import FakeService, workflow_view
 from flowsched import Client, Workflow, errors
 from flowsched.api.server import build_api
 from flowsched.client import plain
+from flowsched.tokens import account_name
 from flowsched.workflow.run.states import TaskState
 
 DOCUMENT = {"name": "germline", "stages": [{"name": "a", "command": ["true"]}]}
@@ -249,9 +251,14 @@ async def test_everything_that_can_be_asked_has_a_type(client: Client, service: 
     assert service.queue_settings["lab"] == {"weight": 3, "cap": {"cpu": "10"}}
     assert {queue.name for queue in await client.queues()} == {"default", "lab"}
     assert [node.name for node in await client.nodes()] == ["node-0"]
-    assert (await client.drain("node-0", grace="5m")).drained_at is not None
-    assert service.drained == {"node-0": 300_000}
-    assert (await client.uncordon("node-0")).drained_at is None
+    drained = await client.drain("node-0", grace="5m", reason="new disk", by="ada")
+    assert (drained.state, drained.drain and drained.drain.by) == ("DRAINED", "ada")
+    assert service.drained == {"node-0": (300_000, None, "new disk", "ada")}
+    friday = datetime(2026, 12, 4, 18, tzinfo=UTC)
+    await client.drain("node-0", start=friday)
+    me = account_name(os.geteuid())
+    assert service.drained == {"node-0": (None, "2026-12-04T18:00:00+00:00", "", me)}
+    assert (await client.uncordon("node-0")).drain is None
     assert await client.ready() == (True, "ok")
     service.prepared = (False, "not leading")
     assert await client.ready() == (False, "not leading")

@@ -15,6 +15,7 @@ from flowsched.app import Settings, assembled, running
 from flowsched.control.leading import leadership
 from flowsched.control.leading.leader import first_address
 from flowsched.engine.events import NodeDrained
+from flowsched.engine.state.cluster import DrainOrder
 from flowsched.errors import Unavailable
 from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.store.database import Database, Outage
@@ -72,14 +73,14 @@ async def test_what_is_configured_while_a_term_recovers_is_in_force_in_it(tmp_pa
         await recovered.wait()
         with pytest.raises(Unavailable):  # it is durable, and cannot be shown yet
             await service.put_queue("lab", {"weight": 7})
-        await leads.drain_changed(NodeDrained("node-0", 5))
+        await leads.drain_changed(NodeDrained("node-0", DrainOrder(0, 5)))
         leads.profile_changed(PROFILES["kube-like"])
         go_on.set()
         while leads.dispatcher is None:
             await asyncio.sleep(0.005)
         await leads.dispatcher.settled()
         assert {queue.name: queue.weight for queue in await service.queues()} == {"default": 1, "lab": 7}
-        assert [node.drained_at is not None for node in await service.nodes()] == [True]
+        assert [node.state for node in await service.nodes()] == ["DRAINED"]
         assert leads.dispatcher.state.policy.profile.name == "kube-like"
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)

@@ -7,6 +7,7 @@ from msgspec import structs
 from flowsched.engine.events import NodeDrained
 from flowsched.engine.foreign.backlog import verdicts
 from flowsched.engine.foreign.work import HOLD_MS, T_GANG_MS
+from flowsched.engine.state.cluster import DrainOrder
 from flowsched.executor.foreign import (
     BindRefused,
     ForeignGroup,
@@ -321,7 +322,7 @@ def test_others_pods_on_a_drained_node_are_evicted_where_they_are_made_again() -
     scene = Scene(node(cpu=2))
     scene.tell(bag(), waits("a"), waits("b"))
     scene.tell(sits("a"), structs.replace(sits("b"), owned=False))
-    scene.tell(NodeDrained("n0", scene.now + 5_000))
+    scene.tell(NodeDrained("n0", DrainOrder(0, scene.now + 5_000)))
     assert scene.last.evictions == []
     scene.tell(after=5_000)
     assert [(each.uid, each.reason) for each in scene.last.evictions] == [("a", "its node is being emptied")]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flowsched.engine.events import NodeDrained
+from flowsched.engine.state.cluster import DrainOrder
 from flowsched.executor.protocol import ContainerReport, NodeChanged, PodEnded
 from tests.engine.scene import Scene, node
 
@@ -21,7 +22,7 @@ def drained(**more: Any) -> Scene:
         del first["scatter"], first["command"], first["resources"]
     scene.submit("w", first, {"name": "b", "needs": ["a"], "command": ["x"], "resources": {"cpu": 1}})
     scene.start("fs-w-a-0-0", "fs-w-a-1-0")
-    scene.tell(NodeDrained("n0", scene.now))
+    scene.tell(NodeDrained("n0", DrainOrder(0, scene.now)))
     assert scene.states("w", "a") == "RELEASING RELEASING"
     scene.tell(NodeChanged(node("n1", cpu=2)))
     return scene
@@ -78,7 +79,7 @@ def test_a_task_of_a_stage_that_failed_meanwhile_is_done_too() -> None:
     scene = Scene(node(cpu=1), node("n1", cpu=1))
     scene.submit("w", {"name": "a", "scatter": {"count": 2}, "command": ["x"], "resources": {"cpu": 1}})
     scene.start("fs-w-a-0-0", "fs-w-a-1-0")
-    scene.tell(NodeDrained(scene.pods["fs-w-a-0-0"].node, scene.now))
+    scene.tell(NodeDrained(scene.pods["fs-w-a-0-0"].node, DrainOrder(0, scene.now)))
     scene.end("fs-w-a-1-0", code=1)
     scene.end("fs-w-a-0-0")
     assert scene.states("w", "a") == "SUCCEEDED FAILED"

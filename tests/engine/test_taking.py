@@ -8,6 +8,7 @@ import pytest
 
 from flowsched.engine.events import NodeDrained, QueueChanged
 from flowsched.engine.explain import explain, situations_of
+from flowsched.engine.state.cluster import DrainOrder
 from flowsched.engine.step import step
 from flowsched.executor.protocol import NodeChanged, PodStarted
 from flowsched.scheduling.explain.remedies import outlook
@@ -317,7 +318,7 @@ def test_a_step_that_is_dropped_takes_nobody_away() -> None:
 
 
 def drained(until_ms: int | None, name: str = "n0") -> NodeDrained:
-    return NodeDrained(name, until_ms)
+    return NodeDrained(name, None if until_ms is None else DrainOrder(0, until_ms))
 
 
 def test_a_drained_node_gets_nothing_new_and_is_empty_in_time() -> None:
@@ -386,6 +387,126 @@ def test_a_dropped_step_forgets_a_drain() -> None:
     assert scene.state.cluster.drains == {}
     scene.submit("w", bag(1))
     assert scene.launched == ["fs-w-many-0-0"]
+
+
+def test_a_node_that_is_drained_without_a_deadline_waits_for_its_tasks() -> None:
+    """What runs goes on to its end, nothing new starts, and the reason names the author and the words."""
+    scene = Scene(node(cpu=2))
+    scene.submit("w", bag(3))
+    scene.start("fs-w-many-0-0", "fs-w-many-1-0")
+    scene.tell(NodeDrained("n0", DrainOrder(scene.now, reason="new disk", author="ada")))
+    scene.tell(after=86_400_000)
+    assert scene.released == []
+    scene.end("fs-w-many-0-0", "fs-w-many-1-0")
+    assert scene.launched == []
+    (told,) = explain(scene.state, scene.runs["w"], scene.now)
+    message = "the only node is not ready: n0 is drained by ada: new disk (`flowsched nodes uncordon n0`)"
+    assert (told.code, told.message) == ("NoNodes", message)
+
+
+# ---- maintenance: a drain from a later moment on ----
+
+HOUR = 3_600_000
+
+
+def maintained(scene: Scene, in_ms: int, until_ms: int | None = None) -> None:
+    """Announce that n0 is drained so much later."""
+    scene.tell(NodeDrained("n0", DrainOrder(scene.now + in_ms, until_ms, "new disk", "ada")))
+
+
+def test_no_task_starts_that_would_run_into_a_maintenance() -> None:
+    """Two hours before it, a task of one hour starts and one of three hours waits, and says for which maintenance."""
+    scene = Scene(node(cpu=4))
+    maintained(scene, 2 * HOUR)
+    scene.submit("long", bag(1, estimate={"runtime": "3h"}))
+    assert scene.launched == []
+    scene.submit("short", bag(1, estimate={"runtime": "1h"}))
+    assert scene.launched == ["fs-short-many-0-0"]
+    (told,) = explain(scene.state, scene.runs["long"], scene.now)
+    assert (told.code, told.message) == (
+        "Maintenance",
+        "it may not have ended before a maintenance: n0 is drained from 1970-01-01 02:00 UTC on by ada: new disk "
+        "(`flowsched nodes uncordon n0`)",
+    )
+    scene.tell(NodeDrained("n0", None))
+    assert scene.launched == ["fs-long-many-0-0"]
+
+
+def test_a_task_that_would_run_into_a_maintenance_goes_to_another_node() -> None:
+    """It takes the node without one, also if that node is full first."""
+    scene = Scene(node(cpu=4), node("n1", cpu=1))
+    maintained(scene, 2 * HOUR)
+    scene.submit("long", bag(2, estimate={"runtime": "3h"}))
+    assert scene.launched == ["fs-long-many-0-0"]
+    assert scene.pods["fs-long-many-0-0"].node == "n1"
+    scene.start("fs-long-many-0-0")
+    scene.end("fs-long-many-0-0")
+    assert scene.pods["fs-long-many-1-0"].node == "n1"
+
+
+def test_a_group_that_waits_is_judged_anew_as_a_maintenance_comes_nearer() -> None:
+    """It fits before the maintenance while other tasks hold the node, and does not any more when they end."""
+    scene = Scene(node(cpu=1))
+    scene.submit("first", bag(1, estimate={"runtime": "1h"}))
+    scene.start("fs-first-many-0-0")
+    maintained(scene, 3 * HOUR)
+    scene.submit("second", bag(1, estimate={"runtime": "1h"}))
+    scene.end("fs-first-many-0-0", after=150 * 60_000)
+    assert scene.launched == []
+    assert [each.code for each in explain(scene.state, scene.runs["second"], scene.now)] == ["Maintenance"]
+
+
+@pytest.mark.parametrize(("limit", "starts"), [("1h", True), ("3h", False), (None, False)])
+def test_a_task_of_unknown_runtime_counts_by_its_time_limit_before_a_maintenance(
+    limit: str | None, starts: bool
+) -> None:
+    """Without a limit it counts a day."""
+    scene = Scene(node(cpu=4))
+    maintained(scene, 2 * HOUR)
+    scene.submit("w", bag(1, **({"timeout": limit} if limit else {})))
+    assert scene.launched == ["fs-w-many-0-0"] * starts
+
+
+def test_a_task_of_unknown_runtime_starts_two_days_before_a_maintenance() -> None:
+    """A day is enough for it."""
+    scene = Scene(node(cpu=4))
+    maintained(scene, 48 * HOUR)
+    scene.submit("w", bag(1))
+    assert scene.launched == ["fs-w-many-0-0"]
+
+
+def test_learned_runtimes_count_before_a_maintenance() -> None:
+    """A stage of unknown runtime starts once tasks of its kind have ended in time."""
+    scene = Scene(node(cpu=1))
+    scene.submit("w", bag(3))
+    scene.start("fs-w-many-0-0")
+    maintained(scene, 2 * HOUR)
+    scene.end("fs-w-many-0-0", after=60_000)
+    assert scene.launched == ["fs-w-many-1-0"]
+
+
+def test_a_maintenance_begins_by_itself() -> None:
+    """A step is due at that moment: the node closes, what runs goes on, and is moved at the deadline."""
+    scene = Scene(node(cpu=1))
+    maintained(scene, 2 * HOUR, scene.now + 3 * HOUR)
+    scene.submit("w", bag(2, estimate={"runtime": "1h"}))
+    scene.start("fs-w-many-0-0")
+    assert scene.last.wake_ms == scene.now + 2 * HOUR
+    scene.tell(after=2 * HOUR)
+    assert not scene.state.cluster.snapshot.ready.any()
+    assert scene.released == []
+    assert scene.last.wake_ms == scene.now + HOUR
+    scene.tell(after=HOUR)
+    assert scene.released == ["fs-w-many-0-0"]
+
+
+def test_a_gang_does_not_run_into_a_maintenance() -> None:
+    """All its members must have ended before."""
+    scene = Scene(node(cpu=2), node("n1", cpu=2))
+    maintained(scene, 2 * HOUR)
+    scene.submit("w", RING | {"estimate": {"runtime": "3h"}})
+    assert scene.launched == []
+    assert [each.code for each in explain(scene.state, scene.runs["w"], scene.now)] == ["Maintenance"]
 
 
 def test_explain_names_the_queue_whose_tasks_come_first() -> None:

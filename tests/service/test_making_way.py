@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flowsched.errors import NotFound
+from flowsched.errors import InvalidRequest, NotFound
 from flowsched.executor.protocol import Pod
 from flowsched.store.database import url_for
 from flowsched.workflow.views import TaskView
@@ -57,6 +58,9 @@ async def test_a_bag_makes_way_for_a_gang_and_runs_again(tmp_path: Path) -> None
         assert {task.qos for task in found} == {"Burstable"}
 
 
+NOW: dict[str, Any] = {"grace_ms": 0, "start": None, "reason": "new disk", "author": "ada"}
+
+
 async def test_a_drained_node_stays_so_after_a_restart(tmp_path: Path) -> None:
     """What ran there runs elsewhere; another leader places nothing there until it is used again."""
     url = url_for(tmp_path / "db")
@@ -66,17 +70,39 @@ async def test_a_drained_node_stays_so_after_a_restart(tmp_path: Path) -> None:
         await one.ready()
         ident = await submit(one, "w", BAG | {"scatter": {"count": 2}})
         before = await until(one, ident, "RUNNING", 2)
-        view = await one.service.draining.drain(str(before[0].node), 0)
-        assert (view.ready, view.drained_at is not None) == (False, True)
+        view = await one.service.draining.drain(str(before[0].node), **NOW)
+        assert (view.ready, view.drain and view.drain.by) == (False, "ada")
         with pytest.raises(NotFound, match="there is no node 'moon'"):
-            await one.service.draining.drain("moon", 0)
+            await one.service.draining.drain("moon", **NOW)
         while {task.node for task in await until(one, ident, "RUNNING", 2)} & {before[0].node}:
             await asyncio.sleep(0.01)
     async with process(url, tmp_path, world, holder="two") as two:
         two.lead()
         await two.ready()
+        (drain,) = [view.drain for view in await two.service.nodes() if view.drain is not None]
+        assert (drain.reason, drain.by, drain.until_at) == ("new disk", "ada", drain.from_at)
         other = await submit(two, "more", BAG | {"scatter": {"count": 5}})
         found = await until(two, other, "RUNNING", 2)
         assert {task.node for task in found if task.node is not None}.isdisjoint({before[0].node})
         assert (await two.service.draining.uncordon(str(before[0].node))).ready
         assert before[0].node in {task.node for task in await until(two, other, "RUNNING", 5)}
+
+
+async def test_states_of_nodes_have_words(tmp_path: Path) -> None:
+    """A drained node is empty or not yet; one that is to be drained is ready; what the cluster says of a node goes before."""
+    async with process(url_for(tmp_path / "db"), tmp_path, FakeProcesses(lambda _: Outcome(600_000))) as one:
+        one.lead()
+        await one.ready()
+        ident = await submit(one, "w", BAG | {"scatter": {"count": 1}})
+        (task,) = await until(one, ident, "RUNNING", 1)
+        busy = str(task.node)
+        (idle,) = {view.name for view in await one.service.nodes()} - {busy}
+        later = NOW | {"start": "2100-01-01T00:00Z"}
+        assert (await one.service.draining.drain(idle, **later)).state == "READY"
+        wait = NOW | {"grace_ms": None}
+        assert (await one.service.draining.drain(idle, **wait)).state == "DRAINED"
+        assert (await one.service.draining.drain(busy, **wait)).state == "DRAINING"
+        with pytest.raises(InvalidRequest, match="start: '2h'; it is a time to come"):
+            await one.service.draining.drain(idle, **(NOW | {"start": "2h"}))
+        with pytest.raises(InvalidRequest, match="it is a time to come, such as 2026-12-04T18:00Z"):
+            await one.service.draining.drain(idle, **(NOW | {"start": "1999-01-01"}))

@@ -55,7 +55,7 @@ def submit(service: Served, folder: Path) -> str:
 
 def make_way(service: Served, folder: Path, ident: str) -> None:
     """Drain the node and let it take tasks again: the task runs as its next attempt."""
-    service.get("/api/v1/nodes/node-0/drain", {})
+    service.get("/api/v1/nodes/node-0/drain", {"grace": "0s"})
     wait_for(lambda: counts(service, ident).get("QUEUED"), service)
     service.get("/api/v1/nodes/node-0/uncordon", {})
     wait_for(lambda: starts(folder) == 2, service)

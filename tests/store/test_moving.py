@@ -48,7 +48,9 @@ async def fill(database: Database) -> None:
         await writer.commit(Delta(ends=[end("p", message="\u2028")], events=[event("runs")]), epoch)
     async with database.writing() as connection:
         await connection.execute(insert(tables.queues), {"name": "lab", "paused": True, "reclaimable": False})
-        await connection.execute(insert(tables.drains), {"node": "node-0", "until_ms": 5})
+        await connection.execute(
+            insert(tables.drains), {"node": "node-0", "until_ms": 5, "reason": "new disk"}
+        )
         await connection.execute(insert(tables.expired), {"workflow_id": "older", "at_ms": 9})
     await Lease(database).release(epoch)
 

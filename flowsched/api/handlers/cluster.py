@@ -84,27 +84,54 @@ async def delete_queue(call: Call[Query]) -> web.Response:
 
 
 class DrainBody(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How a node is emptied."""
+    """How a node is drained."""
 
     grace: (
         Annotated[
             str,
             msgspec.Meta(
-                description="What has not ended by then is taken away.",
+                description="What has not ended so long after the start is taken away. [it runs to its end]",
                 pattern=DURATION,
                 max_length=32,
                 examples=["90s", "5m"],
             ),
         ]
         | Annotated[int, msgspec.Meta(ge=0, le=315_360_000)]
-    ) = 0
+        | None
+    ) = None
+    start: (
+        Annotated[
+            str,
+            msgspec.Meta(
+                max_length=64,
+                description="From this time (ISO 8601) on no task starts there, before only tasks that will have ended. [now]",
+            ),
+        ]
+        | None
+    ) = None
+    reason: Annotated[
+        str,
+        msgspec.Meta(max_length=1000, description="Why.", extra_json_schema={"pattern": TEXT}),
+    ] = ""
+    by: Annotated[
+        str,
+        msgspec.Meta(
+            max_length=200,
+            description="The administrator; it is not checked.",
+            extra_json_schema={"pattern": TEXT},
+        ),
+    ] = ""
 
 
 async def drain_node(call: Call[Query]) -> web.Response:
-    """Empty a node."""
+    """Start nothing new on a node."""
     node = path_text(call.request, "name")
     body = await read_json(call.request, DrainBody, call.serving.limits)
-    return answer(await call.facade.draining.drain(node, parse_duration(body.grace)))
+    grace_ms = None if body.grace is None else parse_duration(body.grace)
+    drained = call.facade.draining.drain(
+        node, grace_ms=grace_ms, start=body.start, reason=body.reason, author=body.by
+    )
+    return answer(await drained)
 
 
 async def uncordon_node(call: Call[Query]) -> web.Response:

@@ -11,7 +11,7 @@ from flowsched.cli.context import ask
 from flowsched.cli.printing.form import Form
 
 queue = typer.Typer(help="List and change queues.", no_args_is_help=True, rich_markup_mode=None)
-nodes = typer.Typer(help="List nodes; empty one for maintenance.", rich_markup_mode=None)
+nodes = typer.Typer(help="List nodes; drain one for maintenance.", rich_markup_mode=None)
 Node = Annotated[str, typer.Argument(help="The node.")]
 
 
@@ -96,7 +96,7 @@ def remove_queue(
 
 @nodes.callback(invoke_without_command=True)
 def list_nodes(ctx: typer.Context, output: Output = Form.TABLE) -> None:
-    """List nodes, what is taken and what is cached; or empty one for maintenance."""
+    """List nodes, what is taken and what is cached; or drain one for maintenance."""
     from flowsched.cli import listing
 
     if ctx.invoked_subcommand is None:
@@ -115,22 +115,47 @@ def list_all_nodes(ctx: typer.Context, output: Output = Form.TABLE) -> None:
 def drain_node(
     ctx: typer.Context,
     name: Node,
-    grace: Annotated[str, typer.Option(help="What has not ended by then runs elsewhere: 90s, 5m.")] = "0s",
+    reason: Annotated[str, typer.Option(help="Why; `nodes`, `explain` and the page show it.")] = "",
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="WHEN",
+            help="A maintenance to come: 18:00, Friday 18:00, 2026-12-04 18:00. Before it, only tasks start that will have ended.",
+        ),
+    ] = None,
+    grace: Annotated[
+        str | None, typer.Option(help="What has not ended so long after the start runs elsewhere: 90s, 5m.")
+    ] = None,
+    now: Annotated[bool, typer.Option("--now", help="As --grace 0s: what runs is moved at once.")] = False,
     output: Output = Form.TABLE,
 ) -> None:
-    """Empty a node for maintenance.
+    """Start nothing new on a node.
 
-    Nothing new goes there, and what runs is moved at no charge, gangs as a whole.
+    What runs goes on to its end, unless --now or --grace says otherwise; what is moved is charged no try, gangs as a whole.
+    `flowsched nodes uncordon` takes it back, also before a maintenance that --from announces.
     """
+    from datetime import datetime
+
     from flowsched.cli import listing
+    from flowsched.cli.moments import moment_of
     from flowsched.errors import InvalidRequest
     from flowsched.workflow.resources import parse_duration
 
+    if now and grace is not None:
+        raise typer.BadParameter("give --now or --grace, not both", param_hint="--now")
+    option = "--grace"
     try:
-        parse_duration(grace)
+        parse_duration(grace or "0s")
+        option = "--from"
+        begin = None if start is None else moment_of(start, datetime.now().astimezone())
     except InvalidRequest as error:
-        raise typer.BadParameter(str(error), param_hint="--grace") from None
-    ask(ctx, lambda client: listing.node(client.drain(name, grace=grace), output))
+        raise typer.BadParameter(str(error), param_hint=option) from None
+    wait = "0s" if now else grace
+    ask(
+        ctx,
+        lambda client: listing.node(client.drain(name, grace=wait, start=begin, reason=reason), output),
+    )
 
 
 @nodes.command("uncordon")

@@ -569,11 +569,37 @@ def queue_table(queues: Iterable[QueueView]) -> QueueTable:
     return QueueTable(list(queues))
 
 
+#: The words for the states of a node, as the page has them.
+_NODE_STATES: Final = {
+    "READY": ("ready", "green"),
+    "DRAINING": ("draining", "yellow"),
+    "DRAINED": ("drained", "yellow"),
+    "CORDONED": ("cordoned", "yellow"),
+    "NOT_READY": ("not ready", "bold red"),
+}
+
+
 def node_state(view: NodeView) -> Text:
     """Whether tasks may start on a node."""
-    if view.drained_at is not None:
-        return Text("draining" if view.running else "drained", "yellow")
-    return Text("yes", "green") if view.ready else Text("no", "bold red")
+    return Text(*_NODE_STATES.get(view.state, (view.state.lower(), "")))
+
+
+def node_panel(nodes: Sequence[NodeView]) -> RenderableType:
+    """A list of nodes, and below it what is to be known of those that take no tasks, or soon none."""
+    notes = [text(f"{view.name}: {note}", "yellow") for view in nodes for note in _node_notes(view)]
+    return Group(node_table(nodes), *([Text(), *notes] if notes else ()))
+
+
+def _node_notes(view: NodeView) -> Iterator[str]:
+    drain = view.drain
+    if view.state == "NOT_READY":
+        yield "not ready" + (f": {view.message}" if view.message else "")
+    if drain is None:
+        return
+    words = "drained" if view.state != "READY" else "will be drained"
+    by = (f" by {drain.by}" if drain.by else "") + (f": {drain.reason}" if drain.reason else "")
+    until = "" if drain.until_at is None else f"; what runs at {moment(drain.until_at)} is moved"
+    yield f"{words} from {moment(drain.from_at)} on{by}{until}"
 
 
 def node_table(nodes: Iterable[NodeView]) -> Columns:
@@ -581,7 +607,7 @@ def node_table(nodes: Iterable[NodeView]) -> Columns:
     table = Columns(
         (
             Column("NODE", cut=True, whole=True),
-            Column("READY", whole=True),
+            Column("STATE", whole=True),
             Column("RACK", rank=6, cut=True),
             Column("TASKS", right=True, whole=True),
             Column("CPU", right=True, whole=True),

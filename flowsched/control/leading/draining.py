@@ -1,23 +1,29 @@
-"""Nodes that users want empty: noted in SQL first, then told to the engine, and again to every new leader."""
+"""Nodes that administrators drain: noted in SQL first, then told to the engine, and again to every new leader."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
+from flowsched.control.views import time_at
 from flowsched.engine.events import EngineEvent, NodeDrained
-from flowsched.errors import NotFound, no_such
+from flowsched.engine.state.cluster import DrainOrder
+from flowsched.errors import InvalidRequest, NotFound, no_such
 from flowsched.store.database import Database
 from flowsched.store.settings import Drains
 from flowsched.workflow.views import NodeView
 
+#: A start that has passed for no longer than this means now: clocks differ, and requests take time.
+PAST_MS: Final = 60_000
+
 
 async def remembered(database: Database) -> list[EngineEvent]:
     """The drains that are in force, for a new leader's first step."""
-    return [NodeDrained(node, until_ms) for node, until_ms in (await Drains(database).all()).items()]
+    return [NodeDrained(node, order) for node, order in (await Drains(database).all()).items()]
 
 
 class Draining:
-    """What may be asked about emptying nodes; see `facade.DrainFacade`."""
+    """What may be asked about drained nodes; see `facade.DrainFacade`."""
 
     def __init__(
         self,
@@ -32,18 +38,26 @@ class Draining:
         self._tell = tell
         self._clock = clock
 
-    async def drain(self, name: str, grace_ms: int) -> NodeView:
+    async def drain(
+        self, name: str, *, grace_ms: int | None, start: str | None, reason: str, author: str
+    ) -> NodeView:
         """See `facade.DrainFacade.drain`."""
-        return await self._change(name, self._clock() + grace_ms)
+        now = self._clock()
+        from_ms = now if start is None else time_at(start)
+        if from_ms is None or from_ms < now - PAST_MS:
+            raise InvalidRequest(f"start: {start!r}; it is a time to come, such as 2026-12-04T18:00Z")
+        from_ms = max(now, from_ms)
+        until_ms = None if grace_ms is None else from_ms + grace_ms
+        return await self._change(name, DrainOrder(from_ms, until_ms, reason, author, now))
 
     async def uncordon(self, name: str) -> NodeView:
         """See `facade.DrainFacade.uncordon`."""
         return await self._change(name, None)
 
-    async def _change(self, name: str, until_ms: int | None) -> NodeView:
+    async def _change(self, name: str, order: DrainOrder | None) -> NodeView:
         await self._one(name)
-        await self._drains.put(name, until_ms)
-        await self._tell(NodeDrained(name, until_ms))
+        await self._drains.put(name, order)
+        await self._tell(NodeDrained(name, order))
         return await self._one(name)
 
     async def _one(self, name: str) -> NodeView:

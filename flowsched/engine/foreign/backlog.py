@@ -10,6 +10,7 @@ from msgspec import structs
 
 from flowsched.engine.foreign.work import HOLD_MS, bind
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.cluster import UNKNOWN_MS
 from flowsched.engine.state.foreign import ClassKey, ForeignKey, ForeignWork
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.foreign import ForeignGroup, Verdict
@@ -36,7 +37,7 @@ class ForeignBacklog(msgspec.Struct):
     reasons: list[Reason]
 
 
-def collect_foreign(state: EngineState) -> ForeignBacklog:
+def collect_foreign(state: EngineState, now: int) -> ForeignBacklog:
     """Every group with pods that wait, at most the profile's window (by priority, then age)."""
     backlog = ForeignBacklog({}, [])
     waiting = [(key, work) for key, work in state.foreign.groups.items() if work.waiting]
@@ -51,7 +52,7 @@ def collect_foreign(state: EngineState) -> ForeignBacklog:
             backlog.reasons.append(refusal)
             continue
         backlog.reasons.extend(_problems(state, key, work))
-        for candidate in _offers(state, key, work):
+        for candidate in _offers(state, key, work, now):
             backlog.candidates[candidate.group.key] = candidate
     return backlog
 
@@ -170,7 +171,7 @@ def _of_role(work: ForeignWork, role: str, *, waiting: bool = True) -> int:
     return placed + done + sum(len(a) for kind, a in work.waiting.items() if waiting and kind.role == role)
 
 
-def _offers(state: EngineState, key: str, work: ForeignWork) -> Iterator[ForeignCandidate]:
+def _offers(state: EngineState, key: str, work: ForeignWork, now: int) -> Iterator[ForeignCandidate]:
     """A gang that lacks members is one group; whatever is beyond its minimum, and plain pods, are bags."""
     group = work.group
     assert group is not None
@@ -184,12 +185,12 @@ def _offers(state: EngineState, key: str, work: ForeignWork) -> Iterator[Foreign
     if lacking == 0:
         for kind in kinds:
             alone = (_role(state, kind, len(work.waiting[kind]), 1, group),)
-            bag = _pod_group(state, group, ForeignKey(key, kind), alone, gang=False)
+            bag = _pod_group(state, group, ForeignKey(key, kind), alone, now, gang=False)
             yield ForeignCandidate(key, structs.replace(bag, preempts=kind.preempts), (kind,))
         return
     least = _minimums(work, group, kinds, lacking)
     roles = tuple(_role(state, kind, len(work.waiting[kind]), least[kind], group) for kind in kinds)
-    offered = _pod_group(state, group, ForeignKey(key, None), roles, gang=True)
+    offered = _pod_group(state, group, ForeignKey(key, None), roles, now, gang=True)
     if not all(kind.preempts for kind in kinds if least[kind]):
         offered = structs.replace(offered, preempts=False)
     if group.min_resources is not None and not work.staying:
@@ -239,7 +240,13 @@ def _shape(state: EngineState, kind: ClassKey, rack: str | None) -> Shape:
 
 
 def _pod_group(
-    state: EngineState, group: ForeignGroup, key: ForeignKey, roles: tuple[RoleRequest, ...], *, gang: bool
+    state: EngineState,
+    group: ForeignGroup,
+    key: ForeignKey,
+    roles: tuple[RoleRequest, ...],
+    now: int,
+    *,
+    gang: bool,
 ) -> PodGroup:
     work = state.foreign.groups[group.key]
     return PodGroup(
@@ -254,6 +261,7 @@ def _pod_group(
         gang=gang and state.policy.profile.gang,
         roles=roles,
         promised_ms=state.round.promises.get(state.work.key_of(key)),
+        shut=state.cluster.closing(now, now + UNKNOWN_MS),
         part_of=group.key if group.gang and work.staying else "",
     )
 
@@ -320,7 +328,7 @@ def _serve(recorder: Recorder, key: str, work: ForeignWork) -> list[Reason]:
     if refusal is not None:
         reasons = [refusal]
     else:
-        candidates = {candidate.group.key: candidate for candidate in _offers(state, key, work)}
+        candidates = {candidate.group.key: candidate for candidate in _offers(state, key, work, recorder.now)}
         groups = [candidate.group for candidate in candidates.values()]
         gentle = replace(state.policy.profile, preempt=False, reclaim=False)  # it has room already
         plan = cycle(

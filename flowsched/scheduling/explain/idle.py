@@ -47,6 +47,7 @@ class Cause(IntEnum):
 
 _OF: Final[Mapping[ReasonCode, Cause]] = {
     ReasonCode.RESERVED: Cause.RESERVED,
+    ReasonCode.MAINTENANCE: Cause.RESERVED,
     ReasonCode.QUEUE_LIMIT: Cause.QUOTA,
     ReasonCode.LARGER_THAN_QUEUE: Cause.QUOTA,
     ReasonCode.USER_LIMIT: Cause.QUOTA,

@@ -23,13 +23,13 @@ from flowsched.cluster.kubernetes.objects.pod_requests import (
     whole_cores,
 )
 from flowsched.errors import InvalidRequest
-from flowsched.executor.nodes import IMAGE, NodeInfo, Zone
+from flowsched.executor.nodes import CORDONED, IMAGE, NodeInfo, Zone
 from flowsched.workflow.resources import parse_bytes, parse_duration
 from flowsched.workflow.spec import Resources
 
 #: Node labels that name the rack; the first that a node has counts. A zone stands in where there is no rack label.
 RACK_LABELS: Final = ("flowsched.io/rack", "topology.kubernetes.io/rack", "topology.kubernetes.io/zone")
-UNSCHEDULABLE: Final = ("node.kubernetes.io/unschedulable", "", "NoSchedule")
+UNSCHEDULABLE: Final = (CORDONED, "", "NoSchedule")
 
 _PREFIX: Final = "flowsched.io/"
 #: A kubelet with containerd starts 1.2 small pods a second on two busy cores. Between nodes that are alike, any other figure

@@ -180,7 +180,9 @@ export interface Queue {
 export interface ClusterNode {
   name: string;
   ready: boolean;
-  drained_at: string | null;
+  state: string;
+  message: string;
+  drain: { from_at: string; until_at: string | null; reason: string; by: string } | null;
   rack: string;
   allocatable: Record<string, number>;
   used: Record<string, number>;

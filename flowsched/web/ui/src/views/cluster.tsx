@@ -36,7 +36,7 @@ export function ClusterView() {
       </div>
       <Failure message={live.error} />
       <p>
-        {counted(nodes.length, "node")}, {count(nodes.filter((node) => !node.ready).length)} not ready. {resource}: {quantity(resource, total("used"))} of {quantity(resource, total("allocatable"))} used.
+        {counted(nodes.length, "node")}{states(nodes)}. {resource}: {quantity(resource, total("used"))} of {quantity(resource, total("allocatable"))} used.
       </p>
       <p class="legend heatkey" aria-hidden="true">
         empty {[0, 1, 2, 3, 4, 5].map((step) => <span key={step} class={`swatch heat-${step}`} />)} full <span class="swatch heat-off" /> takes no tasks
@@ -74,6 +74,12 @@ export function ClusterView() {
   );
 }
 
+// ", 1 draining, 2 not ready": how many nodes are in each state that takes no tasks.
+function states(nodes: ClusterNode[]): string {
+  const off = nodes.filter((node) => node.state !== "READY").map((node) => node.state);
+  return [...new Set(off)].sort().map((state) => `, ${count(off.filter((each) => each === state).length)} ${words(state)}`).join("");
+}
+
 function letter(at: number): string {
   return at < 26 ? String.fromCharCode(65 + at) : `${letter(Math.floor(at / 26) - 1)}${letter(at % 26)}`;
 }
@@ -91,10 +97,10 @@ function Tile({ node, resource, letters, lit, chosen, onChoose }: TileProps) {
   const all = node.allocatable[resource] ?? 0;
   const used = node.used[resource] ?? 0;
   const part = all ? used / all : 0;
-  const off = !node.ready || node.drained_at !== null;
+  const off = node.state !== "READY";
   const gangs = Object.keys(node.gangs);
   const step = part === 0 ? 0 : Math.min(5, Math.max(1, Math.ceil(part * 5)));
-  const shown = off ? (node.ready ? "drained" : "down") : `${Math.round(100 * part)}%`;
+  const shown = off ? words(node.state) : `${Math.round(100 * part)}%`;
   const marks = gangs.slice(0, 4).map((name) => letters.get(name));
   const told = [`${resource} used`, counted(node.running, "task"), counted(gangs.length, "gang")].join(", ");
   return (
@@ -103,6 +109,22 @@ function Tile({ node, resource, letters, lit, chosen, onChoose }: TileProps) {
       <span class="tile-part">{shown}</span>{" "}<span class="hidden">{told}</span>{" "}
       <span class="tile-gangs">{marks.map((mark) => <span key={mark} class="mark-gang">{mark}</span>)}</span>
     </button>
+  );
+}
+
+// The words of `flowsched nodes` for the states of a node.
+function words(state: string): string {
+  return state.toLowerCase().replace("_", " ");
+}
+
+function DrainFacts({ drain }: { drain: NonNullable<ClusterNode["drain"]> }) {
+  return (
+    <>
+      <div><dt>Drained from</dt><dd>{moment(drain.from_at)}</dd></div>
+      {drain.until_at && <div><dt>Its tasks are moved</dt><dd>{moment(drain.until_at)}</dd></div>}
+      {drain.by && <div><dt>Drained by</dt><dd>{drain.by}</dd></div>}
+      {drain.reason && <div><dt>Reason</dt><dd>{drain.reason}</dd></div>}
+    </>
   );
 }
 
@@ -117,7 +139,9 @@ function Detail({ node }: { node: ClusterNode }) {
         <div><dt>Tasks</dt><dd>{count(node.running)}</dd></div>
         <div><dt>Cache</dt><dd>{bytes(node.cache_bytes)}{node.cache_limit_bytes > 0 && ` of ${bytes(node.cache_limit_bytes)}`} in {counted(node.datasets, "dataset")}</dd></div>
         <div><dt>Copied in, out</dt><dd>{bytes(node.bytes_in)}, {bytes(node.bytes_out)}</dd></div>
-        {node.drained_at && <div><dt>Drained by</dt><dd>{moment(node.drained_at)}</dd></div>}
+        <div><dt>State</dt><dd>{words(node.state)}</dd></div>
+        {node.state === "NOT_READY" && node.message && <div><dt>Why</dt><dd>{node.message}</dd></div>}
+        {node.drain && <DrainFacts drain={node.drain} />}
         {Object.entries(node.others).map(([what, rate]) => <div key={what}><dt>Others use of {what}</dt><dd>{bytes(rate)}/s</dd></div>)}
       </dl>
     </section>
