@@ -13,6 +13,7 @@ from flowsched.workflow.formats.tes.task import Task
 from flowsched.workflow.views import (
     AttemptPage,
     CacheView,
+    CancelledView,
     EventView,
     ExplanationView,
     IdleReportView,
@@ -170,6 +171,16 @@ _WORKFLOWS: Final[tuple[Route[Any], ...]] = (
         "Explain why a task does not run, or why it went to its node", Query,
         _ok("Its reasons, or its costs on its node and on the next best ones.", list[ExplanationView]),
         tag="tasks",
+    ),
+    Route(
+        "POST", f"{_W}/cancel", workflows.cancel_workflows, Policy.WRITE, "Cancel several workflows at once",
+        Query, _ok("Those that are cancelled, and why the others are not.", CancelledView),
+        body=Body("Which, and why.", workflows.CancelBody),
+    ),
+    Route(
+        "POST", f"{_TASK}/cancel", workflows.cancel_task, Policy.WRITE,
+        "Cancel one task: it fails for good, and its stage's policies say what follows", Query,
+        _ok("The task.", TaskView), body=_REASON, tag="tasks",
     ),
     Route(
         "POST", f"{_ONE}/cancel", workflows.cancel_workflow, Policy.WRITE, "Cancel: nothing more starts",

@@ -24,7 +24,7 @@ from flowsched.workflow.document.uris import file_path
 from flowsched.workflow.views import IdleReportView, IdleView, NodeView, TaskView
 
 
-async def workflows(client: Client, filters: Mapping[str, str | None], limit: int, form: Form) -> None:
+async def workflows(client: Client, filters: Mapping[str, Any], limit: int, form: Form) -> None:
     """`flowsched ls`."""
     run = filters.get("run")
     if run is not None:

@@ -10,7 +10,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -26,6 +26,7 @@ from flowsched.workflow import html
 from flowsched.workflow.views import (
     AttemptUseView,
     CacheView,
+    CancelledView,
     EventView,
     ExplanationView,
     IdleReportView,
@@ -177,6 +178,10 @@ class SyncRun:
         """Stop it."""
         return self.client.cancel(self.id, reason)
 
+    def cancel_task(self, stage: str, index: int = 0, reason: str | None = None) -> TaskView:
+        """Stop one task for good, as if it had failed; see `Client.cancel_task`."""
+        return self.client.cancel_task(self.id, stage, index, reason)
+
     def pause(self, reason: str | None = None) -> WorkflowView:
         """Start nothing new; what runs goes on."""
         return self.client.pause(self.id, reason)
@@ -281,11 +286,17 @@ class SyncClient:
         label: str | None = None,
         run: str | None = None,
         ref: str | None = None,
+        user: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        live: bool = False,
     ) -> Rows[WorkflowView]:
         """Workflows, newest first; see `Client.list`."""
-        return Rows(
-            self._each(self._client.list(state=state, name=name, queue=queue, label=label, run=run, ref=ref))
-        )
+        found = self._client.list(
+            state=state, name=name, queue=queue, label=label, run=run, ref=ref, user=user, since=since, until=until,
+            live=live,
+        )  # fmt: skip
+        return Rows(self._each(found))
 
     def stages(self, workflow: str) -> Stages:
         """All stages of a workflow."""
@@ -381,6 +392,14 @@ class SyncClient:
     def cancel(self, workflow: str, reason: str | None = None) -> WorkflowView:
         """Stop a workflow."""
         return self._do(self._client.cancel(workflow, reason))
+
+    def cancel_all(self, workflows: Sequence[str], reason: str | None = None) -> CancelledView:
+        """Stop several workflows; see `Client.cancel_all`."""
+        return self._do(self._client.cancel_all(workflows, reason))
+
+    def cancel_task(self, workflow: str, stage: str, index: int = 0, reason: str | None = None) -> TaskView:
+        """Stop one task for good, as if it had failed; see `Client.cancel_task`."""
+        return self._do(self._client.cancel_task(workflow, stage, index, reason))
 
     def pause(self, workflow: str, reason: str | None = None) -> WorkflowView:
         """Start nothing new of a workflow; what runs goes on."""

@@ -13,7 +13,7 @@ import re
 import sys
 import uuid
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -47,6 +47,7 @@ from flowsched.workflow.views import (
     AttemptPage,
     AttemptUseView,
     CacheView,
+    CancelledView,
     EventView,
     ExplanationView,
     IdleReportView,
@@ -171,6 +172,10 @@ class Run:
         """Stop it: nothing of it starts any more."""
         return await self.client.cancel(self.id, reason)
 
+    async def cancel_task(self, stage: str, index: int = 0, reason: str | None = None) -> TaskView:
+        """Stop one task for good, as if it had failed; see `Client.cancel_task`."""
+        return await self.client.cancel_task(self.id, stage, index, reason)
+
     async def pause(self, reason: str | None = None) -> WorkflowView:
         """Start nothing new; what runs goes on."""
         return await self.client.pause(self.id, reason)
@@ -277,6 +282,8 @@ Plugins: TypeAlias = list[PluginView]
 
 T = TypeVar("T")
 
+#: Workflows that one request cancels: the leader carries out so many in some 100 ms.
+CANCELLED_AT_ONCE: Final = 250
 _WORKFLOWS: Final = "/api/v1/workflows"
 _PLANS: Final = "/api/v1/plans"
 _IDLE: Final = "/api/v1/explain/cluster"
@@ -388,13 +395,19 @@ class Client:
         label: str | None = None,
         run: str | None = None,
         ref: str | None = None,
+        user: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        live: bool = False,
         page: int = 100,
     ) -> AsyncGenerator[WorkflowView, None]:
         """Workflows, newest first; pages are fetched as they are needed. `ref` is the beginning of an id, or a name.
 
-        A run of another engine (Cromwell, say) is one workflow; with `run` the calls of that one are listed.
+        `since` and `until` (a span before now, "7d", or a date or time) bound when it was submitted; `live` leaves out what has
+        ended. A run of another engine (Cromwell, say) is one workflow; with `run` the calls of that one are listed.
         """
         asked = _params(state=state, name=name, queue=queue, label=label, run=run, ref=ref, limit=page)
+        asked |= _params(user=user, since=since, until=until, live="true" if live else None)
         while True:
             found = await self._get(_WORKFLOWS, WorkflowPage, asked)
             for view in found.workflows:
@@ -692,6 +705,34 @@ class Client:
     async def cancel(self, workflow: str, reason: str | None = None) -> WorkflowView:
         """Stop a workflow: when this returns, nothing of it starts any more."""
         return await self._command(workflow, "cancel", reason)
+
+    async def cancel_all(self, workflows: Sequence[str], reason: str | None = None) -> CancelledView:
+        """Stop several workflows: one request, and one transaction, for every 250 of them.
+
+        Those that cannot be cancelled raise nothing: the answer's `refused` says why not, by id.
+        """
+        found = CancelledView(workflows=[])
+        for start in range(0, len(workflows), CANCELLED_AT_ONCE):
+            some = {"workflows": list(workflows[start : start + CANCELLED_AT_ONCE])}
+            body = json.dumps(some | ({"reason": reason} if reason else {})).encode()
+            content, _ = await self._session.request("POST", f"{_WORKFLOWS}/cancel", body=body)
+            part = decoded(content, CancelledView)
+            found.workflows += part.workflows
+            found.refused |= part.refused
+        return found
+
+    async def cancel_task(
+        self, workflow: str, stage: str, index: int = 0, reason: str | None = None
+    ) -> TaskView:
+        """Stop one task for good, as if it had failed: the policies of its stage say what follows.
+
+        Raises:
+            Conflict: It has ended, or waits for other stages.
+        """
+        body = json.dumps({"reason": reason}).encode() if reason else None
+        path = f"{_task_path(workflow, stage, index)}/cancel"
+        content, _ = await self._session.request("POST", path, body=body)
+        return decoded(content, TaskView)
 
     async def pause(self, workflow: str, reason: str | None = None) -> WorkflowView:
         """Start nothing new; what runs goes on."""

@@ -6,7 +6,6 @@ any workflow; its stages are the calls, its tasks what `run_tasks` says, and a l
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shlex
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from flowsched.control import views as answers
-from flowsched.control.service import Service
+from flowsched.control.service import Service, refusal_of
 from flowsched.control.timeline import Columns
 from flowsched.control.views import DAY, idle_report
 from flowsched.engine.delta import TaskWrite
@@ -38,6 +37,7 @@ from flowsched.workflow.run_tasks import item_of, numbered, shard_path
 from flowsched.workflow.views import (
     RETURN_CODE,
     CacheView,
+    CancelledView,
     EventView,
     ExplanationView,
     IdleReportView,
@@ -50,8 +50,6 @@ from flowsched.workflow.views import (
     WorkflowView,
 )
 
-#: In how many requests at once the calls of a run are commanded.
-_AT_ONCE: Final = 64
 #: A run is asked through so many of its live calls for the first that waits.
 _ASKED: Final = 50
 #: So many tasks are named in one explanation.
@@ -71,6 +69,10 @@ _STATES: Final = {
 #: The name of the stage in the reason of a call's workflow.
 _STAGE_BEFORE: Final = re.compile(r"^[^:]+: (?=task 0\b)")
 _TASK: Final = re.compile(r"\btask 0\b")
+
+
+#: The states of what has ended, or has nothing that a command could end.
+_OVER: Final = frozenset({*_STATES, ReportedState.ENGINE.value})
 
 
 class RunTask(NamedTuple):
@@ -120,42 +122,21 @@ class RunService(Service):
         run: str | None = None,
         ref: str | None = None,
         search: str | None = None,
+        user: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        live: bool = False,
         limit: int = 100,
         page_token: str | None = None,
     ) -> WorkflowPage:
         """Workflows and runs, newest first; with `run` the calls of that one."""
         if run is not None:
             return await super().list_workflows(
-                state=state, name=name, queue=queue, label=label, run=run, ref=ref, search=search, limit=limit,
-                page_token=page_token,
+                state=state, name=name, queue=queue, label=label, run=run, ref=ref, search=search, user=user, since=since,
+                until=until, live=live, limit=limit, page_token=page_token,
             )  # fmt: skip
-        before = untoken(page_token, 1)[0] if page_token else None
-        views: list[tuple[int, WorkflowView]] = []
-        while len(views) <= limit:
-            more, before = await self._both(state, name, queue, label, ref, search, before, limit + 1)
-            views += [(seq, view) for seq, view in more if state is None or view.state == state]
-            if before is None:
-                break
-        found = views[:limit]
-        token = token_of((found[-1][0],)) if len(views) > limit else None
-        return WorkflowPage(workflows=[view for _, view in found], next_page_token=token)
-
-    async def _both(
-        self,
-        state: str | None,
-        name: str | None,
-        queue: str | None,
-        label: str | None,
-        ref: str | None,
-        search: str | None,
-        before: int | None,
-        limit: int,
-    ) -> tuple[list[tuple[int, WorkflowView]], int | None]:
-        """The next `limit` of workflows and runs together, newest first, and where the next ones are (None: there are none).
-
-        Of runs the state is not looked at.
-        """
         key, _, value = (label or "").partition("=")
+        now = self._clock()
         which = Which(
             states=(ReportedState(state).stored,) if state else (),
             name=name,
@@ -164,8 +145,33 @@ class RunService(Service):
             run="",
             ref=ref,
             search=search,
-            before=before,
+            before=untoken(page_token, 1)[0] if page_token else None,
+            owner=user,
+            since_ms=answers.time_before(since, now),
+            until_ms=answers.time_before(until, now, end_of_day=True),
+            live=live or None,
         )
+        views: list[tuple[int, WorkflowView]] = []
+        while len(views) <= limit:
+            more, before = await self._both(which, limit + 1)
+            views += [
+                (seq, view)
+                for seq, view in more
+                if state in (None, view.state) and not (live and view.state in _OVER)
+            ]
+            if before is None:
+                break
+            which = which._replace(before=before)
+        found = views[:limit]
+        token = token_of((found[-1][0],)) if len(views) > limit else None
+        return WorkflowPage(workflows=[view for _, view in found], next_page_token=token)
+
+    async def _both(self, which: Which, limit: int) -> tuple[list[tuple[int, WorkflowView]], int | None]:
+        """The next `limit` of workflows and runs together, newest first, and where the next ones are (None: there are none).
+
+        Of runs the state is not looked at.
+        """
+        key, value = which.labels[0] if which.labels else ("", "")
         merged = await self._runs.page(which, limit)
         chosen = [row for row in merged if isinstance(row, RunRow) and _labelled(row, key, value)]
         views = {view.id: view for view in await self._run_views(chosen)} if chosen else {}
@@ -336,17 +342,31 @@ class RunService(Service):
                 f"{workflow} is a run of {engine}, which decides itself what is tried again: run it again with {engine}. "
                 "miniwdl and Cromwell take what succeeded from their call caches (docs/wdl.md, docs/cromwell.md)"
             )
-        live = [each for each in await self._runs.calls(workflow) if not RunState(each.state).terminal]
-        for start in range(0, len(live), _AT_ONCE):
-            some = live[start : start + _AT_ONCE]
-            await asyncio.gather(*(self._command_call(call, kind, body) for call in some))
+        rows = await self._reads.some([each.workflow for each in await self._runs.calls(workflow)])
+        live = [row for row in rows.values() if not (RunState(row.state).terminal or refusal_of(row, kind))]
+        await self._command_all(live, kind, body or {})
         return await self.workflow(workflow)
 
-    async def _command_call(self, call: CallRow, kind: str, body: Mapping[str, Any] | None) -> None:
-        try:
-            await super().command(call.workflow, kind, body)
-        except (Conflict, NotFound):
-            return  # it has ended meanwhile
+    async def cancel_all(
+        self, workflows: Sequence[str], body: Mapping[str, Any] | None = None
+    ) -> CancelledView:
+        """Cancel workflows, and runs with their calls."""
+        found = await super().cancel_all(workflows, body)
+        for run in list(found.refused):
+            if await self._runs.find(run) is not None:
+                found.workflows.append(await self.command(run, "cancel", body))
+                del found.refused[run]
+        return found
+
+    async def cancel_task(
+        self, workflow: str, stage: str, index: int, body: Mapping[str, Any] | None = None
+    ) -> TaskView:
+        """Stop one task; of a run, the call that it is: its engine decides what follows."""
+        if self._lives(workflow) or await self._runs.find(workflow) is None:
+            return await super().cancel_task(workflow, stage, index, body)
+        task = await self._task(workflow, stage, index)
+        await super().command(task.last.workflow, "cancel", body)
+        return await self.task(workflow, stage, index)
 
     async def events(
         self, workflow: str | None, after: int, *, follow: bool = True

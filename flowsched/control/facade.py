@@ -10,6 +10,7 @@ import msgspec
 from flowsched.workflow.views import (
     AttemptPage,
     CacheView,
+    CancelledView,
     EventView,
     ExplanationView,
     IdleReportView,
@@ -174,10 +175,16 @@ class Facade(Protocol):
         run: str | None = None,
         ref: str | None = None,
         search: str | None = None,
+        user: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        live: bool = False,
         limit: int = 100,
         page_token: str | None = None,
     ) -> WorkflowPage:
         """Newest first. `label` is `key=value`, `ref` the beginning of an id or a name, `search` that or any part of a name.
+
+        `since` and `until` (spans before now, or times) bound when it was submitted; `live` leaves out what has ended.
 
         A run of another engine is one workflow; with `run` its calls are listed.
         """
@@ -277,6 +284,18 @@ class Facade(Protocol):
 
         The answer shows the command carried out, unless that takes longer than a few seconds or no process leads.
         """
+        ...
+
+    async def cancel_all(
+        self, workflows: Sequence[str], body: Mapping[str, Any] | None = None
+    ) -> CancelledView:
+        """Cancel several workflows at once; the answer names those that cannot be, and why."""
+        ...
+
+    async def cancel_task(
+        self, workflow: str, stage: str, index: int, body: Mapping[str, Any] | None = None
+    ) -> TaskView:
+        """Stop one task for good, as if it had failed. Conflict where it has ended, or waits for other stages."""
         ...
 
     async def report_end(self, run: str, state: str, reason: str) -> WorkflowView:

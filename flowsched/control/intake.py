@@ -194,7 +194,8 @@ class Intake:
         ended = row.workflow not in self._dispatcher.state.work.runs
         reason = str(row.body.get("reason") or "")
         if row.kind != "retry" or not ended:
-            return Command(row.workflow, row.kind, row.id, reason)
+            stage, task = str(row.body.get("stage") or ""), int(row.body.get("index") or 0)
+            return Command(row.workflow, row.kind, row.id, reason, stage, task)
         async with self._dispatcher.changing:  # a run that is rebuilt may name nodes that are no more
             run = await load_run(self._database, self._documents, self._dispatcher.state, row.workflow)
         if run is None:

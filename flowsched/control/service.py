@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -66,12 +67,14 @@ from flowsched.store.tes import TesTasks
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
 from flowsched.workflow.returned import added, as_totals
+from flowsched.workflow.run.advance import CANCELLED
 from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.run.states import TERMINAL, ReportedState, RunState, TaskState
 from flowsched.workflow.spec import StageSpec, WorkflowSpec, filled
 from flowsched.workflow.views import (
     AttemptPage,
     CacheView,
+    CancelledView,
     EventView,
     ExplanationView,
     NodeView,
@@ -193,6 +196,30 @@ CARRIED_OUT_S: Final = 5.0
 LOOK_AGAIN_S: Final = 1.0
 
 
+def refusal_of(row: WorkflowRow, kind: str) -> str:
+    """Why the state of a workflow does not allow a command; empty if it does."""
+    workflow, state = row.id, RunState(row.state)
+    if kind == "retry" and not state.terminal:
+        return (
+            f"{workflow} has not ended: `flowsched cancel {workflow}` ends it; then "
+            f"`flowsched run FILE --resume-from {workflow}` runs it anew, and takes over what has succeeded"
+        )
+    if kind == "retry" and state is not RunState.FAILED:
+        return (
+            f"{workflow} is {state.value}: only a FAILED workflow can be tried again. "
+            f"`flowsched run FILE --resume-from {workflow}` (Python: client.submit(workflow, resume={workflow!r})) runs it "
+            "anew, and takes over what has succeeded"
+        )
+    if kind == "cancel" and state.terminal and state is not RunState.CANCELLED:
+        return f"{workflow} has ended as {state.value}: there is nothing to cancel"
+    if kind in ("pause", "resume") and (state.terminal or state is RunState.CANCELLING):
+        return (
+            f"{workflow} is {state.value}: it cannot be paused or resumed. "
+            f"`flowsched run FILE --resume-from {workflow}` runs it anew, and takes over what has succeeded"
+        )
+    return ""
+
+
 class Service:
     """One process of flowsched: accepts, answers, and (one process of all) leads."""
 
@@ -307,19 +334,25 @@ class Service:
         run: str | None = None,
         ref: str | None = None,
         search: str | None = None,
+        user: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        live: bool = False,
         limit: int = 100,
         page_token: str | None = None,
     ) -> WorkflowPage:
         """Newest first."""
         key, _, value = (label or "").partition("=")
         labels = {key: value} if key else None
+        now = self._clock()
         wanted = None if state is None else ReportedState(state)
         states = () if wanted is None else (wanted.stored,)
         found: list[WorkflowView] = []
         for _ in range(PAGES_READ):
             page = await self._reads.list(
                 states=states, name=name, queue=queue, labels=labels, run=run, ref=ref, search=search,
-                limit=limit - len(found), token=page_token,
+                owner=user, since_ms=views.time_before(since, now), until_ms=views.time_before(until, now, end_of_day=True),
+                live=live or None, limit=limit - len(found), token=page_token,
             )  # fmt: skip
             found += [view for view in await self.workflow_views(page.items) if wanted in (None, view.state)]
             page_token = page.next_token
@@ -415,37 +448,50 @@ class Service:
         if kind not in COMMANDS:
             raise InvalidRequest(f"there is no command {kind!r}; there are {', '.join(COMMANDS)}")
         row = await self._reads.get(workflow)
-        state = RunState(row.state)
-        if kind == "retry" and not state.terminal:
-            raise Conflict(
-                f"{workflow} has not ended: `flowsched cancel {workflow}` ends it; then "
-                f"`flowsched run FILE --resume-from {workflow}` runs it anew, and takes over what has succeeded"
-            )
-        if kind == "retry" and state is not RunState.FAILED:
-            raise Conflict(
-                f"{workflow} is {state.value}: only a FAILED workflow can be tried again. "
-                f"`flowsched run FILE --resume-from {workflow}` (Python: client.submit(workflow, resume={workflow!r})) runs it "
-                "anew, and takes over what has succeeded"
-            )
-        if kind == "cancel" and state.terminal and state is not RunState.CANCELLED:
-            raise Conflict(f"{workflow} has ended as {state.value}: there is nothing to cancel")
-        if kind in ("pause", "resume") and (state.terminal or state is RunState.CANCELLING):
-            raise Conflict(
-                f"{workflow} is {state.value}: it cannot be paused or resumed. "
-                f"`flowsched run FILE --resume-from {workflow}` runs it anew, and takes over what has succeeded"
-            )
-        if not (kind == "cancel" and state is RunState.CANCELLED):
-            number = await self._writer.command(workflow, kind, body or {}, self._clock())
-            self._wake(urgent=True)
-            await self._carried_out(number)
-            self.tes.revived(workflow)
-        if kind == "cancel":
-            await self._leave(workflow)
+        if why := refusal_of(row, kind):
+            raise Conflict(why)
+        await self._command_all([row], kind, body or {})
         return await self.workflow(workflow)
 
-    async def _leave(self, workflow: str) -> None:
+    async def cancel_all(
+        self, workflows: Sequence[str], body: Mapping[str, Any] | None = None
+    ) -> CancelledView:
+        """Cancel several workflows in one transaction and one step; those that cannot be cancelled are named, with the reason."""
+        rows = await self._reads.some(workflows)
+        refused = {
+            each: why
+            for each in workflows
+            if (
+                why := refusal_of(rows[each], "cancel")
+                if each in rows
+                else f"there is no workflow with the id {each}"
+            )
+        }
+        some = [row for row in rows.values() if row.id not in refused]
+        await self._command_all(some, "cancel", body or {})
+        now = await self._reads.some([row.id for row in some])
+        return CancelledView(workflows=await self.workflow_views(list(now.values())), refused=refused)
+
+    async def _command_all(self, rows: Sequence[WorkflowRow], kind: str, body: Mapping[str, Any]) -> None:
+        """Leave the same command for workflows that may be given it; return once the leader has carried all out."""
+        cancels = kind == "cancel"
+        specs = [await self._documents.spec(row.id) for row in rows] if cancels else []
+        asked = [row.id for row in rows if not (cancels and RunState(row.state) is RunState.CANCELLED)]
+        await self._tell_leader(asked, kind, body)
+        for row, spec in zip(rows, specs, strict=False):
+            await self._leave(row.id, spec)
+
+    async def _tell_leader(self, workflows: Sequence[str], kind: str, body: Mapping[str, Any]) -> None:
+        now = self._clock()
+        numbers = await asyncio.gather(*(self._writer.command(each, kind, body, now) for each in workflows))
+        if numbers:
+            self._wake(urgent=True)
+            await self._carried_out(numbers)
+        for each in workflows:
+            self.tes.revived(each)
+
+    async def _leave(self, workflow: str, spec: WorkflowSpec) -> None:
         """Have the files written that a cancelled workflow leaves for programs outside, but for stages that ended by themselves."""
-        spec = await self._documents.spec(workflow)
         left = {
             stage.name: stage.container for stage in spec.stages if stage.container and stage.container.leave
         }
@@ -453,15 +499,17 @@ class Service:
             ended = {row.name for row in await self._reads.stages(workflow) if row.state in _ENDED_ALONE}
             await self._executor.leave([each for name, each in left.items() if name not in ended])
 
-    async def _carried_out(self, number: int) -> None:
-        """Wait until the leader in this process has committed a command: the next answer then shows what it did."""
+    async def _carried_out(self, numbers: Sequence[int]) -> None:
+        """Wait until the leader in this process has committed commands: the next answer then shows what it did."""
+        waits = deque(numbers)
         with suppress(TimeoutError):
             async with asyncio.timeout(CARRIED_OUT_S):
-                while self._leader.intake is not None:
-                    if await self._history.carried_out(number, LOOK_AGAIN_S):
-                        return
-                    if number not in {command.id for command in await self._reads.commands()}:
-                        return
+                while waits and self._leader.intake is not None:
+                    if await self._history.carried_out(waits[0], LOOK_AGAIN_S):
+                        waits.popleft()
+                        continue
+                    open_ = {command.id for command in await self._reads.commands()}
+                    waits = deque(number for number in waits if number in open_)
 
     # ------------------------------------------------------------------------------------------ tasks
 
@@ -582,6 +630,26 @@ class Service:
             for row in await self._reads.outputs(workflow, number, index)
         ]
         return view
+
+    async def cancel_task(
+        self, workflow: str, stage: str, index: int, body: Mapping[str, Any] | None = None
+    ) -> TaskView:
+        """Stop one task that is ready or runs, for good: it has failed, and its stage's policy says what follows."""
+        view = await self.task(workflow, stage, index)
+        if view.state == TaskState.PENDING.name:
+            raise Conflict(
+                f"{stage}[{index}] of {workflow} waits for other stages: cancel it when it is ready, or the workflow "
+                f"(`flowsched cancel {workflow}`)"
+            )
+        if TaskState[view.state] not in TERMINAL:
+            await self._tell_leader(
+                [workflow], "cancel_task", {"stage": stage, "index": index, **(body or {})}
+            )
+        elif view.reason != CANCELLED:
+            raise Conflict(
+                f"{stage}[{index}] of {workflow} has ended as {view.state}: there is nothing to cancel"
+            )
+        return await self.task(workflow, stage, index)
 
     async def logs(
         self,

@@ -22,12 +22,17 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A user's word on a workflow: `cancel`, `pause`, `resume` or `retry`. `number` is its row, marked done with the step."""
+    """A user's word on a workflow: `cancel`, `cancel_task` (of `task` of `stage`), `pause`, `resume` or `retry`.
+
+    `number` is its row, marked done with the step.
+    """
 
     workflow: str
     kind: str
     number: int | None = None
     reason: str = ""  #: why, in the user's words
+    stage: str = ""
+    task: int = 0
 
 
 class Recovered(msgspec.Struct, frozen=True):

@@ -152,9 +152,11 @@ def _tasks(state: EngineState, stage: StageRun, rows: Sequence[TaskWrite]) -> No
     stage.times[at] = [[-1 if moment is None else moment for moment in row] for row in moments]
     stage.reasons = {row.index: row.reason for row in rows if row.reason}
     stage.counts[:] = np.bincount(stage.task_state, minlength=len(stage.counts))
-    stage.failed = bool(stage.counts[_S.FAILED])
+    failed = [
+        row for row in rows if _S.FAILED in (row.state, row.goal if row.state == _S.RELEASING else None)
+    ]
+    stage.failed = bool(failed)
     if stage.failed and not stage.reason:
-        failed = [row for row in rows if row.state == _S.FAILED]
         stage.reason = f"task {failed[0].index} failed: {failed[0].reason}"
     shards = stage.task_state.reshape(stage.spec.width, stage.members)
     goals = stage.goal.reshape(stage.spec.width, stage.members)

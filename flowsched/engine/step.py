@@ -321,6 +321,9 @@ def _command(recorder: Recorder, command: Command) -> None:
         return  # it ended before the command was read; the row is marked done all the same
     advance = recorder.advance(run)
     match command.kind:
+        case "cancel_task":
+            number = next(each.number for each in run.stages if each.spec.name == command.stage)
+            advance.cancel_task(run.stages[number], command.task, command.reason)
         case "cancel":
             advance.cancel(command.reason)
         case "pause":

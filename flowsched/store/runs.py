@@ -14,6 +14,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     cast,
+    exists,
     func,
     null,
     or_,
@@ -126,7 +127,8 @@ class Runs:
     async def page(self, which: Which, limit: int) -> Sequence[WorkflowRow | RunRow]:
         """Workflows that are no call of a run, and runs, together, newest first, by one query.
 
-        Of runs the states and labels are not looked at. A call of a run is there only where `ref` or `search` begins its id.
+        Of runs the states and labels are not looked at, nor whether they live.
+        A call of a run is there only where `ref` or `search` begins its id.
 
         Args:
             which: Of its fields `run` is "" and `tenant` and `name_prefix` are None.
@@ -249,6 +251,9 @@ def _both(kind: str, shape: Shape) -> Select[Any]:
         "ref": or_(_r.name == bindparam("ref"), begins(_r.id, bindparam("ref"))),
         "search": search_of(_r, kind),
         "before": _r.seq < bindparam("before"),
+        "owner": exists().where(_w.run == _r.id, _w.run != "", _w.owner == bindparam("owner")),
+        "since_ms": _r.created_ms >= bindparam("since_ms"),
+        "until_ms": _r.created_ms < bindparam("until_ms"),
     }
     columns = [
         *(

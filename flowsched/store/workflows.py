@@ -74,6 +74,7 @@ _ACCEPTED: Final = (
 )
 _IDS: Final[ColumnElement[Any]] = bindparam("ids", expanding=True)
 _EXISTING: Final = select(_w.id).where(_w.id.in_(_IDS))
+_SOME: Final = select(*WORKFLOW_COLUMNS).where(_w.id.in_(_IDS))
 _RETURNED_OF: Final = select(_s.workflow_id, _s.totals).where(_s.workflow_id.in_(_IDS), RETURNED)
 _COUNTS_OF: Final = (
     select(_s.workflow_id, _s.counts, func.count().label("stages"))
@@ -103,12 +104,17 @@ class Workflows:
         run: str | None = None,
         ref: str | None = None,
         search: str | None = None,
+        owner: str | None = None,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        live: bool | None = None,
         limit: int = 100,
         token: str | None = None,
     ) -> Page[WorkflowRow]:
         """Workflows, newest first. A label with an empty value asks only that it be there; "" as run, that it is no call of one.
 
         `ref` is the beginning of an id, or a name; `search` is the beginning of an id, or any part of a name in either case.
+        `since_ms` and `until_ms` bound when it was submitted; `live` leaves out what has ended.
 
         Raises:
             InvalidRequest: The token is not one of ours.
@@ -116,7 +122,7 @@ class Workflows:
         limit = _bounded(limit)
         which = Which(
             tuple(states), name, name_prefix, queue, tenant, run, ref, search, tuple((labels or {}).items()),
-            untoken(token, 1)[0] if token else None,
+            untoken(token, 1)[0] if token else None, owner, since_ms, until_ms, live,
         )  # fmt: skip
         rows = await self._database.rows(listing(self._database.kind, which.shape), which.values(limit + 1))
         return _page([workflow_row(row) for row in rows], limit, lambda row: (row.seq,))
@@ -138,6 +144,14 @@ class Workflows:
         if not rows or tenant not in (None, (row := workflow_row(rows[0])).tenant):
             raise NotFound(f"there is no workflow with the id {workflow_id}")
         return row
+
+    async def some(self, workflow_ids: Sequence[str]) -> dict[str, WorkflowRow]:
+        """Those of them that exist, by id."""
+        found: dict[str, WorkflowRow] = {}
+        for start in range(0, len(workflow_ids), 500):
+            rows = await self._database.rows(_SOME, {"ids": workflow_ids[start : start + 500]})
+            found |= {row.id: workflow_row(row) for row in rows}
+        return found
 
     async def existing(self, workflow_ids: Sequence[str]) -> set[str]:
         """Those of them that exist."""
@@ -415,6 +429,10 @@ class Which(NamedTuple):
     search: str | None = None
     labels: tuple[tuple[str, str], ...] = ()
     before: int | None = None
+    owner: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    live: bool | None = None
 
     @property
     def shape(self) -> Shape:
@@ -427,7 +445,8 @@ class Which(NamedTuple):
 
     def values(self, limit: int) -> dict[str, object]:
         """The values of its statement's parameters."""
-        return {name: getattr(self, name) for name in self.shape.given} | {"limit": limit}
+        values = {name: getattr(self, name) for name in self.shape.given if name != "live"}
+        return values | {"limit": limit}
 
 
 def _holds(states: Sequence[RunState], task: TaskState) -> tuple[ColumnElement[bool], ...]:
@@ -453,8 +472,12 @@ def listing(kind: str, shape: Shape) -> Select[Any]:
         "ref": or_(_w.name == bindparam("ref"), begins(_w.id, bindparam("ref"))),
         "search": search_of(_w, kind),
         "before": _w.seq < bindparam("before"),
+        "owner": _w.owner == bindparam("owner"),
+        "since_ms": _w.created_ms >= bindparam("since_ms"),
+        "until_ms": _w.created_ms < bindparam("until_ms"),
+        "live": text(f"workflows.{tables.LIVE}"),
     }
-    conditions = [given[name] for name in sorted(shape.given)]
+    conditions: list[Any] = [given[name] for name in sorted(shape.given)]
     conditions += [_has_label(kind, key, value) for key, value in shape.labels]
     query = select(*WORKFLOW_COLUMNS, *_sums(kind)).where(and_(True, *conditions))
     return query.order_by(_w.seq.desc()).limit(PAGE)

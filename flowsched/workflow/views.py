@@ -433,6 +433,13 @@ class WorkflowPage(Page, kw_only=True):
     workflows: list[WorkflowView]
 
 
+class CancelledView(View, kw_only=True):
+    """What became of a request to cancel several workflows."""
+
+    workflows: list[WorkflowView]  #: those that are cancelled, or are ending
+    refused: dict[str, str] = {}  #: the others by id, and why: they have ended, or do not exist
+
+
 class TaskPage(Page, kw_only=True):
     """Some tasks of one workflow, by stage and index."""
 

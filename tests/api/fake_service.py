@@ -20,6 +20,7 @@ from flowsched.workflow.views import (
     AttemptUseView,
     AttemptView,
     CacheView,
+    CancelledView,
     DrainView,
     EventView,
     ExplanationView,
@@ -194,6 +195,7 @@ class FakeService:
         self.points: dict[str, int] = {}
         self.pods: list[bytes] = []
         self.policies = FakePolicies(self)
+        self.batches: list[int] = []  #: of requests to cancel several workflows, how many each named
         self.drained: dict[str, tuple[int | None, str | None, str, str]] = {}
         self.tes = FakeTes(self)
 
@@ -258,6 +260,8 @@ class FakeService:
         views = sorted(self.workflows.values(), key=lambda view: view.created_at, reverse=True)
         views = [view for view in views if asked["state"] in (None, view.state)]
         views = [view for view in views if asked["name"] in (None, view.name)]
+        views = [view for view in views if asked["user"] in (None, view.user)]
+        views = [view for view in views if not asked["live"] or view.ended_at is None]
         ref = asked["ref"]
         views = [view for view in views if ref is None or view.name == ref or view.id.startswith(ref)]
         start = int(asked["page_token"] or 0)
@@ -433,6 +437,26 @@ class FakeService:
         self.workflows[workflow] = msgspec.structs.replace(view, **changes)
         self.happen(workflow, f"workflow.{kind}")
         return self.workflows[workflow]
+
+    async def cancel_all(
+        self, workflows: Sequence[str], body: Mapping[str, Any] | None = None
+    ) -> CancelledView:
+        self._fail()
+        self.batches.append(len(workflows))
+        there = [each for each in workflows if each in self.workflows]
+        return CancelledView(
+            workflows=[await self.command(each, "cancel", body) for each in there],
+            refused={
+                each: f"there is no workflow with the id {each}" for each in workflows if each not in there
+            },
+        )
+
+    async def cancel_task(
+        self, workflow: str, stage: str, index: int, body: Mapping[str, Any] | None = None
+    ) -> TaskView:
+        view = await self.task(workflow, stage, index)
+        self.commands.append((f"{workflow}/{stage}/{index}", "cancel_task", body))
+        return msgspec.structs.replace(view, state="RELEASING", reason="Cancelled")
 
     async def check_workflow(self, workflow: str) -> None:
         await self.workflow(workflow)

@@ -57,6 +57,10 @@ async def test_lists_pass_their_filters_on(api: TestClient, service: FakeService
         "run": "r1",
         "ref": "w1",
         "search": "germ",
+        "user": "ada",
+        "since": "7d",
+        "until": "2026-11-01",
+        "live": "true",
         "limit": "7",
         "page_token": "0",
     }
@@ -73,6 +77,10 @@ async def test_lists_pass_their_filters_on(api: TestClient, service: FakeService
             "run": "r1",
             "ref": "w1",
             "search": "germ",
+            "user": "ada",
+            "since": "7d",
+            "until": "2026-11-01",
+            "live": True,
             "limit": 7,
             "page_token": "0",
         },
@@ -84,6 +92,10 @@ async def test_lists_pass_their_filters_on(api: TestClient, service: FakeService
             "run": None,
             "ref": None,
             "search": None,
+            "user": None,
+            "since": None,
+            "until": None,
+            "live": False,
             "limit": 100,
             "page_token": None,
         },
@@ -189,7 +201,7 @@ async def test_all_faults_of_a_query_are_named_at_once(api: TestClient) -> None:
         "?limit": ("'0'", "int >= 1"),
         "?limt": (
             "an unknown parameter",
-            "one of label, limit, name, page_token, queue, ref, run, search, state",
+            "one of label, limit, live, name, page_token, queue, ref, run, search, since, state, until, user",
         ),
         "?state": (
             "'running'",
@@ -368,3 +380,27 @@ async def test_an_engine_says_how_its_run_has_ended(api: TestClient, service: Fa
     assert (answer.status, told["state"], told["reason"]) == (200, "FAILED", "no output")
     answer = await api.post("/api/v1/workflows/r1/ended", json={"state": "RUNNING"})
     assert answer.status == 400
+
+
+async def test_several_workflows_are_cancelled_by_one_request(api: TestClient, service: FakeService) -> None:
+    """Each once; those that do not exist are named. A body without ids is refused."""
+    workflow = service.add()
+    body = {"workflows": [workflow, workflow, "none"], "reason": "enough"}
+    answer = await (await api.post("/api/v1/workflows/cancel", json=body)).json()
+    assert [view["id"] for view in answer["workflows"]] == [workflow]
+    assert answer["refused"] == {"none": "there is no workflow with the id none"}
+    assert service.commands == [(workflow, "cancel", {"reason": "enough"})]
+    for wrong in ({}, {"workflows": []}, {"workflows": ["w"], "user": "ada"}):
+        assert (await api.post("/api/v1/workflows/cancel", json=wrong)).status in (400, 422)
+
+
+async def test_a_drain_says_when_and_why(api: TestClient, service: FakeService) -> None:
+    """All may be left out: then nothing new starts from now on, and what runs ends by itself."""
+    path = "/api/v1/nodes/node-0/drain"
+    said = {"grace": "5m", "start": "2026-12-04T18:00Z", "reason": "new disk", "by": "ada"}
+    assert (await (await api.post(path, json=said)).json())["drain"]["by"] == "ada"
+    assert service.drained == {"node-0": (300_000, "2026-12-04T18:00Z", "new disk", "ada")}
+    assert (await api.post(path)).status == 200
+    assert service.drained == {"node-0": (None, None, "", "")}
+    for wrong in ({"grace": "soon"}, {"grace": -1}, {"reason": "a\nb"}, {"until": "18:00"}):
+        assert (await api.post(path, json=wrong)).status in (400, 422)

@@ -951,7 +951,76 @@ def test_several_workflows_are_cancelled_at_once(flowsched: Run, far: Far) -> No
     far.service.add("first")
     far.service.add("second")
     assert flowsched("cancel", "first", "wf2", "--reason", "enough").exit_code == 0
-    assert [each[:2] for each in far.service.commands] == [("wf1", "cancel"), ("wf2", "cancel")]
+    assert sorted(each[:2] for each in far.service.commands) == [("wf1", "cancel"), ("wf2", "cancel")]
+
+
+def test_a_word_that_means_no_workflow_does_not_keep_others_from_being_cancelled(
+    flowsched: Run, far: Far
+) -> None:
+    """It is named, and the exit code says that something was wrong."""
+    far.service.add("first")
+    done = flowsched("cancel", "wf1", "nothing")
+    assert (done.exit_code, [each[:2] for each in far.service.commands]) == (2, [("wf1", "cancel")])
+    assert "there is no workflow 'nothing'" in done.stderr
+
+
+def test_many_ids_are_cancelled_by_few_requests(flowsched: Run, far: Far) -> None:
+    """600 ids take three requests: each made two, one by one."""
+    ids = [far.service.add(f"many{n}") for n in range(600)]
+    assert flowsched("cancel", *ids).exit_code == 0
+    assert far.service.batches == [250, 250, 100]
+    assert len(far.service.commands) == 600
+
+
+def test_all_live_workflows_of_a_user_are_cancelled_after_a_question(flowsched: Run, far: Far) -> None:
+    """Without a terminal nothing is asked and nothing cancelled, unless --yes is given; the number is said first."""
+    for n in range(3):
+        far.service.add(f"run{n}", user="ada" if n else "bob")
+    done = flowsched("cancel", "--user", "ada", "--queue", "default")
+    assert (done.exit_code, far.service.commands) == (2, [])
+    assert (
+        "error: cancel 2 live workflows of user 'ada' and queue 'default'? Nothing is cancelled: without a terminal, give --yes"
+        in done.stderr
+    )
+    done = flowsched("cancel", "--user", "ada", "--yes")
+    assert (done.exit_code, sorted(each[0] for each in far.service.commands)) == (0, ["wf2", "wf3"])
+    assert "cancelled 2 of 2 live workflows of user 'ada'" in done.stdout
+    assert "there are no live workflows of user 'eve'" in flowsched("cancel", "--user", "eve").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name workflows, or give --user or --queue"),
+        (["wf1", "--user", "ada"], "name workflows, or give --user or --queue"),
+        (["wf1", "wf2", "--task", "align"], "name the one workflow whose task it is"),
+    ],
+)
+def test_a_cancel_that_does_not_say_of_what_is_refused(flowsched: Run, words: list[str], said: str) -> None:
+    """Nothing is guessed."""
+    done = flowsched("cancel", *words)
+    assert done.exit_code == 2
+    assert said in " ".join(done.stderr.split())
+
+
+def test_one_task_is_cancelled(flowsched: Run, far: Far) -> None:
+    """By its stage, and its index where the stage has several."""
+    far.service.add("first")
+    assert flowsched("cancel", "first", "--task", "align/1", "--reason", "hung").exit_code == 0
+    assert far.service.commands == [("wf1/align/1", "cancel_task", {"reason": "hung"})]
+
+
+def test_lists_ask_for_a_user_and_a_time(flowsched: Run, far: Far) -> None:
+    """As the options say."""
+    far.service.add("first")
+    flowsched("ls", "--user", "ada", "--since", "7d", "--until", "2026-11-01")
+    asked = far.service.asked[-1]
+    assert (asked["user"], asked["since"], asked["until"], asked["live"]) == (
+        "ada",
+        "7d",
+        "2026-11-01",
+        False,
+    )
 
 
 def test_the_doctor_names_the_option_for_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,7 @@ def test_a_run_can_do_what_the_client_can_do_with_one(whole: type, one: type) ->
         if "workflow" in parameters and name != "submit"
     }
     assert _public(one) == wanted
-    assert len(wanted) == 20
+    assert len(wanted) == 21
 
 
 def test_outputs_of_all_shards_are_saved_with_one_call(far: Far, tmp_path: Path) -> None:

@@ -247,6 +247,13 @@ async def test_everything_that_can_be_asked_has_a_type(client: Client, service: 
     assert not (await client.resume(workflow)).paused
     assert (await client.cancel(workflow, "not needed")).cancel_requested
     assert service.commands[-1] == (workflow, "cancel", {"reason": "not needed"})
+    found = await client.cancel_all([workflow, "none"], "enough")
+    assert ([view.id for view in found.workflows], found.refused) == (
+        [workflow],
+        {"none": "there is no workflow with the id none"},
+    )
+    assert (await client.cancel_task(workflow, "align", 1, "hung")).reason == "Cancelled"
+    assert service.commands[-1] == (f"{workflow}/align/1", "cancel_task", {"reason": "hung"})
     assert (await client.put_queue("lab", weight=3, cap={"cpu": "10"})).weight == 3
     assert service.queue_settings["lab"] == {"weight": 3, "cap": {"cpu": "10"}}
     assert {queue.name for queue in await client.queues()} == {"default", "lab"}

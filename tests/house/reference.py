@@ -37,6 +37,7 @@ OF_ATTEMPTS: Final = {
     "OOMKilled": "It used more memory than it may. With `memory_factor` in `retry` the next attempt gets more",
     "Timeout": "It ran longer than its `timeout`",
     "Released": "flowsched took it away (cancelled, preempted, drained, its gang starts again), and it did not end well first",
+    "Cancelled": "A user has cancelled this one task ([what follows](../workflow-document.md#policies))",
     "StartFailed": "It could not be started: no such program or image, a folder that cannot be used. The message says what",
     "ImageRefused": "It names an image where images are not used, or none where there is no default image",
     "ErrImagePull": "Its image cannot be had; the message is the registry's",

@@ -245,3 +245,35 @@ async def test_attempts_of_a_run_are_those_of_its_calls(served: Process) -> None
     assert own[0].pod == f"fs-{calls[3]}-a-0-0"
     with pytest.raises(NotFound, match="nothing"):
         await served.service.attempts("nothing")
+
+
+async def test_a_task_of_a_run_is_cancelled_with_its_call(served: Process) -> None:
+    """Its engine decides what follows: the other calls go on. Several runs are cancelled like workflows."""
+    await served.service.put_queue("default", {"paused": True})
+    calls = await submit(served, call("W.align", 0), call("W.align", 1), call("W.call"))
+    view = await served.service.cancel_task(RUN, "W.align", 1)
+    assert (view.stage, view.index, view.state) == ("W.align", 1, "CANCELLED")
+    states = [(await served.service.workflow(each)).state for each in calls]
+    assert states == ["QUEUED", "CANCELLED", "QUEUED"]
+    found = await served.service.cancel_all([RUN, "none"])
+    assert ([view.id for view in found.workflows], found.refused) == (
+        [RUN],
+        {"none": "there is no workflow with the id none"},
+    )
+    assert {(await served.service.workflow(each)).state for each in calls} == {"CANCELLED"}
+
+
+async def test_live_workflows_are_listed_without_runs_that_no_call_lives_of(served: Process) -> None:
+    """As `cancel --user` takes them: nothing of such a run could be cancelled."""
+    done = await submit(served, call("W.align", 0))
+    await ended(served, *done)
+    assert (await served.service.list_workflows(live=True)).workflows == []
+    await served.service.put_queue("default", {"paused": True})
+    (waits,) = await submit(
+        served, b'{"name": "other", "user": "ada", "stages": [{"name": "a", "command": ["x"]}]}'
+    )
+    await submit(served, call("W.call"))
+    assert [view.id for view in (await served.service.list_workflows(live=True)).workflows] == [waits, RUN]
+    found = await served.service.list_workflows(live=True, user="ada", since="1h")
+    assert [view.id for view in found.workflows] == [waits]
+    assert (await served.service.list_workflows(until="1h")).workflows == []

@@ -10,6 +10,7 @@ from sqlalchemy import event as sqlalchemy_event
 from store_samples import end, event, finished, intent, rows, submission, task
 
 from flowsched.engine.delta import Delta, GangOrderWrite, OutputWrite, ReplicaWrite, WorkflowWrite
+from flowsched.engine.state.cluster import DrainOrder
 from flowsched.errors import Conflict, InvalidRequest, NotFound
 from flowsched.scheduling.state.usage import UsageRow
 from flowsched.store import tables
@@ -17,10 +18,12 @@ from flowsched.store.database import Database
 from flowsched.store.recovery import Removed, load, load_living, outline, remove_finished
 from flowsched.store.requests import compress
 from flowsched.store.rows import QueueRow, ReplicaRow
-from flowsched.store.settings import Queues
-from flowsched.store.workflows import Workflows
+from flowsched.store.runs import Runs
+from flowsched.store.settings import Drains, Queues
+from flowsched.store.workflows import Which, Workflows
 from flowsched.store.writer import GroupWriter
 from flowsched.workflow.run.states import TaskState
+from flowsched.workflow.spec import Call
 
 
 async def names(reads: Workflows, **asked: object) -> list[str]:
@@ -49,6 +52,7 @@ async def test_lists_are_filtered(writer: GroupWriter, reads: Workflows, epoch: 
     assert await names(reads, labels={"x.y": "z"}) == ["a"]
     assert await names(reads, labels={"sample": ""}, queue="q1") == ["c", "a"]
     assert await names(reads, labels={"sample": "2", "x.y": "z"}) == []
+    assert sorted(await reads.some(["a", "c", "none"])) == ["a", "c"]
     assert await reads.count() == {"PENDING": 2, "RUNNING": 1}
     assert await reads.existing(["a", "c", "none"]) == {"a", "c"}
 
@@ -73,6 +77,32 @@ async def test_beginnings_know_case_and_parts_do_not(
     assert await names(reads, search="X%") == ["wa"]
     assert await names(reads, search="W") == []
     assert await names(reads, search="w") == ["wc", "wb", "wa"]
+
+
+async def test_lists_are_filtered_by_user_time_and_whether_they_live(
+    writer: GroupWriter, reads: Workflows, database: Database, epoch: int
+) -> None:
+    """Of runs of other engines too: a run is of the user of its calls, and was submitted with the first."""
+    await writer.submit(submission("a", owner="ada", now_ms=1_000))
+    await writer.submit(submission("b", owner="bob", now_ms=2_000))
+    await writer.submit(submission("c", owner="ada", now_ms=3_000))
+    call = Call(run="r", run_name="germline", source="cromwell", node="align")
+    await writer.submit(submission("d", owner="ada", now_ms=4_000, call=call))
+    await writer.commit(finished("c"), epoch)
+    assert await names(reads, owner="ada", run="") == ["c", "a"]
+    assert await names(reads, owner="ada", run="", live=True) == ["a"]
+    assert await names(reads, since_ms=2_000, run="") == ["c", "b"]
+    assert await names(reads, since_ms=2_000, until_ms=3_000, owner="bob") == ["b"]
+    runs = Runs(database)
+
+    async def both(**asked: object) -> list[str]:
+        return [row.id for row in await runs.page(Which(run="", **asked), 10)]  # type: ignore[arg-type]
+
+    assert await both(owner="ada") == ["r", "c", "a"]
+    assert await both(owner="bob") == ["b"]
+    assert await both(owner="ada", live=True) == ["r", "a"]
+    assert await both(since_ms=3_000) == ["r", "c"]
+    assert await both(until_ms=3_000) == ["b", "a"]
 
 
 async def test_tasks_of_many_workflows_are_counted_with_one_query(
@@ -296,6 +326,18 @@ async def test_finished_workflows_expire_in_bounded_rounds(
         assert await rows(database, f"SELECT count(*) FROM {table} WHERE workflow_id = 'young'") != [
             (0,)
         ] or (table == "commands")
+
+
+async def test_orders_to_drain_nodes_are_kept(database: Database) -> None:
+    """With author, reason, begin and deadline; a new order replaces the old one, and None takes it back."""
+    drains = Drains(database)
+    order = DrainOrder(from_ms=5_000, until_ms=9_000, reason="new disk", author="ada", at_ms=1_000)
+    await drains.put("n0", order)
+    await drains.put("n1", DrainOrder(from_ms=1_000))
+    assert await drains.all() == {"n0": order, "n1": DrainOrder(from_ms=1_000)}
+    await drains.put("n0", DrainOrder(from_ms=2_000, until_ms=0))
+    await drains.put("n1", None)
+    assert await drains.all() == {"n0": DrainOrder(from_ms=2_000, until_ms=0)}
 
 
 async def test_queues(database: Database, writer: GroupWriter) -> None:

@@ -41,6 +41,10 @@ Reason = Annotated[
 ]
 
 
+#: How a time is given.
+_MOMENT: Final = "a span before now (`7d`), or a date or time"
+
+
 class WorkflowsQuery(Query, frozen=True, kw_only=True):
     """Which workflows to list."""
 
@@ -58,6 +62,16 @@ class WorkflowsQuery(Query, frozen=True, kw_only=True):
         ]
         | None
     ) = None
+    user: (
+        Annotated[str, msgspec.Meta(description="Only workflows whose document names this user.")] | None
+    ) = None
+    since: (
+        Annotated[str, msgspec.Meta(max_length=64, description=f"Submitted from then on: {_MOMENT}.")] | None
+    ) = None
+    until: (
+        Annotated[str, msgspec.Meta(max_length=64, description=f"Submitted before then: {_MOMENT}.")] | None
+    ) = None
+    live: Annotated[bool, msgspec.Meta(description="Only workflows that have not ended.")] = False
     limit: Limit = 100
     page_token: PageToken | None = None
 
@@ -95,6 +109,15 @@ class CommandBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What may be said with a command. The whole body may be left out."""
 
     reason: Reason | None = None
+
+
+class CancelBody(CommandBody, kw_only=True, forbid_unknown_fields=True):
+    """Which workflows to cancel."""
+
+    workflows: Annotated[
+        list[Annotated[str, msgspec.Meta(max_length=200, extra_json_schema={"pattern": TEXT})]],
+        msgspec.Meta(min_length=1, max_length=LARGEST_PAGE, description="Ids."),
+    ]
 
 
 class EndBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -205,6 +228,22 @@ async def cancel_workflow(call: Call[Query]) -> web.Response:
     return await _command(call, "cancel")
 
 
+async def cancel_workflows(call: Call[Query]) -> web.Response:
+    """One transaction for all of them."""
+    said = await read_json(call.request, CancelBody, call.serving.limits)
+    ids = list(dict.fromkeys(said.workflows))
+    return answer(await call.facade.cancel_all(ids, _reason(said)))
+
+
+async def cancel_task(call: Call[Query]) -> web.Response:
+    """As if it had failed for good."""
+    request = call.request
+    workflow, stage = path_text(request, "workflow"), path_text(request, "stage")
+    index = path_index(request)
+    said = await read_json(request, CommandBody, call.serving.limits)
+    return answer(await call.facade.cancel_task(workflow, stage, index, _reason(said)))
+
+
 async def pause_workflow(call: Call[Query]) -> web.Response:
     """Nothing new is started; what runs goes on."""
     return await _command(call, "pause")
@@ -230,5 +269,8 @@ async def report_end(call: Call[Query]) -> web.Response:
 async def _command(call: Call[Query], kind: str) -> web.Response:
     workflow = path_text(call.request, "workflow")
     said = await read_json(call.request, CommandBody, call.serving.limits)
-    body: dict[str, Any] | None = {"reason": said.reason} if said.reason else None
-    return answer(await call.facade.command(workflow, kind, body))
+    return answer(await call.facade.command(workflow, kind, _reason(said)))
+
+
+def _reason(said: CommandBody) -> dict[str, Any] | None:
+    return {"reason": said.reason} if said.reason else None

@@ -312,6 +312,11 @@ def list_command(
     run_id: Annotated[
         str | None, typer.Option("--run", metavar="ID|NAME", help="The calls of this run.")
     ] = None,
+    user: Annotated[str | None, typer.Option(help="Only workflows of this user.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Submitted from then on: 8h, 7d, or a date or time (UTC).")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Submitted before then, likewise.")] = None,
     limit: Limit = 100,
     output: Output = Form.TABLE,
 ) -> None:
@@ -327,6 +332,9 @@ def list_command(
         "queue": in_queue,
         "label": label,
         "run": run_id,
+        "user": user,
+        "since": since,
+        "until": until,
     }
     ask(ctx, lambda client: listing.workflows(client, filters, limit, output))
 
@@ -510,15 +518,43 @@ def get_command(
 def cancel(
     ctx: typer.Context,
     workflows: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(metavar="ID|NAME...", help="The workflows: ids, beginnings of ids, or names."),
-    ],
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="All live workflows of this user.")] = None,
+    in_queue: Annotated[str | None, typer.Option("--queue", help="All live workflows of this queue.")] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STAGE[/INDEX]", help="Only this task: it fails for good, and its stage's policies go on."
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --user or --queue: do not ask.")] = False,
     reason: Reason = None,
     output: Output = Form.TABLE,
 ) -> None:
-    """Stop workflows; nothing of them starts any more."""
-    for workflow in workflows:
-        _command(ctx, workflow, "cancel", reason, output)
+    """Stop workflows, or one task; nothing of them starts any more.
+
+    With --user and --queue: all live workflows of that user in that queue, after a question that says how many.
+    """
+    from flowsched.cli import cancelling
+
+    chosen = {"user": user, "queue": in_queue}
+    filters = {name: value for name, value in chosen.items() if value is not None}
+    if bool(workflows) == bool(filters):
+        raise typer.BadParameter("name workflows, or give --user or --queue (both: that user in that queue)")
+    if task is not None and (workflows is None or len(workflows) != 1):
+        raise typer.BadParameter("name the one workflow whose task it is", param_hint="--task")
+    if filters:
+        ask(ctx, lambda client: cancelling.matching(client, filters, reason, output, yes=yes))
+    elif task is not None:
+        about(
+            ctx,
+            (workflows or [""])[0],
+            lambda client, ident: cancelling.task(client, ident, task, reason, output),
+        )
+    else:
+        ask(ctx, lambda client: cancelling.named(client, workflows or [], reason, output))
 
 
 @app.command()

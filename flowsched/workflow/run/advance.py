@@ -53,6 +53,8 @@ REFUSED: Final = (
 T_GANG_MS: Final = 60_000
 #: A service took the pod away. Where this one did not ask for it, the database is a backup of an earlier moment: the task goes on.
 RELEASED: Final = "Released"
+#: The reason of a task that a user has stopped by itself.
+CANCELLED: Final = "Cancelled"
 #: The one reason that lets a task's memory grow.
 OUT_OF_MEMORY: Final = "OOMKilled"
 #: The first word of the reason of a task that took the result of another: "CACHED w1/align/3".
@@ -323,7 +325,8 @@ class Outcomes(Settling):
         if goal is _S.QUEUED:
             self._next_attempt(stage, one)
         self._event("task.released", stage, task, goal=goal.name)
-        if goal is _S.QUEUED and stage.spec.gang:  # it may have been the last that was waited for
+        # It may have been the last that was waited for.
+        if goal is _S.SUCCEEDED or (goal is _S.QUEUED and stage.spec.gang):
             self._check_shard(stage, task // stage.members)
         else:
             self._note(stage)
@@ -593,6 +596,43 @@ class Advance(Outcomes):
         self.statement.assign(run, "cancel_requested", True)
         self._set_run(RunState.CANCELLING, f"cancelled by request: {why}" if why else "cancelled by request")
         self._stop_all(_S.CANCELLED)
+        self.settle()
+
+    def cancel_task(self, stage: StageRun, task: int, why: str = "") -> None:
+        """Stop one task that is ready or holds a pod, for good. What is said of failed tasks is done, but that none is tried again.
+
+        Its gang ends with it. A task that waits for other stages, has ended, or is ending for good stays as it is.
+        """
+        if stage.uniform is not None:
+            return
+        tasks = stage.indices_of(task // stage.members) if stage.spec.gang else np.array([task])
+        states = stage.task_state[tasks]
+        leaving = (states == _S.RELEASING) & (stage.goal[tasks] != _S.QUEUED)
+        holding = tasks[may(states, _E.RELEASE) & ~leaving]
+        waiting = tasks[(states == _S.QUEUED) | (states == _S.STAGING)]
+        if task not in holding and task not in waiting:
+            return
+        said = "cancelled by request" + (f": {why}" if why else "")
+        action = self._policy(stage, On.TASK_FAILED, -1)
+        self.statement.put(stage.reasons, task, CANCELLED)
+        self._event("task.attempt_failed", stage, task, reason=CANCELLED, message=said, exit_code=-1)
+        if action is Action.COMPLETE_STAGE:
+            self._complete_stage(stage)
+        elif action is Action.IGNORE:
+            self._release(stage, holding, _S.SUCCEEDED)
+            self._account_waiting(stage, waiting)
+            self._move(stage, waiting[stage.task_state[waiting] == _S.STAGING], _E.STAGED)
+            self._move(stage, waiting, _E.REUSE)
+            self._check_shard(stage, task // stage.members)
+        else:
+            self._release(stage, holding[holding != task], _S.CANCELLED)
+            self._release(stage, holding[holding == task], _S.FAILED)
+            self._account_waiting(stage, waiting[waiting == task])
+            self._move(stage, waiting[waiting == task], _E.FAIL)
+            self._event("task.failed", stage, task, reason=CANCELLED, message=said)
+            self._fail_stage(stage, f"{_named(stage, task)} was {said}")
+            if action is Action.ABORT_WORKFLOW:
+                self._abort(f"stage {stage.spec.name!r}: {_named(stage, task)} was {said}")
         self.settle()
 
     def pause(self, paused: bool, why: str = "") -> None:
