@@ -95,6 +95,22 @@ def test_a_gang_is_marked_on_its_nodes(look: Look, site: Site) -> None:
     page.get_by_role("heading", name="node-0").wait_for()
 
 
+def test_a_drained_node_has_its_state_in_words(look: Look, site: Site) -> None:
+    """The page called it "down". A click shows who drained it, and why."""
+    site.get("/nodes/node-0/drain", {"reason": "new disk", "by": "ada"})
+    try:
+        page = look().open("#/cluster")
+        tile = page.locator(".tile", has_text="node-0")
+        tile.get_by_text(re.compile("^drain(ing|ed)$")).wait_for()
+        tile.click()
+        facts = page.locator(".facts")
+        facts.get_by_text("new disk").wait_for()
+        assert "ada" in facts.inner_text()
+    finally:
+        site.get("/nodes/node-0/uncordon", {})
+    page.get_by_text(re.compile("^3 nodes[.]")).wait_for()
+
+
 def test_what_happens_is_shown_without_a_reload(look: Look, site: Site) -> None:
     """A run appears in the list, and its end on its own page; the button cancels it."""
     page = look().open()
