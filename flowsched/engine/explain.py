@@ -24,6 +24,7 @@ from flowsched.engine.state.data import Backoff
 from flowsched.engine.state.foreign import ForeignKey
 from flowsched.engine.state.work import GroupKey, PodRef
 from flowsched.executor.datasets import uri_of
+from flowsched.executor.protocol import DELIVERING
 from flowsched.scheduling.explain.forecast import GUESSED, LEVELS, Spread, Start, guessed, starts
 from flowsched.scheduling.explain.remedies import OTHERS, Outlook
 from flowsched.scheduling.explain.situation import Situation
@@ -339,7 +340,7 @@ def explain_stage(facts: Facts, stage: StageRun, now: int, *, forecast: bool = T
     for moving in (TaskState.BINDING, TaskState.RELEASING):
         if stage.counts[moving]:
             found.append(_in_passing(facts, stage, moving))
-    for there, what in ((TaskState.BOUND, "pods do not start"), (TaskState.RUNNING, "tasks do not end")):
+    for there, what in ((TaskState.BOUND, "pods do not start"), (TaskState.RUNNING, _UNENDED)):
         if stage.counts[there]:
             found.extend(_on_silent_nodes(state, stage, there))
             held = _held(facts, stage, there, what)
@@ -373,12 +374,14 @@ _STAGES_ASKED: Final = 50
 _PENDING: Final = int(TaskState.PENDING)
 _QUEUED: Final = int(TaskState.QUEUED)
 _RUNNING: Final = int(TaskState.RUNNING)
+_UNENDED: Final = "tasks do not end"
 
 
 def first_reason(state: EngineState, run: WorkflowRun, now: int) -> Explanation | None:
     """The one thing to know of a live workflow that does not run: what never ends by itself, or else the first that waits.
 
-    While tasks run, only what never ends by itself. Looks at one task of a stage, and at `_STAGES_ASKED` stages.
+    While tasks run, only what never ends by itself, or what all of a few running tasks are held by. Looks at one task of a stage,
+    and at `_STAGES_ASKED` stages.
 
     Args:
         state, run: Not modified.
@@ -401,7 +404,18 @@ def first_reason(state: EngineState, run: WorkflowRun, now: int) -> Explanation 
         ahead = _too_large(state, run, stage) if stage.counts[_PENDING] else None
         if ahead is not None:
             return ahead
-    return None if running or not told else told[0]
+    return _all_held(facts) if running else told[0] if told else None
+
+
+def _all_held(facts: Facts) -> Explanation | None:
+    """What the first of a few running tasks is held by, if all of them are."""
+    running = facts.run.counts[:, _RUNNING]
+    if not facts.state.work.held or running.sum() > NAMED:
+        return None
+    stages = [facts.run.stages[number] for number in np.flatnonzero(running).tolist()]
+    if sum(len(_held_tasks(facts, stage, TaskState.RUNNING)) for stage in stages) < running.sum():
+        return None
+    return _held(facts, stages[0], TaskState.RUNNING, _UNENDED)
 
 
 def stage_reason(facts: Facts, stage: StageRun, now: int) -> Explanation | None:
@@ -416,7 +430,7 @@ def stage_reason(facts: Facts, stage: StageRun, now: int) -> Explanation | None:
     for there in (TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING):
         if stage.counts[there]:
             silent = next(_on_silent_nodes(state, stage, there), None)
-            what = "tasks do not end" if there is TaskState.RUNNING else "pods do not start"
+            what = _UNENDED if there is TaskState.RUNNING else "pods do not start"
             held = silent or _held(facts, stage, there, what)
             if held is not None:
                 return held
@@ -797,21 +811,30 @@ def _on_silent_nodes(engine: EngineState, stage: StageRun, state: TaskState) -> 
 
 def _held(facts: Facts, stage: StageRun, state: TaskState, what: str) -> Explanation | None:
     """What the cluster says of pods that were asked for and do not start, or do not end."""
-    told = sorted(
-        (pod.task, reason, message)
-        for pod, reason, message in facts.held.get(stage.number, ())
-        if stage.task_is(pod.task) is state and pod.attempt == int(stage.attempt[pod.task])
-    )
+    told = _held_tasks(facts, stage, state)
     if not told:
         return None
     tasks = int(stage.counts[state])
+    stuck = [each for each in told if each[1] != DELIVERING]
+    told = stuck or told
     _, reason, message = told[0]
+    if not stuck:
+        what = "tasks deliver their files"
     return Explanation(
         stage=stage.spec.name,
         shards=tuple(sorted({task // stage.members for task, _, _ in told})[:NAMED]),
         tasks=tasks,
-        state=state.name,
+        state=state.name if stuck else DELIVERING.upper(),
         code=reason,
         message=f"{len(told)} of {tasks} {what}: {message or reason}",
         numbers={"held": len(told)},
+    )
+
+
+def _held_tasks(facts: Facts, stage: StageRun, state: TaskState) -> list[tuple[int, str, str]]:
+    """(task, reason, message) of the tasks of a state of which the cluster says what holds them."""
+    return sorted(
+        (pod.task, reason, message)
+        for pod, reason, message in facts.held.get(stage.number, ())
+        if stage.task_is(pod.task) is state and pod.attempt == int(stage.attempt[pod.task])
     )

@@ -252,10 +252,14 @@ class PodStarted(msgspec.Struct, frozen=True):
     at_ms: int
 
 
+#: The reason of a pod whose results are on their way to their targets.
+DELIVERING: Final = "Delivering"
+
+
 class PodHeld(msgspec.Struct, frozen=True):
     """The pod does not start (yet), and why: a quota, an image that cannot be pulled; or it does not end: its results find no room.
 
-    "" = nothing holds it any more.
+    "" = nothing holds it any more. `DELIVERING`: its program has ended, and so many of its files are at their targets.
     """
 
     name: str

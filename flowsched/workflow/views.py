@@ -78,7 +78,9 @@ class WorkflowView(View, kw_only=True):
     labels: dict[str, str]
     state: str  #: QUEUED, STAGING, STARTING and RUNNING say how far its tasks have come: docs/explain.md
     reason: str = ""  #: why it ended so
-    waiting: WaitingView | None = None  #: while no task runs, why; else only what never ends by itself
+    waiting: WaitingView | None = (
+        None  #: why no task runs, or the few that run do not end; else only what never ends by itself
+    )
     created_at: datetime
     started_at: datetime | None = None  #: a retry moves it by the time for which the workflow lay failed
     ended_at: datetime | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flowsched.engine.events import QueueChanged
 from flowsched.engine.explain import Explanation, Facts, explain, first_reason, stage_reason
+from flowsched.executor.protocol import PodHeld
 from flowsched.scheduling.queues.tree import Queue
 from tests.engine.scene import Scene, node
 
@@ -125,3 +126,22 @@ def test_it_is_what_explain_says_first() -> None:
     told, whole = _first(scene, "w"), explain(scene.state, scene.runs["w"], scene.now, forecast=False)
     assert told is not None
     assert (told.code, told.message, told.tasks) == (whole[0].code, whole[0].message, whole[0].tasks)
+
+
+def test_a_task_that_delivers_its_files_says_how_many_are_at_their_targets() -> None:
+    """The run and the stage show the phase and the count while the task is RUNNING; what is stuck is told before it."""
+    scene = Scene(node(cpu=2))
+    scene.submit("w", _stage("s", 1, scatter={"count": 2}))
+    scene.start("fs-w-s-0-0")
+    scene.start("fs-w-s-1-0")
+    scene.tell(PodHeld("fs-w-s-0-0", "Delivering", "3,000 of 60,000 files"))
+    run = scene.runs["w"]
+    told = stage_reason(scene.state, run, run.stages[0], scene.now)
+    assert told is not None
+    assert (told.state, told.code) == ("DELIVERING", "Delivering")
+    assert told.message == "1 of 2 tasks deliver their files: 3,000 of 60,000 files"
+    assert _first(scene, "w") is None, "the other task still computes"
+    scene.tell(PodHeld("fs-w-s-1-0", "OutputNoRoom", "the disk is full"))
+    first = _first(scene, "w")
+    assert first is not None
+    assert (first.state, first.message) == ("RUNNING", "1 of 2 tasks do not end: the disk is full")

@@ -73,6 +73,7 @@ OF_ATTEMPTS: Final = {
     "ImagePulling": "Not an end: its image is being pulled",
     "OutputBusy": "Not an end: another attempt still writes a file of this one",
     "OutputNoRoom": "Not an end: a result finds no room at its target",
+    "Delivering": "Not an end: the program has ended, and so many of its files are at their targets",
     "NodeUnreachable": "Not an end: its node does not report",
 }
 

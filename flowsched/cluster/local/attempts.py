@@ -204,6 +204,7 @@ class Sight(msgspec.Struct, frozen=True):
     started_ms: int | None = None
     final: PodEnded | PodGone | None = None
     waits: str = ""  #: what its results wait for
+    reason: str = ""  #: the same in a word
 
 
 class Attempts:

@@ -35,6 +35,7 @@ class Life(msgspec.Struct):
     removal: list[str] = msgspec.field(default_factory=list)  #: the command that removes its container
     engine_env: dict[str, str] = msgspec.field(default_factory=dict)
     waits: str = ""  #: why its results wait
+    reason: str = ""  #: the same in a word
     publishes: bool = False  #: it was asked to leave and has ended well; its results are under way
     is_lost: bool = False  #: the process of its own has died
     end: PodEnded | PodGone | None = None
@@ -85,7 +86,7 @@ class JournalReader:
             case "running":
                 life.pid = record["pid"]
             case "waits":
-                life.waits = record["why"]
+                life.waits, life.reason = record["why"], record.get("reason", "OutputNoRoom")
             case "publishes":
                 life.publishes = True
             case "lost":

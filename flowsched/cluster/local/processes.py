@@ -48,6 +48,7 @@ from flowsched.cluster.node.ranges import open_dataset
 from flowsched.cluster.node.space import Space, is_full
 from flowsched.executor.nodes import IMAGE, NodeInfo
 from flowsched.executor.protocol import (
+    DELIVERING,
     Expired,
     Fingerprint,
     NodeChanged,
@@ -131,9 +132,8 @@ UNSEEN_S: Final = 60.0
 #: If the runner has not ended a released attempt so long after the grace, the service kills the attempt's processes; after as long
 #: again the process of its own that sees it through, or else the runner.
 OVERDUE_S: Final = 3.0
-#: Why an attempt waits: another one writes its file; there is no room for its results.
+#: Why an attempt waits: another one writes its file.
 WRITER: Final = "OutputBusy"
-NO_ROOM: Final = "OutputNoRoom"
 #: Between two looks at what has been killed.
 _DYING_S: Final = 0.01
 #: Attempts that one thread takes at a time: the others see to what comes meanwhile.
@@ -561,7 +561,7 @@ class RunnerProcesses:
         life, runner = found
         if life.end is None and (runner.is_dead or life.is_lost):
             return None
-        return Sight(life.started_ms, life.end, life.waits)
+        return Sight(life.started_ms, life.end, life.waits, life.reason)
 
     def _look_one(self, live: _Live) -> tuple[_Live, Sight | None]:
         if live.busy:
@@ -596,7 +596,7 @@ class RunnerProcesses:
             return Sight(life.started_ms, attempts.left_end(folder) or self._lost(folder, life, runner))
         if there:
             self._end_overdue(live, found)
-            return Sight(life.started_ms, waits=life.waits)
+            return Sight(life.started_ms, waits=life.waits, reason=life.reason)
         if self._kill(folder, life):
             return None
         return self._absent(live.name, "FolderGone")
@@ -996,7 +996,7 @@ class RunnerProcesses:
             self._site.report(PodStarted(live.name, sight.started_ms))
         if sight.final is None:
             if sight.started_ms is not None:
-                self._tell_held(live, NO_ROOM, sight.waits)
+                self._tell_held(live, sight.reason, sight.waits)
             return
         self._tell_space()  # first: what found no room is offered again at once
         del self._live[live.name]
@@ -1082,7 +1082,7 @@ class RunnerProcesses:
         if why == live.told_held:
             return
         live.told_held = why
-        if why:
+        if why and reason != DELIVERING:
             log.info("attempt waits", pod=live.name, reason=reason, why=why)
         self._site.report(PodHeld(live.name, reason if why else "", why))
 

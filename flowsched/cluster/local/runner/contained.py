@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 
 from .bounds import Bounds
-from .deliver import Delivery, leave, left_at, resolved
+from .deliver import Delivery, count, leave, left_at, resolved
 from .namespace import Mount, make
 from .outputs import Refused
 from .patterns import is_pattern
 from .places import Places, plan
 from .records import Record, is_full
 from .return_code import CODE_BYTES, code_in
-from .room import wait_for_folder, with_room
+from .room import Progress, wait_for_folder, with_room
 from .safe_paths import Opened, Unsafe, open_file, parent
 from .steps import Ending, Step, run_steps
 from .task import LAST_SIGNAL_CODE, release_grace_s
@@ -127,23 +127,29 @@ class Contained:
                 for o in outputs
                 if not is_pattern(str(o["path"])) and self.places.canonical(str(o["path"])) in said
             ]
-        delivery = Delivery(self.places, self.order["upload"], self.targets)  # type: ignore[arg-type]
-        try:
-            for output in outputs:
-                with_room(
-                    self.task,
-                    f"output {output['path']}",
-                    target_of(output),
-                    lambda output=output: delivery.take(output),  # type: ignore[misc]
-                )
-        except Refused as refusal:
-            self.failed(ending, *refusal.args)
-        except OSError as error:
-            if is_full(error) and release_grace_s(self.task.folder) is not None:
-                self.failed(ending, "Released", "")
-            else:
-                self.failed(ending, "OutputFailed", f"cannot deliver: {error}")
-        self.report["outputs"] = delivery.files
+        progress = Progress(self.task, lambda: count(self.places, outputs))
+        with Delivery(self.places, self.order["upload"], self.targets, progress) as delivery:  # type: ignore[arg-type]
+            try:
+                for output in outputs:
+                    what, target = f"output {output['path']}", target_of(output)
+                    with_room(self.task, what, target, lambda output=output: delivery.take(output))  # type: ignore[misc]
+            except (Refused, OSError) as error:
+                self.undelivered(ending, error)
+            try:  # also after a failure: what was taken before is whole
+                if outputs:
+                    with_room(self.task, "outputs", target_of(outputs[-1]), delivery.flush)
+            except OSError as error:
+                self.undelivered(ending, error)
+            self.report["outputs"] = delivery.files
+
+    def undelivered(self, ending: Ending, error: Refused | OSError) -> None:
+        """The end of an attempt whose outputs cannot be delivered."""
+        if isinstance(error, Refused):
+            self.failed(ending, *error.args)
+        elif is_full(error) and release_grace_s(self.task.folder) is not None:
+            self.failed(ending, "Released", "")
+        else:
+            self.failed(ending, "OutputFailed", f"cannot deliver: {error}")
 
     def failed(self, ending: Ending, reason: str, message: str) -> None:
         """Outputs that cannot be delivered are a failure, unless there is one already."""

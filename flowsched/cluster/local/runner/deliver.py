@@ -1,8 +1,9 @@
 """Delivery of a container task's outputs to their targets: files and folders of this machine, objects of a store.
 
 Everything is found by its path in the container, and read where it really lies. The task can change names meanwhile, of what is
-read and of the folders that it goes to: none is resolved a second time (`safe_paths`). Files come to be by a rename, folders too
-where there is none yet; what was half done when a runner died is done again by the next attempt.
+read and of the folders that it goes to: none is resolved a second time (`safe_paths`). Files come to be by a rename once their
+bytes are on the disk, and so do folders where there is none yet. What was half done when a runner died is done again by the next
+attempt.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from .bounds import Bounds, inside
 from .outputs import Refused
@@ -37,43 +38,128 @@ from .safe_paths import (
     write_all,
     write_file,
 )
-from .trees import copy_bytes
+from .trees import Durable, copy_bytes
+
+#: Files that get their names together: they wait for the disk together. Larger ones gain nothing by that, and need room twice.
+_STAGED = 256
+_STAGED_BYTES = 64 << 20
+
+
+class Staging:
+    """A new folder in the folder of some targets: files come to be in it, and move out under their names when they are durable.
+
+    Args:
+        path: The folder of the targets.
+        at: The same, opened.
+    """
+
+    def __init__(self, path: str, at: Opened) -> None:
+        self.path = path
+        self.at = at
+        self.name = ""
+        self.folder: Opened | None = None
+        self.files: dict[str, Record] = {}  #: by name, what will be noted of each
+
+    def open(self, temporary: str) -> int:
+        """Its descriptor; made as `temporary`, if it is not there."""
+        if self.folder is None:
+            os.mkdir(temporary, 0o700, dir_fd=self.at.fd)
+            self.name = temporary
+            self.folder = Opened(open_folder(self.at.fd, temporary))
+        return self.folder.fd
+
+    def move_out(self) -> Iterator[Record]:
+        """Give the files their names; each is told when it has its own."""
+        if self.folder is None:
+            return
+        for name in list(self.files):
+            try:
+                os.rename(name, name, src_dir_fd=self.folder.fd, dst_dir_fd=self.at.fd)
+            except OSError as error:
+                error.filename = join(self.path, name)
+                raise
+            yield self.files.pop(name)
+
+    def close(self) -> None:
+        """Remove what is left of it."""
+        if self.folder is not None:
+            os.close(self.folder.fd)
+            remove(self.at.fd, self.name)
+        os.close(self.at.fd)
 
 
 class Delivery:
-    """The outputs of one attempt.
+    """The outputs of one attempt. A `with` closes it.
 
     Args:
         places: Of its container.
         upload: How object stores are reached, see `cluster.orders`; None if none is asked for.
         targets: Targets of this machine, and what they were before the task began, links followed (see `resolved`).
+        progress: Called for each file that is at its target, or only waits for the disk.
     """
 
-    def __init__(self, places: Places, upload: Record | None, targets: dict[str, str]) -> None:
+    def __init__(
+        self,
+        places: Places,
+        upload: Record | None,
+        targets: dict[str, str],
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
         self.places = places
+        self.progress = progress
         self.targets = targets
-        self.files: list[Record] = []  #: path, uri and size of each file that was delivered
+        self._noted: dict[tuple[str, str], Record] = {}
         self._upload = upload
         self._stores: dict[str, object] = {}
+        self._durable = Durable()  #: of what is staged
+        self._staged: dict[str, Staging] = {}  #: by the folder of the targets
+        self._room_left = _STAGED, _STAGED_BYTES  #: files and bytes that may still be staged
+        self._source: tuple[str, Opened] | None = None  #: the folder that the last file came from
+
+    def __enter__(self) -> Delivery:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove what is only staged."""
+        for staging in self._staged.values():
+            staging.close()
+        self._durable.__exit__()
+        if self._source is not None:
+            os.close(self._source[1].fd)
+
+    @property
+    def files(self) -> list[Record]:
+        """Path, uri and size of each file that was delivered."""
+        return list(self._noted.values())
 
     def take(self, output: Record) -> None:
-        """Deliver one output; nothing, if it is not there.
+        """Deliver one output; nothing, if it is not there. Its last files have their names after `flush`.
 
         Raises:
             Refused: An object store took it not, or the task has put something else on its way.
             OSError: It cannot be written. It can be taken again: files that are whole stay, and are not told twice.
         """
-        known = len(self.files)
         try:
             self.bring_out(output)
         except Unsafe as error:
-            del self.files[known:]
             raise Refused("OutputRefused", f"the output {output['path']} was replaced: {error}") from None
         except OSError as error:
-            del self.files[known:]
             if isinstance(error.filename, str) and not error.filename.startswith("/"):
                 error.filename = str(output["local"] or output["uri"])  # it names a step of the way
             raise
+
+    def flush(self) -> None:
+        """Make what is staged durable, and give it its names. It can be called again after an OSError."""
+        self._durable.settle()
+        for staging in self._staged.values():
+            for record in staging.move_out():
+                self.note(record)
+            self._durable.add(staging.at.fd)
+        self._durable.settle()
+        for staging in self._staged.values():
+            staging.close()
+        self._staged, self._room_left = {}, (_STAGED, _STAGED_BYTES)
 
     def bring_out(self, output: Record) -> None:
         """Deliver one output, and remember its files."""
@@ -113,7 +199,7 @@ class Delivery:
         if status.st_uid == os.geteuid() and gives_rights(path):
             with parent(real) as at, Opened(open_file(at, os.path.basename(real))) as fd:
                 drop_rights(fd)
-        self.note(path, path, status.st_size)
+        self.note(self.delivered(path, path, status.st_size))
 
     def is_there(self, path: str) -> bool:
         """Whether the task has something there: what only this machine has does not count."""
@@ -134,25 +220,37 @@ class Delivery:
             return None
 
     def open(self, path: str) -> Opened | None:
-        """What a path of the container leads to, opened; None if that is neither a file nor a folder.
+        """What a path of the container leads to, opened; None if that is neither a file nor a folder, or nothing.
 
         Raises:
             Refused: No output may come from there.
             Unsafe: It has been replaced since its links were followed.
             OSError: It cannot be opened.
         """
-        real = self.places.real(path)
-        with parent(real) as at:
-            name = os.path.basename(real) or "/"
+        try:
+            real = self.places.real(path)
+            at, name = self.source(real), os.path.basename(real) or "/"
             mode = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-                return None
-            bounds = self.places.bounds
-            if stat.S_ISREG(mode) and not any(inside(real, staged) for staged in bounds.granted):
-                why = bounds.never(real)
-                if why:
-                    raise Refused("PathRefused", f"the output {path}: {why}")
-            return Opened(open_any(at, name))
+        except OSError:
+            return None
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+            return None
+        bounds = self.places.bounds
+        if stat.S_ISREG(mode) and not any(inside(real, staged) for staged in bounds.granted):
+            why = bounds.never(real)
+            if why:
+                raise Refused("PathRefused", f"the output {path}: {why}")
+        return Opened(open_any(at, name))
+
+    def source(self, real: str) -> int:
+        """The folder that a file of this machine lies in, opened; until another one is asked for. Raises Unsafe, OSError."""
+        folder = os.path.dirname(real)
+        if self._source is None or self._source[0] != folder:
+            opened = parent(real)
+            if self._source is not None:
+                os.close(self._source[1].fd)
+            self._source = folder, opened
+        return self._source[1].fd
 
     def put(self, path: str, uri: str, *, local: bool) -> None:
         """Deliver a file or folder."""
@@ -174,8 +272,13 @@ class Delivery:
 
     def target(self, uri: str) -> str:
         """Where a file or folder goes, as its path was before the task could change it."""
-        top = max((each for each in self.targets if inside(uri, each)), key=len, default=None)
-        return uri if top is None else join(self.targets[top], uri[len(top) :])
+        top = uri
+        while top not in self.targets:
+            above = os.path.dirname(top)
+            if above == top:
+                return uri
+            top = above
+        return join(self.targets[top], uri[len(top) :])
 
     def into(self, target: str) -> Opened:
         """The folder of a target, made where it is missing. Raises OSError, also where the task has put something on the way."""
@@ -184,20 +287,31 @@ class Delivery:
         except Unsafe as error:
             raise NotADirectoryError(errno.ENOTDIR, f"{error}, on the way to {target}") from None
 
+    def staging(self, target: str) -> Staging:
+        """Where a file becomes whole before it is at its target."""
+        folder, name = os.path.split(target)
+        if min(self._room_left) <= 0 or (folder in self._staged and name in self._staged[folder].files):
+            self.flush()
+        if folder not in self._staged:
+            self._staged[folder] = Staging(folder, self.into(target))
+        return self._staged[folder]
+
     def file(self, path: str, fd: int, uri: str) -> None:
-        """Deliver one file of this machine."""
-        target = self.target(uri)
-        status, name = os.fstat(fd), os.path.basename(self.places.bounds.check(target))
-        with self.into(target) as at:
-            if not self.is_same(path, status, at, name):
-                temporary = temporary_name()
-                try:
-                    self.bring(path, fd, at, temporary)
-                    os.rename(temporary, name, src_dir_fd=at, dst_dir_fd=at)
-                finally:
-                    remove(at, temporary)
-                os.fsync(at)
-        self.note(path, uri, status.st_size)
+        """Deliver one file of this machine, once `flush` is called."""
+        target = self.places.bounds.check(self.target(uri))
+        status, name, staging = os.fstat(fd), os.path.basename(target), self.staging(target)
+        if self.is_same(path, status, staging.at.fd, name):
+            self.note(self.delivered(path, uri, status.st_size))
+            return
+        into = staging.open(temporary_name())
+        try:
+            self.bring(path, fd, into, name, self._durable)
+        except OSError:
+            remove(into, name)
+            raise
+        staging.files[name] = self.delivered(path, uri, status.st_size)
+        files, size = self._room_left
+        self._room_left = files - 1, size - status.st_size
 
     def is_same(self, path: str, status: os.stat_result, at: int, name: str) -> bool:
         """Whether a file or folder is at its target already. A link to the attempt's own folder is not: it goes."""
@@ -216,51 +330,55 @@ class Delivery:
         with self.into(target) as at:
             if self.is_same(path, os.fstat(fd), at, name):
                 for inner, file in self.walk(path):
-                    self.note(inner, uri + inner[len(path) :], os.fstat(file).st_size)
+                    self.note(self.delivered(inner, uri + inner[len(path) :], os.fstat(file).st_size))
                 return
             try:
                 os.close(open_folder(at, name))
             except FileNotFoundError:
-                temporary, known = temporary_name(), len(self.files)
+                temporary = temporary_name()
                 try:
                     os.mkdir(temporary, dir_fd=at)
-                    with Opened(open_folder(at, temporary)) as into:
-                        self.fill(path, into, uri)
+                    with Opened(open_folder(at, temporary)) as into, Durable() as durable:
+                        found = list(self.fill(path, into, uri, durable))
+                        durable.settle()
                     os.rename(temporary, name, src_dir_fd=at, dst_dir_fd=at)
                 except OSError:
-                    if kind_of(at, name) != "a folder":
+                    if kind_of(at, name) != "a folder":  # which another process has made meanwhile
                         raise
-                    del self.files[known:]  # another process has made it meanwhile
                 else:
                     os.fsync(at)
+                    for record in found:
+                        self.note(record)
                     return
                 finally:
                     remove(at, temporary)
         for inner, file in self.walk(path):
             self.file(inner, file, uri + inner[len(path) :])
 
-    def fill(self, path: str, into: int, uri: str, above: tuple[str, ...] = ()) -> None:
+    def fill(
+        self, path: str, into: int, uri: str, durable: Durable, above: tuple[str, ...] = ()
+    ) -> Iterator[Record]:
         """Copy a folder of the container, links followed; what leads back to where it came from is left out."""
         here = self.places.resolve(path)
         for name in self.places.listed(path):
             inner = join(path, name)
-            opened = self.open(inner) if self.look(inner) is not None else None
+            opened = self.open(inner)
             if opened is None:
                 continue
             with opened as fd:
                 status = os.fstat(fd)
                 if stat.S_ISREG(status.st_mode):
-                    self.bring(inner, fd, into, name)
-                    self.note(inner, join(uri, name), status.st_size)
+                    self.bring(inner, fd, into, name, durable)
+                    yield self.delivered(inner, join(uri, name), status.st_size)
                 elif self.places.resolve(inner) not in (*above, here):
                     os.mkdir(name, dir_fd=into)
                     with Opened(open_folder(into, name)) as deeper:
-                        self.fill(inner, deeper, join(uri, name), (*above, here))
-        os.fsync(into)
+                        yield from self.fill(inner, deeper, join(uri, name), durable, (*above, here))
+        durable.add(into)
 
     def walk(self, path: str, above: tuple[str, ...] = ()) -> Iterator[tuple[str, int]]:
         """(path in the container, descriptor) of every file of a file or folder. The descriptor is closed after its turn."""
-        opened = self.open(path) if self.look(path) is not None else None
+        opened = self.open(path)
         if opened is None:
             return
         with opened as fd:
@@ -272,29 +390,27 @@ class Delivery:
             for name in self.places.listed(path):
                 yield from self.walk(join(path, name), (*above, here))
 
-    def bring(self, path: str, fd: int, at: int, name: str) -> None:
+    def bring(self, path: str, fd: int, at: int, name: str, durable: Durable) -> None:
         """Make a new file with the bytes of another; a hard link if the task wrote them, and they have no other
         name and give no rights.
         """
         status, real = os.fstat(fd), self.places.real(path)
         if inside(real, self.places.room) and status.st_nlink == 1 and not gives_rights(fd):
             try:
-                with parent(real) as there:
-                    os.link(
-                        os.path.basename(real), name, src_dir_fd=there, dst_dir_fd=at, follow_symlinks=False
-                    )
+                there = self.source(real)
+                os.link(os.path.basename(real), name, src_dir_fd=there, dst_dir_fd=at, follow_symlinks=False)
                 made = os.stat(name, dir_fd=at, follow_symlinks=False)
             except OSError:
                 pass  # another disk
             else:
                 if (made.st_dev, made.st_ino) == (status.st_dev, status.st_ino):
-                    os.fsync(fd)
+                    durable.add(fd)
                     return
                 remove(at, name)  # the name is another file's by now
         with Opened(new_file(at, name)) as writing:
             copy_bytes(fd, writing)
             os.fchmod(writing, plain_mode(status.st_mode) | 0o600)
-            os.fsync(writing)
+            durable.add(writing)
 
     def upload(self, path: str, fd: int, uri: str) -> None:
         """Deliver one file to an object store."""
@@ -305,7 +421,7 @@ class Delivery:
                     writing.write(block)
         except Exception as error:  # noqa: BLE001 - each store has errors of its own
             raise Refused("OutputFailed", f"cannot write {uri}: {type(error).__name__}: {error}") from None
-        self.note(path, uri, os.fstat(fd).st_size)
+        self.note(self.delivered(path, uri, os.fstat(fd).st_size))
 
     def store(self, uri: str) -> tuple[object, str]:
         """The store of a uri, and its key there."""
@@ -328,14 +444,30 @@ class Delivery:
             raise Refused("OutputFailed", f"cannot write {uri}: {hint} ({error})") from None
         return self._stores[scheme], uri.partition("://")[2]
 
-    def note(self, path: str, uri: str, size: int) -> None:
-        """Remember what was delivered."""
-        self.files.append({"path": printable(path), "uri": printable(uri), "size": size})
+    def delivered(self, path: str, uri: str, size: int) -> Record:
+        """What will be told of a file that is at its target, or only waits for the disk."""
+        self.progress()
+        return {"path": printable(path), "uri": printable(uri), "size": size}
+
+    def note(self, record: Record) -> None:
+        """Remember a file that was delivered."""
+        self._noted[str(record["path"]), str(record["uri"])] = record
 
 
 def resolved(path: str) -> str:
     """A path of this machine before a task can change it: the links on its way are followed, and the last one to a folder."""
     return os.path.realpath(path) if os.path.isdir(path) else canonical(path)
+
+
+def count(places: Places, outputs: Iterable[Record]) -> int:
+    """All files of some outputs."""
+    files = 0
+    for output in outputs:
+        path = places.canonical(str(output["path"]))
+        found = matches(path, places.listed, lambda each: os.path.isdir(places.host_of(each)))
+        for real in map(places.real, found if is_pattern(path) else [path]):
+            files += sum(len(names) for _, _, names in os.walk(real)) if os.path.isdir(real) else 1
+    return files
 
 
 #: (path of the container, its files of this machine, text, reason of the end that alone leaves it) of a file to be left.

@@ -1,6 +1,7 @@
-"""Results without room at their target: the attempt waits for room and says so, because its results are worth more than the wait.
+"""Results on their way: how many files are at their targets, and what the others wait for.
 
-The reason goes into the runner's journal. The service reads it there for `explain` and TES. Standard library alone.
+An attempt whose results find no room waits for room and says so, because its results are worth more than the wait. What is said
+goes into the runner's journal. The service reads it there for `explain` and TES. Standard library alone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,32 @@ if TYPE_CHECKING:
 #: The attempt waits so long, then fails, because other tasks need its cores. Twice as long would not help an operator more.
 WAIT_S = 3600.0
 _PAUSE_S = 1.0
+#: The count of files is told so often. Each time costs a line of the journal and a look of the service.
+_TELL_S = 2.0
+
+
+class Progress:
+    """Tells how many files of an attempt are at their targets, if that takes longer than a few seconds.
+
+    Args:
+        task: The attempt's task.
+        total: Counts all files of its results.
+        tell_s: Seconds between two counts that are told.
+    """
+
+    def __init__(self, task: Task, total: Callable[[], int], tell_s: float = _TELL_S) -> None:
+        self._task, self._total, self._tell_s = task, total, tell_s
+        self._files = self._of = 0
+        self._due = time.monotonic() + tell_s
+
+    def __call__(self) -> None:
+        """One more file is at its target."""
+        self._files += 1
+        if time.monotonic() < self._due:
+            return
+        self._of = self._of or self._total()
+        self._task.waits(f"{self._files:,} of {max(self._of, self._files):,} files", "Delivering")
+        self._due = time.monotonic() + self._tell_s
 
 
 def with_room(task: Task, what: str, target: str, act: Callable[[], None], wait_s: float = WAIT_S) -> None:

@@ -312,9 +312,9 @@ class Task:
         """The processes that its own one has left."""
         return kin.descendants()
 
-    def waits(self, why: str) -> None:
-        """Tell what its results wait for; "" = for nothing any more."""
-        self.record({"kind": "waits", "name": self.name, "why": why})
+    def waits(self, why: str, reason: str = "OutputNoRoom") -> None:
+        """Tell what its results wait for; "" = for nothing any more. `reason`: as in `PodHeld`."""
+        self.record({"kind": "waits", "name": self.name, "why": why, "reason": reason})
 
     @property
     def exit_code(self) -> int:
