@@ -46,7 +46,6 @@ class Limits(msgspec.Struct, frozen=True):
     body_seconds: float = 60.0  #: until a body has arrived
     streams: int = 8192  #: event and log streams open at once (row 29: 5,000 clients come back at once)
     keep_alive_seconds: float = 15.0  #: between comments on a silent event stream
-    stall_seconds: float = 60.0  #: a stream's client that reads nothing for so long is cut off
     follow_seconds: float = 0.5  #: between looks at a log that grows
     log_bytes: int = 64 << 10  #: the most of a log that is in memory for one client
 

@@ -12,15 +12,16 @@ from typing import Any, Final
 from aiohttp import web
 
 from flowsched.api.access import admit, policy_of
-from flowsched.api.connections import IDLE_SECONDS, Connections
+from flowsched.api.connections import IDLE_SECONDS, PIECE_BYTES, Connections
 from flowsched.api.forwarding import forwarding
 from flowsched.api.handlers.pages import CONTENT_SECURITY_POLICY, to_page, wants_page
+from flowsched.api.handlers.tes import get_tes_task
 from flowsched.api.parameters import decode_query
-from flowsched.api.problems import Handler, problems
+from flowsched.api.problems import Handler, problems, refused
 from flowsched.api.routes import Call, Limits, Policy, Route, Serving
 from flowsched.api.table import ALIASES, ROUTES
 from flowsched.control.facade import Facade
-from flowsched.errors import Unauthorized
+from flowsched.errors import Unauthorized, Unavailable
 
 #: An id has no colon: `tasks/{id}:cancel` is not the id of a task.
 _ID: Final = "{id:[^{}/:]+}"
@@ -115,14 +116,42 @@ def runner_of(application: web.Application) -> web.AppRunner:
 
 
 def counted(connections: Connections) -> Any:
-    """A middleware that tells the connections when a request of theirs is being answered."""
+    """A middleware that tells the connections when a request of theirs is being answered, and how large the answer is.
+
+    It writes large answers itself, in pieces: aiohttp gives all of an answer to the transport, which copies what the client does
+    not take at once.
+    """
 
     @web.middleware
     async def serving(request: web.Request, handler: Handler) -> web.StreamResponse:
         with connections.serving(request.transport):
-            return await handler(request)
+            response = await handler(request)
+            body = response.body if isinstance(response, web.Response) and not response.compression else None
+            transport = request.transport
+            if not isinstance(body, bytes) or len(body) < PIECE_BYTES or transport is None:
+                return response
+            try:
+                with connections.writing(transport, len(body)):
+                    await _write(request, response, memoryview(body))
+            except Unavailable as error:
+                if (request.match_info.route.name or "").startswith(get_tes_task.__name__):
+                    transport.abort()  # its clients would give the task up
+                return refused(request, error)
+            except ConnectionError:
+                transport.abort()
+            return response
 
     return serving
+
+
+async def _write(request: web.Request, response: web.StreamResponse, body: memoryview) -> None:
+    """Write an answer in pieces, each when the client has taken most of the one before."""
+    await response.prepare(request)
+    for at in range(0, len(body) if request.method != "HEAD" else 0, PIECE_BYTES):
+        await response.write(body[at : at + PIECE_BYTES])
+    assert isinstance(response, web.Response)
+    response.body = None  # what aiohttp would write at the end
+    await response.write_eof()
 
 
 def _access(policies: Mapping[tuple[str, str], Policy], token: str | None) -> Any:

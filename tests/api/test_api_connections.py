@@ -25,9 +25,9 @@ WHOLE = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @asynccontextmanager
-async def served(connections: Connections) -> AsyncIterator[int]:
+async def served(connections: Connections, service: FakeService | None = None) -> AsyncIterator[int]:
     """The port of an API whose connections are bounded."""
-    runner = runner_of(build_api(FakeService(), limits=LIMITS, connections=connections))
+    runner = runner_of(build_api(service or FakeService(), limits=LIMITS, connections=connections))
     await runner.setup()
     sock = socket.create_server(("127.0.0.1", 0))
     assert runner.server is not None
@@ -227,3 +227,121 @@ def test_the_limit_on_open_files_is_raised_as_far_as_the_system_allows() -> None
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 512)),
     )
     assert done.stdout.split() == ["32", "512", "256", "512"]
+
+
+LARGE = b"x" * (8 << 20)
+METRICS = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class LargeAnswers(FakeService):
+    """Answers `/metrics` with 8 MiB, and logs without an end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[int] = []
+
+    async def metrics(self) -> bytes:
+        return LARGE
+
+    async def logs(self, *_: object, offset: int, limit: int, **__: object) -> tuple[bytes, bool]:  # type: ignore[override]
+        self.read.append(offset)
+        return b"x" * limit, True
+
+    def log_request(self) -> bytes:
+        path = f"/api/v1/workflows/{self.add()}/tasks/align/0/logs?follow=true"
+        return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+
+
+async def status_of(reader: asyncio.StreamReader) -> bytes:
+    """The status of an answer, and no more of it."""
+    async with asyncio.timeout(60):
+        return (await reader.readline())[9:12]
+
+
+async def hoard(port: int, text: bytes) -> socket.socket:
+    """Send a request, and read nothing of the answer."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(sock, ("127.0.0.1", port))
+    await loop.sock_sendall(sock, text)
+    return sock
+
+
+@pytest.mark.parametrize("answer", ["whole", "stream"])
+async def test_clients_that_read_nothing_are_cut_off(answer: str) -> None:
+    """Of a whole answer as of a log that is followed: ten such clients leave no connection, and other clients are served."""
+    service, connections = LargeAnswers(), Connections(stall_seconds=0.4)
+    async with served(connections, service) as port:
+        text = METRICS if answer == "whole" else service.log_request()
+        hoarders = [await hoard(port, text) for _ in range(10)]
+        reader, writer = await begin(port, WHOLE)
+        assert await status_of(reader) == b"200"
+        writer.close()
+        async with asyncio.timeout(60):
+            while len(connections):
+                await asyncio.sleep(0.02)
+        assert max(service.read, default=0) < 16 << 20, "what the sockets hold, not what the log has"
+        for sock in hoarders:
+            sock.close()
+
+
+async def test_a_client_that_reads_slowly_gets_all_of_its_answer() -> None:
+    """It takes longer than a client that reads nothing may take, and is not cut off."""
+    async with served(Connections(stall_seconds=3), LargeAnswers()) as port:
+        sock = await hoard(port, METRICS)
+        loop, got = asyncio.get_running_loop(), b""
+        async with asyncio.timeout(60):
+            for _ in range(80):
+                await asyncio.sleep(0.05)
+                got += await loop.sock_recv(sock, 1024)
+            assert len(got) == 80 * 1024
+            while not got.endswith(LARGE):
+                piece = await loop.sock_recv(sock, 1 << 20)
+                assert piece, "it was cut off"
+                got += piece
+        sock.close()
+
+
+async def test_large_answers_that_clients_leave_unread_are_bounded_together() -> None:
+    """Two of 8 MiB fit into 20 MiB: a third is refused until one of them is read. Small answers are not concerned."""
+    async with served(Connections(unread_bytes=20 << 20), LargeAnswers()) as port:
+        hoarders = [await hoard(port, METRICS) for _ in range(2)]
+        for sock in hoarders:
+            await asyncio.get_running_loop().sock_recv(sock, 100)  # the answer has begun
+        reader, writer = await begin(port, METRICS)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nRetry-After: 2\r\n" in head
+        writer.close()
+        reader, writer = await begin(port, WHOLE)
+        assert await status_of(reader) == b"200"
+        writer.close()
+        hoarders[0].close()
+        async with asyncio.timeout(60):
+            while True:
+                reader, writer = await begin(port, METRICS)
+                status = await status_of(reader)
+                writer.close()
+                if status == b"200":
+                    break
+        hoarders[1].close()
+
+
+async def test_an_answer_that_finds_no_room_ends_those_that_are_stalled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client that has read nothing for the longest is cut off, and no other."""
+    monkeypatch.setattr("flowsched.api.connections.SPARED_SECONDS", 0.0)
+    connections = Connections(unread_bytes=20 << 20)
+    async with served(connections, LargeAnswers()) as port:
+        first, second = [await hoard(port, METRICS) for _ in range(2)]
+        for sock in (first, second):
+            await asyncio.get_running_loop().sock_recv(sock, 100)
+        reader, writer = await begin(port, METRICS)
+        assert await status_of(reader) == b"200"
+        assert len(connections) == 2
+        writer.close()
+        first.close()
+        second.close()

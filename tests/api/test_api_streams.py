@@ -176,39 +176,6 @@ async def test_a_log_that_is_followed_stays_with_its_attempt(api: TestClient, se
     assert service.attempts_logged == {0}
 
 
-async def test_fault_30_slow_readers_cost_bounded_memory(service: FakeService) -> None:
-    """Clients that read nothing of an endless log: little is read ahead, others are served, they are cut off."""
-    workflow = service.add()
-    read: list[int] = []
-
-    async def endless(*_: object, offset: int, limit: int, **__: object) -> tuple[bytes, bool]:
-        read.append(offset)
-        return b"x" * limit, True
-
-    service.logs = endless  # type: ignore[method-assign]
-    path = f"/api/v1/workflows/{workflow}/tasks/align/0/logs?follow=true"
-    server = TestServer(build_api(service, limits=Limits(streams=20, stall_seconds=0.3, follow_seconds=0.01)))
-    async with TestClient(server) as client:
-        connections = []
-        for _ in range(10):
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
-            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            connections.append((reader, writer))
-        for _ in range(20):
-            assert (await asyncio.wait_for(client.get("/api/v1/nodes"), 60)).status == 200
-            await asyncio.sleep(0.01)
-        assert 0 < max(read) < 16 << 20, "what the sockets of both sides hold, not what the log has"
-        assert server.runner is not None
-        web_server = server.runner.server
-        assert web_server is not None
-        await until(lambda: len(web_server.connections) <= 1)  # that of the client who reads
-        before = len(read)
-        await asyncio.sleep(0.3)
-        assert len(read) == before, "all were cut off: nothing is read for them any more"
-        for _, writer in connections:
-            writer.close()
-
-
 async def test_more_streams_than_the_limit_are_told_to_come_back(service: FakeService) -> None:
     """503 with Retry-After; a place is free again when a stream has ended."""
     limits = Limits(streams=2, keep_alive_seconds=0.05)
