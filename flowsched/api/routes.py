@@ -41,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True):
     """What one request may cost. Beyond a limit the answer is a 4xx that names it."""
 
     body_bytes: int = 16 << 20  #: a workflow document
-    task_bytes: int = 4 << 20  #: a TES task: a thousand inputs are some 300 KiB, the rest is files' contents
+    task_bytes: int = 4 << 20  #: a TES task: ten thousand inputs are some 3 MiB, the rest is files' contents
     small_body_bytes: int = 64 << 10  #: any other body
     body_seconds: float = 60.0  #: until a body has arrived
     streams: int = 8192  #: event and log streams open at once (row 29: 5,000 clients come back at once)

@@ -14,7 +14,7 @@ import pytest
 from flowsched.cluster.local.runner import trees
 from flowsched.cluster.local.runner.bounds import Bounds
 from flowsched.cluster.local.runner.deliver import Delivery, count
-from flowsched.cluster.local.runner.places import Places
+from flowsched.cluster.local.runner.places import Places, plan
 from flowsched.cluster.local.runner.room import Progress
 
 
@@ -193,6 +193,41 @@ def test_a_target_in_another_one_goes_where_the_deeper_one_was(tmp_path: Path) -
         assert delivery.target("/results/deep") == "/disk2/there"
         assert delivery.target("/results/deep/x") == "/disk2/there/x"
         assert delivery.target("/resultsdeep/x") == "/resultsdeep/x"
+
+
+def test_the_plan_of_a_task_with_many_files_asks_the_disk_in_proportion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four times the inputs and outputs cost at most five times the looks. Each output looked at each input: sixteen times."""
+    looks, isdir = [0], os.path.isdir
+
+    def counted(path: str) -> bool:
+        looks[0] += 1
+        return isdir(path)
+
+    def asked(files: int) -> int:
+        sources = [tmp_path / f"{files}-{number}" for number in range(files)]
+        for source in sources:
+            source.touch()
+        container: dict[str, Any] = {
+            "mounts": [],
+            "inputs": [
+                {"path": f"/in/{each.name}", "uri": str(each), "source": str(each), "content": None}
+                for each in sources
+            ],
+            "outputs": [
+                {"path": f"/w/{each.name}", "local": f"{tmp_path}/out/{each.name}", "directory": False}
+                for each in sources
+            ],
+            "steps": [{"stdout": None, "stderr": None, "workdir": None}],
+            "volumes": ["/w"],
+        }
+        looks[0] = 0
+        plan(f"{tmp_path}/room", str(tmp_path), container)
+        return looks[0]
+
+    monkeypatch.setattr(os.path, "isdir", counted)
+    assert 0 < asked(400) <= 5 * asked(100)
 
 
 def test_files_are_told_as_they_are_delivered(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def read_container(section: Section) -> ReadContainer | None:
     container = Container(
         steps,
         placed,
-        tuple(_delivered(entry) for entry in files.sections("outputs", "outputs", _DELIVERED_KEYS)),
+        tuple(_delivered(entry) for entry in files.sections("outputs", "files", _DELIVERED_KEYS)),
         tuple(_mount(entry) for entry in files.sections("mounts", "inputs", _MOUNT_KEYS)),
         _volumes(files),
         tuple(_left(entry) for entry in files.sections("leave", "outputs", _LEFT_KEYS)),
@@ -149,7 +149,7 @@ def _step(entry: Section) -> Step:
 def _placed(files: Section) -> tuple[tuple[Placed, ...], list[Given]]:
     placed: list[Placed] = []
     inputs: list[Given] = []
-    for number, entry in enumerate(files.sections("inputs", "inputs", _PLACED_KEYS)):
+    for number, entry in enumerate(files.sections("inputs", "files", _PLACED_KEYS)):
         path = _path(entry, "path", required=True) or "/"
         directory = entry.flag("directory")
         size = entry.amount("size", parse_bytes, 'bytes, as "12Gi"')

@@ -23,6 +23,7 @@ class Limits(msgspec.Struct, frozen=True):
     roles: int = 100  #: of one gang
     inputs: int = 1_000  #: of one stage
     outputs: int = 1_000  #: of one stage
+    files: int = 20_000  #: inputs, and outputs, of one container task: joint genotyping reads some 4,000
     needs: int = 1_000  #: of one stage
     edges: int = 200_000  #: between stages, in all
     items_bytes: int = 16 << 20  #: the texts of one scatter's items together, as UTF-8

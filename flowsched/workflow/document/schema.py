@@ -295,8 +295,8 @@ def _files(limits: Limits) -> Schema:
     }
     one = [{"required": ["uri"]}, {"required": ["content"]}]
     properties: Schema = {
-        "inputs": _list({**_object("", placed, ["path"]), "oneOf": one}, "Put there first.", limits.inputs),
-        "outputs": _list(_object("", delivered, ["path", "uri"]), "Taken out at the end.", limits.outputs),
+        "inputs": _list({**_object("", placed, ["path"]), "oneOf": one}, "Put there first.", limits.files),
+        "outputs": _list(_object("", delivered, ["path", "uri"]), "Taken out at the end.", limits.files),
         "mounts": _list(_object("", mount, ["source", "path"]), "Folders of the nodes.", limits.inputs),
         "volumes": _list(_inside(""), "Empty folders that the steps share.", limits.inputs),
         "leave": _list(_object("", left, ["path", "content"]), "Files left in any case.", limits.outputs),

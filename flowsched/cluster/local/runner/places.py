@@ -210,6 +210,8 @@ class _Planner:
         self.container = container
         self.most = most
         self.same: set[str] = set()  #: paths that mean the same inside and outside
+        self.mounted = {canonical(str(mount["path"])) for mount in self.entries("mounts")}
+        self.works = {canonical(str(s["workdir"])) for s in self.entries("steps") if s["workdir"] is not None}
 
     def entries(self, key: str) -> Iterator[Record]:
         given: list[Record] = self.container[key]  # type: ignore[assignment]
@@ -285,10 +287,7 @@ class _Planner:
 
     def workdir_above(self, folder: str) -> str | None:
         """The folder that a step works in, if another folder lies in it: the program makes that one by itself, as `mkdir out`."""
-        works = {
-            canonical(str(step["workdir"])) for step in self.entries("steps") if step["workdir"] is not None
-        }
-        above = (work for work in works if work not in ("/", folder) and inside(folder, work))
+        above = (work for work in self.works if work not in ("/", folder) and inside(folder, work))
         return max(above, key=len, default=None)
 
     def steps(self) -> None:
@@ -337,11 +336,14 @@ class _Planner:
 
     def under_mount(self, path: str) -> bool:
         """Whether a path lies in a folder that is mounted."""
-        nodes = self.places.nodes
-        mounted = [p for p in nodes if nodes[p].whole and os.path.isdir(nodes[p].base or "/")]
-        return any(inside(path, top) for top in mounted) or any(
-            inside(path, canonical(str(m["path"]))) for m in self.entries("mounts")
-        )
+        while path not in self.mounted:
+            node = self.places.nodes.get(path)
+            if node is not None and node.whole and os.path.isdir(node.base or "/"):
+                return True
+            if path == "/":
+                return False
+            path = os.path.dirname(path)
+        return True
 
     def make_folder(self, path: str) -> None:
         """A folder that shall be there, in a folder of this machine."""

@@ -49,7 +49,7 @@ _OWN: Final = frozenset({"", "OOMKilled", "Timeout"})
 _PLAIN: Final = frozenset({"", "Released"})
 #: Cromwell asks for the short view once it has seen a price.
 _PRICE: Final = {"vm_price_per_hour_usd": "0"}
-_MOST_OUTPUTS: Final = 10_000
+_MOST_OUTPUTS: Final = 20_000
 
 
 class Try(Protocol):

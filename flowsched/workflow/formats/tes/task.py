@@ -125,8 +125,8 @@ _PARTS: Final[tuple[tuple[str, type[msgspec.Struct], bool], ...]] = (
 #: The same entries under the names by which limits know them.
 _COUNTED: Final = (
     ("executors", "roles"),
-    ("inputs", "inputs"),
-    ("outputs", "outputs"),
+    ("inputs", "files"),
+    ("outputs", "files"),
     ("volumes", "inputs"),
     ("tags", "labels"),
 )
