@@ -153,6 +153,7 @@ class _Live(msgspec.Struct, eq=False):
     told_held: str = ""  #: what it waits for, as the engine knows it
     overdue_at: float | None = None  #: monotonic; set by a release
     kills: int = 0  #: how often it was overdue
+    bereft: bool = False  #: its folder is gone, so its processes were killed: their end tells nothing
 
 
 class RunnerProcesses:
@@ -586,6 +587,8 @@ class RunnerProcesses:
                 return self._absent(live.name, "NotLaunched")
             return Sight(final=attempts.gone(folder, "NotStarted"))
         life, runner = found
+        if life.end is not None and live.bereft:
+            return self._absent(live.name, "FolderGone")
         if life.end is not None:
             return Sight(life.started_ms, life.end)
         there = folder is not None and self._is_there(folder)
@@ -597,6 +600,7 @@ class RunnerProcesses:
         if there:
             self._end_overdue(live, found)
             return Sight(life.started_ms, waits=life.waits, reason=life.reason)
+        live.bereft = True
         if self._kill(folder, life):
             return None
         return self._absent(live.name, "FolderGone")
