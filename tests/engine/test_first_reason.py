@@ -136,7 +136,7 @@ def test_a_task_that_delivers_its_files_says_how_many_are_at_their_targets() -> 
     scene.start("fs-w-s-1-0")
     scene.tell(PodHeld("fs-w-s-0-0", "Delivering", "3,000 of 60,000 files"))
     run = scene.runs["w"]
-    told = stage_reason(scene.state, run, run.stages[0], scene.now)
+    told = stage_reason(Facts(scene.state, run), run.stages[0], scene.now)
     assert told is not None
     assert (told.state, told.code) == ("DELIVERING", "Delivering")
     assert told.message == "1 of 2 tasks deliver their files: 3,000 of 60,000 files"

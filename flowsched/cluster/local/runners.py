@@ -33,6 +33,7 @@ from flowsched.cluster.local.journals import JournalReader, Life
 from flowsched.cluster.local.runner.journal import DONE, SEGMENT_BYTES
 from flowsched.cluster.local.runner.kin import KILL_LIMIT_S, boot_id, descendants, start_time
 from flowsched.cluster.local.runner.records import wall_ms
+from flowsched.cluster.local.runner.shim import SHIM
 from flowsched.cluster.node.strangers import leave_alone
 from flowsched.errors import ConfigurationError
 
@@ -266,7 +267,11 @@ class Runners:
         An operator has moved their folder away and put a backup in its place: no journal here says what they do.
         """
         here = {runner.name for runner in self._all if not runner.find_dead()}
-        strangers = [pid for pid, name in _runners_of(self._root) if name not in here]
+        known = {
+            runner.name for runner in self._all
+        }  # a shim whose runner has died may be leaving the end of its attempt
+        found = _runners_of(self._root)
+        strangers = [pid for pid, name, is_shim in found if name not in (known if is_shim else here)]
         if strangers and is_new:
             raise ConfigurationError(
                 f"{self._root} is empty, and tasks of another folder at that path run (runners {strangers}): is its disk mounted? "
@@ -278,7 +283,7 @@ class Runners:
 
     def end_those_of(self, former: Path) -> int:
         """End the runners of a root whose place this one takes. They know its path alone: none of their results would come here."""
-        found = [pid for pid, _ in _runners_of(former)]
+        found = [pid for pid, *_ in _runners_of(former)]
         for pid in found:
             _end_tree(pid)
         return len(found)
@@ -495,15 +500,20 @@ class Runners:
             return bool(self._children)
 
 
-def _runners_of(root: Path) -> list[tuple[int, str]]:
-    """The processes of this machine that are runners of a root of this path, and their names. None where there is no /proc."""
+def _runners_of(root: Path) -> list[tuple[int, str, bool]]:
+    """The processes of this machine that are runners of a root of this path, or shims of theirs. None where there is no /proc.
+
+    Returns:
+        (process, name of the runner, whether it is a shim).
+    """
     found = []
     script, path = os.fsencode(Path(COMMAND[-1]).name), os.fsencode(root)
     for item in Path("/proc").glob("[0-9]*"):
         try:
             words = (item / "cmdline").read_bytes().split(b"\0")[:-1]
             if words[-2:-1] == [path] and words[-3].endswith(script) and (item / "root").samefile("/"):
-                found.append((int(item.name), os.fsdecode(words[-1])))
+                is_shim = (item / "comm").read_text().rstrip() == SHIM
+                found.append((int(item.name), os.fsdecode(words[-1]), is_shim))
         except (OSError, IndexError):  # it has ended, or is another user's
             continue
     return found

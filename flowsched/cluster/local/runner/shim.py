@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from resource import struct_rusage
     from typing import NoReturn
 
+#: The name of a shim's process; of at most 15 bytes.
+SHIM = "flowsched-shim"
 _LENGTH_BYTES = 4
 _APPENDS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 #: A shim ignores these signals, which a task may send to its parent.
@@ -200,11 +202,22 @@ def _receive(fd: int) -> Record | None:
 # ---- in the shim's process ----
 
 
+def _take_name() -> None:
+    """A shim has the command line of its runner. Its name tells them apart, which no other process can change."""
+    try:
+        fd = os.open("/proc/self/comm", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:  # this is not Linux
+        return
+    os.write(fd, SHIM.encode())
+    os.close(fd)
+
+
 def _become(parent: Parent, inherited: list[int], order: Record | None) -> NoReturn:
     """Be a shim."""
     code = 1
     try:
         os.setsid()
+        _take_name()
         signal.set_wakeup_fd(-1)
         signal.signal(_ORPHANED, parent.orphaned)
         kin.die_with_parent(_ORPHANED)
