@@ -843,13 +843,13 @@ async def kept_attempt(
     """
     from flowsched.engine.recovery import untouched_state
     from flowsched.store.database import Database
-    from flowsched.store.workflows import Workflows
+    from flowsched.store.workflows import Which, Workflows
     from flowsched.workflow.document.decode import decode_workflow
     from flowsched.workflow.run.states import RunState, TaskState
 
     async with await Database.open(settings.url, create=False, migrate=False, exclusive=False) as database:
         reads = Workflows(database)
-        found = (await reads.list(ref=workflow)).items
+        found = await reads.page(Which(ref=workflow), 100)
         chosen = (
             [row for row in found if row.id == workflow]
             or [row for row in found if row.name == workflow]

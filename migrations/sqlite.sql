@@ -2,7 +2,7 @@ CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL,
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
-INSERT INTO "alembic_version" VALUES('0015');
+INSERT INTO "alembic_version" VALUES('0016');
 CREATE TABLE attempts (
 	name TEXT NOT NULL,
 	workflow_id TEXT NOT NULL,
@@ -305,3 +305,5 @@ CREATE INDEX ix_plans_run ON plans (run);
 CREATE INDEX ix_cache_keys_key ON cache_keys ("key");
 CREATE INDEX ix_cache_keys_place ON cache_keys (place, at_ms);
 CREATE INDEX ix_cache_keys_source ON cache_keys (source);
+CREATE INDEX ix_runs_open ON runs (seq) WHERE state = '';
+CREATE INDEX ix_workflows_live_calls ON workflows (run) WHERE run <> '' AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'SKIPPED');

@@ -112,7 +112,7 @@ _WORKFLOWS: Final[tuple[Route[Any], ...]] = (
         body=Body("The workflow document.", example=WORKFLOW_EXAMPLE), headers=_KEY,
     ),
     Route(
-        "GET", _W, workflows.list_workflows, Policy.READ, "List workflows, newest first",
+        "GET", _W, workflows.list_workflows, Policy.READ, "List workflows, live ones first",
         workflows.WorkflowsQuery, _ok("One page.", WorkflowPage),
     ),
     Route(

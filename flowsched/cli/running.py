@@ -372,9 +372,16 @@ async def _resumed(client: Client, raw: bytes, resume: str | None, *, own: bool 
     except (ValueError, KeyError, TypeError):
         return None  # the service says what is wrong with the document
     async with aclosing(client.list(name=name, page=20)) as views:
+        newest: WorkflowView | None = None
         async for view in views:
-            if not view.source:  # the run of another engine has no results to take: its engine keeps them
-                return await _ended(client, view, own=own)
+            if view.source:  # the run of another engine has no results to take: its engine keeps them
+                continue
+            if newest is None or view.created_at > newest.created_at:
+                newest = view
+            if view.ended_at is not None:  # live ones come before, each newest first
+                break
+    if newest is not None:
+        return await _ended(client, newest, own=own)
     say(
         f"there is no earlier run of {name!r} here: all of it runs; --resume-from RUN takes results of a run of another name"
     )

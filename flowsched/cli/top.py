@@ -26,8 +26,8 @@ from flowsched.errors import Unavailable
 from flowsched.workflow.run.states import ReportedState
 from flowsched.workflow.views import NodeView, QueueView, StageView, WorkflowView
 
-#: So many workflows are looked through for those that live, newest first.
-_LOOKED_THROUGH: Final = 200
+#: So many workflows are asked for at once.
+_PAGE: Final = 200
 #: Of so many of them the stages are asked for.
 _STAGES_OF: Final = 10
 _BAR: Final = 10
@@ -52,7 +52,7 @@ class Picture:
     at: datetime
     nodes: list[NodeView]
     queues: list[QueueView]
-    live: list[WorkflowView]
+    live: list[WorkflowView]  #: what has not ended, runs in ENGINE too
     stages: list[Activity]
     rates: Mapping[str, tuple[float, float]] = field(default_factory=dict)  #: node -> bytes/s in, out
     rows: int = 1000  #: lines that there is room for
@@ -92,7 +92,7 @@ class Picture:
                 counts[state] = counts.get(state, 0) + number
         made = Text.assemble(
             ("flowsched ", "bold"), render.text(self.url), "  ", self.at.astimezone().strftime("%H:%M:%S"),
-            f"  {ready}/{len(self.nodes)} nodes ready  {len(self.live)} workflow{'s' * (len(self.live) != 1)}",
+            f"  {ready}/{len(self.nodes)} nodes ready  {self._workflows()}",
             no_wrap=True, overflow="ellipsis",
         )  # fmt: skip
         doing = render.moving(counts)
@@ -102,6 +102,15 @@ class Picture:
         yield made
         if doing.plain:
             yield Text("  ", no_wrap=True, overflow="ellipsis").append_text(doing)
+
+    def _workflows(self) -> str:
+        """How many live, and for how many of them the next task must come from their engine."""
+        number, engines = len(self.live), sum(view.state == ReportedState.ENGINE for view in self.live)
+        told = f"{number} workflow{'s' * (number != 1)}"
+        if not engines:
+            return told
+        which = "" if engines == number == 1 else f"{engines} of them "
+        return f"{told}, {which}with {'its engine' if engines == 1 else 'their engine'}"
 
     def _nodes(self) -> Columns:
         table = Columns(
@@ -269,7 +278,7 @@ async def _live(client: Client, every_s: float, console: Console) -> None:
 async def picture(client: Client, before: Picture | None = None, rows: int = 1000) -> Picture:
     """What the service does now; with rates since the picture before."""
     nodes, queues, live = await asyncio.gather(client.nodes(), client.queues(), _living(client))
-    asked = live[:_STAGES_OF]
+    asked = [view for view in live if view.state != ReportedState.ENGINE][:_STAGES_OF]
     stages = await asyncio.gather(*(client.stages(view.id) for view in asked))
     moving = [
         Activity(view, stage)
@@ -283,15 +292,13 @@ async def picture(client: Client, before: Picture | None = None, rows: int = 100
 
 
 async def _living(client: Client) -> list[WorkflowView]:
+    """What lives: lists have it before what has ended."""
     found: list[WorkflowView] = []
-    number = 0
-    async with aclosing(client.list(page=_LOOKED_THROUGH)) as views:
+    async with aclosing(client.list(page=_PAGE)) as views:
         async for view in views:
-            number += 1
-            if not is_terminal(view.state) and view.state != ReportedState.ENGINE:
-                found.append(view)
-            if number == _LOOKED_THROUGH:
+            if is_terminal(view.state):
                 break
+            found.append(view)
     return found
 
 

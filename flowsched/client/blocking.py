@@ -291,7 +291,7 @@ class SyncClient:
         until: str | None = None,
         live: bool = False,
     ) -> Rows[WorkflowView]:
-        """Workflows, newest first; see `Client.list`."""
+        """Live workflows, then those that have ended, each newest first; see `Client.list`."""
         found = self._client.list(
             state=state, name=name, queue=queue, label=label, run=run, ref=ref, user=user, since=since, until=until,
             live=live,

@@ -401,16 +401,23 @@ class Client:
         live: bool = False,
         page: int = 100,
     ) -> AsyncGenerator[WorkflowView, None]:
-        """Workflows, newest first; pages are fetched as they are needed. `ref` is the beginning of an id, or a name.
+        """Live workflows, then those that have ended, each newest first. Pages are fetched as they are needed.
+
+        `ref` is the beginning of an id, or a name. A workflow that ends meanwhile comes once, as it was when it lived.
 
         `since` and `until` (a span before now, "7d", or a date or time) bound when it was submitted; `live` leaves out what has
         ended. A run of another engine (Cromwell, say) is one workflow; with `run` the calls of that one are listed.
         """
         asked = _params(state=state, name=name, queue=queue, label=label, run=run, ref=ref, limit=page)
         asked |= _params(user=user, since=since, until=until, live="true" if live else None)
+        lived: set[str] = set()  #: the service may repeat what ends between two pages
         while True:
             found = await self._get(_WORKFLOWS, WorkflowPage, asked)
             for view in found.workflows:
+                if view.id in lived:
+                    continue
+                if not is_terminal(view.state):
+                    lived.add(view.id)
                 yield view
             if found.next_page_token is None:
                 return

@@ -15,7 +15,7 @@ Listing: TypeAlias = Callable[..., AsyncGenerator[WorkflowView, None]]
 
 #: How many candidates an error names.
 _SHOWN: Final = 5
-#: So many of the newest workflows are compared with what was mistyped, and so many of one name are counted.
+#: So many of the first workflows are compared with what was mistyped, and so many of one name are counted.
 _COMPARED: Final = 100
 
 
@@ -61,7 +61,8 @@ async def find(listing: Listing, given: str, *, to_change: bool = False, own: bo
         if to_change and len(live) > 1:
             raise Conflict(f"{len(live)} workflows named {given!r} live: give an id, of {_listed(live)}")
         named = [view for view in named if not (own and view.source)] or named
-        chosen = next((view for view in named if to_change and view.ended_at is None), named[0])
+        newest = max(named, key=lambda view: view.created_at)
+        chosen = next((view for view in named if to_change and view.ended_at is None), newest)
         return Named(chosen.id, len(named), chosen.source)
     if len(found) > 1:
         raise Conflict(f"the ids of {len(found)} workflows begin with {given!r}: {_listed(found)}")
@@ -69,7 +70,7 @@ async def find(listing: Listing, given: str, *, to_change: bool = False, own: bo
 
 
 async def _meant(listing: Listing, given: str) -> str:
-    """The name or id that was probably meant, of the newest workflows."""
+    """The name or id that was probably meant, of the first workflows."""
     names: dict[str, str] = {}
     async with aclosing(listing(page=_COMPARED)) as views:
         async for view in views:

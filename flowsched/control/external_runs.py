@@ -29,7 +29,7 @@ from flowsched.errors import Conflict, InvalidRequest, NotFound
 from flowsched.store.database import Database
 from flowsched.store.rows import WorkflowRow
 from flowsched.store.runs import CallRow, Failure, RunRow, Tally
-from flowsched.store.workflows import Which, Workflows, token_of, untoken
+from flowsched.store.workflows import Which, Workflows
 from flowsched.workflow.returned import added
 from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.run.states import ReportedState, RunState, TaskState, reported_state
@@ -46,7 +46,6 @@ from flowsched.workflow.views import (
     TaskView,
     TimelineView,
     WaitingView,
-    WorkflowPage,
     WorkflowView,
 )
 
@@ -69,10 +68,6 @@ _STATES: Final = {
 #: The name of the stage in the reason of a call's workflow.
 _STAGE_BEFORE: Final = re.compile(r"^[^:]+: (?=task 0\b)")
 _TASK: Final = re.compile(r"\btask 0\b")
-
-
-#: The states of what has ended, or has nothing that a command could end.
-_OVER: Final = frozenset({*_STATES, ReportedState.ENGINE.value})
 
 
 class RunTask(NamedTuple):
@@ -112,65 +107,11 @@ class RunService(Service):
 
     # ------------------------------------------------------------------------------------------ workflows
 
-    async def list_workflows(
-        self,
-        *,
-        state: str | None = None,
-        name: str | None = None,
-        queue: str | None = None,
-        label: str | None = None,
-        run: str | None = None,
-        ref: str | None = None,
-        search: str | None = None,
-        user: str | None = None,
-        since: str | None = None,
-        until: str | None = None,
-        live: bool = False,
-        limit: int = 100,
-        page_token: str | None = None,
-    ) -> WorkflowPage:
-        """Workflows and runs, newest first; with `run` the calls of that one."""
-        if run is not None:
-            return await super().list_workflows(
-                state=state, name=name, queue=queue, label=label, run=run, ref=ref, search=search, user=user, since=since,
-                until=until, live=live, limit=limit, page_token=page_token,
-            )  # fmt: skip
-        key, _, value = (label or "").partition("=")
-        now = self._clock()
-        which = Which(
-            states=(ReportedState(state).stored,) if state else (),
-            name=name,
-            queue=queue,
-            labels=((key, value),) if key else (),
-            run="",
-            ref=ref,
-            search=search,
-            before=untoken(page_token, 1)[0] if page_token else None,
-            owner=user,
-            since_ms=answers.time_before(since, now),
-            until_ms=answers.time_before(until, now, end_of_day=True),
-            live=live or None,
-        )
-        views: list[tuple[int, WorkflowView]] = []
-        while len(views) <= limit:
-            more, before = await self._both(which, limit + 1)
-            views += [
-                (seq, view)
-                for seq, view in more
-                if state in (None, view.state) and not (live and view.state in _OVER)
-            ]
-            if before is None:
-                break
-            which = which._replace(before=before)
-        found = views[:limit]
-        token = token_of((found[-1][0],)) if len(views) > limit else None
-        return WorkflowPage(workflows=[view for _, view in found], next_page_token=token)
-
-    async def _both(self, which: Which, limit: int) -> tuple[list[tuple[int, WorkflowView]], int | None]:
-        """The next `limit` of workflows and runs together, newest first, and where the next ones are (None: there are none).
-
-        Of runs the state is not looked at.
-        """
+    async def _listed(self, which: Which, limit: int) -> tuple[list[tuple[int, WorkflowView]], int | None]:
+        """Of workflows and runs together; with `which.run` the calls of that one."""
+        if which.run is not None:
+            return await super()._listed(which, limit)
+        which = which._replace(run="")
         key, value = which.labels[0] if which.labels else ("", "")
         merged = await self._runs.page(which, limit)
         chosen = [row for row in merged if isinstance(row, RunRow) and _labelled(row, key, value)]

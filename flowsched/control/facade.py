@@ -182,8 +182,9 @@ class Facade(Protocol):
         limit: int = 100,
         page_token: str | None = None,
     ) -> WorkflowPage:
-        """Newest first. `label` is `key=value`, `ref` the beginning of an id or a name, `search` that or any part of a name.
+        """Live ones, then those that have ended, each newest first. One that ends between two pages may come twice.
 
+        `label` is `key=value`, `ref` the beginning of an id or a name, `search` that or any part of a name.
         `since` and `until` (spans before now, or times) bound when it was submitted; `live` leaves out what has ended.
 
         A run of another engine is one workflow; with `run` its calls are listed.

@@ -64,7 +64,7 @@ from flowsched.store.rows import AttemptRow, QueueRow, WorkflowRow
 from flowsched.store.runs import Runs
 from flowsched.store.settings import Queues
 from flowsched.store.tes import TesTasks
-from flowsched.store.workflows import Workflows
+from flowsched.store.workflows import Which, Workflows, token_of, untoken
 from flowsched.store.writer import GroupWriter
 from flowsched.workflow.returned import added, as_totals
 from flowsched.workflow.run.advance import CANCELLED
@@ -176,12 +176,12 @@ _TAKEN_IN_PAUSE_S: Final = 0.02
 COMMANDS: Final = ("cancel", "pause", "resume", "retry")
 #: Of stages that no cancel has ended.
 _ENDED_ALONE: Final = (RunState.SUCCEEDED, RunState.FAILED, RunState.SKIPPED)
+#: The states of what has ended, or has nothing that a command could end.
+_OVER: Final = frozenset({ReportedState.ENGINE.value, *(state.value for state in RunState if state.terminal)})
 #: The states of tasks that never ran since their stage or workflow ended before.
 _DROPPED: Final = (TaskState.CANCELLED, TaskState.SKIPPED)
 #: A step that takes longer than this is stuck: livez fails.
 STUCK_MS: Final = 60_000
-#: A list by state reads at most so many pages of the database for one of its own; the next request goes on where it stopped.
-PAGES_READ: Final = 10
 #: Stages that `explain` looks at before the event loop serves other requests: 10,000 at once took 270 ms.
 EXPLAINED: Final = 250
 #: Attempts whose views are made before the event loop serves other requests: some 5 ms.
@@ -341,24 +341,40 @@ class Service:
         limit: int = 100,
         page_token: str | None = None,
     ) -> WorkflowPage:
-        """Newest first."""
+        """Live ones, then those that have ended, each newest first.
+
+        One that ends between two pages may come twice. Within a page it does not.
+        """
         key, _, value = (label or "").partition("=")
-        labels = {key: value} if key else None
         now = self._clock()
         wanted = None if state is None else ReportedState(state)
-        states = () if wanted is None else (wanted.stored,)
-        found: list[WorkflowView] = []
-        for _ in range(PAGES_READ):
-            page = await self._reads.list(
-                states=states, name=name, queue=queue, labels=labels, run=run, ref=ref, search=search,
-                owner=user, since_ms=views.time_before(since, now), until_ms=views.time_before(until, now, end_of_day=True),
-                live=live or None, limit=limit - len(found), token=page_token,
-            )  # fmt: skip
-            found += [view for view in await self.workflow_views(page.items) if wanted in (None, view.state)]
-            page_token = page.next_token
-            if page_token is None or len(found) >= limit:
-                break
-        return WorkflowPage(workflows=found, next_page_token=page_token)
+        which = Which(
+            states=() if wanted is None else (wanted.stored,), name=name, queue=queue, run=run, ref=ref, search=search,
+            labels=((key, value),) if key else (), owner=user, since_ms=views.time_before(since, now),
+            until_ms=views.time_before(until, now, end_of_day=True),
+        )  # fmt: skip
+        begun, before = untoken(page_token, 2) if page_token else (1, None)
+        found: dict[str, tuple[WorkflowView, int, int]] = {}
+        for part in (1, 0) if not live else (1,):
+            if part > begun or (wanted is not None and part == wanted.stored.terminal):
+                continue
+            place = before if part == begun else None
+            while len(found) <= limit:
+                read, place = await self._listed(which._replace(live=bool(part), before=place), limit + 1)
+                for seq, view in read:
+                    if wanted in (None, view.state) and not (live and view.state in _OVER):
+                        found.setdefault(view.id, (view, part, seq))
+                if place is None:
+                    break
+        page = list(found.values())[:limit]
+        token = token_of(page[-1][1:]) if len(found) > limit else None
+        return WorkflowPage(workflows=[view for view, _, _ in page], next_page_token=token)
+
+    async def _listed(self, which: Which, limit: int) -> tuple[list[tuple[int, WorkflowView]], int | None]:
+        """The next `limit` with their numbers, newest first, and where the next ones are (None: there are none)."""
+        rows = await self._reads.page(which, limit)
+        found = [(row.seq, view) for row, view in zip(rows, await self.workflow_views(rows), strict=True)]
+        return found, rows[-1].seq if len(rows) == limit else None
 
     async def workflow(self, workflow: str) -> WorkflowView:
         """One workflow."""

@@ -113,7 +113,7 @@ class FileLock:
 
 
 #: The newest revision in `migrations/versions`: known here so that an ordinary start need not load alembic.
-REVISION: Final = "0015"
+REVISION: Final = "0016"
 #: Any number that no other lock uses: replicas that start together migrate one after the other.
 _ADVISORY_LOCK: Final = 0x666C6F77
 

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
+    ColumnElement,
     Row,
     Select,
     Text,
@@ -39,6 +40,18 @@ _TURN: Final = func.row_number().over(
     partition_by=(_w.run, _w.node, _w.task),
     order_by=(_w.call_attempt.desc(), _w.seq.desc()),
 )
+#: A run whose engine has not said how it ended; a call that lives; a run that has one.
+_OPEN: Final = text(f"runs.{tables.OPEN}")
+_LIVES: Final = text(f"workflows.{tables.CALLS} AND workflows.{tables.LIVE}")
+_HAS_LIVE: Final = exists().where(_w.run == _r.id, _LIVES)
+
+
+def _given_up() -> ColumnElement[bool]:
+    """Whether the last try of a task of a run failed or was cancelled: a run without live calls has then ended."""
+    its = _w.run == _r.id, text(f"workflows.{tables.CALLS}")
+    last = select(_w.state, _TURN.label("turn")).where(*its).correlate(tables.runs).subquery()
+    over = (RunState.FAILED.value, RunState.CANCELLED.value)
+    return exists().where(last.c.turn == 1, last.c.state.in_(over))
 
 
 class RunRow(NamedTuple):
@@ -127,11 +140,11 @@ class Runs:
     async def page(self, which: Which, limit: int) -> Sequence[WorkflowRow | RunRow]:
         """Workflows that are no call of a run, and runs, together, newest first, by one query.
 
-        Of runs the states and labels are not looked at, nor whether they live.
+        Of runs the labels are not looked at; of their states, whether they live and the end that their engine has said.
         A call of a run is there only where `ref` or `search` begins its id.
 
         Args:
-            which: Of its fields `run` is "" and `tenant` and `name_prefix` are None.
+            which: Of its fields `run` is "" and `live` is True or False.
             limit: At most so many.
         """
         statement = _both(self._database.kind, which.shape)
@@ -146,7 +159,7 @@ class Runs:
 
     async def open(self, source: str, limit: int) -> Sequence[str]:
         """Runs of an engine that has not said how they ended, the newest first."""
-        query = select(_r.id).where(_r.source == source, _r.state == "").order_by(_r.seq.desc()).limit(limit)
+        query = select(_r.id).where(_r.source == source, _OPEN).order_by(_r.seq.desc()).limit(limit)
         return [row.id for row in await self._database.rows(query)]
 
     @unbroken
@@ -265,7 +278,14 @@ def _both(kind: str, shape: Shape) -> Select[Any]:
     ]
     conditions = [condition for name, condition in of_runs.items() if name in shape.given]
     runs = select(*columns).where(and_(True, *conditions)).order_by(_r.seq.desc()).limit(PAGE)
-    both = union_all(select(alone), select(runs.subquery())).subquery()
+    if "live" in shape.given:  # one select for each index
+        with_live = runs.where(_r.id.in_(select(_w.run).where(_LIVES)))
+        parts = [with_live, runs.where(_OPEN, ~_given_up(), ~_HAS_LIVE)]
+    else:
+        ended = runs.where(~_HAS_LIVE, or_(text(f"NOT runs.{tables.OPEN}"), _given_up()))
+        said = or_(_OPEN, _r.state.in_(bindparam("states", expanding=True)))
+        parts = [ended.where(said) if "states" in shape.given else ended]
+    both = union_all(select(alone), *(select(part.subquery()) for part in parts)).subquery()
     return select(*both.c).order_by(both.c.seq.desc()).limit(PAGE)
 
 

@@ -46,6 +46,9 @@ LIVE: Final = "state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'SKIPPED')"
 #: Which workflows are a call of a run.
 CALLS: Final = "run <> ''"
 
+#: Which runs have an engine that has not said how they ended.
+OPEN: Final = "state = ''"
+
 
 def _text(name: str) -> Column[str]:
     """A text that is never null and empty unless said otherwise."""
@@ -455,6 +458,8 @@ def with_partial_indexes() -> MetaData:
     for name, columns, condition in (
         ("ix_workflows_live", [workflows.c.seq], LIVE),
         ("ix_workflows_run", [workflows.c.run, workflows.c.seq], CALLS),  # most workflows are of no run
+        ("ix_workflows_live_calls", [workflows.c.run], f"{CALLS} AND {LIVE}"),
+        ("ix_runs_open", [runs.c.seq], OPEN),
         ("ix_attempts_open", [attempts.c.workflow_id], "ended_ms IS NULL"),
         ("ix_commands_open", [commands.c.id], "NOT done"),
     ):

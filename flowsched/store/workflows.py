@@ -92,40 +92,10 @@ class Workflows:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def list(
-        self,
-        *,
-        states: Sequence[str] = (),
-        name: str | None = None,
-        name_prefix: str | None = None,
-        queue: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        tenant: str | None = None,
-        run: str | None = None,
-        ref: str | None = None,
-        search: str | None = None,
-        owner: str | None = None,
-        since_ms: int | None = None,
-        until_ms: int | None = None,
-        live: bool | None = None,
-        limit: int = 100,
-        token: str | None = None,
-    ) -> Page[WorkflowRow]:
-        """Workflows, newest first. A label with an empty value asks only that it be there; "" as run, that it is no call of one.
-
-        `ref` is the beginning of an id, or a name; `search` is the beginning of an id, or any part of a name in either case.
-        `since_ms` and `until_ms` bound when it was submitted; `live` leaves out what has ended.
-
-        Raises:
-            InvalidRequest: The token is not one of ours.
-        """
-        limit = _bounded(limit)
-        which = Which(
-            tuple(states), name, name_prefix, queue, tenant, run, ref, search, tuple((labels or {}).items()),
-            untoken(token, 1)[0] if token else None, owner, since_ms, until_ms, live,
-        )  # fmt: skip
-        rows = await self._database.rows(listing(self._database.kind, which.shape), which.values(limit + 1))
-        return _page([workflow_row(row) for row in rows], limit, lambda row: (row.seq,))
+    async def page(self, which: Which, limit: int) -> Sequence[WorkflowRow]:
+        """At most `limit` workflows, newest first."""
+        rows = await self._database.rows(listing(self._database.kind, which.shape), which.values(limit))
+        return [workflow_row(row) for row in rows]
 
     async def accepted_after(self, seq: int) -> Sequence[tuple[str, int]]:
         """(id, number) of workflows submitted after number `seq`, oldest first: how the leader finds what was accepted.
@@ -406,7 +376,7 @@ SUMMED_STAGES: Final = 50
 
 
 #: The fields of `Which` of which an empty text asks for nothing.
-_BEGINNINGS: Final = ("name_prefix", "ref", "search")
+_BEGINNINGS: Final = ("ref", "search")
 
 
 class Shape(NamedTuple):
@@ -417,36 +387,32 @@ class Shape(NamedTuple):
 
 
 class Which(NamedTuple):
-    """Which workflows to list, newest first. None asks for nothing; see `Workflows.list`."""
+    """Which workflows to list. None asks for nothing."""
 
     states: tuple[str, ...] = ()
     name: str | None = None
-    name_prefix: str | None = None
     queue: str | None = None
-    tenant: str | None = None
-    run: str | None = None
-    ref: str | None = None
-    search: str | None = None
-    labels: tuple[tuple[str, str], ...] = ()
-    before: int | None = None
+    run: str | None = None  #: the calls of this run; "": workflows that are no calls
+    ref: str | None = None  #: the beginning of an id, or a name
+    search: str | None = None  #: the beginning of an id, or any part of a name in either case
+    labels: tuple[tuple[str, str], ...] = ()  #: one with an empty value asks only that it be there
+    before: int | None = None  #: submitted before the one of this number
     owner: str | None = None
-    since_ms: int | None = None
-    until_ms: int | None = None
-    live: bool | None = None
+    since_ms: int | None = None  #: submitted from then on
+    until_ms: int | None = None  #: and before then
+    live: bool | None = None  #: True: those that have not ended; False: those that have
 
     @property
     def shape(self) -> Shape:
         """Its shape."""
         given = {name for name in self._fields if getattr(self, name) not in (None, ()) and name != "labels"}
-        return Shape(
-            frozenset(given - {name for name in _BEGINNINGS if not getattr(self, name)}),
-            self.labels,
-        )
+        given -= {name for name in _BEGINNINGS if not getattr(self, name)}
+        return Shape(frozenset(given - {"live"} | {"ended"} if self.live is False else given), self.labels)
 
     def values(self, limit: int) -> dict[str, object]:
         """The values of its statement's parameters."""
-        values = {name: getattr(self, name) for name in self.shape.given if name != "live"}
-        return values | {"limit": limit}
+        given = self.shape.given - {"live", "ended"}
+        return {name: getattr(self, name) for name in given} | {"limit": limit}
 
 
 def _holds(states: Sequence[RunState], task: TaskState) -> tuple[ColumnElement[bool], ...]:
@@ -465,9 +431,7 @@ def listing(kind: str, shape: Shape) -> Select[Any]:
     given = {
         "states": _w.state.in_(bindparam("states", expanding=True)),
         "name": _w.name == bindparam("name"),
-        "name_prefix": begins(_w.name, bindparam("name_prefix")),
         "queue": _w.queue == bindparam("queue"),
-        "tenant": _w.tenant == bindparam("tenant"),
         "run": _w.run == bindparam("run"),
         "ref": or_(_w.name == bindparam("ref"), begins(_w.id, bindparam("ref"))),
         "search": search_of(_w, kind),
@@ -476,6 +440,7 @@ def listing(kind: str, shape: Shape) -> Select[Any]:
         "since_ms": _w.created_ms >= bindparam("since_ms"),
         "until_ms": _w.created_ms < bindparam("until_ms"),
         "live": text(f"workflows.{tables.LIVE}"),
+        "ended": text(f"NOT workflows.{tables.LIVE}"),
     }
     conditions: list[Any] = [given[name] for name in sorted(shape.given)]
     conditions += [_has_label(kind, key, value) for key, value in shape.labels]

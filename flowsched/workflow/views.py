@@ -430,7 +430,7 @@ class Page(View, kw_only=True):
 
 
 class WorkflowPage(Page, kw_only=True):
-    """Some workflows, newest first."""
+    """Some workflows: live ones, then those that have ended, each newest first."""
 
     workflows: list[WorkflowView]
 

@@ -257,7 +257,9 @@ class FakeService:
     async def list_workflows(self, **asked: Any) -> WorkflowPage:
         self._fail()
         self.asked.append(asked)
-        views = sorted(self.workflows.values(), key=lambda view: view.created_at, reverse=True)
+        views = sorted(
+            self.workflows.values(), key=lambda view: (view.ended_at is None, view.created_at), reverse=True
+        )
         views = [view for view in views if asked["state"] in (None, view.state)]
         views = [view for view in views if asked["name"] in (None, view.name)]
         views = [view for view in views if asked["user"] in (None, view.user)]

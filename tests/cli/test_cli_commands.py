@@ -91,6 +91,9 @@ def test_a_workflow_is_found_by_its_name_or_the_beginning_of_its_id(flowsched: R
         "the ids of 2 workflows begin with 'w1abc': w1abcdefghik-2 (germline), w1abcdefghij-1"
         in several.stderr
     )
+    far.service.add("sweep", id="w2-lives")
+    far.service.add("sweep", id="w2-newer", state="SUCCEEDED", ended_at=BEGIN)
+    assert "sweep: w2-newer, the newest of 2" in flowsched("show", "sweep").stderr
     far.service.add("germline", id="w1abcdefghil-3")
     assert flowsched("pause", "qc").exit_code == 0
     refused = flowsched("cancel", "germline")

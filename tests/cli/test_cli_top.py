@@ -13,6 +13,7 @@ from rich.cells import cell_len
 
 from flowsched.cli import top
 from flowsched.client import Client
+from flowsched.values import replace
 from flowsched.workflow.views import NodeView, QueueView, StageView, WaitingView, WorkflowView
 
 AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -59,8 +60,8 @@ def test_a_picture_at_80_columns() -> None:
     assert lines(a_picture(), 120)[0].endswith("2/2 nodes ready  1 workflow  4 running, 1 queued")
     assert shown[3:6] == [
         "NODE    READY  TASKS  CPU                        MEMORY              GPU",
-        "node-0  yes        2  4/8  █████░░░░░  4.0 GiB/16.0 GiB  ███░░░░░░░  2/4",
-        "node-1  yes        2  4/8  █████░░░░░  4.0 GiB/16.0 GiB  ███░░░░░░░  2/4",
+        "node-0  ready      2  4/8  █████░░░░░  4.0 GiB/16.0 GiB  ███░░░░░░░  2/4",
+        "node-1  ready      2  4/8  █████░░░░░  4.0 GiB/16.0 GiB  ███░░░░░░░  2/4",
     ]
     assert shown[7:11] == [
         "WORKFLOW         STAGE  STATE    DONE  GANG       NOW        QUEUE          TIME",
@@ -89,6 +90,37 @@ def test_a_low_terminal_cuts_the_longest_part() -> None:
     assert len(shown) <= 20
     assert "… and more" in shown
     assert any("research.nlp" in line and "50%" in line for line in shown)
+
+
+def test_runs_that_wait_for_their_engine_are_counted() -> None:
+    """In the head line, of one and of several."""
+
+    def head(*states: str) -> str:
+        picture = a_picture()
+        live = [replace(picture.live[0], state=state) for state in states]
+        return lines(replace(picture, live=live), 120)[0]
+
+    assert "ready  3 workflows, 2 of them with their engine  " in head("RUNNING", "ENGINE", "ENGINE")
+    assert "ready  2 workflows, 1 of them with its engine  " in head("RUNNING", "ENGINE")
+    assert "ready  1 workflow, with its engine  " in head("ENGINE")
+
+
+def test_an_old_workflow_that_lives_is_in_the_picture(far: Far) -> None:
+    """However many have ended since. Stages are asked for of those that have tasks here."""
+    old = far.service.add("old")
+    for _ in range(12):
+        far.service.add("with-cromwell", state="ENGINE", ended_at=None)
+    for _ in range(300):
+        far.service.add("done", state="SUCCEEDED", ended_at=AT)
+
+    async def one() -> top.Picture:
+        async with Client(far.url) as client:
+            return await top.picture(client)
+
+    found = asyncio.run(one())
+    assert [view.name for view in found.live] == ["with-cromwell"] * 12 + ["old"]
+    assert {each.workflow.id for each in found.stages} == {old}
+    assert [asked["page_token"] for asked in far.service.asked] == [None]
 
 
 def test_rates_are_of_the_time_since_the_picture_before(far: Far) -> None:

@@ -12,6 +12,7 @@ import sys
 import traceback
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -22,7 +23,9 @@ from flowsched import Client, Workflow, errors
 from flowsched.api.server import build_api
 from flowsched.client import plain
 from flowsched.tokens import account_name
+from flowsched.values import replace
 from flowsched.workflow.run.states import TaskState
+from flowsched.workflow.views import WorkflowPage
 
 DOCUMENT = {"name": "germline", "stages": [{"name": "a", "command": ["true"]}]}
 
@@ -234,6 +237,27 @@ async def test_lists_go_on_over_pages(client: Client, service: FakeService) -> N
     assert [view.id async for view in client.list(page=2)] == ["wf5", "wf4", "wf3", "wf2", "wf1"]
     assert [asked["page_token"] for asked in service.asked] == [None, "2", "4"]
     assert [view.index async for view in client.tasks("wf1", stage="align", page=2)] == [0, 1, 2]
+
+
+async def test_what_ends_between_two_pages_is_listed_once(
+    client: Client, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service may have it on both: among those that live, and among those that have ended."""
+    first, second = service.add(), service.add()
+    alive, over = service.workflows[first], service.workflows[second]
+    pages = {
+        None: WorkflowPage(workflows=[alive], next_page_token="2"),
+        "2": WorkflowPage(workflows=[replace(alive, state="SUCCEEDED"), over]),
+    }
+
+    async def list_workflows(**asked: Any) -> WorkflowPage:
+        return pages[asked["page_token"]]
+
+    monkeypatch.setattr(service, "list_workflows", list_workflows)
+    assert [(view.id, view.state) async for view in client.list()] == [
+        (first, "RUNNING"),
+        (second, "RUNNING"),
+    ]
 
 
 async def test_everything_that_can_be_asked_has_a_type(client: Client, service: FakeService) -> None:

@@ -190,6 +190,7 @@ async def test_events_of_a_run_are_those_of_its_calls(served: Process) -> None:
 
 async def test_pages_of_workflows_and_runs_neither_repeat_nor_hide(served: Process) -> None:
     """Runs stand where their first call was submitted."""
+    await served.service.put_queue("default", {"paused": True})
     plain = b'{"name": "plain", "stages": [{"name": "a", "command": ["x"]}]}'
     first = await submit(served, plain)
     await submit(served, call("W.a"))
@@ -203,6 +204,59 @@ async def test_pages_of_workflows_and_runs_neither_repeat_nor_hide(served: Proce
         if token is None:
             break
     assert seen == [second[1], second[0], RUN, first[0]]
+
+
+async def test_what_lives_is_listed_before_what_has_ended(tmp_path: Path) -> None:
+    """Old or not, with runs that wait for their engine; a run with a task that failed has ended. By state too, in any pages."""
+    fails = FakeProcesses(lambda pod: Outcome(exit_code=3 if "-fails-" in pod.name else 0, runtime_ms=5))
+    async with process(url_for(tmp_path / "db"), tmp_path, fails) as one:
+        one.lead()
+        await one.ready()
+        plain = b'{"name": "plain", "stages": [{"name": "a", "command": ["x"]}]}'
+        waits = b'{"name": "waits", "queue": "later", "stages": [{"name": "a", "command": ["x"]}]}'
+        await one.service.put_queue("later", {"paused": True})
+        old = await submit(one, waits)
+        at_rest = await submit(one, call("W.a"))
+        failed = await submit(
+            one, call("W.a", name="fails", retry={"attempts": 1}).replace(RUN.encode(), b"cromwell-2")
+        )
+        some = await submit(one, *[plain] * 5)
+        await ended(one, *at_rest, *failed, *some)
+        new = await submit(one, waits)
+        live, over = [*new, RUN, *old], [*some[::-1], "cromwell-2"]
+
+        async def listed(limit: int, **asked: Any) -> list[str]:
+            seen, token = [], None
+            while True:
+                page = await one.service.list_workflows(limit=limit, page_token=token, **asked)
+                seen += [view.id for view in page.workflows]
+                token = page.next_page_token
+                if token is None:
+                    return seen
+
+        for limit in (1, 2, 3, 4, 100):
+            assert await listed(limit) == live + over
+        assert await listed(2, state="SUCCEEDED") == some[::-1]
+        assert await listed(2, state="FAILED") == ["cromwell-2"]
+        assert await listed(2, state="ENGINE") == [RUN]
+        assert await listed(1, state="PENDING") + await listed(1, state="QUEUED") == [*new, *old]
+        assert await listed(1, live=True) == [*new, *old]
+        assert await listed(1, live=True, state="FAILED") == []
+
+
+async def test_what_ends_between_two_pages_is_not_missed(served: Process) -> None:
+    """It may come twice; what was not shown yet comes among those that have ended."""
+    await served.service.put_queue("default", {"paused": True})
+    plain = b'{"name": "plain", "stages": [{"name": "a", "command": ["x"]}]}'
+    first, second, third = await submit(served, plain, plain, plain)
+    page = await served.service.list_workflows(limit=1)
+    assert [view.id for view in page.workflows] == [third]
+    for each in (first, third):
+        await served.service.command(each, "cancel")
+    page = await served.service.list_workflows(limit=1, page_token=page.next_page_token)
+    assert [view.id for view in page.workflows] == [second]
+    page = await served.service.list_workflows(page_token=page.next_page_token)
+    assert [view.id for view in page.workflows] == [third, first]
 
 
 async def test_what_a_run_has_not_is_said(served: Process) -> None:

@@ -54,7 +54,7 @@ def hold(url: str) -> subprocess.Popen[str]:
 async def test_a_new_database_is_durable_and_whole(database: Database) -> None:
     """What `doctor` says of a database we made."""
     facts = await database.doctor()
-    assert facts["revision"] == facts["expected_revision"] == "0015"
+    assert facts["revision"] == facts["expected_revision"] == "0016"
     assert facts["workflows"] == 0
     if database.kind == "sqlite":
         assert (facts["journal_mode"], facts["synchronous"], facts["foreign_keys"]) == ("wal", 2, 1)
@@ -344,6 +344,7 @@ def test_migrations_are_found_in_a_wheel(tmp_path: Path, monkeypatch: pytest.Mon
         "0013",
         "0014",
         "0015",
+        "0016",
     }
 
 

@@ -71,7 +71,9 @@ class WorkflowsQuery(Query, frozen=True, kw_only=True):
     until: (
         Annotated[str, msgspec.Meta(max_length=64, description=f"Submitted before then: {_MOMENT}.")] | None
     ) = None
-    live: Annotated[bool, msgspec.Meta(description="Only workflows that have not ended.")] = False
+    live: Annotated[
+        bool, msgspec.Meta(description="Only workflows that have not ended, without runs in `ENGINE`.")
+    ] = False
     limit: Limit = 100
     page_token: PageToken | None = None
 
@@ -150,7 +152,7 @@ async def submit_workflow(call: Call[Query]) -> web.Response:
 
 
 async def list_workflows(call: Call[WorkflowsQuery]) -> web.Response:
-    """One page, newest first."""
+    """One page: live ones, then those that have ended, each newest first. One that ends between two pages may come twice."""
 
     async def listed() -> bytes:
         return encode(await call.facade.list_workflows(**msgspec.structs.asdict(call.query)))

@@ -320,7 +320,7 @@ def list_command(
     limit: Limit = 100,
     output: Output = Form.TABLE,
 ) -> None:
-    """List workflows, newest first.
+    """List workflows: those that live, then those that have ended, each newest first.
 
     A run of another engine (Cromwell, Snakemake, miniwdl) is one workflow; its calls are what `show` calls stages.
     """

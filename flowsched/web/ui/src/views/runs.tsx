@@ -1,4 +1,4 @@
-// The list of runs, newest first, with the state and the first reason of each.
+// The list of runs, live ones first, with the state and the first reason of each.
 
 import { useEffect, useState } from "preact/hooks";
 import { get } from "../api";
