@@ -98,7 +98,7 @@ def test_runs_that_wait_for_their_engine_are_counted() -> None:
     def head(*states: str) -> str:
         picture = a_picture()
         live = [replace(picture.live[0], state=state) for state in states]
-        return lines(replace(picture, live=live), 120)[0]
+        return lines(replace(picture, live=live), 200)[0]
 
     assert "ready  3 workflows, 2 of them with their engine  " in head("RUNNING", "ENGINE", "ENGINE")
     assert "ready  2 workflows, 1 of them with its engine  " in head("RUNNING", "ENGINE")
