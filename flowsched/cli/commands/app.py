@@ -320,9 +320,10 @@ def list_command(
     limit: Limit = 100,
     output: Output = Form.TABLE,
 ) -> None:
-    """List workflows: those that live, then those that have ended, each newest first.
+    """List workflows: live ones, then ended ones.
 
-    A run of another engine (Cromwell, Snakemake, miniwdl) is one workflow; its calls are what `show` calls stages.
+    Each part is newest first. A run of another engine (Cromwell, Snakemake, miniwdl) is one workflow; its calls
+    are what `show` calls stages.
     """
     from flowsched.cli import listing
 
