@@ -120,6 +120,17 @@ async def test_the_kernel_ends_what_uses_too_much_memory(container_world: Contai
     assert 60 << 20 <= lived.usage.max_rss_bytes < 100 << 20
 
 
+async def test_the_kernel_bounds_the_processes_of_a_task(container_world: ContainerWorld) -> None:
+    """With each engine alike. Docker bounds none by itself."""
+    cluster, ear, _ = await container_world.open()
+    groups = "/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"
+    read = f"import os; print(*(open(each).read() for each in {groups!r} if os.path.exists(each)))"
+    await cluster.launch([pod("a", "python", "-c", read)])
+    assert (await ear.ended("a")).exit_code == 0
+    said, _ = await cluster.logs("a", "stdout", 0, 1000)
+    assert said == b"16384\n\n"
+
+
 async def test_a_task_that_is_released_leaves_nothing(
     container_world: ContainerWorld, engine: EngineOfTests
 ) -> None:

@@ -51,6 +51,9 @@ _PREFIXES: Final = (
 #: Where the runtimes look for devices by the Container Device Interface.
 _CDI: Final = ("/etc/cdi", "/var/run/cdi")
 _TRIAL_S: Final = 60.0
+#: Processes and threads of one container: half of the least number of processes of a Linux machine (`kernel.pid_max`). Docker
+#: bounds none by default.
+_PROCESSES: Final = 16_384
 #: What `true` needs to run.
 _PROGRAMS: Final = ("/usr", "/bin", "/lib", "/lib64")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}\Z")
@@ -165,6 +168,8 @@ class Engine:
         memory = pod.memory_limit_bytes or pod.memory_bytes
         if self.bounded and memory:
             options += ["--memory", f"{memory}b", "--memory-swap", f"{memory}b", "--shm-size", f"{memory}b"]
+        if self.bounded:
+            options += ["--pids-limit", str(_PROCESSES)]
         cpu = cpu_limit(pod)
         if self.bounded and cpu:
             options += ["--cpus", f"{cpu / 1000:g}"]
@@ -287,7 +292,7 @@ def _tried(kind: str, network: str) -> tuple[Engine | None, str]:
     )
     if kind != "podman":
         return engine, ""
-    limits, init = ("--memory", "64m", "--cpus", "1"), ("--init",)
+    limits, init = ("--memory", "64m", "--cpus", "1", "--pids-limit", "64"), ("--init",)
     why = ""
     for options in ((*limits, *init), limits, init, ()):
         bounded, reaps = options[: len(limits)] == limits, options[-1:] == init
