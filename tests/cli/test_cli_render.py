@@ -118,9 +118,13 @@ def test_spans_for_people(number: float, shown: str) -> None:
 def test_tables_hold_what_the_views_say() -> None:
     """Nodes, queues, reasons."""
     node = NodeView(
-        name="n1", ready=False, allocatable={"cpu": 8000, "gpu": 2000}, used={"cpu": 500, "gpu": 1000}
+        name="n1",
+        ready=False,
+        state="NOT_READY",
+        allocatable={"cpu": 8000, "gpu": 2000},
+        used={"cpu": 500, "gpu": 1000},
     )
-    assert "no" in drawn(render.node_table([node]))
+    assert "not ready" in drawn(render.node_table([node]))
     assert "0.5/8" in drawn(render.node_table([node]))
     assert "1/2" in drawn(render.node_table([node]))
     queue = QueueView(
