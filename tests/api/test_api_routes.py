@@ -21,7 +21,7 @@ async def test_a_submission_is_accepted_and_says_where_it_is(api: TestClient, se
     """202, its id, its address; the bytes arrive as they were sent."""
     answer = await api.post("/api/v1/workflows", data=DOCUMENT)
     assert answer.status == 202
-    assert await answer.json() == {"id": "wf1", "created": True, "url": "/api/v1/workflows/wf1"}
+    assert await answer.json() == {"id": "wf1", "created": True, "url": "/api/v1/workflows/wf1", "notes": []}
     assert answer.headers["Location"] == "/api/v1/workflows/wf1"
     assert await (await api.get("/api/v1/workflows/wf1/document")).read() == DOCUMENT
 
