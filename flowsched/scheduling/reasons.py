@@ -62,7 +62,8 @@ def why_not(offer: PlacementRequest, room: Capacity, snapshot: Snapshot, profile
         closing = [info for at in shut.group.shut if (info := snapshot.info(at)).trouble]
         if closing:
             more = f" (and {_nodes(len(closing) - 1)} more)" if len(closing) > 1 else ""
-            text = f"it may not have ended before a maintenance: {closing[0].trouble}{more}"
+            known = "by its timeout or learned runtime (neither is known: a day)"
+            text = f"it may not have ended before a maintenance, {known}: {closing[0].trouble}{more}"
             return Reason(offer.group.key, ReasonCode.MAINTENANCE, text, {"nodes": len(closing)})
         text = f"caches of {nodes} {'nodes' if nodes != 1 else 'node'} have no room for its data"
         return Reason(offer.group.key, ReasonCode.CACHE_FULL, text, {"nodes": nodes})

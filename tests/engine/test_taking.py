@@ -425,7 +425,8 @@ def test_no_task_starts_that_would_run_into_a_maintenance() -> None:
     (told,) = explain(scene.state, scene.runs["long"], scene.now)
     assert (told.code, told.message) == (
         "Maintenance",
-        "it may not have ended before a maintenance: n0 is drained from 1970-01-01 02:00 UTC on by ada: new disk "
+        "it may not have ended before a maintenance, by its timeout or learned runtime (neither is known: a day): "
+        "n0 is drained from 1970-01-01 02:00 UTC on by ada: new disk "
         "(`flowsched nodes uncordon n0`)",
     )
     scene.tell(NodeDrained("n0", None))
