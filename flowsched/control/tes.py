@@ -88,10 +88,15 @@ class Edges:
             found = await self._reads.siblings(name, run.seq, _PAGE)
             for seq, node, body in found:
                 run.seq = seq
-                writes = files_of(msgspec.json.decode(body, type=Task))[1]
+                writes = await aside(len(body), _written, body)
                 run.writers.update(dict.fromkeys(writes, node))
             if len(found) < _PAGE:
                 return
+
+
+def _written(stored: bytes) -> Sequence[str]:
+    """The files that a stored task writes."""
+    return files_of(msgspec.json.decode(zlib.decompress(stored), type=Task))[1]
 
 
 # ---- live tasks, from the leader's memory: most polls are of these, and need no SQL ----
@@ -324,7 +329,8 @@ class TesService:
                 raise
             return self._shown(ident, view, known)
         self._hear(ident)
-        known = known or self._known.put(ident, _remembered(row))
+        if known is None:
+            known = self._known.put(ident, await aside(len(row.body), _remembered, row))
         known.state, known.logs = _now(row, tries, view, known.logs)
         # A failed workflow can be tried again by another process, which this one does not hear of.
         again = self._replicated and row.run_state == RunState.FAILED
@@ -394,12 +400,14 @@ class TesService:
             for row in rows:
                 if len(found) == page_size or size > _PAGE_BYTES:
                     return TesPage([shown for _, shown in found], page_token(found[-1][0]))
-                known = _Known(row.created_ms, row.body, b"")
+                known = _Known(row.created_ms, b"", b"")
                 known.state, known.logs = _now(row, tries.get(row.id, ()), view, ())
                 before = row.seq
                 if state in (None, known.state):
                     if view == "BASIC":
-                        known.basic = _remembered(row).basic
+                        known.basic = (await aside(len(row.body), _remembered, row)).basic
+                    elif view == "FULL":
+                        known.full = await aside(len(row.body), zlib.decompress, row.body)
                     found.append((row.seq, self._shown(row.id, view, known)))
                     size += len(found[-1][1])
             more = len(rows) == limit
@@ -422,7 +430,8 @@ def _known(created_ms: int, body: bytes, task: Task) -> _Known:
 
 
 def _remembered(row: TesRow) -> _Known:
-    return _known(row.created_ms, row.body, msgspec.json.decode(row.body, type=Task))
+    body = zlib.decompress(row.body)
+    return _known(row.created_ms, body, msgspec.json.decode(body, type=Task))
 
 
 def _tried(row: TesRow, view: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -28,7 +27,7 @@ class TesRow(NamedTuple):
     created_ms: int
     kept_state: str  #: the task's final state once its workflow has expired, else ""
     kept_logs: str  #: JSON
-    body: bytes  #: JSON, or nothing where it was not asked for
+    body: bytes  #: JSON, compressed; or nothing where it was not asked for
     run_state: str | None  #: RunState; None if the workflow has expired
     run_reason: str | None
     task_state: int | None  #: TaskState; None as long as nothing has touched the task
@@ -125,14 +124,14 @@ class TesTasks:
         return found
 
     async def siblings(self, run: str, after: int, limit: int) -> Sequence[tuple[int, str, bytes]]:
-        """(number, node, what was sent) of the tasks of a run with numbers above `after`, oldest first."""
+        """(number, node, what was sent, compressed) of the tasks of a run with numbers above `after`, oldest first."""
         query = (
             select(_w.seq, _w.node, _x.body)
             .join_from(tables.tes_tasks, tables.workflows, _x.id == _w.id)
             .where(_w.run == run, _w.run != "", _w.seq > after)
         )
         rows = await self._database.rows(query.order_by(_w.seq).limit(limit))
-        return [(row.seq, row.node, zlib.decompress(row.body)) for row in rows]
+        return [(row.seq, row.node, row.body) for row in rows]
 
     async def expiring(self, before_ms: int, limit: int) -> list[TesRow]:
         """Tasks that have no kept end yet, of workflows that ended before a time and will soon be removed."""
@@ -182,7 +181,7 @@ _TRIES: Final = (
 
 
 def _row(row: Row[Any], *, body: bool) -> TesRow:
-    sent = zlib.decompress(row.body) if body else b""
+    sent = row.body if body else b""
     return TesRow._make((*row[: len(_PLAIN)], sent, *row[len(_PLAIN) : len(_PLAIN) + len(_NOW)]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -91,6 +92,23 @@ async def test_fault_41_no_profile_holds_the_loop(tmp_path: Path) -> None:
         beating = asyncio.create_task(Heartbeat(stalls.append).run())
         answered, said = await asyncio.to_thread(sent, f"{up.url}/api/v1/profile", b"[" * 32_000, "PUT")
         assert answered == 400, said[:500]
+        await asyncio.sleep(4 * BEAT_S)  # the last beat counts what was used since the one before
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+    assert stalls == [], f"held for more than {HELD_S} s"
+
+
+@pytest.mark.parametrize("view", ["BASIC", "FULL"])
+async def test_a_page_of_large_tasks_does_not_hold_the_loop(tmp_path: Path, view: str) -> None:
+    """The stored bodies of 24 tasks, 3 MiB each, are unpacked and read beside it."""
+    stalls: list[Stall] = []
+    text = random.Random(1).randbytes(3 << 19).hex()
+    async with running(Settings(port=0, root=tmp_path, cpu="1", log_level="error")) as up:
+        for number in range(24):
+            body = json.dumps({"executors": [EXECUTOR], "description": f"{number}{text}"}).encode()
+            assert (await asyncio.to_thread(sent, up.url + TASKS, body))[0] == 200
+        beating = asyncio.create_task(Heartbeat(stalls.append).run())
+        assert (await asyncio.to_thread(sent, f"{up.url}{TASKS}?view={view}&page_size=24"))[0] == 200
         await asyncio.sleep(4 * BEAT_S)  # the last beat counts what was used since the one before
         beating.cancel()
         await asyncio.gather(beating, return_exceptions=True)

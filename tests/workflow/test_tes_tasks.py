@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+import msgspec
 import pytest
 
 from flowsched.errors import Fault, TooLarge
@@ -432,3 +433,21 @@ def test_too_many_of_anything_is_refused_with_the_number_and_the_limit(
 ) -> None:
     with pytest.raises(TooLarge, match=re.escape(words)):
         task(**fields)
+
+
+def test_a_large_task_is_decoded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder keeps the interpreter until it ends: it never gets more than 256 KiB at once, whatever a client sends."""
+    raw = json.dumps(
+        {"executors": [STEP], "name": "n", "more": {f"k{i}": i for i in range(100_000)}}
+    ).encode()
+    sizes: list[int] = []
+    decode = msgspec.json.decode
+
+    def counted(piece: bytes) -> object:
+        sizes.append(len(piece))
+        return decode(piece)
+
+    monkeypatch.setattr(msgspec.json, "decode", counted)
+    assert read_task(raw).name == "n"
+    assert len(raw) > 1_000_000
+    assert max(sizes) <= 256 * 1024 + 2  # with the brackets of a slice

@@ -21,6 +21,7 @@ import msgspec
 from flowsched.errors import Fault, InvalidDocument, InvalidRequest
 from flowsched.workflow.document.limits import DEFAULT, Limits, exceeded
 from flowsched.workflow.document.reader import child, shown
+from flowsched.workflow.json_pieces import PIECE, Structure, parse
 
 FileType = Literal["FILE", "DIRECTORY"]
 
@@ -138,13 +139,13 @@ def read_task(raw: bytes, limits: Limits = DEFAULT) -> Task:
 
     Raises:
         InvalidRequest: It is no JSON.
-        TooLarge: It is longer than `document_bytes`, or has more entries somewhere than a limit allows.
+        TooLarge: It is longer than `document_bytes`, or has more entries or levels somewhere than a limit allows.
         InvalidTask: A field has a wrong type or is missing, or stands there in two spellings that differ.
     """
     if len(raw) > limits.document_bytes:
         exceeded("document_bytes", limits.document_bytes, "the task is too large (bytes)", len(raw))
     try:
-        sent = msgspec.json.decode(raw)
+        sent = parse(Structure(raw, limits), _decoded) if len(raw) > PIECE else msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"not JSON: {error}") from None
     _check_counts(sent, limits)
@@ -159,6 +160,10 @@ def read_task(raw: bytes, limits: Limits = DEFAULT) -> Task:
     if faults:
         raise InvalidTask(faults)
     return task
+
+
+def _decoded(piece: bytes, _: int) -> object:
+    return msgspec.json.decode(piece)
 
 
 def encode_task(task: Task) -> bytes:
