@@ -20,6 +20,7 @@ from flowsched.cluster.local.virtual_nodes import Site, virtual_nodes
 from flowsched.cluster.node.cache import Cache, Entry, file_name
 from flowsched.cluster.node.origins import Origins
 from flowsched.cluster.node.rates import TokenBucket
+from flowsched.cluster.node.transfers import finish
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import ClusterEvent, Transfer, TransferDone, TransferFailed
 from flowsched.values import replace
@@ -485,3 +486,37 @@ def test_a_cache_that_was_emptied_behind_our_back(tmp_path: Path) -> None:
 def test_names_of_files_from_outside(uri: str, name: str) -> None:
     """The last part of the path, never one that means something else."""
     assert file_name(uri) == name
+
+
+async def test_short_answers_of_one_server_come_over_one_connection(tmp_path: Path) -> None:
+    """A look at the version and the copy after it: what has been read whole leaves its connection to the next."""
+    peers: set[object] = set()
+
+    async def give(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        peers.add(request.transport.get_extra_info("peername"))
+        answer = web.StreamResponse(headers={"ETag": '"one"'})
+        answer.content_length = 5
+        await answer.prepare(request)
+        await asyncio.sleep(0.1)  # the body comes after its head, as from a server far away
+        await answer.write(b"reads")
+        return answer
+
+    app = web.Application()
+    app.router.add_get("/{name}", give)
+    server = TestServer(app)
+    await server.start_server()
+    origins = Origins()
+
+    def read(name: str) -> tuple[str, bytes]:
+        uri = str(server.make_url(name))
+        seen = origins.fingerprint(uri).version
+        finish(origins.copy(uri, tmp_path / name, 4096), lambda _: None)
+        return seen, (tmp_path / name).read_bytes()
+
+    try:
+        found = [await asyncio.to_thread(read, name) for name in ("a", "b", "c")]
+    finally:
+        await server.close()
+    assert found == [('"one"', b"reads")] * 3
+    assert len(peers) == 1

@@ -28,7 +28,7 @@ from flowsched.cluster.node.origins import NotFetched, Origins, Section, copy_op
 from flowsched.cluster.node.ranges import Landed, changed_at, held_section
 from flowsched.cluster.node.rates import TokenBucket, block_bytes
 from flowsched.cluster.node.transfers import NodeTransfers, OriginSource, Source
-from flowsched.executor.datasets import digest_of, parse
+from flowsched.executor.datasets import digest_of, parse, uri_of
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Published, ReplicaSeen, Transfer, TransferDone, TransferFailed
 from flowsched.log_lines import get_logger
@@ -180,8 +180,10 @@ class Staging:
         node = self._nodes.get(order.dest)
         if node is None:
             raise NotFetched(f"there is no node {order.dest!r}", permanent=True)
-        if self._in_place and (linked := await self._in_thread(self._link, order)) is not None:
-            return linked
+        if self._in_place and uri_of(order.uri).startswith(("/", "file:")):
+            linked = await self._in_thread(self._link, order)
+            if linked is not None:
+                return linked
         dest = self._links[order.dest]
         source: Source
         if order.source is None:
@@ -193,11 +195,13 @@ class Staging:
                 raise NotFetched(f"there is no node {order.source!r}", lost=True)
             way = [links.disk, links.nic_out, dest.nic_in, dest.disk]
             source = NodeSource(cache, order.source, order.uri)
-        steps = node.bring(order, source, block_bytes((bucket.rate for bucket in way), _BLOCK_MAX))
+        size = block_bytes((bucket.rate for bucket in way), _BLOCK_MAX)
+        steps = node.bring(order, source, size)
         try:
-            landed = await self._drive(steps, way)
-        finally:
+            landed = await self._drive(steps, size, way)
+        except BaseException:
             self._pool.submit(steps.close)
+            raise
         self.moved_bytes[order.uri] += landed.moved_bytes
         self.traffic[order.dest].in_bytes += landed.moved_bytes
         if order.source is not None:
@@ -262,16 +266,18 @@ class Staging:
         self._checked[name] = now + _TRUSTED * took_s
         return digest_of(seen.version) == wanted.version
 
-    async def _drive(self, steps: Generator[int, None, Landed], way: Sequence[TokenBucket]) -> Landed:
+    async def _drive(
+        self, steps: Generator[int, None, Landed], block_bytes: int, way: Sequence[TokenBucket]
+    ) -> Landed:
         """Let a transfer come block by block, as fast as its way lets it."""
-        while True:
-            step = await self._in_thread(_next, steps)
-            if isinstance(step, Landed):
-                return step
+        landed = None
+        while landed is None:
+            moved_bytes, landed = await self._in_thread(_next, steps, block_bytes)
             now = self._now()
-            passed = max(bucket.reserve(step, now) for bucket in way)
+            passed = max(bucket.reserve(moved_bytes, now) for bucket in way) if moved_bytes else now
             if passed > now:
                 await self._sleep(passed - now)
+        return landed
 
     async def _in_thread(self, act: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, act, *arguments)
@@ -307,10 +313,14 @@ class NodeSource(msgspec.Struct, frozen=True):
         return Entry(self.uri, size, held.name, held.directory, held.version)
 
 
-def _next(steps: Generator[int, None, Landed]) -> int | Landed:
-    """The next block's bytes, or how it ended: a StopIteration cannot leave a thread's future."""
+def _next(steps: Generator[int, None, Landed], block_bytes: int) -> tuple[int, Landed | None]:
+    """(bytes of the next block, how the transfer ended): mostly a short block is the last one, and one call sees to both."""
+    moved_bytes = 0
     try:
-        return next(steps)
+        moved_bytes = next(steps)
+        if moved_bytes < block_bytes:
+            moved_bytes += next(steps)
     except StopIteration as end:
         landed: Landed = end.value
-        return landed
+        return moved_bytes, landed
+    return moved_bytes, None

@@ -12,7 +12,7 @@ from flowsched.cluster.node.origins import NotFetched, Origins
 from flowsched.executor.protocol import Fingerprint
 
 #: Datasets that are looked at together: each waits for a disk or a network most of the time.
-_AT_A_TIME: Final = 16
+_AT_A_TIME: Final = 32
 #: So many digests of contents are remembered, by what `Origins` tells without reading: to read a genome again takes minutes.
 _REMEMBERED: Final = 100_000
 
