@@ -108,9 +108,8 @@ class Binds:
             if group.extra:
                 recorder.statement.set(stage.goal, tasks, int(TaskState.RUNNING))
         alike = {number: likeness(state, candidate, number, self._likenesses) for number in numbers}
-        unit, part_of = f"{run.id}/{stage.spec.name}/", 1
-        if gang:  # taken away as a whole (`recovery.standing`)
-            part_of = stage.members
+        unit = f"{run.id}/{stage.spec.name}/"
+        part_of = stage.members if gang else 1  # a gang is taken away as a whole (`recovery.standing`)
         task_numbers, node_numbers = tasks.tolist(), nodes.tolist()
         steps = placement.steps(len(tasks), gang=group.gang)
         told = choice_rows(placement.choices, state.cluster.snapshot.names, staged=False)
