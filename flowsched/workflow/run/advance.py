@@ -325,9 +325,12 @@ class Outcomes(Settling):
         if goal is _S.QUEUED:
             self._next_attempt(stage, one)
         self._event("task.released", stage, task, goal=goal.name)
-        # It may have been the last that was waited for.
-        if goal is _S.SUCCEEDED or (goal is _S.QUEUED and stage.spec.gang):
-            self._check_shard(stage, task // stage.members)
+        shard = task // stage.members
+        is_awaited = not stage.shard_done[shard] and (
+            goal is _S.SUCCEEDED or (goal is _S.QUEUED and stage.spec.gang)
+        )
+        if is_awaited:  # it may have been the last that was waited for
+            self._check_shard(stage, shard)
         else:
             self._note(stage)
 
