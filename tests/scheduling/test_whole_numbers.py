@@ -33,6 +33,7 @@ PURE = {
     "heapq",
     "inspect",
     "io",
+    "itertools",
     "json",
     "re",
     "struct",

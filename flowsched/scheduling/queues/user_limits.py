@@ -97,5 +97,6 @@ def _asked(millicores: int, pods: int) -> dict[str, int]:
 
 def _said(what: str, amount: int) -> str:
     if what == "cores":
-        return f"{amount / 1000:g} CPU"
+        whole, rest = divmod(amount, 1000)
+        return f"{whole}" + (f".{rest:03d}".rstrip("0") if rest else "") + " CPU"
     return f"{amount:,} running task{'' if amount == 1 else 's'}"
