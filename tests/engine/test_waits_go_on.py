@@ -6,7 +6,7 @@ from typing import Any
 
 from flowsched.engine.delta import TaskWrite
 from flowsched.engine.events import Accepted, EngineEvent, Recovered, Tick
-from flowsched.engine.pod_orders import decode_pod
+from flowsched.engine.pod_orders import decode_pods
 from flowsched.engine.recovery import rebuild_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.policy import PolicyState
@@ -59,9 +59,8 @@ class Service:
 
     def end(self, name: str, after: int = 0) -> list[str]:
         self.now += after
-        wrote = tuple(
-            Published(out.name, out.uri, 1) for out in decode_pod(self.sql.intents[name].pod).outputs
-        )
+        (pod,) = decode_pods([("w", 0, self.sql.intents[name].pod)], {})
+        wrote = tuple(Published(out.name, out.uri, 1) for out in pod.outputs)
         return self.tell(PodEnded(name, self.now, 0, outputs=wrote))
 
     def restart(self, after: int = 0) -> list[str]:

@@ -117,7 +117,7 @@ class CancelBody(CommandBody, kw_only=True, forbid_unknown_fields=True):
     """Which workflows to cancel."""
 
     workflows: Annotated[
-        list[Annotated[str, msgspec.Meta(max_length=200, extra_json_schema={"pattern": TEXT})]],
+        list[Annotated[str, msgspec.Meta(max_length=200)]],
         msgspec.Meta(min_length=1, max_length=LARGEST_PAGE, description="Ids."),
     ]
 
