@@ -17,6 +17,7 @@ from flowsched.engine.delta import AttemptEnd, ReplicaWrite
 from flowsched.engine.evictions import as_drained
 from flowsched.engine.foreign.work import report_foreign
 from flowsched.engine.pacing import held, left
+from flowsched.engine.pod_orders import default_timeout_ms
 from flowsched.engine.state.work import PodRef
 from flowsched.engine.telemetry import learn, note_load
 from flowsched.engine.transaction import Recorder
@@ -134,7 +135,7 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     ran_here = event.at_ms >= int(stage.times[ref.task, BOUND]) - _CLOCKS_MS
     event = structs.replace(event, at_ms=_within(recorder, stage, ref.task, STARTED, event.at_ms))
     state = recorder.state
-    if event.reason == "Timeout" and stage.spec.timeout_ms is None:
+    if event.reason == "Timeout" and stage.spec.timeout_ms is None and default_timeout_ms(state, run):
         given = f"the document states none, so it has that of queue {run.spec.queue} (default_timeout_ms of its profile)"
         event = structs.replace(event, message=f"{event.message}; {given}" if event.message else given)
     node = state.cluster.snapshot.names[int(stage.node[ref.task])]
