@@ -173,7 +173,7 @@ _WORKFLOWS: Final[tuple[Route[Any], ...]] = (
         tag="tasks",
     ),
     Route(
-        "POST", f"{_W}/cancel", workflows.cancel_workflows, Policy.WRITE, "Cancel several workflows at once",
+        "POST", "/api/v1/cancel", workflows.cancel_workflows, Policy.WRITE, "Cancel several workflows at once",
         Query, _ok("Those that are cancelled, and why the others are not.", CancelledView),
         body=Body("Which, and why.", workflows.CancelBody),
     ),

@@ -722,7 +722,7 @@ class Client:
         for start in range(0, len(workflows), CANCELLED_AT_ONCE):
             some = {"workflows": list(workflows[start : start + CANCELLED_AT_ONCE])}
             body = json.dumps(some | ({"reason": reason} if reason else {})).encode()
-            content, _ = await self._session.request("POST", f"{_WORKFLOWS}/cancel", body=body)
+            content, _ = await self._session.request("POST", "/api/v1/cancel", body=body)
             part = decoded(content, CancelledView)
             found.workflows += part.workflows
             found.refused |= part.refused

@@ -31,7 +31,7 @@ POLICIES = {
     "GET /api/v1/workflows/{workflow}/tasks/{stage}/{index}/outputs/{name}": Policy.READ,
     "GET /api/v1/workflows/{workflow}/explain": Policy.READ,
     "GET /api/v1/workflows/{workflow}/tasks/{stage}/{index}/explain": Policy.READ,
-    "POST /api/v1/workflows/cancel": Policy.WRITE,
+    "POST /api/v1/cancel": Policy.WRITE,
     "POST /api/v1/workflows/{workflow}/cancel": Policy.WRITE,
     "POST /api/v1/workflows/{workflow}/tasks/{stage}/{index}/cancel": Policy.WRITE,
     "POST /api/v1/workflows/{workflow}/ended": Policy.WRITE,

@@ -386,12 +386,12 @@ async def test_several_workflows_are_cancelled_by_one_request(api: TestClient, s
     """Each once; those that do not exist are named. A body without ids is refused."""
     workflow = service.add()
     body = {"workflows": [workflow, workflow, "none"], "reason": "enough"}
-    answer = await (await api.post("/api/v1/workflows/cancel", json=body)).json()
+    answer = await (await api.post("/api/v1/cancel", json=body)).json()
     assert [view["id"] for view in answer["workflows"]] == [workflow]
     assert answer["refused"] == {"none": "there is no workflow with the id none"}
     assert service.commands == [(workflow, "cancel", {"reason": "enough"})]
     for wrong in ({}, {"workflows": []}, {"workflows": ["w"], "user": "ada"}):
-        assert (await api.post("/api/v1/workflows/cancel", json=wrong)).status in (400, 422)
+        assert (await api.post("/api/v1/cancel", json=wrong)).status in (400, 422)
 
 
 async def test_a_drain_says_when_and_why(api: TestClient, service: FakeService) -> None:
