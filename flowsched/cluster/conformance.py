@@ -376,7 +376,7 @@ class ExecutorContract:
         assert len(said[0].splitlines()) == 1
 
         async def is_measured() -> bool:
-            return await cluster.log_size("a", "stdout") == len(said[0])
+            return await cluster.log_size("a", "stdout", again.node) == len(said[0])
 
         await eventually(is_measured)
         assert await cluster.log_size("nobody", "stdout") == 0
