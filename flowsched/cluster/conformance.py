@@ -374,12 +374,9 @@ class ExecutorContract:
             assert await cluster.logs("a", "stdout", beyond, 100) == (b"", False)
         said = await cluster.logs("a", "stdout", 0, 100)
         assert len(said[0].splitlines()) == 1
-
-        async def is_measured() -> bool:
-            return await cluster.log_size("a", "stdout", again.node) == len(said[0])
-
-        await eventually(is_measured)
-        assert await cluster.log_size("nobody", "stdout") == 0
+        if type(cluster).log_size is not Executor.log_size:  # it knows; others read the log
+            sizes = [await cluster.log_size(name, "stdout", again.node) for name in ("a", "nobody")]
+            assert sizes == [len(said[0]), 0]
 
     async def test_a_node_that_does_not_exist(self, world: World) -> None:
         """Nothing starts there, and nothing ever will."""
