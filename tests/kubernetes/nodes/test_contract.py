@@ -59,6 +59,9 @@ class OwnNames:
     async def logs(self, name: str, *where: Any) -> tuple[bytes, bool]:
         return await self._cluster.logs(self._prefix + name, *where)
 
+    async def log_size(self, name: str, *where: Any) -> int:
+        return await self._cluster.log_size(self._prefix + name, *where)
+
     async def events(self) -> AsyncIterator[Sequence[ClusterEvent]]:
         async for batch in self._cluster.events():
             yield [self._plain(event) for event in batch if isinstance(event, HEARD)]
