@@ -196,7 +196,7 @@ def test_ctrl_c_ends_a_wait_and_says_that_the_run_goes_on(far: Far) -> None:
     signal.signal(signal.SIGINT, before)
     assert ended.value.__notes__ == ["wf1 goes on: wait again, or cancel it"]
     frames = [Path(frame.filename).name for frame in traceback.extract_tb(ended.value.__traceback__)]
-    assert frames == ["test_blocking.py", "blocking.py", "blocking.py", "blocking.py"]
+    assert frames == ["test_blocking.py", "blocking.py", "blocking.py", "loop_thread.py"]
 
 
 def test_a_run_is_found_by_its_name(far: Far) -> None:

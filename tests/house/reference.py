@@ -346,7 +346,10 @@ def sdk() -> str:
         parts += [f"## {name}\n", _signature(name, kind), _prose(inspect.getdoc(kind) or "") + "\n"]
         for member, value in vars(kind).items():
             plain = (
-                inspect.unwrap(value.fget if isinstance(value, property) else value)
+                inspect.unwrap(
+                    value.fget if isinstance(value, property) else value,
+                    stop=lambda each: hasattr(each, "__signature__"),
+                )
                 if not member.startswith("_")
                 else None
             )
@@ -367,7 +370,7 @@ def sdk() -> str:
     return "\n".join(parts)
 
 
-class _Bare(str):
+class Bare(str):
     """An annotation that shows itself without quotes."""
 
     def __repr__(self) -> str:
@@ -377,14 +380,14 @@ class _Bare(str):
 def _signature(name: str, kind: Any, word: str = "") -> str:
     signature = inspect.signature(kind)
     given = [
-        each.replace(annotation=_Bare(each.annotation)) if isinstance(each.annotation, str) else each
+        each.replace(annotation=Bare(each.annotation)) if isinstance(each.annotation, str) else each
         for each in signature.parameters.values()
         if each.name != "self"
     ]
     result = signature.return_annotation
     text = str(
         signature.replace(
-            parameters=given, return_annotation=_Bare(result) if isinstance(result, str) else result
+            parameters=given, return_annotation=Bare(result) if isinstance(result, str) else result
         )
     )
     head = word or ("async" if inspect.iscoroutinefunction(kind) else "")

@@ -11,6 +11,7 @@ import pytest
 
 from flowsched import client
 from flowsched.variables import FAMILIES, OF_TESTS
+from tests.house import blocking
 from tests.house.reference import CODE, FOLDER, OF_ATTEMPTS, OF_EVENTS, PAGES, commands, text
 
 ROOT = CODE.parent
@@ -28,6 +29,13 @@ OTHER = {"KeyError", "RequestTimeout", "NotFound", "AlreadyExists"}
 def test_the_page_is_current(name: str) -> None:
     """What the code says now."""
     assert (FOLDER / name).read_text(encoding="utf-8") == text(name), "run: python -m tests.house.reference"
+
+
+def test_the_signatures_of_the_client_that_waits_are_current() -> None:
+    """What `Client` says now, without the waiting."""
+    assert blocking.PLACE.read_text(encoding="utf-8") == blocking.text(), (
+        "run: python -m tests.house.blocking"
+    )
 
 
 def test_every_page_is_drawn() -> None:
