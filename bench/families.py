@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.rivals import simulated
 from flowsched.values import replace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -38,7 +39,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from locality import SHARED, judged
 
 from flowsched.simulation.clusters import REFERENCE, SimulatedCluster
-from flowsched.simulation.policies import simulated
 from flowsched.simulation.simulate import trace_header
 from flowsched.simulation.workload import from_trace
 from flowsched.workflow.formats.wfformat import read_trace

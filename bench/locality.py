@@ -31,9 +31,9 @@ from locality_goals import print_goals, print_validation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.rivals import simulated
 from flowsched.cli.simulate import wrong
 from flowsched.simulation.clusters import REFERENCE, SimulatedCluster
-from flowsched.simulation.policies import simulated
 from flowsched.simulation.simulate import trace_header
 from flowsched.simulation.workload import Workload, from_trace
 from flowsched.workflow.formats.wfformat import read_trace

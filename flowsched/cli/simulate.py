@@ -17,18 +17,16 @@ import numpy as np
 from rich.console import RenderableType
 
 from flowsched.cli.context import DONE, FAILED
-from flowsched.cli.printing import output, simulation_plots
+from flowsched.cli.printing import output
 from flowsched.cli.printing.columns import Column, Columns
 from flowsched.client.documents import resolved_bytes
 from flowsched.client.positions import with_lines
 from flowsched.errors import InvalidDocument, InvalidRequest, TooLarge
-from flowsched.scheduling.policy.framework import Profile
-from flowsched.simulation.alibaba import cluster_of_nodes, workloads_of_pods
+from flowsched.scheduling.policy.framework import PROFILES, Profile
 from flowsched.simulation.clusters import REFERENCE, SimulatedCluster, cluster_from, losses_of
 from flowsched.simulation.documents import from_document
 from flowsched.simulation.figures import Figures, figures_of, lower_bound
-from flowsched.simulation.policies import POLICIES, refuse_losses, simulated
-from flowsched.simulation.rivals import RIVALS
+from flowsched.simulation.policies import simulated
 from flowsched.simulation.simulate import trace_header
 from flowsched.simulation.workload import Workload, from_trace
 from flowsched.simulation.world import World
@@ -57,7 +55,6 @@ class Asked:
     seed: int = 1
     lose: tuple[str, ...] = ()
     spread: float = 0.0
-    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,7 @@ class Progress:
         )
 
 
-async def simulate(asked: Asked, trace: Path | None, plots: Path | None, as_json: bool) -> int:
+async def simulate(asked: Asked, trace: Path | None, as_json: bool) -> int:
     """Simulate, and tell what came of it. Returns the exit code: `FAILED` where a policy has left tasks undone."""
     progress = Progress()
     work = asyncio.create_task(asyncio.to_thread(_simulate, asked, progress))
@@ -112,7 +109,7 @@ async def simulate(asked: Asked, trace: Path | None, plots: Path | None, as_json
             progress.world.stopped = True
         raise
     outcome = await work
-    await asyncio.to_thread(_tell, asked, outcome, trace, plots, as_json)
+    await asyncio.to_thread(_tell, asked, outcome, trace, as_json)
     return DONE if all(each.figures.complete for each in outcome.found) else FAILED
 
 
@@ -141,20 +138,17 @@ def _simulate(asked: Asked, progress: Progress) -> Outcome:
     ]
     losses = losses_of(asked.lose, cluster)
     chosen = [policy_of(policy) for policy in asked.policies]
-    if losses:
-        for profile in chosen:
-            refuse_losses(profile)
     bound = lower_bound(cluster, workloads)
     progress.tasks = sum(len(workload.jobs) - len(workload.skipped) for workload in workloads)
     found = []
     for policy, profile in zip(asked.policies, chosen, strict=True):
-        progress.policy = Path(policy).stem if policy not in POLICIES else policy
+        progress.policy = Path(policy).stem if policy not in PROFILES else policy
         world = simulated(profile, cluster, workloads, losses, partial(setattr, progress, "world"))
         found.append(Simulated(progress.policy, figures_of(world, bound), world.lines))
     return Outcome(cluster, workloads, bound, found)
 
 
-def _tell(asked: Asked, outcome: Outcome, trace: Path | None, plots: Path | None, as_json: bool) -> None:
+def _tell(asked: Asked, outcome: Outcome, trace: Path | None, as_json: bool) -> None:
     cluster, workloads, bound, found = outcome
     for each in found:
         _warn(each)
@@ -164,13 +158,6 @@ def _tell(asked: Asked, outcome: Outcome, trace: Path | None, plots: Path | None
         raw = text.encode()
         trace.write_bytes(gzip.compress(raw, mtime=0) if trace.suffix == ".gz" else raw)
         output.hint(f"wrote {trace}: {len(found[0].lines):,} lines")
-    if plots is not None:
-        plots.mkdir(parents=True, exist_ok=True)
-        for name, picture in simulation_plots.pictures(
-            cluster, bound, [(s.policy, s.lines, s.figures.makespan_s) for s in found]
-        ).items():
-            (plots / name).write_text(picture, encoding="utf-8")
-        output.hint(f"wrote pictures into {plots}")
     if as_json:
         facts = [{"policy": each.policy, **each.figures.told()} for each in found]
         print(
@@ -220,8 +207,6 @@ def cluster_of(name: str) -> SimulatedCluster:
     if name in REFERENCE:
         return REFERENCE[name]
     path = Path(name)
-    if path.suffix == ".csv" and path.is_file():
-        return cluster_of_nodes(_bytes(path).decode(errors="replace"), path.name)
     if not path.is_file():
         raise InvalidRequest(f"cluster {name!r}: no such file, and not one of {', '.join(REFERENCE)}")
     return cluster_from(_yaml(path, path.read_bytes()))
@@ -233,11 +218,11 @@ def policy_of(name: str) -> str | Profile:
     Raises:
         InvalidRequest: There is neither.
     """
-    if name in POLICIES:
+    if name in PROFILES:
         return name
     path = Path(name)
     if not path.is_file():
-        raise InvalidRequest(f"policy {name!r}: no such file, and not one of {', '.join(POLICIES)}")
+        raise InvalidRequest(f"policy {name!r}: no such file, and not one of {', '.join(PROFILES)}")
     from flowsched.control.profiles import find_plugins, read_policies
 
     return read_policies(path.read_bytes(), find_plugins()).default
@@ -253,26 +238,11 @@ def loaded(asked: Asked, cluster: SimulatedCluster) -> list[Workload]:
     moments = _moments(asked)
     made: list[Workload] = []
     for path, moment in zip(asked.workloads, moments, strict=True):
-        if path.name.removesuffix(".gz").endswith(".csv"):
-            made += _pods(path, moment, asked)
-            continue
         stem = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".yaml").removesuffix(".yml")
         same = sum(each.name == stem or each.name.startswith(f"{stem}#") for each in made)
         workload = _load(path, stem if not same else f"{stem}#{same + 1}", cluster)
         made.append(replace(workload, arrival_s=moment))
     return made
-
-
-def _pods(path: Path, moment: float, asked: Asked) -> list[Workload]:
-    opponents = [policy for policy in asked.policies if policy in RIVALS]
-    if opponents:
-        raise InvalidRequest(
-            f"{path}: policy {opponents[0]!r} knows no GPUs and no memory; of pods from CSV the others can decide"
-        )
-    if asked.errors:
-        raise InvalidRequest(f"{path}: --errors {asked.errors}: nothing is expected of pods from CSV")
-    works = workloads_of_pods(_bytes(path).decode(errors="replace"), path.name, asked.limit)
-    return [replace(work, arrival_s=moment + work.arrival_s) for work in works]
 
 
 def _bytes(path: Path) -> bytes:

@@ -9,8 +9,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from bench.rivals import POLICIES, simulated
 from flowsched.simulation.clusters import SimulatedCluster, SimulatedNode, SimulatedStorage
-from flowsched.simulation.policies import POLICIES, simulated
 from flowsched.simulation.workload import Workload, from_trace
 from flowsched.workflow.formats.wfformat import read_trace
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.alibaba import cluster_of_nodes, workloads_of_pods
+from bench.rivals import simulated
 from flowsched.errors import InvalidRequest
-from flowsched.simulation.alibaba import cluster_of_nodes, workloads_of_pods
-from flowsched.simulation.policies import simulated
 
 NODES = """\
 sn,cpu_milli,memory_mib,gpu,model

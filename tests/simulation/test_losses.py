@@ -134,10 +134,3 @@ def test_losses_that_make_no_sense_are_refused(asked: list[str], said: str) -> N
     with pytest.raises(InvalidRequest) as caught:
         losses_of(asked, CLUSTER)
     assert said in str(caught.value)
-
-
-@pytest.mark.parametrize("policy", ["heft", "wow", "blind"])
-def test_opponents_refuse_losses(policy: str) -> None:
-    """They would wait for ever."""
-    with pytest.raises(InvalidRequest, match="opponents run nothing again"):
-        simulated(policy, CLUSTER, [WORK], [Loss(1, 5.0)])

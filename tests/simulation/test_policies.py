@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from bench.rivals import POLICIES, simulated
 from flowsched.errors import ConfigurationError
-from flowsched.simulation.policies import POLICIES, simulated
 from flowsched.simulation.workload import Workload
 from flowsched.simulation.world import Stopped, World
 from flowsched.values import replace
@@ -116,9 +116,9 @@ def test_wrong_expectations_reach_the_document() -> None:
     assert differences == {"align": 23_900, "sort": 0, "merge": 0, "report": 0}
 
 
-def test_an_unknown_opponent_is_refused_by_name() -> None:
+def test_an_unknown_policy_is_refused_by_name() -> None:
     """The error says what was asked for and what there is."""
-    with pytest.raises(ConfigurationError, match=r"'peft': no such opponent; there are blind, heft, wow"):
+    with pytest.raises(ConfigurationError, match=r"'peft': no such profile; there are flowsched"):
         simulated("peft", CLUSTER, [workload()])
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.rivals import simulated
 from flowsched.simulation.clusters import REFERENCE
-from flowsched.simulation.policies import simulated
 from flowsched.simulation.simulate import trace_header
 from flowsched.simulation.workload import from_trace
 from flowsched.workflow.formats.wfformat import read_trace

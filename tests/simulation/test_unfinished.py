@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.rivals import simulated
 from flowsched.simulation.clusters import Loss, SimulatedCluster, SimulatedNode
 from flowsched.simulation.documents import from_document
 from flowsched.simulation.figures import Figures, figures_of, lower_bound
-from flowsched.simulation.policies import simulated
 from flowsched.workflow.document.decode import check_workflow
 
 CLUSTER = SimulatedCluster((SimulatedNode("n0", 4), SimulatedNode("n1", 4)))

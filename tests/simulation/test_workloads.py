@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from bench.rivals import simulated
 from flowsched.errors import InvalidDocument
 from flowsched.simulation.clusters import REFERENCE, SimulatedCluster, SimulatedNode, cluster_from
 from flowsched.simulation.documents import from_document
 from flowsched.simulation.figures import figures_of, lower_bound
-from flowsched.simulation.policies import simulated
 from flowsched.simulation.workload import from_trace
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.formats.wfformat import read_trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowsched.simulation.rivals.wow import Wow
+from bench.rivals.wow import Wow
 from tests.simulation.made_up import Told, made
 from tests.simulation.small import CLUSTER, MB
 

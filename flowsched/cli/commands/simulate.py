@@ -14,21 +14,15 @@ def simulate(
     ctx: typer.Context,
     workloads: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="WORKLOAD...", help="WfFormat traces, workflow documents, or CSV lists of pods."
-        ),
+        typer.Argument(metavar="WORKLOAD...", help="WfFormat traces or workflow documents."),
     ],
     cluster: Annotated[
         str,
-        typer.Option(
-            help="8x16-1g, 8x16-10g, 8x32-1g, 8x32-10g, each also with -ceph; or a YAML file, or a CSV list of nodes."
-        ),
+        typer.Option(help="8x16-1g, 8x16-10g, 8x32-1g, 8x32-10g, each also with -ceph; or a YAML file."),
     ] = "8x16-1g",
     policy: Annotated[
         list[str] | None,
-        typer.Option(
-            help="kube-like, volcano-like, heft, wow, flowsched …, or a profile file. May be repeated."
-        ),
+        typer.Option(help="kube-like, volcano-like, flowsched …, or a profile file. May be repeated."),
     ] = None,
     arrivals: Annotated[
         str, typer.Option(help="Seconds between the arrivals of the workloads; 0 = all at once.")
@@ -52,14 +46,8 @@ def simulate(
             help="Lose a node at so many seconds (until); it comes back empty. May be repeated.",
         ),
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Of a list of pods (CSV), only the first so many.")
-    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write the schedule here, as JSON lines (one policy only).")
-    ] = None,
-    plots: Annotated[
-        Path | None, typer.Option(help="Write pictures of the schedules into this folder.")
     ] = None,
     output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
 ) -> None:
@@ -77,6 +65,6 @@ def simulate(
     if trace is not None and len(chosen) > 1:
         raise typer.BadParameter("a trace is of one policy; say --policy once", param_hint="--trace")
     asked = simulate.Asked(
-        tuple(workloads), cluster, tuple(chosen), arrivals, errors, seed, tuple(lose or ()), spread, limit
+        tuple(workloads), cluster, tuple(chosen), arrivals, errors, seed, tuple(lose or ()), spread
     )
-    run(options(ctx), simulate.simulate(asked, trace, plots, output == "json"))
+    run(options(ctx), simulate.simulate(asked, trace, output == "json"))

@@ -1,18 +1,24 @@
 """Alibaba's GPU trace (2023, "openb") as CSV: a list of nodes is a cluster, a list of pods is workflows of one task each.
 
 A pod arrives when it was created, and runs for as long as it was scheduled then. No policy is told how long that is. Pods that
-were never scheduled are left out, since their runtimes are not known.
+were never scheduled are left out, since their runtimes are not known. `engine.step` counts their cores, memory and GPUs.
+
+    python bench/alibaba.py openb_pod_list_default.csv openb_node_list_all_node.csv 500
 """
 
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 from flowsched.errors import InvalidRequest
 from flowsched.simulation.clusters import SimulatedCluster, SimulatedNode
 from flowsched.simulation.documents import from_document
+from flowsched.simulation.figures import figures_of, lower_bound
+from flowsched.simulation.policies import simulated
 from flowsched.simulation.workload import Workload
 from flowsched.values import replace
 from flowsched.workflow.document.decode import check_workflow
@@ -111,3 +117,15 @@ def _whole(row: Mapping[str, str], name: str, where: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 16):
         raise InvalidRequest(f"{where}: {name} is {text[:30]!r}, a whole number was expected")
     return int(text)
+
+
+def main(pods: Path, nodes: Path, limit: int) -> None:
+    """Let the first pods of a list run on the nodes of a list, and print what came of it."""
+    cluster = cluster_of_nodes(nodes.read_text(), nodes.name)
+    workloads = workloads_of_pods(pods.read_text(), pods.name, limit)
+    world = simulated("flowsched", cluster, workloads)
+    print(figures_of(world, lower_bound(cluster, workloads)).told())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -23,8 +23,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from bench.rivals.opponent import Opponent, TaskId
 from flowsched.simulation.clusters import SimulatedCluster
-from flowsched.simulation.rivals.opponent import Opponent, TaskId
 from flowsched.simulation.workload import Workload
 from flowsched.simulation.world import STORAGE, FileId
 from flowsched.workflow.graph import topological_order

@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
+from bench.rivals.opponent import Opponent, TaskId
 from flowsched.simulation.clusters import SimulatedCluster
-from flowsched.simulation.rivals.opponent import Opponent, TaskId
 from flowsched.simulation.workload import Workload
 from flowsched.simulation.world import STORAGE, FileId
 from flowsched.workflow.graph import topological_order

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowsched.simulation.rivals.opponent import Opponent
+from bench.rivals.opponent import Opponent
 
 
 class Blind(Opponent):
