@@ -306,7 +306,8 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.store.writer import GroupWriter
 
     check(settings)
-    clock = ServiceClock(jumped=_tell_jump).now_ms
+    service_clock = ServiceClock(jumped=_tell_jump)
+    clock = service_clock.now_ms
     profiles = _profiles(settings, clock)
     failpoint = from_environment(os.environ)
     make_root(settings.root)
@@ -334,6 +335,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 monotonic=elapsed_s,
                 failpoint=failpoint,
                 traces=traces,
+                set_clock=service_clock.set_to,
             )
             leading.append(leader)
             writer.refusal = _full_disk(settings, database, executor, disk)

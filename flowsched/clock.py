@@ -9,7 +9,8 @@ The clock follows small corrections (NTP) at once.
 Elapsed time includes the time for which the machine was suspended (Linux: CLOCK_BOOTTIME), because that time has passed for
 everything outside the machine.
 
-After a restart the clock starts at the wall clock again.
+After a restart the clock starts at the wall clock again. Where several processes share a database server, each of them takes the
+server's clock for the wall clock (`set_to`): what one leader wrote, the next one compares with its own time.
 """
 
 from __future__ import annotations
@@ -59,6 +60,21 @@ class ServiceClock:
         self._lock = threading.Lock()
         self._now, self._read_at = wall_ns(), elapsed()
         self._behind = 0  #: ns that the wall clock was ahead at the last reading
+
+    def set_to(self, server_ms: int) -> int:
+        """Take a clock that has just said `server_ms` for the wall clock. Not while this process leads: this clock may jump then.
+
+        Returns:
+            By how many ms the clock jumps; 0 where both are less than a second apart: it then follows.
+        """
+        with self._lock:
+            server, elapsed = server_ms * _NS_PER_MS, self._elapsed()
+            self._wall_ns = lambda: server + self._elapsed() - elapsed
+            jump = server - (self._now + max(0, elapsed - self._read_at))
+            if abs(jump) < JUMP_NS:
+                return 0
+            self._now, self._read_at, self._behind = server, elapsed, 0
+        return jump // _NS_PER_MS
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch, never less than before."""

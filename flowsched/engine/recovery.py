@@ -226,7 +226,8 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
     state.cluster.snapshot.claim_all(claims, statement)
     _credit(state, claims, statement)
     refs = {
-        pod.name: PodRef(run.id, stage.number, pod.index, pod.attempt, pod.remote) for stage, pod, _ in wanted
+        pod.name: PodRef(run.id, stage.number, pod.index, pod.attempt, pod.remote, adopted=True)
+        for stage, pod, _ in wanted
     }
     statement.put_all(state.work.pods, refs)
     statement.include_all(state.round.under_way, binding)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import structs
@@ -45,8 +45,8 @@ from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.run.transitions import BOUND, STARTED, Ended, Held
 
 _ENCODER: Final = msgspec.json.Encoder()
-#: Times of other machines differ by less from ours: Kubernetes tells whole seconds.
-_CLOCKS_MS: Final = 2_000
+#: Kubelets tell whole seconds: what they measure is up to so much too long.
+_ROUNDED_MS: Final = 1_000
 
 
 def report(recorder: Recorder, event: ClusterEvent) -> None:
@@ -126,28 +126,62 @@ def _within(recorder: Recorder, stage: StageRun, task: int, after: int, at_ms: i
     return min(max(at_ms, int(stage.times[task, after])), recorder.now)
 
 
+class _Run(NamedTuple):
+    """When an attempt ran, by the leader's clock. `measured`: what it took says how long others of its kind will take."""
+
+    started_ms: int | None  #: None = it did not run
+    ended_ms: int
+    measured: bool = False
+
+
+def _run_of(recorder: Recorder, stage: StageRun, ref: PodRef, event: PodEnded | PodGone) -> _Run:
+    """Place an attempt that has ended on the leader's clock, so that it lasts as long as one clock has measured.
+
+    It ends that long after its start, but not after now: if the leader learned of the start late, the start moves back.
+    """
+    now = recorder.now
+    started, bound = stage.times[ref.task, [STARTED, BOUND]].tolist()
+    if started < 0:
+        return _Run(None, _within(recorder, stage, ref.task, BOUND, event.at_ms))
+    ran_ms = event.ran_ms
+    # Else its node's clock was set meanwhile, or it had run before a backup was restored.
+    plausible = ref.adopted or (event.at_ms if ran_ms is None else now - ran_ms) >= bound - _ROUNDED_MS
+    if ran_ms is None or not plausible:
+        return _Run(started, _within(recorder, stage, ref.task, STARTED, event.at_ms), plausible)
+    if not ref.adopted:
+        ran_ms = min(ran_ms, now - bound)
+    ended = min(started + ran_ms, now)
+    return _Run(ended - ran_ms, ended, measured=True)
+
+
 def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     found = _find(recorder, event.name)
     if found is None:
         return
     run, stage, ref = found
-    # Else it had run before a backup was restored.
-    ran_here = event.at_ms >= int(stage.times[ref.task, BOUND]) - _CLOCKS_MS
-    event = structs.replace(event, at_ms=_within(recorder, stage, ref.task, STARTED, event.at_ms))
+    ran = _run_of(recorder, stage, ref, event)
+    event = structs.replace(
+        event, at_ms=ran.ended_ms, container=_moved(event.container, ran.ended_ms - event.at_ms)
+    )
     state = recorder.state
     if event.reason == "Timeout" and stage.spec.timeout_ms is None and default_timeout_ms(state, run):
         given = f"the document states none, so it has that of queue {run.spec.queue} (default_timeout_ms of its profile)"
         event = structs.replace(event, message=f"{event.message}; {given}" if event.message else given)
     node = state.cluster.snapshot.names[int(stage.node[ref.task])]
-    started = int(stage.times[ref.task, STARTED])
-    _note_end(recorder, event, started, event.exit_code, event.usage, event.message, event.container)
+    _note_end(recorder, event, ran.started_ms, event.exit_code, event.usage, event.message, event.container)
     for output in event.outputs:
         add_replica(recorder, output.uri, node, output.size_bytes)
     leaving = (
         stage.task_state[ref.task] == TaskState.RELEASING
     )  # it may have ended early, since it was asked to
-    if event.exit_code == 0 and not event.reason and started >= 0 and ran_here and not leaving:
-        learn(recorder, run, stage, ref.task, event)
+    if (
+        event.exit_code == 0
+        and not event.reason
+        and ran.started_ms is not None
+        and ran.measured
+        and not leaving
+    ):
+        learn(recorder, run, stage, ref.task, event, ran.ended_ms - ran.started_ms)
     outputs = tuple((o.name, o.uri, o.size_bytes, o.value) for o in event.outputs)
     spoiled = bool(event.changed_inputs)
     at = state.cluster.snapshot.index[node]
@@ -157,7 +191,7 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
         ahead, outgrown = memory_ahead(state, run, stage, ref.task, room.memory_bytes)
     message = "; ".join(filter(None, (event.message, ahead)))
     end = Ended(event.exit_code, event.reason, message, outputs, returned_by(event), spoiled, outgrown)
-    recorder.advance(run).ended(stage, ref.task, ref.attempt, event.at_ms, end, room)
+    recorder.advance(run).ended(stage, ref.task, ref.attempt, event.at_ms, end, room, ran.started_ms)
     if event.outputs and len(state.cluster.snapshot) > 1:
         note_written(recorder, run, stage, ref.task, at)
 
@@ -179,31 +213,48 @@ def _pod_gone(recorder: Recorder, event: PodGone) -> None:
     if found is None:
         return
     run, stage, ref = found
-    event = replace(event, at_ms=_within(recorder, stage, ref.task, STARTED, event.at_ms))
+    ran = _run_of(recorder, stage, ref, event)
+    event = replace(event, at_ms=ran.ended_ms)
     node = recorder.state.cluster.snapshot.names[int(stage.node[ref.task])]
-    started = int(stage.times[ref.task, STARTED])
-    _note_end(recorder, event, started, None, Usage())
+    _note_end(recorder, event, ran.started_ms, None, Usage())
     room = _room_of(recorder, event.name)
     recorder.advance(run).gone(
-        stage, ref.task, ref.attempt, event.at_ms, event.reason, started=event.started, held=room
+        stage,
+        ref.task,
+        ref.attempt,
+        event.at_ms,
+        event.reason,
+        started=event.started,
+        held=room,
+        began_ms=ran.started_ms,
     )
     for uri in event.lost_inputs:
         lose_replica(recorder, uri, ref.remote.get(uri, node))
 
 
+def _moved(report: ContainerReport | None, by_ms: int) -> ContainerReport | None:
+    """The report of a container task with its steps on the leader's clock."""
+    if report is None or not by_ms:
+        return report
+    steps = (
+        structs.replace(step, started_ms=step.started_ms + by_ms, ended_ms=step.ended_ms + by_ms)
+        for step in report.steps
+    )
+    return structs.replace(report, steps=tuple(steps))
+
+
 def _note_end(
     recorder: Recorder,
     event: PodEnded | PodGone,
-    started_ms: int,
+    started_ms: int | None,
     exit_code: int | None,
     usage: Usage,
     message: str = "",
     container: ContainerReport | None = None,
 ) -> None:
     used = {field: int(getattr(usage, field)) for field in Usage.__struct_fields__}
-    started = started_ms if started_ms >= 0 else None
     report = b"" if container is None else _ENCODER.encode(container)
-    end = AttemptEnd(event.name, event.at_ms, started, exit_code, event.reason, message, used, report)
+    end = AttemptEnd(event.name, event.at_ms, started_ms, exit_code, event.reason, message, used, report)
     recorder.attempt_ended(end)
 
 

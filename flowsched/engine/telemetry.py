@@ -26,7 +26,6 @@ from flowsched.scheduling.state.snapshot import IO
 from flowsched.values import replace
 from flowsched.workflow.estimates import UNMEASURED, Measured
 from flowsched.workflow.run.run import StageRun, WorkflowRun
-from flowsched.workflow.run.transitions import STARTED
 
 #: A fifth and five times, in per mille.
 FLOOR: Final = 200
@@ -184,7 +183,9 @@ def _correct(recorder: Recorder, kind: Kind, measured: int, bare: int) -> None:
 _NOTHING: Final = Usage()
 
 
-def learn(recorder: Recorder, run: WorkflowRun, stage: StageRun, task: int, event: PodEnded) -> None:
+def learn(
+    recorder: Recorder, run: WorkflowRun, stage: StageRun, task: int, event: PodEnded, ran_ms: int
+) -> None:
     """A task has ended well: what it took counts for the next of its kind."""
     state = recorder.state
     size = int(stage.local[task]) + int(stage.moved[task])
@@ -192,8 +193,7 @@ def learn(recorder: Recorder, run: WorkflowRun, stage: StageRun, task: int, even
     measured = _measured(size, event.usage, _wrote(outputs, bool(stage.spec.outputs)))
     if stage.spec.estimate.runtime_ms is not None:
         measured = measured._replace(said_ms=stage.spec.estimate.runtime_ms)
-    runtime = max(1, event.at_ms - int(stage.times[task, STARTED]))
-    before = state.work.estimates.learn(run.spec.name, stage.spec.name, runtime, measured, outputs)
+    before = state.work.estimates.learn(run.spec.name, stage.spec.name, max(1, ran_ms), measured, outputs)
     recorder.statement.undo_with(lambda: state.work.estimates.recall(before))
 
 

@@ -242,7 +242,9 @@ class Usage(msgspec.Struct, frozen=True):
     disk_bytes: int = -1  #: of what it read and wrote, what really went to and from disks; -1 = not measured
 
 
-# What an executor reports. `at_ms` is wall-clock ms where it happened.
+# What an executor reports. `at_ms` is wall-clock ms where it happened; nodes have clocks of their own, which may be wrong.
+# A duration is therefore never a difference of such moments: `ran_ms` is how long the task ran, measured by one clock. None = it
+# was not measured, and the time between the reports of its start and of its end counts.
 
 
 class PodStarted(msgspec.Struct, frozen=True):
@@ -284,6 +286,7 @@ class PodEnded(msgspec.Struct, frozen=True):
     changed_inputs: tuple[
         str, ...
     ] = ()  #: datasets that were written to while it ran: no copy of these is the input any more
+    ran_ms: int | None = None
 
 
 class PodGone(msgspec.Struct, frozen=True):
@@ -297,6 +300,7 @@ class PodGone(msgspec.Struct, frozen=True):
     reason: str
     started: bool = False
     lost_inputs: tuple[str, ...] = ()  #: uris that were not where the catalogue said
+    ran_ms: int | None = None
 
 
 class TransferDone(msgspec.Struct, frozen=True):

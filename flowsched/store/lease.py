@@ -92,11 +92,20 @@ class Lease:
             return Holding(0, "", 0, 0)
         return Holding(row.epoch, row.holder, row.renewed_ms, row.expires_ms, bool(row.live))
 
+    @unbroken
+    async def server_ms(self) -> int | None:
+        """What the server's clock shows; None on SQLite, which has none."""
+        if self._database.kind == "sqlite":
+            return None
+        async with self._database.reading() as connection:
+            return int((await connection.execute(_SERVER_NOW)).scalar_one())
+
     def _with_time(self, values: dict[str, object], now_ms: int) -> dict[str, object]:
         """SQLite's statements take the time as a parameter."""
         return values | {"now": now_ms} if self._database.kind == "sqlite" else values
 
 
+_SERVER_NOW: Final = text(f"SELECT {_SERVER_TIME}")
 _RELEASE: Final = text("UPDATE lease SET holder = '', expires_ms = 0 WHERE name = :name AND epoch = :epoch")
 
 

@@ -99,3 +99,19 @@ def test_it_never_goes_back_and_no_duration_is_wrong_by_more_than_a_hundredth(
 def test_elapsed_time_goes_on() -> None:
     first = elapsed_s()
     assert elapsed_s() >= first > 0
+
+
+def test_the_clock_of_a_database_is_taken_over_at_once() -> None:
+    """A machine is an hour ahead: the clock jumps back, and follows the database's from then on, whatever the machine's shows."""
+    world = World()
+    at = (START - HOUR) // 1_000_000
+    assert world.clock.set_to(at) == -3_600_000
+    assert world.passes(10 * S, HOUR) == -3_600_000 + 10_000
+    assert world.jumps == []
+
+
+def test_the_clock_of_a_database_is_followed_where_it_is_near() -> None:
+    """Half a second ahead: no moment is left out, and none comes twice."""
+    world = World()
+    assert world.clock.set_to(START // 1_000_000 + 500) == 0
+    assert [world.passes(S), world.passes(HOUR)] == [1_010, 3_601_500]

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowsched.app import new_id, now_ms
+from flowsched.app import new_id
+from flowsched.clock import ServiceClock
 from flowsched.cluster.kubernetes.api.client import Connection
 from flowsched.cluster.kubernetes.executor import ClusterSettings, KubernetesCluster
 from flowsched.cluster.kubernetes.lease import Lease
@@ -23,6 +24,7 @@ from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.store.database import Database
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
+from flowsched.values import replace
 from tests.kubernetes.exec_world import nothing
 
 
@@ -60,23 +62,29 @@ async def serving(
     failpoint: Callable[[str], Awaitable[None]] = nothing,
     database: str | None = None,
     piece_bytes: int = 0,
+    service_clock: ServiceClock | None = None,
+    half_life_ms: int | None = None,
 ) -> AsyncIterator[Running]:
     """A service from its start to its end; what runs in the cluster goes on."""
     folder.mkdir(parents=True, exist_ok=True)
-    cluster = KubernetesCluster(connection, settings, Lease(now_ms, failpoint))
+    profile = PROFILES["flowsched"]
+    profile = profile if half_life_ms is None else replace(profile, half_life_ms=half_life_ms)
+    service_clock = service_clock or ServiceClock()
+    clock = service_clock.now_ms
+    cluster = KubernetesCluster(connection, settings, Lease(clock, failpoint))
     url = database or f"sqlite:///{folder / 'flowsched.db'}"
     async with await Database.open(url) as opened:
         reads = Workflows(opened)
         history, documents = History(reads, ALONE_POLL_S), Documents(reads)
         async with GroupWriter(opened) as writer:
             leader = Leader(
-                opened, writer, cluster, documents, profile=PROFILES["flowsched"], holder=new_id(),
-                secret=b"s" * 32, clock=now_ms, monotonic=time.monotonic, failpoint=failpoint,
-                settings=TermSettings(piece_bytes=piece_bytes),
+                opened, writer, cluster, documents, profile=profile, holder=new_id(),
+                secret=b"s" * 32, clock=clock, monotonic=time.monotonic, failpoint=failpoint,
+                settings=TermSettings(piece_bytes=piece_bytes), set_clock=service_clock.set_to,
             )  # fmt: skip
             cluster.lease.may_act = leader.leadership.holds
             service = Service(
-                opened, writer, cluster, history, documents, leader, clock=now_ms, new_id=new_id, failpoint=failpoint,
+                opened, writer, cluster, history, documents, leader, clock=clock, new_id=new_id, failpoint=failpoint,
             )  # fmt: skip
             leading = asyncio.create_task(leader.run())
             try:

@@ -98,8 +98,23 @@ def test_success() -> None:
             0,
             outputs=(Published("bam", "flowsched:x/bam", 12, None),),
             usage=Usage(bytes_local=3, bytes_moved=4),
+            ran_ms=9_000,
         ),
     )
+
+
+@pytest.mark.parametrize(
+    ("times", "ran_ms"),
+    [
+        ({"startedAt": "2026-11-21T12:59:00Z", "finishedAt": "2026-11-21T13:00:00Z"}, 60_000),
+        ({"startedAt": "2026-11-21T12:00:00Z", "finishedAt": "2026-11-21T11:00:00Z"}, None),
+        ({"startedAt": "1970-01-01T00:00:00Z"}, None),
+    ],
+)
+def test_how_long_it_ran_by_its_kubelets_clock(times: dict[str, str], ran_ms: int | None) -> None:
+    """A clock that was set back meanwhile, or a moment that is missing, says nothing."""
+    end = final(pod("Failed", STAGED, ended("task", 1, **times)))
+    assert end.ran_ms == ran_ms
 
 
 def test_a_task_without_outputs() -> None:
@@ -146,7 +161,7 @@ def test_an_agent_that_cannot_be_reached_is_not_the_tasks_fault() -> None:
     """The task ran, its outputs are lost, and no attempt is charged."""
     result = {"outputs": [], "reason": "AgentUnreachable", "message": "no answer"}
     seen = pod("Succeeded", STAGED, ended("stage-out", 75, message=result), ended("task", 0))
-    assert final(seen) == PodGone("fs-a", NOW, "AgentUnreachable", started=True)
+    assert final(seen) == PodGone("fs-a", NOW, "AgentUnreachable", started=True, ran_ms=9_000)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +181,7 @@ def test_a_task_that_fails(task: dict[str, Any], code: int, reason: str, message
     usage = Usage(bytes_local=3, bytes_moved=4)
     assert told(seen) == (
         PodStarted("fs-a", STARTED_MS),
-        PodEnded("fs-a", FINISHED_MS, code, reason, message, (), usage),
+        PodEnded("fs-a", FINISHED_MS, code, reason, message, (), usage, ran_ms=9_000),
     )
 
 
@@ -285,7 +300,8 @@ def test_fault_36_a_kubelets_refusal_charges_nobody(reason: str) -> None:
 )
 def test_interruptions_charge_nobody(reason: str, word: str) -> None:
     """Whether the task had started is what its container says; where nobody says it, it may have."""
-    assert final(pod("Failed", STAGED, ended("task", 137), reason=reason)) == PodGone("fs-a", NOW, word, True)
+    gone = PodGone("fs-a", NOW, word, True, ran_ms=9_000)
+    assert final(pod("Failed", STAGED, ended("task", 137), reason=reason)) == gone
     assert final(pod("Failed", STAGED, waits("task"), reason=reason)) == PodGone("fs-a", NOW, word, False)
     assert final(pod("Failed", reason=reason)) == PodGone("fs-a", NOW, word, True)
 
@@ -294,13 +310,13 @@ def test_a_drained_node() -> None:
     """A task that ends in the grace of an eviction was evicted; one that is done by then is done."""
     evicted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
     seen = pod("Failed", STAGED, ended("task", 143), condition=evicted, **DELETED_AT_END)
-    assert final(seen) == PodGone("fs-a", NOW, "EvictionByEvictionAPI", True)
+    assert final(seen) == PodGone("fs-a", NOW, "EvictionByEvictionAPI", True, ran_ms=9_000)
     done = final(pod("Succeeded", *WELL, condition=evicted, **DELETED_AT_END))
     assert isinstance(done, PodEnded)
     assert (done.exit_code, done.reason) == (0, "")
     unsaid = {**evicted, "reason": ""}
     assert final(pod("Failed", STAGED, ended("task", 143), condition=unsaid)) == PodGone(
-        "fs-a", NOW, "Evicted", True
+        "fs-a", NOW, "Evicted", True, ran_ms=9_000
     )
     not_any_more = {**evicted, "status": "False"}
     assert isinstance(final(pod("Failed", STAGED, ended("task", 1), condition=not_any_more)), PodEnded)

@@ -37,7 +37,7 @@ def test_all_steps_went_well() -> None:
         (DONE, StepEnd(0, STARTED_MS, FINISHED_MS, "said", "why"), DONE),
         (DeliveredFile("/out/x", "/data/x", 7),),
     )
-    assert final(seen) == PodEnded("fs-a", FINISHED_MS, 0, container=report)
+    assert final(seen) == PodEnded("fs-a", FINISHED_MS, 0, container=report, ran_ms=9_000)
 
 
 def test_what_the_task_returned_to_its_client_is_in_the_report() -> None:

@@ -109,7 +109,9 @@ def ended_of(name: str, record: Mapping[str, Any]) -> PodEnded:
     at_ms, code, reason, message = (record[key] for key in ("at_ms", "exit_code", "reason", "message"))
     usage = Usage(**record["usage"])
     changed = tuple(record.get("changed") or ())
-    return PodEnded(name, at_ms, code, reason, message, outputs, usage, _report(record), changed)
+    started_ms = record["started_ms"]
+    ran_ms = at_ms - started_ms if started_ms else None  # both by the clock of its order
+    return PodEnded(name, at_ms, code, reason, message, outputs, usage, _report(record), changed, ran_ms)
 
 
 def _report(record: Mapping[str, Any]) -> ContainerReport | None:

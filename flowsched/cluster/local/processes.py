@@ -234,7 +234,7 @@ class RunnerProcesses:
         if ran:
             log.warning("attempts of an earlier version run again", attempts=ran)
         self._cgroups = await self._in_thread(find_base)
-        self._runners = Runners(site.root, self._command, site.presence.check)
+        self._runners = Runners(site.root, self._command, site.presence.check, site.clock)
         if strangers := await self._in_thread(self._open_runners):
             log.warning("another folder was here before: its tasks were ended", runners=strangers)
         self._gang_files = GangFiles(site.root)
@@ -616,7 +616,7 @@ class RunnerProcesses:
 
     def _lost(self, folder: Path, life: Life, runner: Runner) -> PodGone:
         """The end of an attempt that ended with its runner."""
-        at_ms = runner.died_ms or wall_ms()
+        at_ms = runner.died_ms or self._site.clock()
         reason = "NotStarted" if life.started_ms is None else "RunnerLost"
         reason = "Released" if attempts.is_released(folder) else reason
         if reason == "RunnerLost":
@@ -756,7 +756,7 @@ class RunnerProcesses:
             raise error
         self._space.note(error)
         self._live[name].busy = False
-        gone = self._denied[name] = PodGone(name, wall_ms(), reason)
+        gone = self._denied[name] = PodGone(name, self._site.clock(), reason)
         return Sight(final=gone)
 
     def _read_log(self, name: str, stream: str, offset: int, limit: int) -> tuple[bytes, bool]:

@@ -199,7 +199,7 @@ class Runner:
             os.close(self._locked)
         self._locked = -1
 
-    def bury(self) -> None:
+    def bury(self, now_ms: int) -> None:
         """Note that it is dead, and when that was found: its attempts have ended then, also for the next service."""
         self.is_dead = True
         with contextlib.suppress(OSError):  # give back the room that it had taken for ends
@@ -208,11 +208,11 @@ class Runner:
         with contextlib.suppress(OSError):  # no room: the next service notes it
             fd = os.open(self.folder / "died", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with open(fd, "w") as file:
-                file.write(str(wall_ms()))
+                file.write(str(now_ms))
         try:
             self.died_ms = int((self.folder / "died").read_text())
         except (OSError, ValueError):
-            self.died_ms = wall_ms()
+            self.died_ms = now_ms
 
 
 class Runners:
@@ -222,13 +222,19 @@ class Runners:
         root: Of the cluster.
         command: What runs one, see `run_attempt.py`.
         check: See `Runner`.
+        clock: Ms since the epoch, by the service's clock.
     """
 
     def __init__(
-        self, root: Path, command: Sequence[str] = COMMAND, check: Callable[[], object] = lambda: None
+        self,
+        root: Path,
+        command: Sequence[str] = COMMAND,
+        check: Callable[[], object] = lambda: None,
+        clock: Callable[[], int] = wall_ms,
     ) -> None:
         self._root = root
         self._check = check
+        self._clock = clock
         self._folder = root / "runners"
         self._command = tuple(command)
         self._lock = threading.Lock()  #: of what is read
@@ -318,7 +324,7 @@ class Runners:
                 if dead:
                     self._check()  # all of it was there to be read
                     found += runner.reader.lives
-                    runner.bury()
+                    runner.bury(self._clock())
         return found
 
     def find(self, name: str) -> tuple[Life, Runner] | None:

@@ -181,6 +181,7 @@ class Leader:
         monotonic: Callable[[], float],
         failpoint: Failpoint,
         traces: Tracing | None = None,
+        set_clock: Callable[[int], int] = lambda _: 0,
     ) -> None:
         self._database = database
         self.traces = traces  #: spans of what its steps end; None = none are made
@@ -194,7 +195,13 @@ class Leader:
         self._monotonic = monotonic
         self._failpoint = failpoint
         self.leadership = Leadership(
-            database, executor, holder=holder, take_over=take_over, clock=clock, monotonic=monotonic
+            database,
+            executor,
+            holder=holder,
+            take_over=take_over,
+            clock=clock,
+            monotonic=monotonic,
+            set_clock=set_clock,
         )
         self.failures = 0  #: terms that failed one after the other
         self.recovered = 0, 0  #: of how many workflows that live, how many are back in memory

@@ -99,8 +99,10 @@ class Leadership:
         take_over: bool,
         clock: Callable[[], int],
         monotonic: Callable[[], float],
+        set_clock: Callable[[int], int] = lambda _: 0,
     ) -> None:
         self._database = database
+        self._set_clock = set_clock
         database.told = OutageLog(monotonic)
         self._executor = executor
         self._holder = holder
@@ -182,7 +184,15 @@ class Leadership:
             await asyncio.sleep(RENEW_S / 2)
 
     async def _ask_to_lead(self) -> int | None:
-        """Take the lease if it is free; None: this process stands by, and `standing_by` says for whom."""
+        """Take the lease if it is free; None: this process stands by, and `standing_by` says for whom.
+
+        What leads has the clock of the database: its rows have times of earlier leaders.
+        """
+        server_ms = await self._lease.server_ms()
+        if server_ms is not None and (jump_ms := self._set_clock(server_ms)):
+            log.warning(
+                "times here are the database's: its clock and this machine's differ", by_s=jump_ms / 1000
+            )
         asked = self._monotonic()
         owner = (await Lease(self._database, CLUSTER).look()).holder
         holding = await self._lease.look()

@@ -22,13 +22,17 @@ _KEPT: Final = 4096
 
 
 class PodRef(NamedTuple):
-    """Which attempt of which task a pod is."""
+    """Which attempt of which task a pod is.
+
+    `adopted`: an earlier leader has bound it, by a clock of its own.
+    """
 
     workflow: str
     stage: int
     task: int
     attempt: int
     remote: Mapping[str, str] = EMPTY  #: uri -> node that it is read from, over the network
+    adopted: bool = False
 
 
 def pod_name(workflow: str, stage: str, task: int, attempt: int) -> str:

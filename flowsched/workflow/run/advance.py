@@ -457,11 +457,12 @@ class Advance(Outcomes):
         at_ms: int,
         end: Ended,
         held: Held = Held(),  # noqa: B008  # frozen
+        began_ms: int | None = None,
     ) -> bool:
-        """Its process ended and told how. False for old news."""
+        """Its process ended and told how. False for old news. `began_ms`: when it began; None = when that was reported."""
         if not self._holds(stage, task, attempt):
             return False
-        self._account(stage, task, attempt, at_ms, end.exit_code or end.returned, held)
+        self._account(stage, task, attempt, at_ms, end.exit_code or end.returned, held, began_ms)
         if stage.task_state[task] == _S.RELEASING and not self._in_time(stage, task, end):
             self._released(stage, task)
         elif end.exit_code == 0 and not end.reason:
@@ -483,11 +484,12 @@ class Advance(Outcomes):
         *,
         started: bool = True,
         held: Held = Held(),  # noqa: B008  # frozen
+        began_ms: int | None = None,
     ) -> bool:
         """The pod exists no more and has not reported how it ended: it is not the task's fault, and no retry is charged."""
         if not self._holds(stage, task, attempt):
             return False
-        self._account(stage, task, attempt, at_ms, -1, held)
+        self._account(stage, task, attempt, at_ms, -1, held, began_ms)
         if stage.task_state[task] == _S.RELEASING:
             self._released(stage, task)
         else:

@@ -201,12 +201,24 @@ class Moves:
                 self.changes.tasks.setdefault(stage.number, []).append(held)
 
     def _account(
-        self, stage: StageRun, task: int, attempt: int, at_ms: int, exit_code: int, held: Held
+        self,
+        stage: StageRun,
+        task: int,
+        attempt: int,
+        at_ms: int,
+        exit_code: int,
+        held: Held,
+        began_ms: int | None,
     ) -> None:
         """Times and bytes of an attempt that ended, and what it held, into the sums of its stage; and its room is free.
 
-        However it ended: a pod that failed, was evicted or lost took that room from others too.
+        However it ended: a pod that failed, was evicted or lost took that room from others too. It may have begun before that was
+        reported (`began_ms`); what came before its start then came before that, too.
         """
+        if began_ms is not None and began_ms != stage.times[task, STARTED]:
+            before = np.minimum(stage.times[task, : STARTED + 1], began_ms)
+            before[STARTED] = began_ms
+            self.statement.set(stage.times, (task, slice(STARTED + 1)), before)
         ready, staging, staged, bound, started, _ = stage.times[task].tolist()
         sums = np.zeros(len(TOTALS), dtype=np.int64)
         if bound >= 0:

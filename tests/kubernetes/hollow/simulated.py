@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -41,6 +41,7 @@ class Fate:
         exit_code: Of its main containers.
         reason: Of their end; "" = Completed or Error.
         messages: Container -> termination message.
+        ahead_s: How far the clock of its node is ahead; negative: behind.
     """
 
     runtime_s: float | None = None
@@ -48,6 +49,7 @@ class Fate:
     exit_code: int = 0
     reason: str = ""
     messages: Mapping[str, str] = field(default_factory=dict)
+    ahead_s: float = 0.0
 
 
 def annotated(pod: Pod) -> Fate:
@@ -110,7 +112,7 @@ class SimulatedPod:
         """Nothing is left of it."""
 
     def _start(self) -> None:
-        now = datetime.now(UTC)
+        now = self._now()
         for one in self.record.containers:
             done = one.init and not one.sidecar
             one.state = self._terminated(one, 0, now, now) if done else Running(now)
@@ -118,12 +120,15 @@ class SimulatedPod:
         self.record.phase = "Running"
 
     def _finish(self, code: int) -> None:
-        now = datetime.now(UTC)
+        now = self._now()
         for one in self.record.containers:
             one.started = False
             if isinstance(one.state, Running):
                 one.state = self._terminated(one, 0 if one.sidecar else code, one.state.started, now)
         self.record.phase = "Failed" if code else "Succeeded"
+
+    def _now(self) -> datetime:
+        return datetime.now(UTC) + timedelta(seconds=self._fate.ahead_s)
 
     def _terminated(self, one: ContainerRecord, code: int, since: datetime, now: datetime) -> Terminated:
         reason = "" if one.init else self._fate.reason

@@ -131,4 +131,4 @@ class Results:
                 return
             await asyncio.sleep(_PAUSE_S)
         log.warning("outputs are not known", pod=event.name, node=obj.spec.node_name)
-        self._report(PodGone(event.name, event.at_ms, "AgentUnreachable", started=True))
+        self._report(PodGone(event.name, event.at_ms, "AgentUnreachable", started=True, ran_ms=event.ran_ms))

@@ -188,11 +188,20 @@ class _Seen:
         running = status.state.running
         return None if running is None else _moment(running.started_at) or self.now_ms
 
+    @property
+    def ran_ms(self) -> int | None:
+        """How long the task ran, by its kubelet's clock; None = the kubelet does not tell, or had lost track of it."""
+        first, last = self.terminated(self.steps[0]), self.last
+        if first is None or last is None or _is_lost(last):
+            return None
+        began, ended = _moment(first.started_at), _moment(last.finished_at)
+        return None if began is None or ended is None or ended < began else ended - began
+
     def gone(self, reason: str, started: bool | None = None, lost: tuple[str, ...] = ()) -> PodGone:
         """An end that is not the task's doing."""
         if started is None:
             started = self.started_ms is not None
-        return PodGone(self.name, self.now_ms, shortened(reason), started, lost)
+        return PodGone(self.name, self.now_ms, shortened(reason), started, lost, self.ran_ms)
 
     def ended(
         self, code: int, reason: str = "", message: str = "", outputs: tuple[Published, ...] = ()
@@ -201,7 +210,10 @@ class _Seen:
         task = self.last
         at_ms = (_moment(task.finished_at) if task else None) or self.now_ms
         why, words = shortened(reason), shortened(message)
-        return PodEnded(self.name, at_ms, code, why, words, outputs, self._usage(), self._report())
+        report = self._report()
+        return PodEnded(
+            self.name, at_ms, code, why, words, outputs, self._usage(), report, ran_ms=self.ran_ms
+        )
 
     def _report(self) -> ContainerReport | None:
         """The report of a container task; None for any other task."""

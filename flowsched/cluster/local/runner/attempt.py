@@ -19,7 +19,7 @@ import sys
 from . import kin
 from .kin import signal
 from .outputs import Refused, collect
-from .records import Record, follow_clock, fullness, is_full, json_text, wall_ms
+from .records import Record, fullness, is_full, json_text, now_ms
 from .room import wait_for_folder, with_room
 from .safe_paths import Opened, kind_of, open_folder, write_file
 from .secret_values import SecretError, read_secrets
@@ -85,8 +85,6 @@ def made(order: Record, record: Callable[[Record], None]) -> Task:
 def prepare(task: Task) -> Record | None:
     """Lay out the working folder. Returns the end of an attempt that is void: inputs are not here, or it was released."""
     order, folder = task.order, task.folder
-    if order.get("clock_base_ms") is not None:
-        follow_clock(order["clock_base_ms"])  # type: ignore[arg-type]
     for made in (f"{folder}/work", f"{folder}/work/tmp"):
         os.mkdir(made)
     if order["outputs"]:
@@ -111,7 +109,7 @@ def void_of(order: Record, reason: str, lost: list[str] | None = None) -> Record
         "name": order["name"],
         "reason": reason,
         "started": False,
-        "at_ms": wall_ms(),
+        "at_ms": now_ms(order),
         "lost_inputs": lost or [],
     }
 
@@ -226,7 +224,7 @@ def end_of(
         "kind": "ended",
         "name": task.name,
         "started_ms": task.started_ms,
-        "at_ms": wall_ms(),
+        "at_ms": now_ms(task.order),
         "exit_code": code,
         "reason": reason,
         "message": message,

@@ -10,7 +10,7 @@ import time
 from . import cgroups, cores, kin
 from .attempt import ended, folder_of, usage_of
 from .kin import signal
-from .records import Record, follow_clock, wall_ms
+from .records import Record, now_ms
 from .task import StartError, Supervision, Task, complain
 
 TYPE_CHECKING = False
@@ -57,7 +57,7 @@ class Plain(Task):
         if self.group and (why := cgroups.make(self.group)):
             complain(why)
             self.group = ""
-        self.started_ms = wall_ms()
+        self.started_ms = now_ms(self.order)
 
     def start(self, nice: int = 0) -> None:
         """Let its shim start the program, which reports `running` or `failed`.
@@ -200,8 +200,6 @@ def end_alone(given: Record, report: Record) -> Record | None:
     if os.WIFSIGNALED(report["status"]):  # type: ignore[arg-type]
         return None
     task = Plain(given["order"], lambda _: None)  # type: ignore[arg-type]
-    if task.order.get("clock_base_ms") is not None:
-        follow_clock(task.order["clock_base_ms"])  # type: ignore[arg-type]
     task.work_inode, task.started_ms = given["work_inode"], given["started_ms"]  # type: ignore[assignment]
     task.runs(0)
     task.count(report)

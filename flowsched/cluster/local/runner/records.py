@@ -82,16 +82,14 @@ def elapsed_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-_CLOCK: dict[str, int] = {}  #: `base_ms` of the service's clock over `elapsed_ms`, in a runner
-
-
-def follow_clock(base_ms: int) -> None:
-    """In a runner: tell the time of the service that wrote its order, whatever the wall clock is set to meanwhile."""
-    _CLOCK["base_ms"] = base_ms
-
-
 def wall_ms() -> int:
     """Milliseconds since the epoch."""
-    if "base_ms" in _CLOCK:
-        return _CLOCK["base_ms"] + elapsed_ms()
     return time.time_ns() // 1_000_000
+
+
+def now_ms(order: Record) -> int:
+    """Milliseconds since the epoch, by one clock for all of an attempt: as the service told it that wrote the order, whatever the
+    wall clock or the service's clock are set to meanwhile.
+    """
+    base_ms: int | None = order.get("clock_base_ms")  # type: ignore[assignment]
+    return wall_ms() if base_ms is None else base_ms + elapsed_ms()

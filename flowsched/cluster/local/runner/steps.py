@@ -20,7 +20,7 @@ from .finishing import Inode, inode_of
 from .namespace import Mount, enter
 from .outputs import Refused
 from .places import Places
-from .records import Record, fullness, is_full, wall_ms
+from .records import Record, fullness, is_full, now_ms
 from .safe_paths import Opened, Unsafe, open_file, parent
 from .task import RELEASED, StartError, Task, complain, open_log, release_grace_s, say, supervise, wait
 
@@ -334,7 +334,7 @@ def run_steps(task: Task, wake: int, make: object) -> Ending:
 def run_step(step: Step, task: Task, wake: int, ending: Ending) -> None:
     """Run one step, and note how it went."""
     before = {key: size_of(f"{task.folder}/{key}") for key in ("stdout", "stderr")}
-    started_ms = wall_ms()
+    started_ms = now_ms(task.order)
     ended = False
     try:
         step.began = task.began
@@ -364,7 +364,7 @@ def run_step(step: Step, task: Task, wake: int, ending: Ending) -> None:
             {
                 "exit_code": ending.code,
                 "started_ms": started_ms,
-                "ended_ms": wall_ms(),
+                "ended_ms": now_ms(task.order),
                 "stdout": tail(f"{task.folder}/stdout", before["stdout"]),
                 "stderr": tail(f"{task.folder}/stderr", before["stderr"]),
             }

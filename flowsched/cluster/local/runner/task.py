@@ -13,7 +13,7 @@ from . import cgroups, kin
 from .finishing import Finishing, inode_of, look
 from .kin import signal
 from .outputs import Refused
-from .records import Record, wall_ms
+from .records import Record, now_ms
 from .safe_paths import Opened, Unsafe, kind_of, open_file, open_folder, write_all
 
 TYPE_CHECKING = False
@@ -176,7 +176,7 @@ class Task:
         os.close(go_read)
         os.close(failed_write)
         self.forked()
-        self.started_ms = self.started_ms or wall_ms()
+        self.started_ms = self.started_ms or now_ms(self.order)
         self.began = self.began or time.monotonic()
         self.record({**started(self), "pid": self.pid, "runner": os.getpid(), **self.begun()})
         try:  # noqa: SIM105 - see kin
