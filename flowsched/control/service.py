@@ -67,7 +67,7 @@ from flowsched.store.tes import TesTasks
 from flowsched.store.workflows import Which, Workflows, token_of, untoken
 from flowsched.store.writer import GroupWriter
 from flowsched.workflow.returned import added, as_totals
-from flowsched.workflow.run.advance import CANCELLED
+from flowsched.workflow.run.advance import CANCELLED, SPOILED
 from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.run.states import TERMINAL, ReportedState, RunState, TaskState
 from flowsched.workflow.spec import StageSpec, WorkflowSpec, filled
@@ -754,10 +754,14 @@ class Service:
         if index is not None:
             return await self._explained_task(workflow, stage, index)
         await self._reads.get(workflow)  # there must be one
-        if stage is not None:
-            await self._locate(workflow, stage, 0)
+        number = None if stage is None else (await self._locate(workflow, stage, 0))[0]
         found = await self._explained(workflow, stage)
-        specs = {each.name: each for each in (await self._documents.spec(workflow)).stages}
+        stages = (await self._documents.spec(workflow)).stages
+        spoiled: dict[int, list[int]] = {}
+        for at, task in await self._reads.noted(workflow, SPOILED, number):
+            spoiled.setdefault(at, []).append(task)
+        found = [*found, *(views.spoiled(stages[at], tasks) for at, tasks in spoiled.items())]
+        specs = {each.name: each for each in stages}
         return await aside(len(found) * views.STAGE_BYTES, views.explanation_views, found, specs)
 
     async def _explained_task(self, workflow: str, stage: str | None, index: int) -> list[ExplanationView]:
@@ -765,7 +769,8 @@ class Service:
         if stage is None:
             raise InvalidRequest("an index says nothing without the name of its stage")
         task = await self.task(workflow, stage, index)
-        found = [each for each in await self.explain(workflow, stage=stage) if each.state == task.state]
+        of_stage = [] if task.state == "SUCCEEDED" else await self.explain(workflow, stage=stage)
+        found = [each for each in of_stage if each.state == task.state]
         if not found and task.reason and TaskState[task.state] in TERMINAL:
             found = [views.ended_view(task)]
         placed = views.placed_view(task)

@@ -12,7 +12,7 @@ import numpy as np
 
 from flowsched.engine.choices import kept
 from flowsched.engine.delta import OutputWrite, TaskWrite
-from flowsched.engine.explain import Explanation
+from flowsched.engine.explain import NAMED, Explanation
 from flowsched.engine.idle_book import HOUR_MS, RESOURCES, Hour, IdleBook, total
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.cluster import Drain
@@ -29,6 +29,7 @@ from flowsched.store.rows import AttemptRow, AttemptUseRow, StageRow, StoredEven
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.resources import format_duration, parse_duration
 from flowsched.workflow.returned import added
+from flowsched.workflow.run.advance import SPOILED
 from flowsched.workflow.run.elastic import Indices, joining, spare
 from flowsched.workflow.run.run import StageRun
 from flowsched.workflow.run.states import TERMINAL, RunState, TaskState, reported_state
@@ -356,6 +357,13 @@ def attempt_use_view(use: AttemptUseRow, names: Mapping[str, tuple[int, str | No
         item=asked.item if item is None else item,
         requested={name: amount for name, amount in requested.items() if amount},
     )
+
+
+def spoiled(stage: StageSpec, tasks: Sequence[int]) -> Explanation:
+    """That tasks of a stage have succeeded although an input was written to meanwhile. `tasks`: in ascending order."""
+    shards = tuple(dict.fromkeys(task // stage.members for task in tasks))[:NAMED]
+    message = "an input was written to while it ran: no other task takes its result"
+    return Explanation(stage.name, shards, len(tasks), TaskState.SUCCEEDED.name, SPOILED, message)
 
 
 def ended_view(task: TaskView) -> ExplanationView:

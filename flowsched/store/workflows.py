@@ -224,6 +224,15 @@ class Workflows:
         rows = await self._database.rows(query.order_by(_t.stage, _t["index"]).limit(limit + 1))
         return _page([TaskWrite._make(row) for row in rows], limit, lambda row: (row.stage, row.index))
 
+    async def noted(self, workflow_id: str, reason: str, stage: int | None = None) -> list[tuple[int, int]]:
+        """Stage and index of the tasks that have succeeded with a reason, in order. `stage`: of this one alone."""
+        query = select(_t.stage, _t["index"]).where(
+            _t.workflow_id == workflow_id, _t.state == int(TaskState.SUCCEEDED), _t.reason == reason
+        )
+        if stage is not None:
+            query = query.where(_t.stage == stage)
+        return [tuple(row) for row in await self._database.rows(query.order_by(_t.stage, _t["index"]))]
+
     async def task(self, workflow_id: str, stage: int, index: int) -> TaskWrite | None:
         """One task; None if it has not been touched yet (or does not exist)."""
         query = select(*tables.tasks.c).where(

@@ -70,12 +70,27 @@ SPOIL = {
 
 
 async def test_an_input_that_a_task_writes_to_is_made_again_for_others(tmp_path: Path) -> None:
-    """For other readers of the run, and for the cache. The task says what it did, and no other task takes its result."""
+    """For other readers of the run, and for the cache. The task says what it did, its stage names it, and no other task takes its
+    result.
+    """
     settings = Settings(port=0, root=tmp_path / "root", cpu="1", log_level="error")
     async with running(settings) as up:
-        _, spoiled, read = await run(up.service, MAKE, SPOIL, {**READ, "needs": ["spoil"]})
+        spoiled_in = await submit(up.service, MAKE, SPOIL, {**READ, "needs": ["spoil"]})
+        _, spoiled, read = await run(up.service, ident=spoiled_in)
         assert read.outputs[0].value == "1000\n"
         assert (spoiled.state, spoiled.reason) == ("SUCCEEDED", "InputChanged")
+        for stage in (None, "spoil"):
+            (told,) = await up.service.explain(spoiled_in, stage=stage)
+            assert (told.stage, told.state, told.code, told.tasks) == (
+                "spoil",
+                "SUCCEEDED",
+                "InputChanged",
+                1,
+            )
+        assert await up.service.explain(spoiled_in, stage="make") == []
+        assert [each.code for each in await up.service.explain(spoiled_in, stage="make", index=0)] == [
+            "Placed"
+        ]
         _, again, read = await run(up.service, MAKE, SPOIL, {**READ, "needs": ["spoil"]})
         assert (read.outputs[0].value, again.reason) == ("1000\n", "InputChanged")
 
