@@ -217,7 +217,18 @@ class Simulation:
         running.ended = lambda: self._ended(pod, running)
         self._running[pod.name] = running
         self._events.append(PodStarted(pod.name, now))
+        if pod.timeout_ms is not None:
+            self.world.later(
+                self.world.now + pod.timeout_ms / 1000, lambda: self._time_out(pod.name, running)
+            )
         self.world.run(running)
+
+    def _time_out(self, name: str, running: Running) -> None:
+        """An attempt has run for as long as its task may."""
+        if self._running.get(name) is running:
+            del self._running[name]
+            self.world.lose(running, "timeout")
+            self._events.append(PodEnded(name, self._now_ms(), 143, "Timeout"))
 
     def _release(self, name: str, now: int) -> None:
         """Take a pod away, as the engine ordered: its gang has done its work, or another group needs the room."""
