@@ -51,6 +51,8 @@ from flowsched.workflow.views import (
 
 #: A run is asked through so many of its live calls for the first that waits.
 _ASKED: Final = 50
+#: Lists have a run in ENGINE among those that have ended once it has had no call for so long.
+_RESTS_MS: Final = 86_400_000
 #: So many tasks are named in one explanation.
 _NAMED: Final = 10
 #: In place of a stage, where an explanation is about a run as a whole.
@@ -113,7 +115,7 @@ class RunService(Service):
             return await super()._listed(which, limit)
         which = which._replace(run="")
         key, value = which.labels[0] if which.labels else ("", "")
-        merged = await self._runs.page(which, limit)
+        merged = await self._runs.page(which, limit, self._clock() - _RESTS_MS)
         chosen = [row for row in merged if isinstance(row, RunRow) and _labelled(row, key, value)]
         views = {view.id: view for view in await self._run_views(chosen)} if chosen else {}
         alone = await self.workflow_views([row for row in merged if isinstance(row, WorkflowRow)])

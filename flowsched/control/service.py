@@ -356,7 +356,9 @@ class Service:
         begun, before = untoken(page_token, 2) if page_token else (1, None)
         found: dict[str, tuple[WorkflowView, int, int]] = {}
         for part in (1, 0) if not live else (1,):
-            if part > begun or (wanted is not None and part == wanted.stored.terminal):
+            if part > begun or (
+                wanted not in (None, ReportedState.ENGINE) and part == wanted.stored.terminal
+            ):
                 continue
             place = before if part == begun else None
             while len(found) <= limit:

@@ -46,6 +46,12 @@ _LIVES: Final = text(f"workflows.{tables.CALLS} AND workflows.{tables.LIVE}")
 _HAS_LIVE: Final = exists().where(_w.run == _r.id, _LIVES)
 
 
+#: A call of a run ended not long ago: its engine may send more.
+_STIRS: Final = exists().where(
+    _w.run == _r.id, text(f"workflows.{tables.CALLS}"), _w.ended_ms >= bindparam("stirs_ms")
+)
+
+
 def _given_up() -> ColumnElement[bool]:
     """Whether the last try of a task of a run failed or was cancelled: a run without live calls has then ended."""
     its = _w.run == _r.id, text(f"workflows.{tables.CALLS}")
@@ -137,7 +143,7 @@ class Runs:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def page(self, which: Which, limit: int) -> Sequence[WorkflowRow | RunRow]:
+    async def page(self, which: Which, limit: int, stirs_ms: int) -> Sequence[WorkflowRow | RunRow]:
         """Workflows that are no call of a run, and runs, together, newest first, by one query.
 
         Of runs the labels are not looked at; of their states, whether they live and the end that their engine has said.
@@ -146,9 +152,10 @@ class Runs:
         Args:
             which: Of its fields `run` is "" and `live` is True or False.
             limit: At most so many.
+            stirs_ms: A run without a call that lives or has ended since then counts as ended, though its engine has not said so.
         """
         statement = _both(self._database.kind, which.shape)
-        rows = await self._database.rows(statement, which.values(limit))
+        rows = await self._database.rows(statement, {**which.values(limit), "stirs_ms": stirs_ms})
         return [_run_of(row) if row.source is not None else workflow_row(row[:-1]) for row in rows]
 
     async def find(self, run: str) -> RunRow | None:
@@ -280,9 +287,9 @@ def _both(kind: str, shape: Shape) -> Select[Any]:
     runs = select(*columns).where(and_(True, *conditions)).order_by(_r.seq.desc()).limit(PAGE)
     if "live" in shape.given:  # one select for each index
         with_live = runs.where(_r.id.in_(select(_w.run).where(_LIVES)))
-        parts = [with_live, runs.where(_OPEN, ~_given_up(), ~_HAS_LIVE)]
+        parts = [with_live, runs.where(_OPEN, _STIRS, ~_given_up(), ~_HAS_LIVE)]
     else:
-        ended = runs.where(~_HAS_LIVE, or_(text(f"NOT runs.{tables.OPEN}"), _given_up()))
+        ended = runs.where(~_HAS_LIVE, or_(text(f"NOT runs.{tables.OPEN}"), ~_STIRS, _given_up()))
         said = or_(_OPEN, _r.state.in_(bindparam("states", expanding=True)))
         parts = [ended.where(said) if "states" in shape.given else ended]
     both = union_all(select(alone), *(select(part.subquery()) for part in parts)).subquery()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,29 @@ async def test_what_lives_is_listed_before_what_has_ended(tmp_path: Path) -> Non
         assert await listed(1, state="PENDING") + await listed(1, state="QUEUED") == [*new, *old]
         assert await listed(1, live=True) == [*new, *old]
         assert await listed(1, live=True, state="FAILED") == []
+
+
+async def test_a_run_that_nothing_came_of_for_a_day_is_listed_with_what_has_ended(tmp_path: Path) -> None:
+    """Its engine never says the end. It keeps its state, and lists of that state have it; a call that comes brings it back."""
+    url = url_for(tmp_path / "db")
+    plain = b'{"name": "plain", "stages": [{"name": "a", "command": ["x"]}]}'
+    async with process(url, tmp_path, FakeProcesses(lambda _: Outcome(runtime_ms=5))) as one:
+        one.lead()
+        await one.ready()
+        await ended(one, *await submit(one, call("W.a")), *(later := await submit(one, plain)))
+
+        async def listed(**asked: Any) -> list[str]:
+            return [view.id for view in (await one.service.list_workflows(**asked)).workflows]
+
+        assert await listed() == [RUN, *later]
+        with sqlite3.connect(tmp_path / "db") as database:
+            database.execute("UPDATE workflows SET ended_ms = ended_ms - 86400000 WHERE run <> ''")
+        assert await listed() == [*later, RUN]
+        assert await listed(state="ENGINE") == [RUN]
+        assert await listed(state="SUCCEEDED") == later
+        await one.service.put_queue("default", {"paused": True})
+        await submit(one, call("W.b"))
+        assert await listed() == [RUN, *later]
 
 
 async def test_what_ends_between_two_pages_is_not_missed(served: Process) -> None:

@@ -90,7 +90,7 @@ async def test_lists_are_filtered_by_user_time_and_whether_they_live(
     runs = Runs(database)
 
     async def both(live: bool, **asked: Any) -> list[str]:
-        return [row.id for row in await runs.page(Which(run="", live=live, **asked), 10)]
+        return [row.id for row in await runs.page(Which(run="", live=live, **asked), 10, 0)]
 
     assert (await both(True, owner="ada"), await both(False, owner="ada")) == (["r", "a"], ["c"])
     assert (await both(True, owner="bob"), await both(False, owner="bob")) == (["b"], [])
@@ -124,7 +124,7 @@ async def test_a_run_lives_until_its_engine_says_the_end_or_a_task_has_failed(
     await runs.end("told-but-lives", "FAILED", "")
 
     async def part(live: bool, *said: str) -> list[str]:
-        return [row.id for row in await runs.page(Which(said, run="", live=live), 10)]
+        return [row.id for row in await runs.page(Which(said, run="", live=live), 10, 0)]
 
     assert await part(True) == ["goes-on", "again", "told-but-lives", "waits"]
     assert await part(False) == ["cancelled", "failed", "told"]
@@ -142,7 +142,7 @@ async def test_neither_part_of_a_list_scans_a_table(tmp_path: Path) -> None:
         sqlalchemy_event.listen(Engine, "before_cursor_execute", note)
         try:
             for live in (True, False):
-                await Runs(sqlite).page(Which(run="", live=live), 50)
+                await Runs(sqlite).page(Which(run="", live=live), 50, 0)
         finally:
             sqlalchemy_event.remove(Engine, "before_cursor_execute", note)
         plans = []
