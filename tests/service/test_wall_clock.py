@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
+import time
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from flowsched.client import Client
 from flowsched.errors import FlowschedError
@@ -85,6 +88,56 @@ async def test_fault_16_the_wall_clock_is_set_while_the_service_works(tmp_path: 
         assert (
             moments[-1] - moments[0] < HOUR_S * 1000
         )  # none of the jumps, and more than the limit of a test
+
+
+@pytest.mark.parametrize("ahead_s", [-HOUR_S, HOUR_S])
+async def test_a_task_over_a_restart_with_another_wall_clock_has_run_as_long_as_it_has(
+    tmp_path: Path, ahead_s: int
+) -> None:
+    """The wall clock is set by an hour while the service is down. Its runner has measured the task by elapsed time."""
+    offset, gate, log = tmp_path / "offset", tmp_path / "gate", tmp_path / "log"
+    offset.write_text("0")
+    (port,) = free_ports(1)
+    script = str(Path(__file__).with_name("shifted.py"))
+    arguments = ["serve", "--port", str(port), "--root", str(tmp_path / "root"), "--cpu", "2", "--no-token"]
+
+    async def serve() -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            script,
+            str(offset),
+            *arguments,
+            stdout=out,
+            stderr=out,
+            cwd=Path(__file__).parents[2],
+        )
+
+    with log.open("wb") as out:
+        served = await serve()
+        try:
+            async with Client(f"http://127.0.0.1:{port}", timeout=60) as client:
+                await reached(client)
+                submitted = time.monotonic()
+                ident = (await client.submit(waits("runs", gate))).id
+                await until(client, ident, "RUNNING")
+                begun = time.monotonic()
+                await asyncio.sleep(5)
+                served.kill()
+                await served.wait()
+                offset.write_text(str(ahead_s))
+                served = await serve()
+                await reached(client)
+                least_ms = (time.monotonic() - begun) * 1_000
+                gate.touch()
+                await until(client, ident, "SUCCEEDED", "FAILED")
+                most_ms = (time.monotonic() - submitted) * 1_000
+                (stage,) = await client.stages(ident)
+        finally:
+            gate.touch()
+            served.kill()
+            await served.wait()
+    assert least_ms <= stage.running_seconds * 1_000 <= most_ms
+    assert least_ms <= stage.core_hours * 3_600_000 <= most_ms
 
 
 async def reached(client: Client) -> None:
