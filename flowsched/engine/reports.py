@@ -23,6 +23,7 @@ from flowsched.engine.telemetry import learn, note_load
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.nodes import LoadMeasured
 from flowsched.executor.protocol import (
+    NOT_LAUNCHED,
     ClusterEvent,
     ContainerReport,
     NodeChanged,
@@ -215,6 +216,8 @@ def _pod_gone(recorder: Recorder, event: PodGone) -> None:
     run, stage, ref = found
     ran = _run_of(recorder, stage, ref, event)
     event = replace(event, at_ms=ran.ended_ms)
+    if event.reason == NOT_LAUNCHED and ran.started_ms is not None:  # its pod was deleted while no process led
+        event = replace(event, reason="PodDeleted", started=True)
     node = recorder.state.cluster.snapshot.names[int(stage.node[ref.task])]
     _note_end(recorder, event, ran.started_ms, None, Usage())
     room = _room_of(recorder, event.name)

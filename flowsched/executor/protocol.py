@@ -258,6 +258,10 @@ class PodStarted(msgspec.Struct, frozen=True):
 DELIVERING: Final = "Delivering"
 
 
+#: The reason of an attempt without a pod that a new leader adopts.
+NOT_LAUNCHED: Final = "NotLaunched"
+
+
 class PodHeld(msgspec.Struct, frozen=True):
     """The pod does not start (yet), and why: a quota, an image that cannot be pulled; or it does not end: its results find no room.
 
@@ -290,7 +294,7 @@ class PodEnded(msgspec.Struct, frozen=True):
 
 
 class PodGone(msgspec.Struct, frozen=True):
-    """There is no such pod and there never will be (voided, or lost with its node or runner): an infrastructure end.
+    """There is no such pod that runs, and there never will be (or it was lost with its node or runner): an infrastructure end.
 
     `started` tells whether its process may have run. No user attempt is charged.
     """

@@ -163,6 +163,17 @@ def test_a_pod_that_never_ran_is_no_policys_business() -> None:
     assert scene.launched == ["fs-w-a-0-1"]
 
 
+def test_a_pod_that_ran_and_is_gone_when_a_leader_adopts_was_lost() -> None:
+    """The executor knows of no such pod. The engine knows that it ran, so the attempt is not called void, and counts as lost."""
+    scene = Scene(node(cpu=2))
+    scene.submit("w", {"name": "a", "command": ["x"]})
+    scene.start("fs-w-a-0-0")
+    scene.tell(PodGone("fs-w-a-0-0", scene.now, "NotLaunched", started=False))
+    (end,) = scene.last.delta.ends
+    assert (end.name, end.reason, end.started_ms) == ("fs-w-a-0-0", "PodDeleted", 1_000)
+    assert scene.launched == ["fs-w-a-0-1"]
+
+
 def test_who_waits_longer_than_the_policy_allows_fails() -> None:
     """The engine asks to be woken at that moment."""
     scene = Scene(node(cpu=1))

@@ -59,7 +59,7 @@ OF_ATTEMPTS: Final = {
     "AgentUnreachable": "The node's agent did not answer",
     "NodeLost": "Its node left the cluster",
     "NodeShutdown": "Its node was shut down",
-    "PodDeleted": "Another client deleted its pod",
+    "PodDeleted": "Another client deleted its pod, perhaps while no process led",
     "PodFailed": "Its pod failed without an exit code",
     "BindRefused": "The cluster refused to put its pod on the chosen node",
     "NoSuchNode": "The chosen node was gone before the pod was made",
