@@ -25,7 +25,6 @@ from tests.deploy.rendering import (
     rendered_kustomize,
 )
 from tests.kubernetes.device_world import device_class, publish
-from tests.kubernetes.exec_world import LEASE
 from tests.kubernetes.written import SETTINGS, task
 
 pytestmark = pytest.mark.kubernetes
@@ -158,7 +157,7 @@ async def test_the_service_may_claim_gpus(installed: Cluster) -> None:
     ):
         await device_class(admin, driver)
         await publish(admin, driver, "n1", ["gpu-a"])
-        claims = DeviceClaims(client, settings, LEASE)
+        claims = DeviceClaims(client, settings)
         for path, kind, handler in claims.watched():
             found, _ = await client.list(path, kind)
             handler(Batch(replaced=found))

@@ -17,12 +17,10 @@ from flowsched.cluster.kubernetes.objects.release import StepSettings
 from flowsched.cluster.kubernetes.objects.request_bodies import binding, deletion
 from flowsched.cluster.kubernetes.pods.gang_objects import gang_secret, gang_service
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
-from flowsched.cluster.kubernetes.pods.pod_api import tombstone
 from flowsched.executor.protocol import InputFile, OutputFile
 from flowsched.values import replace
 from tests.kubernetes import written as w
 from tests.kubernetes.hostile import PLACES, TEXTS
-from tests.kubernetes.restricted import violations
 
 served = pytest.mark.kubernetes
 
@@ -54,20 +52,6 @@ def test_a_deletion_names_the_object_by_its_identity() -> None:
     assert "gracePeriodSeconds" not in json.loads(deletion("u-1"))
 
 
-def test_a_tombstone_takes_the_name_and_never_runs() -> None:
-    """The name is the one the pod would have; a gate that nobody takes away keeps it from being bound."""
-    stone = json.loads(tombstone("fs-w1-Align-0-1", w.SETTINGS, "Released"))
-    pod = w.written(w.task("fs-w1-Align-0-1"))
-    assert stone["metadata"]["name"] == pod["metadata"]["name"]
-    assert stone["metadata"]["labels"]["flowsched.io/void"] == "true"
-    assert stone["metadata"]["annotations"] == {
-        "flowsched.io/pod": "fs-w1-Align-0-1",
-        "flowsched.io/reason": "Released",
-    }
-    assert stone["spec"]["schedulingGates"] == [{"name": "flowsched.io/void"}]
-    assert violations(stone) == []
-
-
 def test_a_gang_has_a_service_and_a_secret() -> None:
     """Both go with its PodGroup; the Service finds members also before they are ready."""
     service = json.loads(gang_service("fs-w1-train-0-g1", w.SETTINGS, w.GANG.owner))
@@ -91,7 +75,6 @@ def test_all_that_an_installation_makes_is_found_by_one_selector() -> None:
     assert wanted["app.kubernetes.io/managed-by"] == "flowsched"
     for body in (
         pod_manifest(w.task(), settings),
-        tombstone("x", settings, ""),
         gang_service("g", settings),
         gang_secret("g", "t", settings),
     ):
@@ -149,12 +132,11 @@ async def test_a_real_api_server_takes_hostile_texts(client: Client, strict: str
 
 @served
 async def test_a_real_api_server_takes_the_other_bodies(client: Client, strict: str) -> None:
-    """Service, Secret and tombstone; a bind and a deletion whose identity is wrong change nothing."""
+    """Service and Secret; a bind and a deletion whose identity is wrong change nothing."""
     settings = replace(w.SETTINGS, namespace=strict)
     made = {
         "services": gang_service("fs-w1-train-0-g1", settings, w.GANG.owner),
         "secrets": gang_secret("fs-w1-train-0-g1", "t0ken", settings, w.GANG.owner),
-        "pods": tombstone("fs-w1-Align-0-1", settings, "Released"),
     }
     for kind, body in made.items():
         answer = await create(client, strict, kind, body)

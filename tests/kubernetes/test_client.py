@@ -67,6 +67,33 @@ async def create(client: Client, name: str) -> Answer:
     return await client.call("POST", PODS, body=json.dumps(pod(name)).encode())
 
 
+async def test_a_write_waits_until_it_may_be_sent(api: FakeApi) -> None:
+    """A process that does not lead reads, and sends no write; one that waited for its turn meanwhile asks again."""
+    allowed = asyncio.Event()
+    async with Client(api.connection, may_write=allowed.is_set, in_flight=1) as client:
+        asked = [
+            asyncio.create_task(client.call(method, f"{PODS}/a", body=b"{}"))
+            for method in ("POST", "PATCH", "DELETE")
+        ]
+        await asyncio.sleep(0.3)
+        assert (await client.call("GET", f"{PODS}/a")).status == 404
+        assert {verb for verb, _ in api.counts} == {"get"}
+
+        gate = api.faults.hold(when("get"))
+        reading = asyncio.create_task(client.call("GET", f"{PODS}/a"))
+        await until(lambda: gate.taken)
+        allowed.set()
+        await asyncio.sleep(0.3)  # the writes wait for their turn
+        allowed.clear()
+        gate.open.set()
+        await reading
+        await asyncio.sleep(0.3)
+        assert {verb for verb, _ in api.counts} == {"get"}
+        allowed.set()
+        await asyncio.gather(*asked)
+        assert {verb for verb, _ in api.counts} == {"get", "create", "patch", "delete"}
+
+
 async def test_any_status_is_an_answer(client: Client) -> None:
     """With a word for programs and words for people."""
     created = await create(client, "a")

@@ -21,7 +21,7 @@ from flowsched.executor.protocol import NodeChanged
 from flowsched.values import replace
 from tests.kubernetes import device_world as gpus
 from tests.kubernetes.device_world import CONFIG, Gpus, given, reserved, until, workflow
-from tests.kubernetes.exec_world import LEASE, KubeWorld
+from tests.kubernetes.exec_world import KubeWorld
 from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.service_world import Running, serving
 
@@ -362,7 +362,7 @@ async def test_the_sweep_removes_what_nobody_uses(world: Gpus) -> None:
 async def test_who_comes_too_late_reads_and_decides_anew(world: Gpus) -> None:
     """Somebody else has changed the claim, taken its protection and its allocation away, or deleted it."""
     settings = world.settings().release
-    claims = DeviceClaims(world.client, settings, LEASE)
+    claims = DeviceClaims(world.client, settings)
     inventory: Callable[[], list[Any]] = lambda: claims._inventory.of(world.node)  # noqa: E731
     await listed(claims, world.client)
     assert len(inventory()) == 2
@@ -409,7 +409,7 @@ async def test_no_class_is_said_clearly(world: Gpus) -> None:
     """A pod is not bound to a device of a class that there is not."""
     release = world.settings().release
     settings = replace(release, gpu=replace(release.gpu, device_class="no-such-class"))
-    claims = DeviceClaims(world.client, settings, LEASE)
+    claims = DeviceClaims(world.client, settings)
     await listed(claims, world.client)
     problem = await claims.reserve(half(world, "fs-wf-s-0-1"), "uid", lambda *_: None)
     assert problem == "there is no DeviceClass 'no-such-class'"

@@ -22,7 +22,7 @@ from flowsched.errors import ConfigurationError
 from flowsched.values import replace
 from tests.kubernetes import device_world as gpus
 from tests.kubernetes import written as w
-from tests.kubernetes.exec_world import LEASE, make
+from tests.kubernetes.exec_world import make
 from tests.kubernetes.fake import FakeApi
 
 SETTINGS = replace(w.SETTINGS, gpu=GpuSettings(fractions="dra", driver="gpu.test"))
@@ -83,7 +83,7 @@ async def test_every_pod_has_its_devices_and_nothing_is_left(seed: int) -> None:
         await gpus.device_class(client, "gpu.test")
         for node in NODES:
             await gpus.publish(client, "gpu.test", node, ["gpu-a", "gpu-b"])
-        claims = DeviceClaims(client, SETTINGS, LEASE)
+        claims = DeviceClaims(client, SETTINGS)
         watches = Watches(client, 60)
         for path, kind, handler in claims.watched():
             await watches.follow(path, kind, handler)
@@ -112,5 +112,5 @@ async def test_where_claims_are_not_served_the_service_says_so_and_does_not_star
     """And where they are not asked for, nobody asks."""
     deaf: Any = Deaf()
     with pytest.raises(ConfigurationError, match=r"serves no ResourceClaim of resource.k8s.io/v1"):
-        await claimed_devices(deaf, SETTINGS, LEASE)
-    assert await claimed_devices(None, w.SETTINGS, LEASE) is None  # type: ignore[arg-type]
+        await claimed_devices(deaf, SETTINGS)
+    assert await claimed_devices(None, w.SETTINGS) is None  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ class Server:
         self.bound = 0
         self.passes = 0
 
-    async def call(self, method: str, path: str, *, body: bytes) -> Answer:
+    async def call(self, method: str, path: str, *, body: bytes, content_type: str = "") -> Answer:
         await asyncio.sleep(0)
         if path.endswith("/binding"):
             self.bound += 1
@@ -59,7 +59,7 @@ async def test_members_of_a_gang_make_their_manifests_a_few_at_a_time(
     monkeypatch.setattr(controller, "pod_manifest", noted)
     lease = Lease(lambda: 0, nothing)
     pods = PodController(
-        PodApi(server, w.SETTINGS, lease),  # type: ignore[arg-type]
+        PodApi(server, w.SETTINGS),  # type: ignore[arg-type]
         GangObjects(server, w.SETTINGS, Form.NONE),  # type: ignore[arg-type]
         None,
         settings=w.SETTINGS,

@@ -35,6 +35,7 @@ GANG = {
         {"name": "g", "gang": True, "roles": {"w": {"replicas": 2, "command": ["sleep", "2"]}}},
     ],
 }
+STAGE = {"name": "s", "command": ["true"], "resources": {"cpu": 1}}
 Calls = set[tuple[str, str]]
 #: Of each form, what a group of three asks for.
 SPECS: dict[Form, dict[str, Any]] = {
@@ -94,6 +95,17 @@ async def claimed_gpus(running: Running, world: KubeWorld) -> None:
     assert devices is not None
     await devices._read("no-such-claim", print)  # what follows a conflict
     await running.until(lambda: _counted(running, ("delete", "resourceclaims.resource.k8s.io")))
+
+
+async def handed_over(world: KubeWorld, settings: ClusterSettings, folder: Path) -> Calls:
+    """A pod that another scheduler is to place; there is none."""
+    settings = replace(settings, release=replace(settings.release, hand_over="default-scheduler"))
+    async with serving(world.connection, settings, folder) as running:
+        submitted = await running.service.submit(json.dumps({"name": "h", "stages": [STAGE]}).encode())
+        await running.until(lambda: _counted(running, ("patch", "pods")))
+        await running.service.command(submitted.id, "cancel")
+        await running.ended(submitted.id)
+        return set(running.cluster.client.calls)
 
 
 async def third_parties(running: Running, world: KubeWorld, form: Form) -> None:
@@ -166,7 +178,9 @@ async def used(plane: ControlPlane, form: Form, wish: str, namespace: str, folde
             group = f"podgroups.{form.value.split('/')[0]}"
             for kind in ("services", "secrets", group):
                 await running.until(lambda kind=kind: _counted(running, ("delete", kind)))
-            return set(running.cluster.client.calls)
+            calls = set(running.cluster.client.calls)
+        handed = replace(settings, release=replace(settings.release, gpu=GpuSettings()))
+        return calls | await handed_over(world, handed, folder / "handed")
 
 
 async def test_the_recorded_verbs_are_those_that_are_used(

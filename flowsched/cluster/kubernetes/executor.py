@@ -172,8 +172,8 @@ class KubernetesCluster(Executor):
         lease: Lease,
     ) -> None:
         self.settings = settings
-        self.client = Client(connection, in_flight=settings.in_flight)
         self.lease = lease
+        self.client = Client(connection, may_write=lambda: lease.may_act(), in_flight=settings.in_flight)
         self.form = Form.NONE
         self.queue = EventQueue()
         self._loops = BackgroundTasks("the cluster")
@@ -205,9 +205,9 @@ class KubernetesCluster(Executor):
         report = self.queue.put
         self._agents = Agents(self.settings.agent_key, report, self.lease.clock, self._has_node)
         self._gangs = GangObjects(self.client, release, self.form)
-        self._devices = await claimed_devices(self.client, release, self.lease)
+        self._devices = await claimed_devices(self.client, release)
         self.pods = PodController(
-            PodApi(self.client, release, self.lease),
+            PodApi(self.client, release),
             self._gangs,
             self._devices,
             settings=release,

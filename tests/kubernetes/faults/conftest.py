@@ -10,7 +10,7 @@ import pytest
 
 from flowsched.cluster.kubernetes import executor
 from flowsched.cluster.kubernetes.api.client import Client, Connection
-from flowsched.cluster.kubernetes.pods import pod_api
+from flowsched.cluster.kubernetes.pods import controller, pod_api
 from flowsched.control.leading import recover
 from tests.kubernetes.fake import FakeApi
 from tests.kubernetes.faults import mutants
@@ -31,6 +31,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tidied each five seconds is so each third of one: these tests wait for it."""
     monkeypatch.setattr(recover, "RECONCILE_PERIOD_S", 0.3)
     monkeypatch.setattr(executor, "SWEEP_S", 0.3)
+    monkeypatch.setattr(controller, "GANGS_S", 0.5)
     monkeypatch.setattr(pod_api, "QUOTA_PERIOD_S", 0.5)
 
 

@@ -25,9 +25,10 @@ def both(mutant: mutants.Mutant) -> None:
 def tidy_often() -> None:
     """What is tidied each five seconds is so each second: tests wait for it."""
     from flowsched.cluster.kubernetes import executor
+    from flowsched.cluster.kubernetes.pods import controller
     from flowsched.control.leading import recover
 
-    recover.RECONCILE_PERIOD_S = executor.SWEEP_S = 1.0  # type: ignore[misc]
+    recover.RECONCILE_PERIOD_S = executor.SWEEP_S = controller.GANGS_S = 1.0  # type: ignore[misc]
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ class Case:
         self.witness.judge()
 
     async def tidy(self) -> None:
-        """Wait until nothing is left of it but tombstones (P5)."""
+        """Wait until nothing is left of it (P5)."""
         left = ["?"]
         try:
             async with asyncio.timeout(300):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -13,11 +14,13 @@ import pytest
 
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.pods.controller import PodTimeouts
+from flowsched.errors import FlowschedError
 from tests.crash.harness import Nursery
+from tests.kubernetes.conftest import require
 from tests.kubernetes.faults.services import PATIENCE_S, Service, nursing
 from tests.kubernetes.faults.witness import Life
-from tests.kubernetes.faults.world import World, bag, document, gang
-from tests.kubernetes.hollow.controlplane import ControlPlane
+from tests.kubernetes.faults.world import ENDLESS, World, bag, document, gang
+from tests.kubernetes.hollow.controlplane import CONTROLLER_MANAGER, ControlPlane
 from tests.kubernetes.proxy import Proxy, through
 from tests.postgres import fresh_postgres, postgres_server  # noqa: F401
 
@@ -61,8 +64,9 @@ async def test_fault_13_a_leader_that_is_paused_in_mid_write(
     fresh_postgres: Callable[[], str],  # noqa: F811
 ) -> None:
     """The leader stands still for three lease times while its requests are on their way: creates of its own pods, and the binding
-    of somebody else's. Another leads, gives up on what is not there, and has it made anew. Then the late requests arrive: no pod is
-    made (tombstones have the names), none is bound (its version is another one). Awake again, it sees that it leads no more.
+    of somebody else's. Another leads, gives up on what is not there, and has it made anew. Then the late requests arrive: a pod
+    that is made is never bound, and is removed; the foreign pod is not bound (its version is another one). Awake again, the old
+    leader sees that it leads no more.
     """
     database, config = fresh_postgres(), control_plane.kubeconfig()
     async with Proxy(world.connection) as proxy:
@@ -92,15 +96,15 @@ async def test_fault_13_a_leader_that_is_paused_in_mid_write(
             first = len(of_epoch(world, 1))
             assert not world.witness.tasks("bag")
 
-            # The next leader takes the name of what has not been made, and fences what may yet be bound.
-            await world.witness.until(
-                lambda: {life.name for life in world.witness.voids()} >= {f"fs-{workflow}-bag-0-0"}
-            )
+            # The next leader ends what has not been made, and fences what may yet be bound.
+            await given_up(new, workflow)
             await world.witness.until(lambda: fenced(world))
             await asyncio.sleep(max(0.0, stopped + 3 * LEASE_S - time.monotonic()))
             proxy.asking = True  # what was on its way arrives
+            await world.witness.until(lambda: len(of_epoch(world, 1)) > first)
             await asyncio.sleep(1.5)
-            assert len(of_epoch(world, 1)) == first
+            late = [life for life in of_epoch(world, 1) if life.name == f"fs-{workflow}-bag-0-0"]
+            assert [life.pod.spec.node_name for life in late] == [""]
             assert not on_node(world), "a leader that had been deposed has bound a pod"
 
             for node in world.nodes:
@@ -109,12 +113,124 @@ async def test_fault_13_a_leader_that_is_paused_in_mid_write(
             old.signal(signal.SIGCONT)
             await until(old.dead)
             assert (await new.ended(workflow)).state == "SUCCEEDED"
-            assert len(of_epoch(world, 1)) == first
+            await until(lambda: late[0].gone)
+            assert not late[0].started
             world.witness.judge()
         finally:
             old.signal(signal.SIGCONT) if not old.dead() else None
             await old.close()
             await new.close()
+
+
+async def given_up(service: Service, workflow: str) -> None:
+    """Wait until the first attempt of the bag's task has ended without a pod."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with contextlib.suppress(FlowschedError):
+                task = await service.client.task(workflow, "bag", 0)
+                if task.attempts and task.attempts[0].reason == "NotLaunched":
+                    return
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("point", ["launch.before", "kube.created"])
+async def test_fault_13_a_leader_that_is_paused_before_its_next_write(
+    control_plane: ControlPlane,
+    world: World,
+    nursery: Nursery,
+    tmp_path: Path,
+    fresh_postgres: Callable[[], str],  # noqa: F811
+    point: str,
+) -> None:
+    """It stands still between commit and create, or between create and bind, until another one leads. That one starts the next
+    attempt, or binds the pod that it finds. The old one wakes up in front of its next write, and does not send it.
+    """
+    database, config = fresh_postgres(), control_plane.kubeconfig()
+    old, new = (
+        Service(nursery, tmp_path / name, config, world.namespace, database=database, short=True)
+        for name in ("old", "new")
+    )
+    world.fates["bag"] = ENDLESS
+    try:
+        old.start(f"{point}=sleep:6")
+        await ready(old)
+        new.start()
+        await ready(new)
+        workflow = await old.submit(document(bag(1)), "work")
+        if point == "kube.created":
+            await world.witness.until(lambda: world.witness.tasks())
+        else:
+            await launching(old, workflow)
+        old.signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        await world.witness.until(lambda: [life for life in world.witness.tasks() if life.runs])
+        await asyncio.sleep(max(0.0, stopped + 7 - time.monotonic()))  # its sleep is over, too
+        old.signal(signal.SIGCONT)
+        await until(old.dead)
+        (alive,) = [life for life in world.witness.tasks() if not life.gone]
+        assert alive.name == f"fs-{workflow}-bag-0-{0 if point == 'kube.created' else 1}"
+        assert len(world.witness.tasks()) == 1
+        world.witness.judge()
+    finally:
+        old.signal(signal.SIGCONT) if not old.dead() else None
+        await old.close()
+        await new.close()
+
+
+async def launching(service: Service, workflow: str) -> None:
+    """Wait until the intent to launch is durable."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not (await service.client.task(workflow, "bag", 0)).attempts:
+            await asyncio.sleep(0.05)
+
+
+async def test_fault_24_changes_of_the_leader_under_a_quota(
+    control_plane: ControlPlane,
+    world: World,
+    nursery: Nursery,
+    tmp_path: Path,
+    fresh_postgres: Callable[[], str],  # noqa: F811
+) -> None:
+    """Ten pods are allowed, and eighty tasks wait. The leader is killed, the next one is told to end: each successor goes on, and a
+    cancel ends. Real API server, and the controller that counts.
+    """
+    require(CONTROLLER_MANAGER)
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "pods"},
+        "spec": {"hard": {"pods": "10"}},
+    }
+    database, config = fresh_postgres(), control_plane.kubeconfig()
+    one, other = (
+        Service(nursery, tmp_path / name, config, world.namespace, database=database, short=True)
+        for name in ("one", "other")
+    )
+    world.fates["long"] = ENDLESS
+    counting = await control_plane.controller_manager(("resourcequota-controller",))
+    try:
+        assert (await world.talk.post(f"{world.talk.here}/resourcequotas", quota))[0] == 201
+        one.start()
+        await ready(one)
+        other.start()
+        await ready(other)
+        work = await one.submit(document(bag(60, cpu=0.05)), "work")
+        long = await one.submit(document(bag(20, cpu=0.05, name="long")), "long")
+        await world.witness.until(lambda: len(world.witness.tasks()) >= 10)
+        await one.kill()
+        one.start()
+        await world.witness.until(lambda: of_epoch(world, 2))
+        other.signal(signal.SIGTERM)
+        await until(other.dead)
+        await world.witness.until(lambda: of_epoch(world, 3))
+        await one.client.cancel(long)
+        assert (await one.ended(long)).state == "CANCELLED"
+        assert (await one.ended(work)).state == "SUCCEEDED"
+        world.witness.judge()
+    finally:
+        counting.kill()
+        await one.close()
+        await other.close()
 
 
 def foreign(world: World) -> dict[str, object]:

@@ -33,8 +33,8 @@ from tests.kubernetes.hostile import TEXTS
 #: Keys that somebody reads, ours and others'.
 KEYS = (
     "flowsched.io/pod", "flowsched.io/workflow", "flowsched.io/stage", "flowsched.io/index", "flowsched.io/attempt",
-    "flowsched.io/epoch", "flowsched.io/group", "flowsched.io/role", "flowsched.io/void", "flowsched.io/reason",
-    "flowsched.io/usage", "flowsched.io/queue", "flowsched.io/fenced-by", "app.kubernetes.io/managed-by",
+    "flowsched.io/epoch", "flowsched.io/group", "flowsched.io/role", "flowsched.io/usage", "flowsched.io/queue",
+    "flowsched.io/fenced-by", "app.kubernetes.io/managed-by",
     "app.kubernetes.io/instance", "app.kubernetes.io/component", "app.kubernetes.io/part-of",
     "scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name", "scheduling.x-k8s.io/pod-group",
     "pod-group-name", "kai.scheduler/subgroup-name", "kueue.x-k8s.io/pod-group-name",

@@ -32,11 +32,6 @@ class Pod(Read, frozen=True):
     status: PodStatus = PodStatus()
 
     @property
-    def void(self) -> bool:
-        """Whether it is a tombstone."""
-        return self.metadata.labels.get("flowsched.io/void") == "true"
-
-    @property
     def started(self) -> bool:
         """Whether a container of its own has ever run."""
         states = [each.state for each in self.status.container_statuses]
@@ -129,24 +124,16 @@ class Witness:
     # --- asked by tests --------------------------------------------------------------------------------------
 
     def tasks(self, stage: str = "") -> list[Life]:
-        """Every pod of a task there ever was here (of one stage), tombstones not counted."""
+        """Every pod of a task there ever was here (of one stage)."""
         return [
             life
             for life in self.lives.values()
-            if life.pod.metadata.namespace == self.namespace and life.name and not life.pod.void
+            if life.pod.metadata.namespace == self.namespace and life.name
             if not stage or life.pod.metadata.labels.get("flowsched.io/stage") == stage
         ]
 
-    def voids(self) -> list[Life]:
-        """Every tombstone there ever was here."""
-        return [
-            life
-            for life in self.lives.values()
-            if life.pod.metadata.namespace == self.namespace and life.pod.void
-        ]
-
     def here(self) -> list[str]:
-        """Names of the pods that are there now; tombstones, which are meant to stay, not counted."""
+        """Names of the pods that are there now."""
         return sorted(life.pod.metadata.name for life in self.tasks() if not life.gone)
 
     async def until(self, holds: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
@@ -163,7 +150,7 @@ class Witness:
         """
         pods: dict[str, set[str]] = defaultdict(set)
         for uid, life in self.lives.items():
-            if life.name and life.pod.metadata.namespace == self.namespace and not life.pod.void:
+            if life.name and life.pod.metadata.namespace == self.namespace:
                 pods[life.name].add(uid)
         twice = [f"{name} had {len(uids)} pods" for name, uids in pods.items() if len(uids) > 1]
         assert not (self.broken + twice), self.broken + twice

@@ -134,7 +134,7 @@ class World:
             yield running
 
     async def leftovers(self) -> list[str]:
-        """What is there beside tombstones: pods, Services, Secrets."""
+        """What is there: pods, Services, Secrets."""
         found = [f"pods/{name}" for name in self.witness.here()]
         for path in ("services", "secrets"):
             found += [f"{path}/{name}" for name in await self.talk.names(f"{self.talk.here}/{path}")]

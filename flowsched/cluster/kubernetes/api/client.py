@@ -79,8 +79,8 @@ _HEADERS: Final = {
     "Accept": "application/json",
     "Accept-Encoding": "identity",  # the server's CPU is the wall, not the wire
 }
-#: Sent once more if they meet a connection that the server has just closed.
-_REPEATABLE: Final = ("GET", "PUT", "DELETE")
+#: A write that may not be sent now asks again after so long.
+_PAUSE_S: Final = 0.1
 
 
 async def no_headers() -> Mapping[str, str]:
@@ -126,12 +126,13 @@ class Listing(Generic[T]):
 class Client:
     """One API server.
 
-    A call is sent at most once, but for what the server itself puts off. Exception: a GET, PUT or DELETE is repeated
-    that meets a connection which the server has just closed. A PUT carries a resourceVersion and a DELETE a uid, so
-    the worst is a Conflict or NotFound for what we did ourselves.
+    A call is sent at most once, but for what the server itself puts off. Exception: a GET is repeated that meets a
+    connection which the server has just closed.
 
     Args:
         connection: To which server, and as which user.
+        may_write: Asked right before each write (whatever is no GET) is sent, also before it is sent again. While it may not be
+            sent it waits.
         in_flight: So many requests are open at a time; the others wait their turn.
         timeout_s: Of a request, from its turn to the last byte of its answer.
         sleep: Waits.
@@ -147,6 +148,7 @@ class Client:
         self,
         connection: Connection,
         *,
+        may_write: Callable[[], bool] = lambda: True,
         in_flight: int = 32,
         timeout_s: float = 30.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -156,6 +158,7 @@ class Client:
         self.timeout_s = timeout_s
         self.calls: Counter[tuple[str, str]] = Counter()
         self.skipped = 0
+        self._may_write = may_write
         self._turns = asyncio.Semaphore(in_flight)
         self._sleep = sleep
         self._jitter = jitter
@@ -340,22 +343,26 @@ class Client:
         params: Mapping[str, str] | None,
         timeout_s: float,
     ) -> Answer:
-        """Send a request once."""
-        headers = await self.connection.headers()
+        """Send a request once, a write when it may be sent."""
         target = _target(path, params)
-        async with self._turns:
-            try:
-                if self._direct is not None:
-                    raw = request(
-                        method, f"{self._prefix}{target}", self._preamble(headers), body, content_type
-                    )
-                    again = method in _REPEATABLE
-                    return _answer(await self._direct.ask(raw, timeout_s=timeout_s, repeatable=again))
-                if body is not None:
-                    headers = {**headers, "Content-Type": content_type}
-                return _answer(await self._sessions.ask(method, target, headers, body, timeout_s))
-            except Lost as lost:
-                raise Unreachable(f"{method} {path}: {lost}", sent=lost.sent) from lost
+        reads = method == "GET"
+        while True:
+            while not (reads or self._may_write()):  # noqa: ASYNC110 - a clock decides, no event is set
+                await asyncio.sleep(_PAUSE_S)
+            headers = await self.connection.headers()
+            async with self._turns:
+                if not (reads or self._may_write()):
+                    continue  # its turn came too late
+                try:
+                    if self._direct is not None:
+                        head = self._preamble(headers)
+                        raw = request(method, f"{self._prefix}{target}", head, body, content_type)
+                        return _answer(await self._direct.ask(raw, timeout_s=timeout_s, repeatable=reads))
+                    if body is not None:
+                        headers = {**headers, "Content-Type": content_type}
+                    return _answer(await self._sessions.ask(method, target, headers, body, timeout_s))
+                except Lost as lost:
+                    raise Unreachable(f"{method} {path}: {lost}", sent=lost.sent) from lost
 
     def _preamble(self, headers: Mapping[str, str]) -> bytes:
         """Header lines, made anew when the credentials change."""

@@ -472,7 +472,7 @@ class Sessions:
     async def ask(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float
     ) -> Reply:
-        """Send a request and wait for its reply. aiohttp repeats a GET, PUT or DELETE that meets a closed connection.
+        """Send a request and wait for its reply. aiohttp repeats a GET or DELETE that meets a closed connection.
 
         Raises:
             Lost: No reply.

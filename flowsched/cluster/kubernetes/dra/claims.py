@@ -39,7 +39,6 @@ from flowsched.cluster.kubernetes.dra.inventory import (
     places_of,
     status_patch,
 )
-from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.names import pod_name
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
@@ -75,21 +74,14 @@ class DeviceClaims:
     Args:
         client: Of the API server.
         settings: Driver, class and namespace.
-        lease: Asked before every write.
 
     Attributes:
         changed: Called with a node after its `gpus` may have changed. The cluster view sets it.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        settings: ReleaseSettings,
-        lease: Lease,
-    ) -> None:
+    def __init__(self, client: Client, settings: ReleaseSettings) -> None:
         self._client = client
         self._settings = settings
-        self._lease = lease
         self.changed: Callable[[str], None] = lambda node: None
         self._inventory = Inventory(settings.gpu.driver)
         self._book = ClaimBook(settings, self._inventory)
@@ -153,7 +145,6 @@ class DeviceClaims:
             try:
                 async with asyncio.timeout(CLAIM_S):
                     while True:
-                        await self._lease.held()
                         try:
                             if await self._step(place, user, explain):
                                 return ""
@@ -302,7 +293,6 @@ class DeviceClaims:
                         rest = [user for user in users if user.uid not in uids]
                         if rest and len(rest) == len(users):
                             return
-                        await self._lease.held()
                         if not rest:
                             await self._remove(claim, _unheard)
                         else:
@@ -404,7 +394,7 @@ class DeviceClaims:
             return None
 
 
-async def claimed_devices(client: Client, settings: ReleaseSettings, lease: Lease) -> DeviceClaims | None:
+async def claimed_devices(client: Client, settings: ReleaseSettings) -> DeviceClaims | None:
     """The claims, where GPUs are claimed; None where they are not.
 
     Raises:
@@ -417,7 +407,7 @@ async def claimed_devices(client: Client, settings: ReleaseSettings, lease: Leas
         raise ConfigurationError(
             "GPUs shall be claimed (dra), and the API server serves no ResourceClaim of resource.k8s.io/v1: Kubernetes 1.34 does"
         )
-    return DeviceClaims(client, settings, lease)
+    return DeviceClaims(client, settings)
 
 
 def _unheard(reason: str, message: str) -> None:

@@ -114,7 +114,7 @@ class MakingWay:
     Args:
         client: Of the API server.
         report: Takes events.
-        lease: Asked right before each call that changes something.
+        lease: Its clock and failpoints.
         caught_up: Waits until the view shows everything up to a resourceVersion.
     """
 
@@ -184,7 +184,6 @@ class MakingWay:
         body = eviction(order.name, order.namespace, order.uid)
         backoff, tries = Backoff(_LONGEST_PAUSE_S), 0
         while True:
-            await self._lease.held()
             answer = await self._client.try_call("POST", f"{_path(order)}/eviction", body)
             tries += 1
             if answer is not None and (answer.ok or answer.status in (404, 409)):
@@ -222,7 +221,6 @@ class MakingWay:
         """Ask until the server has decided."""
         backoff = Backoff(_LONGEST_PAUSE_S)
         while True:
-            await self._lease.held()
             answer = await self._client.try_call(method, path, body, kind)
             if answer is not None and not answer.undecided:
                 return answer

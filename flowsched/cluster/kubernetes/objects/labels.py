@@ -20,10 +20,8 @@ ATTEMPT: Final = f"{PREFIX}attempt"
 EPOCH: Final = f"{PREFIX}epoch"
 GROUP: Final = f"{PREFIX}group"
 ROLE: Final = f"{PREFIX}role"
-#: Label and scheduling gate of a tombstone: nothing of this name ever runs.
-VOID: Final = f"{PREFIX}void"
-#: Annotation of a tombstone: why.
-REASON: Final = f"{PREFIX}reason"
+#: Scheduling gate of a pod that another scheduler places: the leader opens it when the pod may run.
+GATE: Final = f"{PREFIX}launch"
 #: Annotation: what each container used, as a JSON object by container, where the node says it.
 USAGE: Final = f"{PREFIX}usage"
 #: Annotation of a container task: how many steps it has.

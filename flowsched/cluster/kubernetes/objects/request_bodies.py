@@ -48,6 +48,13 @@ def binding(
     )
 
 
+def opened_gate(uid: str, gate: str) -> bytes:
+    """Take one scheduling gate from a pod, and only from this one: a strategic merge patch."""
+    return msgspec.json.encode(
+        {"metadata": {"uid": uid}, "spec": {"schedulingGates": [{"$patch": "delete", "name": gate}]}}
+    )
+
+
 def eviction(name: str, namespace: str, uid: str) -> bytes:
     """Evict a pod, and only this one, as far as its disruption budgets let it go."""
     return msgspec.json.encode(

@@ -1,15 +1,17 @@
 """The pod controller: it keeps the pods that this installation wants and the pods that the API server has equal.
 
-A pod's name is used once (FAULTS.md P3). `AlreadyExists` with our labels is success. A name that must never run is taken by a
-*tombstone*, so that an earlier leader that wakes up late is told that it exists. Where an answer got lost, the controller asks the
-API server again instead of guessing. What the controller did counts once the watch shows it; no assumption ends by its age.
+A pod's name is used once (FAULTS.md P3). `AlreadyExists` with our labels is success. A pod runs only by its *bind*, which is sent
+after the answer to its create and after the process has asked its clock whether it leads. So a pod that an earlier leader's create
+makes after the next leader has found none is never bound: it is an orphan, and is removed (docs/decisions/004). Where an answer got
+lost, the controller asks the API server again instead of guessing. What the controller did counts once the watch shows it; no
+assumption ends by its age.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -23,17 +25,24 @@ from flowsched.cluster.kubernetes.api.errors import Malformed, Permanent, Refuse
 from flowsched.cluster.kubernetes.dra.claims import DeviceClaims
 from flowsched.cluster.kubernetes.dra.inventory import places_of
 from flowsched.cluster.kubernetes.lease import Lease
-from flowsched.cluster.kubernetes.objects.labels import GROUP, REASON, VOID, engine_name, is_ours
-from flowsched.cluster.kubernetes.objects.metadata import moment_ms
+from flowsched.cluster.kubernetes.objects.labels import GROUP, engine_name, is_ours
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings, extras_of
 from flowsched.cluster.kubernetes.orders import LIFE_MS
 from flowsched.cluster.kubernetes.pods.gang_objects import GangObjects
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
-from flowsched.cluster.kubernetes.pods.pod_api import QUOTA, Doubt, PodApi
+from flowsched.cluster.kubernetes.pods.pod_api import QUOTA, PodApi
 from flowsched.cluster.kubernetes.pods.status import PULLS, Waiting, outcome
 from flowsched.cluster.node.container_paths import Refusal
-from flowsched.executor.protocol import ClusterEvent, Pod, PodEnded, PodGone, PodHeld, PodStarted
+from flowsched.executor.protocol import (
+    NOT_LAUNCHED,
+    ClusterEvent,
+    Pod,
+    PodEnded,
+    PodGone,
+    PodHeld,
+    PodStarted,
+)
 from flowsched.log_lines import get_logger
 from flowsched.values import replace
 
@@ -41,12 +50,8 @@ log = get_logger(__name__)
 
 EventSink = Callable[[ClusterEvent], None]
 End = PodEnded | PodGone
-#: A tombstone stays so long: no leader sleeps longer and is still connected.
-TOMBSTONE_MS: Final = 6 * 3_600_000
-#: An API server decides about a request within so many seconds (its `--request-timeout` is 60 s by default), or never.
-REQUEST_S: Final = 65.0
-
-
+#: Between two looks for what is left of gangs: half of the minute in which nothing may be left (FAULTS.md P5).
+GANGS_S: Final = 30.0
 #: Pods that compute their manifests or bindings in one pass of the event loop: 32 take some 5 ms.
 TOGETHER: Final = 32
 
@@ -90,7 +95,6 @@ class DesiredPod:
     )
     patience_s: float = 0.0  #: how long it may be stuck
     bound_since: float | None = None  #: it has a node, and has not started
-    doubt: Doubt = field(default_factory=Doubt)  #: whether there may be a pod of its name, now or soon
     task: asyncio.Task[None] | None = None
 
 
@@ -132,11 +136,10 @@ class PodController:
         self._timeouts = timeouts
         self._desired: dict[str, DesiredPod] = {}
         self._observed: dict[str, PodObject] = {}  #: by engine name, as last seen
-        self._tombstones: dict[str, PodObject] = {}
         self._adopted: set[str] = set()
         self._begun = False  #: whether this process has led, and knows which pods are desired
         self._strays: dict[str, float] = {}  #: ended pods that are not desired -> since when
-        self._removing: set[str] = set()  #: uids of strays that are being removed
+        self._gangs_swept = float("-inf")  #: on the loop's clock
         self._short: dict[str, float] = {}  #: gang -> since when a quota keeps it from being whole
         self._background = BackgroundTasks("a pod")
         self._turns = asyncio.Semaphore(TOGETHER)
@@ -156,7 +159,7 @@ class PodController:
                 if known.end is not None:  # asked twice
                     self._events(known.end)
                 continue
-            pod = DesiredPod(order.name, order, node=order.node, doubt=Doubt(open=False))
+            pod = DesiredPod(order.name, order, node=order.node)
             self._desired[order.name] = pod
             if not self._has_node(order.node):
                 self._report_end(pod, self._gone(pod, "NoSuchNode"))
@@ -177,17 +180,13 @@ class PodController:
             self._adopted.add(order.name)
             self._gangs.member(order)
             obj = self._observed.get(order.name)
-            tombstone = self._tombstones.get(order.name)
             if obj is not None:
                 pod.uid = obj.metadata.uid
                 self._report_status(pod, obj, deleted=False)
                 if not obj.spec.node_name and pod.end is None:
                     pod.task = self._background.begin(self._bind(pod), failed=partial(self._broke, pod))
-            elif tombstone is not None:
-                reason = tombstone.metadata.annotations.get(REASON, "NotLaunched")
-                self._report_end(pod, self._gone(pod, reason))
             else:
-                pod.task = self._background.keep(partial(self._place_tombstone, pod, "NotLaunched"), pod.name)
+                pod.task = self._background.keep(partial(self._find, pod), pod.name)
 
     def begin(self) -> None:
         """Begin a term: the ends of pods that were not adopted are durable, so they are not desired any more."""
@@ -199,10 +198,11 @@ class PodController:
                 self._gangs.left(pod.order)
         self._adopted.clear()
         self._strays.clear()
+        self._gangs_swept = float("-inf")
         self._begun = True
 
     def release(self, names: Sequence[str], grace_ms: int) -> None:
-        """End pods. A pod that does not exist never will."""
+        """End pods. A pod that does not exist never runs."""
         for name in names:
             pod = self._desired.setdefault(name, DesiredPod(name))
             if pod.end is not None:
@@ -216,14 +216,10 @@ class PodController:
         """Remove pods after the engine has stored their ends durably."""
         for name in names:
             pod = self._desired.pop(name, None)
-            obj = self._observed.get(name)
-            if pod is None and obj is not None:
-                self._removing.add(obj.metadata.uid)
-                self._background.begin(self._remove_stray(obj))
-                continue
-            rest = self._gangs.left(pod.order) if pod is not None and pod.order is not None else None
-            if obj is not None:
-                self._background.begin(self._remove(obj, rest))
+            if pod is not None and pod.order is not None:
+                self._gangs.left(pod.order)
+            if (obj := self._observed.get(name)) is not None:
+                self._background.begin(self._delete(obj))
 
     def order_of(self, name: str) -> Pod | None:
         """The order of a pod that is desired."""
@@ -250,12 +246,6 @@ class PodController:
         name = engine_name(obj)
         if name is None:
             return
-        if VOID in obj.metadata.labels:
-            if deleted:
-                self._tombstones.pop(name, None)
-            else:
-                self._tombstones[name] = obj
-            return
         known = self._observed.get(name)
         if not deleted:
             self._observed[name] = obj
@@ -269,9 +259,8 @@ class PodController:
 
     def relisted(self, uids: Collection[str]) -> None:
         """Note that a complete list was read: a pod that is not in it is gone."""
-        for known in (self._observed, self._tombstones):
-            for obj in [obj for obj in known.values() if obj.metadata.uid not in uids]:
-                self.observe(obj, deleted=True)
+        for obj in [obj for obj in self._observed.values() if obj.metadata.uid not in uids]:
+            self.observe(obj, deleted=True)
 
     def node_lost(self, node: str) -> None:
         """Note that a node is gone: its kubelet will never report how its pods ended.
@@ -336,14 +325,14 @@ class PodController:
             return False
         backoff = Backoff()
         while True:
-            answer = await self._api.create(body, pod.doubt, self._explain(pod))
+            answer = await self._api.create(body, self._explain(pod))
             if answer is not None and answer.ok:
                 pod.uid = decoded(answer.body, PodObject, pod.name).metadata.uid
                 await self._lease.failpoint("kube.created")
                 self._hold(pod, "", "")
                 return True
             if answer is not None and answer.reason == "AlreadyExists":
-                return await self._take_existing(pod)
+                return await self._take_existing(pod, "PodDeleted")
             if answer is not None:
                 verdict = judge(answer)
                 if isinstance(verdict, Permanent):
@@ -352,35 +341,39 @@ class PodController:
                 self._hold(pod, verdict.reason, verdict.message)
             await backoff.wait()
 
-    async def _take_existing(self, pod: DesiredPod) -> bool:
-        """Decide about a pod of this name that exists. True: it is ours, and goes on as if it had just been made."""
+    async def _find(self, pod: DesiredPod) -> None:
+        """Take over a pod that the watch does not show (yet), or end it: an earlier leader made none that will ever be bound."""
+        if await self._take_existing(pod, NOT_LAUNCHED):
+            await self._bind(pod)
+
+    async def _take_existing(self, pod: DesiredPod, absent: str) -> bool:
+        """Decide about the pod of this name that the API server has. True: it is ours, and goes on as if it had just been made.
+
+        Args:
+            pod: Which.
+            absent: Why it ends if there is none.
+        """
         obj = await self._api.read(pod.name, self._explain(pod))
         if obj is None:
-            # It existed, so it may have run: its name is used up.
-            await self._place_tombstone(pod, "PodDeleted")
+            self._report_end(pod, self._gone(pod, absent))
             return False
         if not is_ours(obj, self._settings) or engine_name(obj) != pod.name:
             message = f"a pod {obj.metadata.name!r} exists and is not flowsched's; it is left alone"
             self._report_end(pod, self._refused(pod, "StartFailed", message))
-            return False
-        if VOID in obj.metadata.labels:
-            self._report_end(pod, self._gone(pod, obj.metadata.annotations.get(REASON, "Voided")))
             return False
         pod.uid = obj.metadata.uid
         self._report_status(pod, obj, deleted=False)
         return pod.end is None
 
     async def _bind(self, pod: DesiredPod) -> None:
-        """Bind the pod to its node, and to no other."""
-        if self._settings.hand_over is not None:
-            return  # another scheduler binds it
+        """Bind the pod to its node, and to no other; open its gate where another scheduler binds it."""
+        ours = self._settings.hand_over is None
         backoff = Backoff()
         await self._turn()
         problem = await self._reserve_devices(pod)
         while pod.end is None:
-            await self._lease.held()
             answer, refusal = None, problem
-            if not refusal and not self._has_node(pod.node):  # the API server would not mind
+            if not refusal and ours and not self._has_node(pod.node):  # the API server would not mind
                 refusal = f"there is no node {pod.node!r} any more"
             if not refusal:
                 answer = await self._api.bind(pod.name, pod.uid, pod.node, self._explain(pod))
@@ -394,7 +387,8 @@ class PodController:
                     self._report_end(pod, self._gone(pod, "PodDeleted"))
                 return
             if obj.spec.node_name or obj.metadata.deletion_timestamp:
-                self._delete_if_bound_elsewhere(pod, obj)
+                if ours:
+                    self._delete_if_bound_elsewhere(pod, obj)
                 return
             verdict = judge(answer) if answer is not None else None
             if refusal or isinstance(verdict, Permanent):
@@ -418,77 +412,42 @@ class PodController:
             log.warning(
                 "pod bound by another scheduler", pod=pod.name, node=obj.spec.node_name, wanted=pod.node
             )
-            self._background.begin(self._api.delete(obj, None))
-
-    async def _place_tombstone(self, pod: DesiredPod, reason: str) -> None:
-        """Take the name, so that no pod ever runs under it. If a pod of ours has it already, that pod goes on."""
-        backoff = Backoff()
-        while pod.end is None:
-            answer = await self._api.create_tombstone(pod.name, reason, self._explain(pod))
-            if answer is not None and answer.ok:
-                self._report_end(pod, self._gone(pod, reason))
-                return
-            if answer is not None and answer.reason == "AlreadyExists":
-                if await self._take_existing(pod) and not pod.released:
-                    await self._bind(pod)
-                return
-            if answer is not None:
-                verdict = judge(answer)
-                self._hold(pod, verdict.reason, answer.message)
-                if isinstance(verdict, Permanent):
-                    await self._wait_out(pod, reason)
-                    return
-            await backoff.wait()
-
-    async def _wait_out(self, pod: DesiredPod, reason: str) -> None:
-        """See whether a pod comes of a create that is on its way, where a policy forbids tombstones as well as pods."""
-        loop, backoff = asyncio.get_running_loop(), Backoff()
-        end = loop.time() + REQUEST_S
-        while pod.end is None:
-            late = loop.time() >= end
-            if await self._api.read(pod.name, self._explain(pod)) is not None:
-                if await self._take_existing(pod) and not pod.released:
-                    await self._bind(pod)
-                return
-            if late:
-                self._report_end(pod, self._gone(pod, reason))
-                return
-            await backoff.wait()
+            self._background.begin(self._delete(obj, None))
 
     async def _withdraw(self, pod: DesiredPod, before: asyncio.Task[None] | None, reason: str) -> None:
-        """Stop the pod's task; if there is no pod yet, see to it that there never will be."""
+        """Stop the pod's task. If no pod is known, none ever runs: one that a create on its way still makes is not bound."""
         if before is not None:
             before.cancel()
             await asyncio.gather(before, return_exceptions=True)
-        if pod.end is not None or pod.name in self._observed:
-            return
-        if pod.doubt.open:  # a create may still be on its way, ours or an earlier leader's
-            await self._place_tombstone(pod, reason)
-        elif not pod.uid:
+        if pod.end is None and not pod.uid:
             self._report_end(pod, self._gone(pod, reason))
 
     async def _release(self, pod: DesiredPod, before: asyncio.Task[None] | None, grace_ms: int) -> None:
         """End the pod, whatever became of its launch."""
-        await self._withdraw(pod, before, "Released")
-        if pod.end is not None:
-            return
-        obj = self._observed.get(pod.name) or await self._api.read(pod.name, self._explain(pod))
-        if obj is None:
-            self._report_end(pod, self._gone(pod, "Released"))
-            return
-        pod.uid = obj.metadata.uid
-        await self._api.delete(obj, -(-grace_ms // 1000))
-        if not obj.spec.node_name and pod.end is None and pod.name not in self._observed:
-            self._report_end(pod, self._gone(pod, "Released"))
+        if before is not None:
+            before.cancel()
+            await asyncio.gather(before, return_exceptions=True)
+        backoff = Backoff()
+        while pod.end is None:
+            obj = self._observed.get(pod.name) or await self._api.read(pod.name, self._explain(pod))
+            if obj is None or not is_ours(obj, self._settings):
+                self._report_end(pod, self._gone(pod, "Released"))
+                return
+            pod.uid = obj.metadata.uid
+            await self._api.delete(obj, -(-grace_ms // 1000))
+            if pod.name in self._observed:
+                return  # the watch shows its end
+            await backoff.wait()
 
     async def _delete_and_end(self, pod: DesiredPod, obj: PodObject, end: End) -> None:
         """Delete a pod at once and report its end: not before it is gone, because its room is not free before.
 
-        The watch may be faster than the answer, and would call the pod deleted.
+        The watch may be faster than the answer, and would call the pod deleted. The watch alone shows the end of a pod that was
+        bound meanwhile.
         """
         pod.end_when_deleted = end
-        await self._api.delete(obj, 0)
-        self._report_end(pod, end)
+        if await self._api.delete(obj, 0):
+            self._report_end(pod, end)
 
     def _report_status(self, pod: DesiredPod, obj: PodObject, deleted: bool) -> None:
         """Report what a pod's status means."""
@@ -545,7 +504,7 @@ class PodController:
     # --- sweep: what only the passing of time shows ----------------------------------------------------------
 
     async def sweep(self) -> Sequence[str]:
-        """Give up pods that cannot start and gangs that stay half made; remove old tombstones and pods on nodes that are gone.
+        """Give up pods that cannot start and gangs that stay half made; remove what is left of gangs, and pods of lost nodes.
 
         Only the leader tidies: other processes do not know what is still needed.
 
@@ -562,10 +521,9 @@ class PodController:
         self._share_quota(now)
         ended = {n for n, obj in self._observed.items() if n not in self._desired and _ended(obj)}
         self._strays = {name: self._strays.get(name, now) for name in ended}
-        old = self._lease.clock() - TOMBSTONE_MS
-        for tombstone in list(self._tombstones.values()):
-            if (moment_ms(tombstone.metadata.creation_timestamp) or old) < old:
-                self._background.begin(self._remove(tombstone))
+        if now - self._gangs_swept > GANGS_S:
+            self._gangs_swept = now
+            await self._gangs.sweep({obj.metadata.labels.get(GROUP, "") for obj in self._observed.values()})
         await self._clear_lost_nodes()
         if self._devices is not None:
             await self._devices.sweep(*self._with_devices())
@@ -640,28 +598,8 @@ class PodController:
         else:
             await self._api.delete(obj, 0)
 
-    async def _remove(self, obj: PodObject, after: asyncio.Task[None] | None = None) -> None:
-        """Remove an ended pod (or a tombstone).
-
-        The last pod of a gang goes after the rest of the gang's objects: as long as it exists, a restart sees that they are to be
-        removed.
-        """
-        if after is not None:
-            await asyncio.wait({after})
-            if after.cancelled() or after.exception() is not None:
-                return  # this process is about to end: its successor finds the pod, and removes the rest
-        await self._api.delete(obj, 0)
-
-    async def _remove_stray(self, obj: PodObject) -> None:
-        """Remove an ended pod that is not desired; the last one of a gang takes the gang's objects with it."""
-        group = obj.metadata.labels.get(GROUP, "")
-        staying = (each for each in self._observed.values() if each.metadata.uid not in self._removing)
-        others = (each.metadata.labels.get(GROUP) for each in staying)
-        rest = self._gangs.stray(group) if group and group not in others else None
-        try:
-            await self._remove(obj, rest)
-        finally:
-            self._removing.discard(obj.metadata.uid)
+    async def _delete(self, obj: PodObject, grace_s: int | None = 0) -> None:
+        await self._api.delete(obj, grace_s)
 
 
 def _ended(obj: PodObject) -> bool:

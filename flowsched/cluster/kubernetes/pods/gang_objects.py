@@ -10,19 +10,25 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from flowsched.background import BackgroundTasks, Backoff
 from flowsched.cluster.kubernetes.api.client import Client, decoded
-from flowsched.cluster.kubernetes.api.errors import Permanent, Unreachable, judge
+from flowsched.cluster.kubernetes.api.errors import Malformed, Permanent, Refused, Unreachable, judge
 from flowsched.cluster.kubernetes.objects.core import OnlyMetadata
-from flowsched.cluster.kubernetes.objects.labels import GROUP, STAGE, WORKFLOW, common_labels, owner_reference
-from flowsched.cluster.kubernetes.objects.names import dns_label, group_name, label_value
+from flowsched.cluster.kubernetes.objects.labels import (
+    GROUP,
+    STAGE,
+    WORKFLOW,
+    common_labels,
+    ours,
+    owner_reference,
+)
+from flowsched.cluster.kubernetes.objects.names import group_name, label_value
 from flowsched.cluster.kubernetes.objects.podgroup import Form, group_path, volcano_queue
 from flowsched.cluster.kubernetes.objects.release import GroupRef, Owner, ReleaseSettings
 from flowsched.cluster.kubernetes.pods.container_task import TOKEN_KEY
@@ -120,7 +126,9 @@ def _min_resources(
 # ---- the objects of our own gangs ----
 #
 # All three belong to one generation of one shard, are made before its first pod and removed after its last. Making them twice
-# is making them once.
+# is making them once. The PodGroup owns the Service, and the Service owns the Secret. A create that comes late, of a leader that
+# does not lead any more, therefore leaves a root, which the next sweep finds, or an object without its owner, which the garbage
+# collector removes. flowsched has no right to list Secrets.
 
 
 log = get_logger(__name__)
@@ -196,6 +204,7 @@ class GangObjects:
         self._settings = settings
         self.form = form
         self._gangs: dict[str, _Gang] = {}
+        self._removing: dict[str, asyncio.Task[None]] = {}
         self._tasks = BackgroundTasks("a gang")
 
     def name_of(self, pod: Pod) -> str | None:
@@ -210,24 +219,43 @@ class GangObjects:
         if name is not None:
             self._gangs.setdefault(name, _Gang(name)).members.add(pod.name)
 
-    def left(self, pod: Pod) -> asyncio.Task[None] | None:
-        """A pod is no more; with the last one the rest goes: that is what is returned then."""
-        name = self.name_of(pod)
-        gang = self._gangs.get(name) if name is not None else None
+    def left(self, pod: Pod) -> None:
+        """A pod is no more; with the last one the rest goes."""
+        gang = self._gangs.get(self.name_of(pod) or "")
         if gang is None:
-            return None
+            return
         gang.members.discard(pod.name)
-        if gang.members:
-            return None
-        del self._gangs[gang.name]
-        return self._start_removing(gang)
+        if not gang.members:
+            del self._gangs[gang.name]
+            if gang.made is not None:
+                gang.made.cancel()
+            self._start_removing(gang.name)
 
-    def stray(self, name: str) -> asyncio.Task[None] | None:
-        """The last pod of a gang that is known by its name alone is to go: the rest goes before it."""
-        return None if name in self._gangs else self._start_removing(_Gang(name))
+    async def sweep(self, living: Set[str]) -> None:
+        """Remove what is left of gangs that do not live: an earlier leader could not, or its creates came late.
 
-    def _start_removing(self, gang: _Gang) -> asyncio.Task[None]:
-        return self._tasks.keep(partial(self._remove, gang), f"remove {gang.name}")
+        Args:
+            living: Gangs that still have pods.
+        """
+        space = self._settings.namespace
+        paths = [f"/api/v1/namespaces/{space}/services"]
+        if self.form is not Form.NONE:
+            paths.append(group_path(self.form, space))
+        found: set[str] = set()
+        try:
+            for path in paths:
+                roots, _ = await self._client.list(
+                    path, OnlyMetadata, params={"labelSelector": f"{ours(self._settings)},{GROUP}"}
+                )
+                found |= {root.metadata.name for root in roots}
+        except (Refused, Unreachable, Malformed) as error:
+            log.warning("objects of gangs that ended are not looked for, tried again", error=str(error))
+        for name in sorted(found - living - self._gangs.keys() - self._removing.keys()):
+            self._start_removing(name)
+
+    def _start_removing(self, name: str) -> None:
+        task = self._removing[name] = self._tasks.begin(self._remove(name), name=f"remove {name}")
+        task.add_done_callback(lambda _: self._removing.pop(name, None))
 
     async def close(self) -> None:
         """Stop working."""
@@ -260,6 +288,8 @@ class GangObjects:
 
     async def _make_all(self, gang: _Gang, pod: Pod, told: Callable[[str], None]) -> GroupRef:
         assert pod.gang is not None
+        if gang.name in self._removing:  # it had lost its last member
+            await asyncio.wait({self._removing[gang.name]})
         settings, space = self._settings, self._settings.namespace
         owner = None
         if self.form is not Form.NONE:
@@ -267,10 +297,11 @@ class GangObjects:
             meta = await self._create(group_path(self.form, space), gang.name, body, told)
             owner = Owner(self.form.value, "PodGroup", gang.name, meta.metadata.uid)
         core = f"/api/v1/namespaces/{space}"
-        name = dns_label(gang.name)
-        await self._create(f"{core}/services", name, gang_service(gang.name, settings, owner), told)
-        secret = gang_secret(gang.name, pod.gang.token, settings, owner)
-        await self._create(f"{core}/secrets", name, secret, told)
+        service = gang_service(gang.name, settings, owner)
+        meta = await self._create(f"{core}/services", gang.name, service, told)
+        root = Owner("v1", "Service", gang.name, meta.metadata.uid)
+        secret = gang_secret(gang.name, pod.gang.token, settings, root)
+        await self._create(f"{core}/secrets", gang.name, secret, told)
         return GroupRef(gang.name, self.form, owner, pod.queue)
 
     async def _create(self, path: str, name: str, body: bytes, told: Callable[[str], None]) -> OnlyMetadata:
@@ -299,21 +330,15 @@ class GangObjects:
                 told(str(silence))
             await backoff.wait()
 
-    async def _remove(self, gang: _Gang) -> None:
-        """Delete the objects of a gang. Where a PodGroup owns the others, the garbage collector would delete them too."""
-        if gang.made is not None and not gang.made.done():
-            gang.made.cancel()
-            await asyncio.gather(gang.made, return_exceptions=True)
-        space, name = self._settings.namespace, dns_label(gang.name)
-        paths = [f"/api/v1/namespaces/{space}/services/{name}", f"/api/v1/namespaces/{space}/secrets/{name}"]
+    async def _remove(self, name: str) -> None:
+        """Delete the objects of a gang, each once: the next sweep deletes the rest, as long as it finds the Service."""
+        space = self._settings.namespace
+        paths = [f"/api/v1/namespaces/{space}/secrets/{name}", f"/api/v1/namespaces/{space}/services/{name}"]
         if self.form is not Form.NONE:
-            paths.append(group_path(self.form, space, gang.name))
+            paths.insert(1, group_path(self.form, space, name))
         for path in paths:
-            backoff = Backoff(_LONGEST_PAUSE_S)
-            while True:
-                answer = await self._client.try_call("DELETE", path)
-                if answer is not None and (answer.ok or answer.status in (403, 404)):
-                    break
-                if answer is not None:
-                    log.warning("not removed", path=path, why=answer.message)
-                await backoff.wait()
+            answer = await self._client.try_call("DELETE", path)
+            if answer is None or not (answer.ok or answer.status == 404):
+                why = "no answer" if answer is None else answer.message
+                log.warning("not removed, tried again", path=path, why=why)
+                return

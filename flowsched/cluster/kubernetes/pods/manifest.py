@@ -3,8 +3,8 @@
 A task is one pod. `stage-in` lays out its inputs, where it has files. The user's container runs as `task`. Where there are
 outputs, the native sidecar `stage-out` stays until the task has ended, publishes them, and tells the result. A container task
 of several steps has a container for each (`container_task`), and its files at paths of their own (`container_paths`). All of it
-meets the Pod Security Standard `restricted`. Bodies of other calls (bind, delete, tombstones, a gang's Service) are in
-`request_bodies`, `pod_api` and `gang_objects`.
+meets the Pod Security Standard `restricted`. Bodies of other calls (bind, delete, a gang's Service) are in `request_bodies`
+and `gang_objects`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from typing import Any, Final
 import msgspec
 
 from flowsched.cluster.kubernetes.dra.inventory import places_of
-from flowsched.cluster.kubernetes.objects.labels import GROUP, annotations_of, labels_of, owner_reference
+from flowsched.cluster.kubernetes.objects.labels import (
+    GATE,
+    GROUP,
+    annotations_of,
+    labels_of,
+    owner_reference,
+)
 from flowsched.cluster.kubernetes.objects.names import member_host, pod_name
 from flowsched.cluster.kubernetes.objects.podgroup import PodLink, pod_link
 from flowsched.cluster.kubernetes.objects.release import (
@@ -436,6 +442,7 @@ def _spec(
         "resourceClaims": [{"name": name, "resourceClaimName": claim} for name, claim in ask.claims],
     }
     if settings.hand_over is not None:
+        spec["schedulingGates"] = [{"name": GATE}]
         optional["nodeSelector"] = dict(extras.rules.selector)
         optional["affinity"] = affinity(extras.rules, group.name if group else "", pod.node)
     spec |= {key: value for key, value in optional.items() if value}

@@ -6,22 +6,18 @@ A quota that forbids pods is noticed once for all of them: one pod goes on askin
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Final
-
-import msgspec
 
 from flowsched.background import Backoff, Explain
 from flowsched.cluster.kubernetes.api.client import Client, decoded
-from flowsched.cluster.kubernetes.api.errors import Answer, Refused, Unreachable, judge
-from flowsched.cluster.kubernetes.lease import Lease
-from flowsched.cluster.kubernetes.objects.core import Node, OnlyMetadata
-from flowsched.cluster.kubernetes.objects.labels import ENGINE_NAME, REASON, VOID, common_labels
+from flowsched.cluster.kubernetes.api.errors import Answer, Malformed, Refused, Unreachable, judge
+from flowsched.cluster.kubernetes.objects.core import Node
+from flowsched.cluster.kubernetes.objects.labels import GATE
+from flowsched.cluster.kubernetes.objects.metadata import Metadata, Read
 from flowsched.cluster.kubernetes.objects.names import pod_name
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
-from flowsched.cluster.kubernetes.objects.request_bodies import binding, deletion
-from flowsched.cluster.kubernetes.pods.manifest import CONFINED, TASK
+from flowsched.cluster.kubernetes.objects.request_bodies import STRATEGIC, binding, deletion, opened_gate
 from flowsched.log_lines import get_logger
 
 log = get_logger(__name__)
@@ -33,13 +29,15 @@ CREATES: Final = 32
 QUOTA: Final = "QuotaExceeded"
 
 
-@dataclass(slots=True)
-class Doubt:
-    """Whether a pod may exist, now or soon, of which this process was not informed: a create is on its way, or its answer was
-    lost. An earlier leader's creates are always in doubt.
-    """
+class _Spec(Read, frozen=True):
+    node_name: str = ""
 
-    open: bool = True
+
+class _Seen(Read, frozen=True):
+    """As much of a pod as its deletion needs."""
+
+    metadata: Metadata = Metadata()
+    spec: _Spec = _Spec()
 
 
 class PodApi:
@@ -47,20 +45,18 @@ class PodApi:
 
     Args:
         client: Of the API server.
-        settings: Namespace, image and labels of the pods.
-        lease: Asked before every write that starts something.
+        settings: Their namespace, and which scheduler places them.
     """
 
-    def __init__(self, client: Client, settings: ReleaseSettings, lease: Lease) -> None:
+    def __init__(self, client: Client, settings: ReleaseSettings) -> None:
         self._client = client
         self._settings = settings
-        self._lease = lease
         self._path = f"/api/v1/namespaces/{settings.namespace}/pods"
         self._turns = asyncio.Semaphore(CREATES)
         self._prober = asyncio.Lock()
         self._quota = ""  #: why a quota forbids pods at present
 
-    async def create(self, body: bytes, doubt: Doubt, explain: Explain) -> Answer | None:
+    async def create(self, body: bytes, explain: Explain) -> Answer | None:
         """Create a pod, once. While a quota forbids pods, one caller asks for all, and not often.
 
         Returns:
@@ -69,14 +65,14 @@ class PodApi:
         while True:
             async with self._turns:
                 if not self._quota:
-                    answer = await self._create(body, doubt, explain)
+                    answer = await self._ask("POST", self._path, body, explain)
                     self._quota = _forbidden(answer) or self._quota
                     return answer
             explain(QUOTA, self._quota)
             async with self._prober:
                 if not self._quota:
                     continue
-                answer = await self._create(body, doubt, explain)
+                answer = await self._ask("POST", self._path, body, explain)
                 if answer is not None:
                     self._quota = _forbidden(answer)
                 if not self._quota:
@@ -84,22 +80,17 @@ class PodApi:
                 explain(QUOTA, self._quota)
                 await asyncio.sleep(QUOTA_PERIOD_S)
 
-    async def _create(self, body: bytes, doubt: Doubt, explain: Explain) -> Answer | None:
-        await self._lease.held()
-        before, doubt.open = doubt.open, True
-        answer = await self._ask("POST", self._path, body, explain)
-        doubt.open = before or answer is None or answer.undecided
-        return answer
-
-    async def create_tombstone(self, name: str, reason: str, explain: Explain) -> Answer | None:
-        """Take a pod's name (the engine's) for good; asks once. None: it is not known whether that was done."""
-        await self._lease.held()
-        return await self._ask("POST", self._path, tombstone(name, self._settings, reason), explain)
-
     async def bind(self, name: str, uid: str, node: str, explain: Explain) -> Answer | None:
-        """Bind a pod to a node, once. None: it is not known whether it was bound."""
-        body = binding(pod_name(name), self._settings.namespace, uid, node)
-        return await self._ask("POST", f"{self._path}/{pod_name(name)}/binding", body, explain)
+        """Bind a pod to a node, or open its gate where another scheduler binds it, once. No pod runs before.
+
+        Returns:
+            The answer; None: it is not known whether that was done.
+        """
+        path = f"{self._path}/{pod_name(name)}"
+        if self._settings.hand_over is None:
+            body = binding(pod_name(name), self._settings.namespace, uid, node)
+            return await self._ask("POST", f"{path}/binding", body, explain)
+        return await self._ask("PATCH", path, opened_gate(uid, GATE), explain, STRATEGIC)
 
     async def read(self, name: str, explain: Explain) -> PodObject | None:
         """A pod (by its engine name) as the server has it; waits until the server answers."""
@@ -112,30 +103,38 @@ class PodApi:
                 return decoded(answer.body, PodObject, name)
             await backoff.wait()
 
-    async def delete(self, obj: PodObject, grace_s: int | None) -> None:
+    async def delete(self, obj: PodObject, grace_s: int | None) -> bool:
         """Ask until the server has accepted it; the watch shows when the pod is gone.
 
-        Where the pod shall have a grace, the version that was just read is a precondition. An API server tries a DELETE on its
-        cache first; where that does not show a binding yet, it settles on no grace at all, and the object is gone while the
-        containers are still being stopped, so that the next attempt would run beside them.
+        Where the pod shall have a grace, or was not bound when it was read, the version that was just read is a precondition. An
+        API server tries a DELETE on its cache first; where that does not show a binding yet, it settles on no grace at all, and
+        the object is gone while the containers are still being stopped, so that the next attempt would run beside them. A pod
+        without a node that has one meanwhile gets its own grace, for its containers may run.
+
+        Returns:
+            Whether the pod is gone already.
         """
         backoff = Backoff()
         path = f"/api/v1/namespaces/{obj.metadata.namespace}/pods/{obj.metadata.name}"
         while True:
             try:
                 version = ""
-                if grace_s != 0:
-                    seen = await self._client.get(path, OnlyMetadata)
+                if grace_s != 0 or not obj.spec.node_name:
+                    seen = await self._client.get(path, _Seen)
                     if seen is None or seen.metadata.uid != obj.metadata.uid:
-                        return
+                        return True
                     version = seen.metadata.resource_version
+                    if grace_s == 0 and seen.spec.node_name:
+                        grace_s = None
                 body = deletion(obj.metadata.uid, grace_s, version)
                 answer = await self._client.call("DELETE", path, body=body)
-                if answer.ok or answer.status == 404 or (answer.status == 409 and not version):
-                    return
+                if answer.ok:
+                    return grace_s == 0
+                if answer.status == 404 or (answer.status == 409 and not version):
+                    return True
                 if answer.status != 409:  # else it has changed meanwhile
                     log.warning("pod not deleted", pod=obj.metadata.name, why=answer.message)
-            except (Refused, Unreachable) as error:
+            except (Refused, Unreachable, Malformed) as error:
                 log.debug("pod not deleted", pod=obj.metadata.name, why=str(error))
             await backoff.wait()
 
@@ -146,10 +145,17 @@ class PodApi:
         )
         return bool(nodes)
 
-    async def _ask(self, method: str, path: str, body: bytes | None, explain: Explain) -> Answer | None:
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        explain: Explain,
+        content_type: str = "application/json",
+    ) -> Answer | None:
         """Ask once. None: there was no answer, and the server may have carried it out."""
         try:
-            return await self._client.call(method, path, body=body)
+            return await self._client.call(method, path, body=body, content_type=content_type)
         except Unreachable as silence:
             explain("APIServerUnreachable", str(silence))
             return None
@@ -160,41 +166,3 @@ def _forbidden(answer: Answer | None) -> str:
     if answer is None or answer.ok or judge(answer).reason != QUOTA:
         return ""
     return answer.message
-
-
-def tombstone(engine_name: str, settings: ReleaseSettings, reason: str) -> bytes:
-    """A pod that takes a name and never runs: an earlier leader that comes late is told that it exists.
-
-    It is gated, so no scheduler places it, and it asks for nothing.
-    """
-    nothing = {"cpu": "0", "memory": "0"}
-    return msgspec.json.encode(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": pod_name(engine_name),
-                "namespace": settings.namespace,
-                "labels": common_labels(settings, "tombstone") | {VOID: "true"},
-                "annotations": {ENGINE_NAME: engine_name, REASON: reason},
-            },
-            "spec": {
-                "schedulerName": settings.scheduler_name,
-                "schedulingGates": [{"name": VOID}],
-                "restartPolicy": "Never",
-                "enableServiceLinks": False,
-                "automountServiceAccountToken": False,
-                "terminationGracePeriodSeconds": 0,
-                "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-                "containers": [
-                    {
-                        "name": TASK,
-                        "image": settings.our_image,
-                        "command": ["false"],
-                        "resources": {"requests": nothing, "limits": nothing},
-                        "securityContext": CONFINED,
-                    }
-                ],
-            },
-        }
-    )
