@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import aiohttp
 from aiohttp import web
 
 from flowsched.api.parameters import read_body
-from flowsched.api.routes import Limits
+from flowsched.api.routes import Limits, Process, Route
 from flowsched.control.facade import Facade
 from flowsched.errors import Unavailable
 
-#: Handlers that need the leader's memory.
-LEADERS: Final = frozenset(
-    {
-        "list_queues", "put_queue", "delete_queue", "list_nodes", "explain_workflow", "explain_task", "explain_cluster",
-        "get_profile", "put_profile", "list_plugins", "get_snapshot",
-    }
-)  # fmt: skip
-#: Handlers that every process answers from the database, and the leader with what it knows besides: why something waits.
-BETTER_AT_LEADER: Final = frozenset({"list_workflows", "get_workflow", "list_stages", "get_timeline"})
 #: Set on what was forwarded: it is not forwarded again.
 MARK: Final = "Flowsched-Forwarded"
 _HEADERS: Final = ("Authorization", "Content-Type", "Accept", "Idempotency-Key")
@@ -31,18 +22,20 @@ _SHORT_S: Final = 2.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def forwarding(facade: Facade, limits: Limits) -> Any:
-    """The middleware: a standby sends some requests on to the leader."""
+def forwarding(facade: Facade, limits: Limits, routes: Sequence[Route[Any]]) -> Any:
+    """The middleware: a standby sends the requests of routes that need the leader on to it."""
+    processes = {route.name: route.process for route in routes if not route.alias}
 
     @web.middleware
     async def forward(request: web.Request, handler: Handler) -> web.StreamResponse:
         name = (request.match_info.route.name or "").partition(".")[0]
-        if name not in LEADERS | BETTER_AT_LEADER or MARK in request.headers:
+        process = processes.get(name, Process.ANY)
+        if process is Process.ANY or MARK in request.headers:
             return await handler(request)
         url = await facade.leader()
         if url is None:
             return await handler(request)
-        if name in LEADERS:
+        if process is Process.LEADER:
             return await _ask(request, url, limits, _TIMEOUT_S)
         try:
             return await _ask(request, url, limits, _SHORT_S)

@@ -8,11 +8,10 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from flowsched.api.forwarding import LEADERS
 from flowsched.api.handlers.tes import TesCreated
 from flowsched.api.parameters import HEADERS, LONGEST, TEXT
 from flowsched.api.problems import MEDIA
-from flowsched.api.routes import Answer, Policy, Route
+from flowsched.api.routes import Answer, Policy, Process, Route
 from flowsched.version import VERSION
 from flowsched.workflow.document.schema import workflow_schema
 from flowsched.workflow.views import ProblemView, SubmittedView, WorkflowView
@@ -207,7 +206,7 @@ def _possible(route: Route[Any]) -> list[int]:
         possible.append(404)
     if route.body is not None:
         possible += [409, 413, 422]
-    elif route.name in LEADERS:
+    elif route.process is Process.LEADER:
         possible.append(409)
     return sorted(possible)
 

@@ -28,6 +28,14 @@ class Policy(Enum):
     WRITE = "write"  #: needs the token, where one is set; refused to pages of other origins
 
 
+class Process(Enum):
+    """Which process answers a route, of several on one database. A standby sends requests on to the leader (`forwarding`)."""
+
+    ANY = "any"  #: each answers from the database
+    BEST_LEADER = "best leader"  #: each answers from the database, and the leader with what it knows besides
+    LEADER = "leader"  #: needs the leader's memory
+
+
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """The query parameters of a route; a route without any takes `Query` itself."""
 
@@ -150,6 +158,7 @@ class Route(msgspec.Struct, Generic[Q], frozen=True):
     body: Body | None = None
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)  #: request headers with a meaning here
     tag: str = "workflows"
+    process: Process = Process.ANY
 
     alias: bool = False  #: another path of a route that is in the table: not in the OpenAPI document
 

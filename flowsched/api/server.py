@@ -63,7 +63,7 @@ def build_api(
             *([] if connections is None else [counted(connections)]),
             problems,
             _access(policies, token),
-            forwarding(facade, serving.limits),
+            forwarding(facade, serving.limits, routes),
         ],
         client_max_size=serving.limits.body_bytes,
     )

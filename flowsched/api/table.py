@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from flowsched.api.handlers import cluster, extender, pages, plans, policy, streams, tes, workflows
 from flowsched.api.problems import MEDIA as PROBLEM
-from flowsched.api.routes import PREFIX, Answer, Body, Policy, Query, Route
+from flowsched.api.routes import PREFIX, Answer, Body, Policy, Process, Query, Route
 from flowsched.values import replace
 from flowsched.workflow.formats.tes.task import Task
 from flowsched.workflow.views import (
@@ -113,11 +113,11 @@ _WORKFLOWS: Final[tuple[Route[Any], ...]] = (
     ),
     Route(
         "GET", _W, workflows.list_workflows, Policy.READ, "List workflows, live ones first",
-        workflows.WorkflowsQuery, _ok("One page.", WorkflowPage),
+        workflows.WorkflowsQuery, _ok("One page.", WorkflowPage), process=Process.BEST_LEADER,
     ),
     Route(
         "GET", _ONE, workflows.get_workflow, Policy.READ, "Look at a workflow", Query,
-        _ok("The workflow.", WorkflowView),
+        _ok("The workflow.", WorkflowView), process=Process.BEST_LEADER,
     ),
     Route(
         "GET", f"{_ONE}/document", workflows.get_document, Policy.READ, "Get the document", Query,
@@ -125,7 +125,7 @@ _WORKFLOWS: Final[tuple[Route[Any], ...]] = (
     ),
     Route(
         "GET", f"{_ONE}/stages", workflows.list_stages, Policy.READ, "List the stages", Query,
-        _ok("All stages, in the document's order.", list[StageView]),
+        _ok("All stages, in the document's order.", list[StageView]), process=Process.BEST_LEADER,
     ),
     Route(
         "GET", f"{_ONE}/tasks", workflows.list_tasks, Policy.READ, "List tasks, by stage and index",
@@ -139,7 +139,7 @@ _WORKFLOWS: Final[tuple[Route[Any], ...]] = (
     Route(
         "GET", f"{_ONE}/timeline", workflows.get_timeline, Policy.READ,
         "Read when each task waited, staged, ran and ended, as columns of numbers", workflows.TimelineQuery,
-        _ok("One page, by stage and index.", TimelineView), tag="tasks",
+        _ok("One page, by stage and index.", TimelineView), tag="tasks", process=Process.BEST_LEADER,
     ),
     Route(
         "GET", f"{_ONE}/attempts", workflows.list_attempts, Policy.READ,
@@ -164,13 +164,13 @@ _WORKFLOWS: Final[tuple[Route[Any], ...]] = (
     ),
     Route(
         "GET", f"{_ONE}/explain", workflows.explain_workflow, Policy.READ, "Explain what does not run",
-        workflows.ExplainQuery, _ok("One entry per reason.", list[ExplanationView]),
+        workflows.ExplainQuery, _ok("One entry per reason.", list[ExplanationView]), process=Process.LEADER,
     ),
     Route(
         "GET", f"{_TASK}/explain", workflows.explain_task, Policy.READ,
         "Explain why a task does not run, or why it went to its node", Query,
         _ok("Its reasons, or its costs on its node and on the next best ones.", list[ExplanationView]),
-        tag="tasks",
+        tag="tasks", process=Process.LEADER,
     ),
     Route(
         "POST", "/api/v1/cancel", workflows.cancel_workflows, Policy.WRITE, "Cancel several workflows at once",
@@ -220,12 +220,13 @@ _EVENTS: Final[tuple[Route[Any], ...]] = (
 _CLUSTER: Final[tuple[Route[Any], ...]] = (
     Route(
         "GET", f"{PREFIX}/queues", cluster.list_queues, Policy.READ, "List the queues", Query,
-        _ok("All queues.", list[QueueView]), tag="cluster",
+        _ok("All queues.", list[QueueView]), tag="cluster", process=Process.LEADER,
     ),
     Route(
         "PUT", f"{PREFIX}/queues/{{name}}", cluster.put_queue, Policy.WRITE, "Create or change a queue",
         Query, _ok("The queue.", QueueView),
         body=Body("Settings; what is left out stays.", cluster.QueueBody, required=False), tag="cluster",
+        process=Process.LEADER,
     ),
     Route(
         "DELETE", f"{PREFIX}/queues/{{name}}", cluster.delete_queue, Policy.WRITE,
@@ -233,25 +234,26 @@ _CLUSTER: Final[tuple[Route[Any], ...]] = (
         {
             200: Answer("What it was.", QueueView),
             409: Answer("Workflows in it live, or queues are below it.", ProblemView, PROBLEM),
-        }, tag="cluster",
+        }, tag="cluster", process=Process.LEADER,
     ),
     Route(
         "GET", f"{PREFIX}/nodes", cluster.list_nodes, Policy.READ, "List the nodes", Query,
-        _ok("All nodes.", list[NodeView]), tag="cluster",
+        _ok("All nodes.", list[NodeView]), tag="cluster", process=Process.LEADER,
     ),
     Route(
         "POST", f"{PREFIX}/nodes/{{name}}/drain", cluster.drain_node, Policy.WRITE,
         "Drain a node: nothing new starts there, now or from a later moment on", Query,
         _ok("The node.", NodeView), body=Body("How.", cluster.DrainBody, required=False), tag="cluster",
+        process=Process.LEADER,
     ),
     Route(
         "POST", f"{PREFIX}/nodes/{{name}}/uncordon", cluster.uncordon_node, Policy.WRITE, "Use a node again",
-        Query, _ok("The node.", NodeView), tag="cluster",
+        Query, _ok("The node.", NodeView), tag="cluster", process=Process.LEADER,
     ),
     Route(
         "GET", f"{PREFIX}/explain/cluster", cluster.explain_cluster, Policy.READ,
         "Explain why cores, memory and GPUs are idle", cluster.IdleQuery,
-        _ok("By resource and cause, in all and hour by hour.", IdleReportView), tag="cluster",
+        _ok("By resource and cause, in all and hour by hour.", IdleReportView), tag="cluster", process=Process.LEADER,
     ),
     Route(
         "GET", f"{PREFIX}/usage", cluster.get_usage, Policy.READ,
@@ -263,22 +265,23 @@ _CLUSTER: Final[tuple[Route[Any], ...]] = (
 _POLICY: Final[tuple[Route[Any], ...]] = (
     Route(
         "GET", f"{PREFIX}/profile", policy.get_profile, Policy.READ, "Look at the profile in force", Query,
-        _ok("The profile, and what was refused since.", ProfileView), tag="policy",
+        _ok("The profile, and what was refused since.", ProfileView), tag="policy", process=Process.LEADER,
     ),
     Route(
         "PUT", f"{PREFIX}/profile", policy.put_profile, Policy.WRITE,
         "Replace the profile in force; a bad one changes nothing", Query,
         _ok("The profile, as it is in force now.", ProfileView),
         body=Body("A profile document, in JSON or YAML.", dict[str, Any], example=PROFILE_EXAMPLE), tag="policy",
+        process=Process.LEADER,
     ),
     Route(
         "GET", f"{PREFIX}/plugins", policy.list_plugins, Policy.READ, "List scheduler plugins", Query,
-        _ok("All that are installed, or in force.", list[PluginView]), tag="policy",
+        _ok("All that are installed, or in force.", list[PluginView]), tag="policy", process=Process.LEADER,
     ),
     Route(
         "GET", f"{PREFIX}/snapshot", policy.get_snapshot, Policy.READ,
         "Record the next scheduling cycle: what it is given, and what it decides", Query,
-        _text("The file, for `flowsched replay`.", "application/zip"), tag="policy",
+        _text("The file, for `flowsched replay`.", "application/zip"), tag="policy", process=Process.LEADER,
     ),
 )  # fmt: skip
 
