@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from flowsched import listening, supervisor
 from flowsched.background import BackgroundTasks
 from flowsched.clock import ServiceClock, elapsed_s
-from flowsched.errors import ConfigurationError, FlowschedError, NotFound, no_such
+from flowsched.errors import ConfigurationError, FlowschedError, LeadershipLost, NotFound, no_such
 from flowsched.log_lines import LEVELS, configure_logging, get_logger
 from flowsched.private import make_root
 from flowsched.values import replace
@@ -420,7 +420,7 @@ def holder_of(settings: Settings) -> str:
     Only one process at a time has it: it has locked the root of the local cluster, or the file of SQLite, before.
     """
     locked = settings.executor == "local" or settings.url.startswith("sqlite")
-    if settings.kubernetes is not None or not locked:  # several processes may ask for the lease
+    if not locked:  # several processes may ask for the lease
         at = f" at {settings.advertise}" if settings.advertise else ""
         return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}{at}"
     root = settings.root.absolute()
@@ -589,12 +589,15 @@ def _url_of(settings: Settings, servers: Sequence[asyncio.Server]) -> str:
 
 def _fall(done: asyncio.Task[None], caller: asyncio.Task[Any] | None) -> None:
     """The leader's loops ended by themselves: so does the service (a supervisor starts it again)."""
-    if not done.cancelled() and done.exception() is not None:
-        get_logger(__name__).error(
-            "the service stops", error=repr(done.exception()), exc_info=done.exception()
-        )
-        if caller is not None:
-            caller.cancel()
+    error = None if done.cancelled() else done.exception()
+    if error is None:
+        return
+    if isinstance(error, BaseExceptionGroup) and error.subgroup(LeadershipLost) is not None:
+        get_logger(__name__).warning("the service stops: another process leads now")
+    else:
+        get_logger(__name__).error("the service stops", error=repr(error), exc_info=error)
+    if caller is not None:
+        caller.cancel()
 
 
 async def _until(reached: Callable[[], bool], leading: asyncio.Task[None]) -> None:

@@ -66,6 +66,7 @@ from flowsched.store.settings import Queues
 from flowsched.store.tes import TesTasks
 from flowsched.store.workflows import Which, Workflows, token_of, untoken
 from flowsched.store.writer import GroupWriter
+from flowsched.values import replace
 from flowsched.workflow.returned import added, as_totals
 from flowsched.workflow.run.advance import CANCELLED, SPOILED
 from flowsched.workflow.run.run import WorkflowRun
@@ -803,6 +804,11 @@ class Service:
                 if first < len(asked) + EXPLAINED:
                     continue
                 found = with_starts(state, found, now)  # in a slice of its own
+            why = self._starts_nothing()
+            found = [
+                replace(each, message=f"{each.message}; {why}") if why and each.code == "Starting" else each
+                for each in found
+            ]
             return await with_outlooks(state, found, now)
         row = await self._reads.get(workflow)
         if not RunState(row.state).terminal and self._leader.leadership.standing_by:
@@ -949,18 +955,25 @@ class Service:
         outage = self._database.outage
         if outage is not None and (away_s := time.monotonic() - outage.since) >= OUTAGE_S:
             return False, f"database: {outage.message} (for {away_s:.0f} s; the service waits and goes on)"
-        if self._leader.leadership.standing_by:
-            return not self._leader.leadership.leaderless, self._leader.leadership.standing_by
-        if self._leader.dispatcher is not None and self._executor.trouble:
-            return False, f"cluster: {self._executor.trouble}; nothing new is started"
-        if self._leader.dispatcher is None and self._leader.leadership.waits_for:
-            return False, self._leader.leadership.waits_for
-        if self._leader.leadership.epoch == 0:
+        leadership, leads = self._leader.leadership, self._leader.dispatcher is not None
+        if not leads and leadership.waits_for:
+            return False, leadership.waits_for
+        if leadership.standing_by:
+            return not leadership.leaderless, leadership.standing_by
+        if leads and (why := self._starts_nothing()):
+            return False, why
+        if leadership.epoch == 0:
             return self._replicated, "leader: waiting for the lease"  # replicas answer all the same
         if self._leader.dispatcher is None:
             back, living = self._leader.recovered
             return False, f"recovery: {back} of {living} workflows are back; reading and cancelling work"
         return True, "ok"
+
+    def _starts_nothing(self) -> str:
+        """Why a leader starts nothing in its cluster now, in words; "" = it does."""
+        trouble = self._executor.trouble and f"cluster: {self._executor.trouble}"
+        why = self._leader.leadership.cut_off or trouble
+        return why and f"{why}; nothing new is started"
 
     def _wake(self, *, urgent: bool = False) -> None:
         """Something was accepted: wake the leader's intake. `urgent`: see `Intake.wake`."""

@@ -457,6 +457,28 @@ class Binder(Protocol):
         ...
 
 
+class LeaderLease(Protocol):
+    """What one process has in the cluster itself: a leader with another database is told apart by nothing else."""
+
+    async def hold(self, holder: str, database: str, duration_s: float, *, unled: bool) -> str:
+        """Take it or renew it. "" = this process holds it now; else the name of the process that does.
+
+        Args:
+            holder: This process.
+            database: Id of its database, for people.
+            duration_s: For so long no other process takes it from now on.
+            unled: No process leads the database: what no process holds is free at once.
+
+        Raises:
+            Unavailable: It cannot be read or written, or this process does not see the cluster.
+        """
+        ...
+
+    async def give_back(self) -> None:
+        """Let another process take it at once, if this one holds it."""
+        ...
+
+
 async def _pass(_: str) -> None:
     """Pass a failpoint that is not armed."""
 
@@ -599,6 +621,11 @@ class Executor(ABC):
     @property
     def binder(self) -> Binder | None:
         """How pods that other controllers made are placed too; None where there are none."""
+        return None
+
+    @property
+    def leader_lease(self) -> LeaderLease | None:
+        """What the leader holds beside the row of its database; None where the cluster belongs to one process anyway."""
         return None
 
     @property

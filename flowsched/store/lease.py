@@ -49,7 +49,7 @@ class Lease:
             f"VALUES (:name, 1, :holder, {now}, {now} + :ttl) ON CONFLICT (name) DO UPDATE SET "
             "epoch = lease.epoch + 1, holder = excluded.holder, renewed_ms = excluded.renewed_ms, "
             "expires_ms = excluded.expires_ms "
-            f"WHERE lease.expires_ms <= {now} OR lease.holder = excluded.holder RETURNING epoch"
+            f"WHERE lease.expires_ms <= {now} OR lease.holder IN (excluded.holder, :instead_of) RETURNING epoch"
         )
         self._renew = _renewing(now)
         self._look = text(
@@ -59,13 +59,13 @@ class Lease:
         )
 
     @unbroken
-    async def acquire(self, holder: str, ttl_ms: int, now_ms: int) -> int | None:
+    async def acquire(self, holder: str, ttl_ms: int, now_ms: int, instead_of: str = "") -> int | None:
         """Begin to lead if no process does. Returns the new epoch, or None while another's lease runs.
 
         A holder that asks again takes over from its own dead past: the epoch grows, whatever that past still
-        tries.
+        tries. The same is true of `instead_of`: a process that leads, and may not act any more.
         """
-        values = {"name": self._name, "holder": holder, "ttl": ttl_ms}
+        values = {"name": self._name, "holder": holder, "ttl": ttl_ms, "instead_of": instead_of}
         async with self._database.writing() as connection:
             row = (await connection.execute(self._take, self._with_time(values, now_ms))).first()
         return None if row is None else int(row.epoch)

@@ -30,11 +30,12 @@ from tests.kubernetes.exec_world import nothing
 
 @dataclass(slots=True)
 class Running:
-    """A service that leads."""
+    """A service that leads, or stands by."""
 
     service: Service
     leader: Leader
     cluster: KubernetesCluster
+    leading: asyncio.Task[None]
 
     async def ended(self, workflow: str, patience_s: float = 400.0) -> Any:
         """Wait for a workflow's end."""
@@ -64,8 +65,9 @@ async def serving(
     piece_bytes: int = 0,
     service_clock: ServiceClock | None = None,
     half_life_ms: int | None = None,
+    awaited: Callable[[Running], bool] = lambda running: running.service.ready()[0],
 ) -> AsyncIterator[Running]:
-    """A service from its start to its end; what runs in the cluster goes on."""
+    """A service from its start to its end; what runs in the cluster goes on. It is handed out when it is as `awaited`."""
     folder.mkdir(parents=True, exist_ok=True)
     profile = PROFILES["flowsched"]
     profile = profile if half_life_ms is None else replace(profile, half_life_ms=half_life_ms)
@@ -87,13 +89,14 @@ async def serving(
                 opened, writer, cluster, history, documents, leader, clock=clock, new_id=new_id, failpoint=failpoint,
             )  # fmt: skip
             leading = asyncio.create_task(leader.run())
+            running = Running(service, leader, cluster, leading)
             try:
                 async with asyncio.timeout(200):
-                    while not service.ready()[0]:
+                    while not awaited(running):
                         if leading.done():
                             leading.result()
                         await asyncio.sleep(0.02)
-                yield Running(service, leader, cluster)
+                yield running
             finally:
                 leading.cancel()
                 with contextlib.suppress(asyncio.CancelledError, Exception):

@@ -179,6 +179,7 @@ async def used(plane: ControlPlane, form: Form, wish: str, namespace: str, folde
             for kind in ("services", "secrets", group):
                 await running.until(lambda kind=kind: _counted(running, ("delete", kind)))
             calls = set(running.cluster.client.calls)
+            calls |= set(running.cluster.leader_lease.client.calls)
         handed = replace(settings, release=replace(settings.release, gpu=GpuSettings()))
         return calls | await handed_over(world, handed, folder / "handed")
 

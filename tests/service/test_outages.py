@@ -23,7 +23,7 @@ from tests.service.serving import PATIENCE_S, Service
 pytestmark = pytest.mark.slow
 
 
-#: A service whose lease lasts for 3 s instead of 15, so that an outage need not be longer to outlast it.
+#: A service whose lease lasts for 3 s instead of 12, so that an outage need not be longer to outlast it.
 SHORT_LEASE = (
     "-c",
     "from flowsched.control.leading import leadership\n"
@@ -200,6 +200,35 @@ async def test_a_wire_that_is_cut_for_longer_than_the_lease(
         assert up.service._leader.leadership.epoch == epoch
     assert sorted(marks.read_text().split()) == ["0", "0", "1", "1", "END", "END", "START", "START"]
     cut.close()
+
+
+@pytest.mark.postgresql
+async def test_a_leader_of_a_database_that_only_answers_reads_says_so(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a fail-over to a replica in recovery: reads work, the lease is not renewed. Then the same term goes on."""
+    monkeypatch.setattr(leadership, "LEASE_MS", 3_000)
+    monkeypatch.setattr(leadership, "RENEW_S", 0.5)
+    database = server.fresh()
+    name = database.split("?")[0].rpartition("/")[2]
+    others = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND pid <> pg_backend_pid()"
+    async with running(Settings(port=0, root=tmp_path / "root", cpu="2", database=database)) as up:
+        server.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        server.execute(others)
+        while up.service._leader.leadership.holds() or "read-only transaction" not in up.facade.ready()[1]:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(2.0)
+        assert up.facade.ready() == (
+            False,
+            "database: (psycopg.errors.ReadOnlySqlTransaction) cannot execute UPDATE in a read-only transaction; "
+            "nothing new is started",
+        )
+        assert up.facade.live() == (True, "ok")
+        server.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+        server.execute(others)
+        while up.facade.ready() != (True, "ok"):
+            await asyncio.sleep(0.05)
+        assert up.service._leader.leadership.epoch == 1
 
 
 @pytest.mark.postgresql

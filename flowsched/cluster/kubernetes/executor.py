@@ -21,6 +21,7 @@ from flowsched.cluster.kubernetes.foreign import eviction
 from flowsched.cluster.kubernetes.foreign.binding import Binding, Claims, Volumes
 from flowsched.cluster.kubernetes.foreign.conditions import Conditions
 from flowsched.cluster.kubernetes.foreign.groups import GroupBook
+from flowsched.cluster.kubernetes.leader_lease import LeaseObject
 from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects import core
 from flowsched.cluster.kubernetes.objects import nodes as numa
@@ -39,6 +40,7 @@ from flowsched.executor.protocol import (
     ClusterEvent,
     Executor,
     Fingerprint,
+    LeaderLease,
     NodeChanged,
     Opened,
     PiecesSeen,
@@ -179,6 +181,10 @@ class KubernetesCluster(Executor):
         self._loops = BackgroundTasks("the cluster")
         self._identity = connection.url
         self._watches = Watches(self.client, settings.idle_s)
+        release = settings.release
+        self._leader_lease = LeaseObject(
+            connection, release.namespace, release.instance, lease.clock, self._watches
+        )
 
     # --- Executor --------------------------------------------------------------------------------------------
 
@@ -191,6 +197,16 @@ class KubernetesCluster(Executor):
     def binder(self) -> Binder:
         """Itself: others' pods are placed here too."""
         return self
+
+    @property
+    def leader_lease(self) -> LeaderLease:
+        """The Lease of the installation."""
+        return self._leader_lease
+
+    @property
+    def trouble(self) -> str:
+        """The first watch that cannot be read, and why."""
+        return self._watches.problem
 
     async def start(self) -> Sequence[NodeInfo]:
         """Discover, list everything, and say which nodes there are.
@@ -388,11 +404,6 @@ class KubernetesCluster(Executor):
     def agents_ready(self) -> Sequence[str]:
         """Nodes with an agent that has reported its datasets."""
         return self._agents.ready
-
-    def health(self) -> tuple[bool, str]:
-        """Whether every watch is well, and if not what is wrong with which."""
-        problem = self._watches.problem
-        return not problem, problem or "ok"
 
     # --- inside ----------------------------------------------------------------------------------------------
 

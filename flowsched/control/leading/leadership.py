@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable
+from math import inf
 from pathlib import Path
 from typing import Final, TypeVar
 
 from flowsched import tokens
 from flowsched.errors import ConfigurationError, FlowschedError, LeadershipLost, NotLeader, Unavailable
-from flowsched.executor.protocol import Executor, Pairing
+from flowsched.executor.protocol import Executor, LeaderLease, Pairing
 from flowsched.log_lines import get_logger
 from flowsched.store.database import Database, Outage, chance, pauses
 from flowsched.store.identity import identify
@@ -19,8 +20,12 @@ from flowsched.store.lease import Lease, Renewal
 
 log = get_logger(__name__)
 
-LEASE_MS: Final = 15_000
-RENEW_S: Final = 5.0
+#: A leader that is killed is replaced within 15 s: this, a standby's looks, and the recovery.
+LEASE_MS: Final = 12_000
+#: Five renewals in a row may fail: ten seconds without an answer depose no leader.
+RENEW_S: Final = 2.0
+#: A renewal of a SQLite file's lease is given up after this.
+ANSWER_S: Final = 5.0
 #: Between two tries of something that found the database away: from the first to the longest.
 FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 2.0
@@ -85,7 +90,7 @@ class Leadership:
         epoch: Of the lease that it holds or held last; 0 = it has never led.
         standing_by: For which process it stands by, while another one leads.
         elsewhere: The other cluster that the database belongs to: this process stands by, and never takes over. "" = it may lead.
-        leaderless: `elsewhere` is set, and no process leads there.
+        leaderless: No process leads the database: not `elsewhere`, or another one leads the cluster with another database.
         accepted: Cluster and database may be led by this process: it leads, or stands by.
         waits_for: What must come back before it can go on: the database, room on a disk.
     """
@@ -110,12 +115,13 @@ class Leadership:
         self._clock = clock
         self._monotonic = monotonic
         self._lease = Lease(database)
-        self._renewed = self._beat = monotonic()
+        self._renewed = self._renewed_there = self._beat = monotonic()
+        self._identity = ""  #: of the database
         self.epoch = 0
         self.standing_by = self.elsewhere = ""
         self.leaderless = False
         self.accepted = False
-        self.waits_for = ""
+        self.waits_for = self._trouble_here = self._trouble_there = ""
 
     async def insist(self, waits: str, act: Callable[[], Awaitable[T]]) -> T:
         """Do something that needs the database or a disk, again and again until they let it.
@@ -166,9 +172,9 @@ class Leadership:
 
     def holds(self) -> bool:
         """Whether this process leads, by its own monotonic clock: asked before anything is started in the cluster, since a
-        process that was paused does not know that another has taken over meanwhile. With SQLite no other can.
+        process that was paused does not know that another has taken over meanwhile. With SQLite no other can take the database.
         """
-        return self.epoch > 0 and (self._database.kind == "sqlite" or self.left_s() > 0)
+        return self.epoch > 0 and min(self._left_there_s(), self._left_here_s()) > 0
 
     async def _acquire(self) -> int:
         """Wait until this process may lead; returns the new epoch.
@@ -177,7 +183,7 @@ class Leadership:
             ConfigurationError: The database belongs to another cluster, which no process leads.
         """
         while True:
-            epoch = await self.insist("the database does not answer", self._ask_to_lead)
+            epoch = await self.insist("this process cannot lead yet", self._ask_to_lead)
             if epoch is not None:
                 self.standing_by, self.elsewhere, self.leaderless = "", "", False
                 return epoch
@@ -205,13 +211,53 @@ class Leadership:
             else:
                 self._stand_by(f"{holding.holder} leads on {owner}", elsewhere=owner)
             return None
-        epoch = await self._lease.acquire(self._holder, LEASE_MS, self._clock())
-        if epoch is not None:
-            self._renewed = asked
-            return epoch
-        holding = await self._lease.look()
-        self._stand_by(f"{holding.holder} leads" + (f" on {owner}" if owner else ""))
+        leader = holding.holder if holding.live and holding.holder != self._holder else ""
+        leads = f"{leader} leads" + (f" on {owner}" if owner else "")
+        there = leader
+        if (lease := self._executor.leader_lease) is not None:
+            # The cluster first: a process that cannot reach it must not take the database from one that can.
+            try:
+                there = await self._hold_there(lease, unled=not leader)
+            except Unavailable as error:
+                if not leader:
+                    raise
+                self._stand_by(f"{leads}; this process could not take over: {error}")
+                return None
+        if not there:
+            # `leader` has not renewed the lease in the cluster for its whole time, and does not act any more.
+            try:
+                epoch = await self._lease.acquire(self._holder, LEASE_MS, self._clock(), instead_of=leader)
+            except Unavailable:
+                if lease is not None:
+                    await lease.give_back()  # to a process that can write the database
+                raise
+            if epoch is not None:
+                self._renewed = asked
+                return epoch
+        elif leader:
+            self._stand_by(leads)
+        else:
+            text = f"{there} leads in the cluster, with another database than this one, or has ended just now"
+            self._stand_by(text, leaderless=True)
         return None
+
+    async def _hold_there(self, lease: LeaderLease, *, unled: bool) -> str:
+        """Take or renew the lease in the cluster; see `LeaderLease.hold`.
+
+        Raises:
+            Unavailable: It cannot be; the message says why.
+        """
+        asked, patience_s = self._monotonic(), LEASE_MS / 2000
+        self._identity = self._identity or (await identify(self._database)).id
+        try:
+            async with asyncio.timeout(patience_s):
+                other = await lease.hold(self._holder, self._identity, LEASE_MS / 1000, unled=unled)
+        except (TimeoutError, FlowschedError, OSError) as error:
+            why = str(error) or f"the cluster does not answer for {patience_s:g} s"
+            raise Unavailable(why) from error
+        if not other:
+            self._renewed_there = asked
+        return other
 
     def not_leading(self, waits_for: str = "") -> NotLeader | Unavailable:
         """Why this process cannot answer what only the leader knows, and what to do.
@@ -236,10 +282,14 @@ class Leadership:
             log.info(text)
 
     async def give_back(self) -> None:
-        """Let another begin at once; if the database does not answer, the lease runs out by itself."""
-        with contextlib.suppress(FlowschedError, TimeoutError):
-            async with asyncio.timeout(GIVE_BACK_S):
-                await self._lease.release(self.epoch)
+        """Let another begin at once; if the database or the cluster does not answer, the lease runs out by itself."""
+        releases = [self._lease.release(self.epoch)]
+        if self._executor.leader_lease is not None:
+            releases.append(self._executor.leader_lease.give_back())
+        for release in releases:
+            with contextlib.suppress(FlowschedError, TimeoutError, OSError):
+                async with asyncio.timeout(GIVE_BACK_S):
+                    await release
 
     async def _match(self) -> None:
         """See that the database goes with this cluster.
@@ -275,12 +325,36 @@ class Leadership:
         started (FAULTS.md row 14). If no other process has taken over when the database is back, this one leads on with the same
         epoch. With SQLite the lock on the file is the leadership, and no other process can take over.
 
+        A lease in the cluster is renewed beside it, and only while the row is: who cannot reach one of the two loses both.
+
         Args:
             busy_s: For how long the step that is under way has been, seconds.
 
         Raises:
             LeadershipLost: Another process leads.
         """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._renew_here(busy_s))
+            if self._executor.leader_lease is not None:
+                group.create_task(self._renew_there(self._executor.leader_lease))
+
+    async def _renew_there(self, lease: LeaderLease) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S / 2 if self._trouble_there else RENEW_S)
+            if self._database.kind != "sqlite" and self._monotonic() - self._renewed > 2 * RENEW_S:
+                continue  # the row is not renewed
+            try:
+                other = await self._hold_there(lease, unled=True)
+            except Unavailable as error:
+                if not self._trouble_there:
+                    log.warning("the lease in the cluster is not renewed, trying again", error=str(error))
+                self._trouble_there = str(error)
+                continue
+            if other:
+                raise LeadershipLost(f"{other} leads in the cluster now")
+            self._trouble_there = ""
+
+    async def _renew_here(self, busy_s: Callable[[], float]) -> None:
         if self._database.kind != "sqlite":
             await self._watch(busy_s)
         while True:
@@ -292,10 +366,10 @@ class Leadership:
     async def _renew_once(self) -> None:
         asked = self._monotonic()
         try:
-            async with asyncio.timeout(RENEW_S):  # a connection may be half-open
+            async with asyncio.timeout(ANSWER_S):  # a connection may be half-open
                 held = await self._lease.renew(self.epoch, LEASE_MS, self._clock())
         except TimeoutError:
-            outage = self._database.failed(TimeoutError(f"no answer in {RENEW_S:g} s"))
+            outage = self._database.failed(TimeoutError(f"no answer in {ANSWER_S:g} s"))
             raise Unavailable(outage.message) from None
         if not held:
             raise LeadershipLost("another process leads now")
@@ -319,14 +393,13 @@ class Leadership:
             monotonic=self._monotonic,
         )
         renewal.start()
-        said = ""
         try:
             while not renewal.lost:
                 self._beat, self._renewed = self._monotonic(), renewal.renewed
-                if renewal.trouble and not said and self._database.outage is None:
+                if renewal.trouble and not self._trouble_here and self._database.outage is None:
                     log.warning("the lease is not renewed yet", error=renewal.trouble)
-                said = renewal.trouble
-                if renewal.trouble and self.left_s() < 0:
+                self._trouble_here = renewal.trouble
+                if renewal.trouble and self._left_here_s() < 0:
                     self._database.failed(OSError(renewal.trouble))
                 await asyncio.sleep(BEAT_S)
         finally:
@@ -337,10 +410,31 @@ class Leadership:
                 await asyncio.sleep(0.1)
         raise LeadershipLost("another process leads now")
 
+    @property
+    def cut_off(self) -> str:
+        """Why a leader may not act or soon may not: a lease is not renewed. "" = both are.
+
+        A database that only answers reads is here too, which is no outage.
+        """
+        if self._trouble_here and self._left_here_s() < 0:
+            return f"database: {self._trouble_here}"
+        return f"cluster: {self._trouble_there}" if self._trouble_there else ""
+
     def still_s(self) -> float:
         """For how long the event loop has not moved, seconds."""
         return self._monotonic() - self._beat
 
     def left_s(self) -> float:
-        """Seconds until this process must not count on the lease any more, by its own clock; negative after that."""
-        return LEASE_MS / 1000 - (self._monotonic() - self._renewed) - 1.0
+        """Seconds until this process must not count on its leadership any more, by its own clock; negative after that."""
+        return min(self._left_there_s(), self._left_s(self._renewed))
+
+    def _left_here_s(self) -> float:
+        """Of the row. With SQLite the lock on the file is the leadership."""
+        return inf if self._database.kind == "sqlite" else self._left_s(self._renewed)
+
+    def _left_there_s(self) -> float:
+        """Of the lease in the cluster."""
+        return inf if self._executor.leader_lease is None else self._left_s(self._renewed_there)
+
+    def _left_s(self, renewed: float) -> float:
+        return LEASE_MS / 1000 - (self._monotonic() - renewed) - 1.0

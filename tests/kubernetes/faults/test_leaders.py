@@ -112,6 +112,8 @@ async def test_fault_13_a_leader_that_is_paused_in_mid_write(
             await world.witness.until(lambda: on_node(world), PATIENCE_S)
             old.signal(signal.SIGCONT)
             await until(old.dead)
+            assert "the service stops: another process leads now" in old.tail()
+            assert "Traceback" not in old.tail()
             assert (await new.ended(workflow)).state == "SUCCEEDED"
             await until(lambda: late[0].gone)
             assert not late[0].started

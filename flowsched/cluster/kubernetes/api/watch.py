@@ -493,6 +493,12 @@ class Watches:
         """The first watch with a problem, and that problem; "" while all are well."""
         return next((f"{path}: {r.problem}" for path, r in self._reflectors.items() if r.problem), "")
 
+    @property
+    def blind_s(self) -> float:
+        """For how long no watch at all has been well, seconds; 0 while one is."""
+        all_of = self._reflectors.values()
+        return 0.0 if any(not r.problem for r in all_of) else min((r.silent_s for r in all_of), default=0.0)
+
     async def synced(self) -> None:
         """Wait until every watch is well: nothing is placed on a view with holes."""
         while not all(r.synced for r in self._reflectors.values()):  # noqa: ASYNC110 - counters of others
