@@ -34,7 +34,9 @@ class On(StrEnum):
     """What happened, for a policy."""
 
     TASK_FAILED = "task_failed"  #: a non-zero exit (`pod_failed` is accepted as its Kubernetes name)
-    TASK_EVICTED = "task_evicted"  #: preempted, drained, or its node was lost
+    TASK_EVICTED = (
+        "task_evicted"  #: preempted, evicted, drained, its pod deleted, or its node shut down or lost
+    )
     TASK_COMPLETED = "task_completed"
     TASK_UNKNOWN = "task_unknown"  #: no word from its node
     TASK_PENDING = "task_pending"  #: pending longer than the policy's timeout

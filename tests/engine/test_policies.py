@@ -127,7 +127,16 @@ def test_any_event_is_not_success() -> None:
     assert scene.states("w", "a") == "SUCCEEDED RUNNING BINDING"
 
 
-@pytest.mark.parametrize(("event", "reason"), [("task_evicted", "Drained"), ("task_unknown", "RunnerLost")])
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        ("task_evicted", "Drained"),
+        ("task_evicted", "NodeLost"),
+        ("task_evicted", "PodDeleted"),
+        ("task_evicted", "EvictionByEvictionAPI"),
+        ("task_unknown", "RunnerLost"),
+    ],
+)
 @pytest.mark.parametrize(
     ("action", "states"),
     [

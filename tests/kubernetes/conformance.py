@@ -568,7 +568,7 @@ class Conformance(WatchConformance, ClaimConformance):
         assert await evict("c") == (201, "")
 
     async def test_a_namespace_that_is_ending_takes_nothing(self, talk: Talk) -> None:
-        """403 with a cause; without a controller manager it never ends."""
+        """403 with a cause, until its finalizer goes, which is a controller manager's to take; then 404."""
         name = f"ending-{talk.namespace}"
         await talk.post(
             "/api/v1/namespaces", {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}}
@@ -578,6 +578,14 @@ class Conformance(WatchConformance, ClaimConformance):
         status, told = await talk.post(f"/api/v1/namespaces/{name}/pods", pod("a"))
         assert (status, reason(told)) == (403, "Forbidden")
         assert told["details"]["causes"][0]["reason"] == "NamespaceTerminating"
+        done = ending | {"spec": {"finalizers": []}}
+        assert (await talk.put(f"/api/v1/namespaces/{name}/finalize", done))[0] == 200
+        status, told = await talk.post(f"/api/v1/namespaces/{name}/pods", pod("a"))
+        assert (status, reason(told), told["message"]) == (
+            404,
+            "NotFound",
+            f'namespaces "{name}" not found',
+        )
 
     # Listing
 

@@ -322,6 +322,63 @@ def test_a_drained_node() -> None:
     assert isinstance(final(pod("Failed", STAGED, ended("task", 1), condition=not_any_more)), PodEnded)
 
 
+@pytest.mark.parametrize(
+    ("seen", "started"),
+    [
+        (pod("Failed", STAGED, ended("task", 143), **DELETED_AT_END), True),
+        (pod("Failed", STAGED, ended("task", 137), **DELETED_AT_END), True),
+        (pod("Failed", STAGED, ended("task", 1), **DELETED_AT_END), True),
+        (pod("Failed", STAGED, ended("task", 137), **DELETED_LATER), True),
+        (pod("Failed", STAGED, ended("task", 137, "ContainerStatusUnknown"), **DELETED_AT_END), True),
+        (pod("Failed", STAGED, ended("task", 128, "StartError", "cancelled"), **DELETED_AT_END), False),
+        (pod("Failed", STAGED, waits("task"), **DELETED_AT_END), False),
+        (pod("Failed", ended("stage-in", 143), waits("task"), **DELETED_AT_END), False),
+        (pod("Failed", ended("stage-in", 255, "Unknown"), waits("task"), **DELETED_AT_END), False),
+        (pod("Failed", ended("injected", 1), waits("task"), **DELETED_AT_END), False),
+        (pod("Failed", STAGED, ended("task", 0), **DELETED_AT_END), True),
+        (pod("Succeeded", STAGED, runs("stage-out"), ended("task", 0), **DELETED_AT_END), True),
+        (pod("Succeeded", STAGED, ended("stage-out", 137), ended("task", 0), **DELETED_LATER), True),
+    ],
+)
+def test_what_a_deletion_ends_charges_nobody(seen: Pod, started: bool) -> None:
+    """`kubectl delete pod` with its grace: the pod is there for as long as the task takes to end, and then it has failed."""
+    assert final(seen) == PodGone("fs-a", NOW, "PodDeleted", started)
+    assert final(seen, deleted=True) == PodGone("fs-a", NOW, "PodDeleted", started)
+
+
+def test_a_task_that_is_told_to_end_and_leaves_without_its_outputs() -> None:
+    """It returns 0 for SIGTERM. What it would have written yet is missing: that is no success and no failure of its own."""
+    missing = {"outputs": [], "reason": "OutputMissing", "message": "looked for a.bam"}
+    out = ended("stage-out", 0, message=missing)
+    seen = pod("Succeeded", STAGED, out, ended("task", 0), **DELETED_AT_END)
+    assert final(seen) == PodGone("fs-a", NOW, "PodDeleted", True)
+    assert final(seen, released=True) == PodGone("fs-a", NOW, "Released", True)
+    own = final(pod("Succeeded", STAGED, out, ended("task", 0), **DELETED_LATER))
+    assert isinstance(own, PodEnded)
+    assert own.reason == "OutputMissing"
+
+
+def test_a_deletion_leaves_what_had_ended_before() -> None:
+    """A task that is done is done, and one that failed by itself has failed: so has one whose inputs are lost."""
+    well = final(pod("Succeeded", *WELL, **DELETED_AT_END))
+    assert isinstance(well, PodEnded)
+    assert (well.exit_code, well.reason, len(well.outputs)) == (0, "", 1)
+    for failed, code, reason in (
+        (ended("task", 4), 4, ""),
+        (ended("task", 137, "OOMKilled"), 137, "OOMKilled"),
+    ):
+        own = final(pod("Failed", STAGED, failed, **DELETED_LATER))
+        assert isinstance(own, PodEnded)
+        assert (own.exit_code, own.reason) == (code, reason)
+    lost = ended("stage-in", 66, message={"reason": "InputLost", "lost": ["s3://a"]})
+    seen = pod("Failed", lost, waits("task"), **DELETED_AT_END)
+    assert final(seen) == PodGone("fs-a", NOW, "InputLost", lost_inputs=("s3://a",))
+    late = pod("Failed", STAGED, ended("task", 137), reason="DeadlineExceeded", **DELETED_AT_END)
+    timeout = final(late)
+    assert isinstance(timeout, PodEnded)
+    assert timeout.reason == "Timeout"
+
+
 def test_a_container_that_the_kubelet_has_lost() -> None:
     """The node was restarted under it."""
     lost = ended(

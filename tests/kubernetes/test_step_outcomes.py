@@ -14,7 +14,17 @@ from flowsched.executor.protocol import (
     PodStarted,
     StepEnd,
 )
-from tests.kubernetes.test_outcomes import FINISHED_MS, STARTED_MS, ended, final, pod, runs, told, waits
+from tests.kubernetes.test_outcomes import (
+    DELETED_AT_END,
+    FINISHED_MS,
+    STARTED_MS,
+    ended,
+    final,
+    pod,
+    runs,
+    told,
+    waits,
+)
 
 THREE = {"flowsched.io/steps": "3"}
 DONE = StepEnd(0, STARTED_MS, FINISHED_MS)
@@ -195,3 +205,17 @@ def test_what_is_no_container_task_has_no_report() -> None:
     end = final(pod("Succeeded", ended("stage-in", 0), ended("task", 0), steps=("stage-in",)))
     assert isinstance(end, PodEnded)
     assert end.container is None
+
+
+def test_a_step_that_a_deletion_ends_charges_nobody() -> None:
+    """The first step, between two steps, and the last one, whose failure is to be ignored: it was told to end."""
+    first = three("Failed", ended("stage-in", 0), ended("step-0", 143), waits("task"), **DELETED_AT_END)
+    between = three("Failed", ended("stage-in", 0), ended("step-0", 0), waits("task"), **DELETED_AT_END)
+    last = three(
+        "Succeeded", ended("stage-in", 0), ended("stage-out", 0, message=OUT), ended("step-0", 0), ended("step-1", 0),
+        ended("task", 0, message="ignored exit 143"), **DELETED_AT_END,
+    )  # fmt: skip
+    for seen in (first, between, last):
+        gone = final(seen)
+        assert isinstance(gone, PodGone)
+        assert (gone.reason, gone.started) == ("PodDeleted", True)

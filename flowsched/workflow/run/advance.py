@@ -38,8 +38,13 @@ _E = TaskEvent
 #: Back-off before attempt k: 1 s, 2 s, 4 s … at most a minute.
 BACKOFF_MS: Final = 1_000
 MAX_BACKOFF_MS: Final = 60_000
-#: Reasons that say a pod was taken away on purpose; all others mean that its end is not known.
-EVICTED: Final = frozenset({"Evicted", "Preempted", "Reclaimed", "Drained"})
+#: Reasons that say a pod was taken away, or its node: by flowsched, then in the words of Kubernetes. All others mean that its end
+#: is not known.
+EVICTED: Final = frozenset(
+    {"Preempted", "Reclaimed", "Drained", "NodeLost"}
+    | {"Evicted", "Preempting", "NodeShutdown", "PodDeleted", "TerminationByKubelet", "EvictionByEvictionAPI"}
+    | {"PreemptionByScheduler", "DeletionByTaintManager", "DeletionByPodGC"}
+)
 #: Beginnings of reasons that say a node or the API server refused a pod that the scheduler had room for: another pod took it first.
 REFUSED: Final = (
     "BindRefused",

@@ -261,13 +261,18 @@ class Api:
         old = found.document()
         if request.subresource == "status" and kind.status:
             document = self._rules.with_status(kind, old, new)
+        elif request.subresource == "finalize" and kind.plural == "namespaces":
+            document = old | {"spec": new.get("spec") or {}}
         elif request.subresource:
             raise refusal(404, "the server could not find the requested resource", details={})
         else:
             document = self._rules.changed(kind, old, new)
         metadata = document["metadata"]
         over = metadata.get("deletionTimestamp") and not metadata.get("deletionGracePeriodSeconds")
-        if over and not metadata.get("finalizers"):
+        held = metadata.get("finalizers") or (
+            kind.plural == "namespaces" and document["spec"].get("finalizers")
+        )
+        if over and not held:
             metadata["resourceVersion"] = str(found.version)
             body = msgspec.json.encode(document)
             self.store.remove(kind, found, document)

@@ -30,6 +30,8 @@ from tests.soak import SOAK
 
 TASKS = 6
 WITHIN_S = 240.0
+#: How long tasks run that are to outlast a pod's ordinary grace, 30 s.
+OUTLASTS_S = 45
 _NUMBERS = itertools.count()
 LONG = pytest.mark.skipif(not SOAK, reason="takes minutes: make kube-faults")
 SAY = """
@@ -159,22 +161,28 @@ async def test_the_agent_kube_proxy_and_coredns_are_killed(installed: Installati
     assert work.count("began") == dict.fromkeys(work.items, 1)
 
 
-async def test_a_drain(installed: Installation) -> None:
-    """`kubectl drain`: the tasks are evicted and done on the other node."""
+async def test_pods_are_deleted_with_their_grace(installed: Installation) -> None:
+    """`kubectl delete pod`: the first process of each ignores SIGTERM, and is killed after 30 s. All tasks begin anew."""
     cluster = installed.cluster
 
     def fault() -> None:
-        options = (
-            "--ignore-daemonsets",
-            "--delete-emptydir-data",
-            "--force",
-            "--grace-period=1",
-            "--timeout=90s",
-        )
-        cluster.kubectl("drain", "node-0", *options, timeout_s=120)
+        cluster.kubectl("-n", TENANT, "delete", "pods", "--all", "--wait=false")
+
+    work = await survives(installed, fault, seconds=OUTLASTS_S)
+    assert work.count("began") == dict.fromkeys(work.items, 2)
+
+
+async def test_a_drain(installed: Installation) -> None:
+    """`kubectl drain`, with the pods' own grace: the tasks are evicted and done on the other node."""
+    cluster = installed.cluster
+
+    def fault() -> None:
+        options = ("--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=120s")
+        cluster.kubectl("drain", "node-0", *options, timeout_s=150)
 
     try:
-        await survives(installed, fault)
+        work = await survives(installed, fault, seconds=OUTLASTS_S)
+        assert sum(work.count("began").values()) > TASKS
     finally:
         cluster.kubectl("uncordon", "node-0")
     installed.ready()

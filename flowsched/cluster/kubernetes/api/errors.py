@@ -124,6 +124,8 @@ def judge(answer: Answer) -> Transient | Permanent:
         return Permanent("Denied", message)
     if answer.status in (400, 413, 422):
         return Permanent("Invalid", message)
+    if answer.status == 403 and "because it is being terminated" in message:
+        return Transient("NamespaceTerminating", message)
     if answer.status in (401, 403):
         return Transient("Forbidden", message)
     if answer.status == 404:

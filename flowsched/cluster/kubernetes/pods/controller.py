@@ -312,7 +312,7 @@ class PodController:
         """Create the pod. False: it has ended already."""
         order = pod.order
         assert order is not None
-        group = await self._gangs.ready(order, lambda why: self._hold(pod, "GangObjects", why))
+        group = await self._gangs.ready(order, self._explain(pod))
         if isinstance(group, Refusal):
             self._report_end(pod, self._refused(pod, group.reason, group.message))
             return False

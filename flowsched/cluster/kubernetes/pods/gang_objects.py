@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections import Counter
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
-from flowsched.background import BackgroundTasks, Backoff
+from flowsched.background import BackgroundTasks, Backoff, Explain
 from flowsched.cluster.kubernetes.api.client import Client, decoded
 from flowsched.cluster.kubernetes.api.errors import Malformed, Permanent, Refused, Unreachable, judge
 from flowsched.cluster.kubernetes.objects.core import OnlyMetadata
@@ -265,28 +265,28 @@ class GangObjects:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def ready(self, pod: Pod, told: Callable[[str], None]) -> GroupRef | Refusal | None:
+    async def ready(self, pod: Pod, explain: Explain) -> GroupRef | Refusal | None:
         """See to it that a pod's group is there; a Refusal if it never will be.
 
         Args:
             pod: One of its members.
-            told: Is told why it takes long.
+            explain: Takes why it is not there yet.
         """
         if pod.gang is None:
             return None
         self.member(pod)
         gang = self._gangs[self.name_of(pod) or ""]
         if gang.made is None:
-            gang.made = asyncio.create_task(self._make(gang, pod, told), name=f"make {gang.name}")
+            gang.made = asyncio.create_task(self._make(gang, pod, explain), name=f"make {gang.name}")
         return await asyncio.shield(gang.made)
 
-    async def _make(self, gang: _Gang, pod: Pod, told: Callable[[str], None]) -> GroupRef | Refusal:
+    async def _make(self, gang: _Gang, pod: Pod, explain: Explain) -> GroupRef | Refusal:
         try:
-            return await self._make_all(gang, pod, told)
+            return await self._make_all(gang, pod, explain)
         except _Denied as denied:
             return Refusal("StartFailed", str(denied))
 
-    async def _make_all(self, gang: _Gang, pod: Pod, told: Callable[[str], None]) -> GroupRef:
+    async def _make_all(self, gang: _Gang, pod: Pod, explain: Explain) -> GroupRef:
         assert pod.gang is not None
         if gang.name in self._removing:  # it had lost its last member
             await asyncio.wait({self._removing[gang.name]})
@@ -294,17 +294,17 @@ class GangObjects:
         owner = None
         if self.form is not Form.NONE:
             body = group_manifest(self.form, gang.name, pod, settings)
-            meta = await self._create(group_path(self.form, space), gang.name, body, told)
+            meta = await self._create(group_path(self.form, space), gang.name, body, explain)
             owner = Owner(self.form.value, "PodGroup", gang.name, meta.metadata.uid)
         core = f"/api/v1/namespaces/{space}"
         service = gang_service(gang.name, settings, owner)
-        meta = await self._create(f"{core}/services", gang.name, service, told)
+        meta = await self._create(f"{core}/services", gang.name, service, explain)
         root = Owner("v1", "Service", gang.name, meta.metadata.uid)
         secret = gang_secret(gang.name, pod.gang.token, settings, root)
-        await self._create(f"{core}/secrets", gang.name, secret, told)
+        await self._create(f"{core}/secrets", gang.name, secret, explain)
         return GroupRef(gang.name, self.form, owner, pod.queue)
 
-    async def _create(self, path: str, name: str, body: bytes, told: Callable[[str], None]) -> OnlyMetadata:
+    async def _create(self, path: str, name: str, body: bytes, explain: Explain) -> OnlyMetadata:
         """Create an object, or find it there. Tries until it is so.
 
         Raises:
@@ -325,9 +325,9 @@ class GangObjects:
                 verdict = judge(answer)
                 if isinstance(verdict, Permanent):
                     raise _Denied(f"{path}: {verdict.message}")
-                told(f"{path}: {verdict.reason}: {answer.message}")
+                explain(verdict.reason, f"{path}: {answer.message}")
             except Unreachable as silence:
-                told(str(silence))
+                explain("APIServerUnreachable", str(silence))
             await backoff.wait()
 
     async def _remove(self, name: str) -> None:

@@ -9,6 +9,8 @@ becomes a text, never an error of ours.
     phase Failed, without          an init container or the task itself failed
     DELETED                        as far as it had got
 
+A container that ends badly after its pod's deletion was asked for has been ended by the deletion, whatever its exit code is.
+
 A container task runs in several containers, its steps. It starts with the first of them; the one that failed is what failed.
 """
 
@@ -132,6 +134,8 @@ _LOST_TRACK: Final = "ContainerStatusUnknown"
 _CUT_OFF: Final = ("Unknown", 255)
 #: Exit codes from 128 to here name the signal that killed a program: Linux has 64 signals.
 _LAST_SIGNAL_CODE: Final = 128 + 64
+#: Exit codes of what SIGTERM and SIGKILL have ended.
+_SIGNALLED: Final = frozenset({TIMEOUT_CODE, OOM_CODE})
 #: Reasons of failed pods that may have run even where no container's status says so.
 _INTERRUPTED: Final = frozenset({"Evicted", "Preempting", "NodeShutdown", "NodeLost", "PodDeleted"})
 #: A word of the kubelet's that says too little.
@@ -313,19 +317,25 @@ def _final(seen: _Seen) -> Final_ | None:
     if not seen.deleted:
         return None
     started = _may_have_run(seen)
-    if seen.released:
-        return seen.gone("Released", started)
-    return seen.gone(_disruption(seen) or "PodDeleted", started)
+    return seen.gone(_taken(seen, None) or "PodDeleted", started)
 
 
 def _succeeded(seen: _Seen) -> Final_:
     """The task is well; what became of its outputs?"""
+    for name in seen.steps:
+        ended = seen.terminated(name)
+        if ended is not None and _real_code(ended) and (taken := _taken(seen, ended)):
+            return seen.gone(taken)  # its own failures are to be ignored, and this is none
     if not any(each.name == STAGE_OUT for each in seen.pod.spec.init_containers):
         return seen.ended(0)
     step = seen.terminated(STAGE_OUT)
     result = read_result(step.message) if step else None
     if result is None and _was_released(seen):
         return seen.ended(0, "Released")  # its grace was over before its outputs were published
+    # It was told to end before it had written all of them, or its grace was over before they were published.
+    taken = _taken(seen, step if result is None else seen.last)
+    if taken and (result is None or result.reason):
+        return seen.gone(taken, started=True)
     if result is None:
         why = f"{step.reason} ({step.exit_code}): {step.message}" if step else "it left no result"
         return seen.ended(0, "OutputFailed", f"stage-out: {why}")
@@ -352,10 +362,8 @@ def _failed(seen: _Seen) -> Final_:
         return _never_ended(seen, task)
     if _was_released(seen):
         return seen.ended(task.exit_code, "Released")
-    disruption = _disruption(seen)
-    if disruption and task.exit_code != 0:
-        return seen.gone(disruption, started=True)
-    return _task_failed(seen, task)
+    taken = _taken(seen, task)
+    return seen.gone(taken) if taken else _task_failed(seen, task)
 
 
 def _never_ended(seen: _Seen, task: Terminated | None) -> Final_:
@@ -363,15 +371,12 @@ def _never_ended(seen: _Seen, task: Terminated | None) -> Final_:
     if seen.released:
         return seen.gone("Released", started=task is not None)
     if task is not None:
-        return seen.gone(_LOST_TRACK, started=True)
-    disruption = _disruption(seen)
-    if disruption:
-        return seen.gone(disruption)
+        return seen.gone(_taken(seen, task) or _LOST_TRACK, started=True)
     for step in seen.pod.status.init_container_statuses:
         ended = step.state.terminated
         if ended is not None and ended.exit_code != 0 and step.name != STAGE_OUT:
             return _step_failed(seen, step.name, ended)
-    return seen.gone("PodFailed", _may_have_run(seen))
+    return seen.gone(_taken(seen, None) or "PodFailed", _may_have_run(seen))
 
 
 def _is_lost(ended: Terminated) -> bool:
@@ -386,6 +391,8 @@ def _step_failed(seen: _Seen, name: str, step: Terminated) -> Final_:
         return seen.gone("InputLost", started=False, lost=told.lost)
     if name == STAGE_IN and step.exit_code == UNREACHABLE:
         return seen.gone(told.reason or "AgentUnreachable", started=False)
+    if taken := _taken(seen, step):
+        return seen.gone(taken, started=False)
     if _is_lost(step):
         return seen.gone(_LOST_TRACK, started=False)
     words = told.message or step.message
@@ -414,17 +421,29 @@ def _task_failed(seen: _Seen, task: Terminated) -> PodEnded:
 
 
 def _was_released(seen: _Seen) -> bool:
-    """Whether the task ended because we asked for it: at or after the moment when the deletion was accepted."""
-    if not seen.released:
-        return False
-    metadata = seen.pod.metadata
-    deadline_ms = moment_ms(metadata.deletion_timestamp)
-    if deadline_ms is None:
-        return seen.deleted
-    asked_ms = deadline_ms - 1000 * (metadata.deletion_grace_period_seconds or 0)
-    task = seen.last
-    ended_ms = _moment(task.finished_at) if task else None
-    return ended_ms is None or ended_ms >= asked_ms
+    """Whether the task ended because we asked for it."""
+    return seen.released and bool(_taken(seen, seen.last))
+
+
+def _taken(seen: _Seen, ended: Terminated | None) -> str:
+    """Why the pod is taken away: Released, Kubernetes' own word, or PodDeleted; "" = it is not, or only after that end.
+
+    Args:
+        ended: How a container of it ended; None = no end is to be compared with the deletion.
+    """
+    deadline_ms = moment_ms(seen.pod.metadata.deletion_timestamp)
+    if ended is not None and deadline_ms is not None and not _is_signalled(ended):
+        asked_ms = deadline_ms - 1000 * (seen.pod.metadata.deletion_grace_period_seconds or 0)
+        if (_moment(ended.finished_at) or asked_ms) < asked_ms:
+            return ""
+    if seen.released:
+        return "Released" if deadline_ms is not None or seen.deleted else ""
+    return _disruption(seen) or ("PodDeleted" if deadline_ms is not None else "")
+
+
+def _is_signalled(ended: Terminated) -> bool:
+    """Whether a kubelet may have ended it: no moments are compared then, since clocks of nodes and of the API server differ."""
+    return ended.reason != "OOMKilled" and _real_code(ended) in _SIGNALLED
 
 
 def _disruption(seen: _Seen) -> str:
