@@ -894,6 +894,7 @@ _POSTGRESQL_FACTS: Final = {
     "version": "SHOW server_version",
     "fsync": "SHOW fsync",
     "synchronous_commit": "SHOW synchronous_commit",
+    "synchronous_standby_names": "SHOW synchronous_standby_names",
     "size_bytes": "SELECT pg_database_size(current_database())",
     "workflows": "SELECT count(*) FROM workflows",
 }
