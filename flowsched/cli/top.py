@@ -135,7 +135,7 @@ class Picture:
             table.add(
                 render.text(view.name),
                 render.node_state(view),
-                str(view.running),
+                str(view.starting + view.running),
                 f"{render.cores(used.get('cpu', 0))}/{render.cores(has.get('cpu', 0))}",
                 _bar(used.get("cpu", 0), has.get("cpu", 0)),
                 f"{render.size(used.get('memory', 0))}/{render.size(has.get('memory', 0))}",
@@ -183,7 +183,11 @@ class Picture:
         return table
 
     def _queues(self) -> Columns | None:
-        busy = [view for view in self.queues if view.waiting or view.running or view.name == "default"]
+        busy = [
+            view
+            for view in self.queues
+            if view.waiting or view.starting or view.running or view.name == "default"
+        ]
         if not busy:
             return None
         table = Columns(
@@ -191,6 +195,7 @@ class Picture:
                 Column("QUEUE", cut=True, whole=True),
                 Column("SHARE", right=True, whole=True),
                 Column("RUNNING", right=True, whole=True),
+                Column("STARTING", rank=3, right=True, whole=True),
                 Column("WAITING", right=True, whole=True),
                 Column("USED", rank=1, whole=True),
                 Column("PENDING", rank=2),
@@ -201,6 +206,7 @@ class Picture:
                 render.text(view.name) if not view.paused else render.text(f"{view.name} (paused)", "yellow"),
                 f"{view.dominant_share:.0%}",
                 str(view.running),
+                str(view.starting),
                 str(view.waiting),
                 render.amounts(view.used),
                 render.amounts(view.pending),

@@ -32,7 +32,14 @@ from flowsched.workflow.returned import added
 from flowsched.workflow.run.advance import SPOILED
 from flowsched.workflow.run.elastic import Indices, joining, spare
 from flowsched.workflow.run.run import StageRun
-from flowsched.workflow.run.states import TERMINAL, RunState, TaskState, reported_state
+from flowsched.workflow.run.states import (
+    TASKS_IN,
+    TERMINAL,
+    ReportedState,
+    RunState,
+    TaskState,
+    reported_state,
+)
 from flowsched.workflow.spec import Resources, RoleSpec, StageSpec, WorkflowSpec, qos_class
 from flowsched.workflow.views import (
     CACHE_NAMED,
@@ -506,24 +513,25 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
         for node in catalogue.nodes_of(dataset):
             held[node] += catalogue.sizes[dataset]
             datasets[node] += 1
-    running = [0] * len(snapshot)
+    running, starting = [0] * len(snapshot), [0] * len(snapshot)
     gangs: list[dict[str, int]] = [{} for _ in snapshot.names]
     for claim in snapshot.claims.values():
         if claim.kind in (ClaimKind.RUNNING, ClaimKind.RELEASING):
-            running[claim.node] += 1
+            (starting if claim.starting else running)[claim.node] += 1
             if _in_gang(state, claim.owner):
                 gangs[claim.node][claim.unit] = gangs[claim.node].get(claim.unit, 0) + 1
     return [
         NodeView(
             name=name,
             ready=bool(snapshot.ready[at]),
-            state=_node_state(snapshot.info(at), drains.get(name), running[at]),
+            state=_node_state(snapshot.info(at), drains.get(name), running[at] + starting[at]),
             message=snapshot.info(at).trouble,
             drain=_drain_view(drains.get(name)),
             rack=snapshot.racks[int(snapshot.rack[at])] if snapshot.racks else "",
             labels=dict(snapshot.labels[at]),
             allocatable=amounts(snapshot.axes, tuple(snapshot.allocatable[at].tolist())),
             used=amounts(snapshot.axes, tuple(snapshot.used[at].tolist())),
+            starting=starting[at],
             running=running[at],
             gangs=gangs[at],
             cache_bytes=int(held[at]),
@@ -539,12 +547,12 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
     ]
 
 
-def _node_state(node: NodeInfo, drain: Drain | None, running: int) -> str:
+def _node_state(node: NodeInfo, drain: Drain | None, tasks: int) -> str:
     if node.ready:
         return "CORDONED" if any(key == CORDONED for key, _, _ in node.taints) else "READY"
     if drain is None or not drain.node.ready:
         return "NOT_READY"
-    return "DRAINING" if running else "DRAINED"
+    return "DRAINING" if tasks else "DRAINED"
 
 
 def _drain_view(drain: Drain | None) -> DrainView | None:
@@ -696,6 +704,7 @@ class _Own(msgspec.Struct):
 
     asked: list[int]  #: (R,) of tasks that are ready and not placed
     waiting: int = 0
+    starting: int = 0
     running: int = 0
 
 
@@ -735,6 +744,7 @@ def queue_views(state: EngineState) -> list[QueueView]:
                 recent=amounts(snapshot.axes, tuple(shares.past(name))),
                 dominant_share=_share(shares.usage(name), snapshot.total),
                 waiting=work.waiting,
+                starting=work.starting,
                 running=work.running,
                 users=users.get(name, []),
                 warnings=warnings(tree, queue, snapshot.axes, snapshot.total),
@@ -777,7 +787,8 @@ def _looked_through(state: EngineState) -> dict[str, _Own]:
         for stage in run.stages:
             waiting = int(stage.counts[TaskState.QUEUED] + stage.counts[TaskState.STAGING]) - len(_out(stage))
             work.waiting += waiting
-            work.running += stage.holding()
+            work.starting += int(stage.counts[list(TASKS_IN[ReportedState.STARTING])].sum())
+            work.running += int(stage.counts[list(TASKS_IN[ReportedState.RUNNING])].sum())
             if waiting:
                 _ask(state, run.id, stage, work.asked)
     for foreign in state.foreign.groups.values():

@@ -343,6 +343,7 @@ class QueueView(View, kw_only=True):
         "weight",
         "paused",
         "waiting",
+        "starting",
         "running",
         "used",
         "pending",
@@ -372,7 +373,8 @@ class QueueView(View, kw_only=True):
     warnings: list[str] = []  #: what its settings promise and the cluster cannot keep
     dominant_share: float = 0.0
     waiting: int = 0  #: tasks that are ready and not placed
-    running: int = 0
+    starting: int = 0  #: tasks that have a node, and whose process does not run yet
+    running: int = 0  #: tasks whose process runs, or is being ended
 
 
 class DrainView(View, kw_only=True):
@@ -392,6 +394,7 @@ class NodeView(View, kw_only=True):
         "name",
         "state",
         "rack",
+        "starting",
         "running",
         "used",
         "allocatable",
@@ -409,7 +412,8 @@ class NodeView(View, kw_only=True):
     labels: dict[str, str] = {}
     allocatable: dict[str, int] = {}
     used: dict[str, int] = {}
-    running: int = 0
+    starting: int = 0  #: tasks that have room here, and whose process does not run yet
+    running: int = 0  #: tasks whose process runs here, or is being ended
     gangs: dict[str, int] = {}  #: workflow/stage/shard of a gang -> its pods here
     cache_bytes: int = 0
     cache_limit_bytes: int = 0  #: what its cache may hold; 0 = all that comes

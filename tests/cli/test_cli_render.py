@@ -138,7 +138,7 @@ def test_tables_hold_what_the_views_say() -> None:
         warnings=["too much"],
     )  # fmt: skip
     lines = [line.split() for line in drawn(render.queue_table([shared])).splitlines()]
-    assert lines[1] == ["lab", "1", "0%", "0", "0", "cpu", "4", "cpu", "9", "cpu", "0.5", "fifo"]
+    assert lines[1] == ["lab", "1", "0%", "0", "0", "0", "cpu", "4", "cpu", "9", "cpu", "0.5", "fifo"]
     assert lines[4:] == [
         ["lab", "ann", "cpu", "2"],
         ["lab", "-", "cpu", "7"],
@@ -443,14 +443,14 @@ def test_an_item_of_json_cannot_command_a_terminal() -> None:
 def test_queues_at_80_columns_break_no_word() -> None:
     """What has no room in one line stands below its queue; a wide terminal has one line a queue."""
     queue = QueueView(
-        name="default", weight=1, dominant_share=0.75, waiting=26, running=3,
+        name="default", weight=1, dominant_share=0.75, waiting=26, starting=2, running=3,
         used={"cpu": 3000, "memory": 768 << 20}, deserved={"cpu": 4000, "memory": 4 << 30},
         pending={"cpu": 26000, "memory": 6 << 30}, cap={"cpu": 8000, "memory": 8 << 30},
     )  # fmt: skip
     narrow = [line.plain for line in render.queue_table([queue]).lines(80)]
     assert narrow == [
-        "QUEUE    WEIGHT  SHARE  WAITING  RUNNING",
-        "default       1    75%       26        3",
+        "QUEUE    WEIGHT  SHARE  WAITING  STARTING  RUNNING",
+        "default       1    75%       26         2        3",
         "  used       cpu 3, memory 768.0 MiB",
         "  deserved   cpu 4, memory 4.0 GiB",
         "  pending    cpu 26, memory 6.0 GiB",

@@ -34,14 +34,14 @@ def a_picture(nodes: int = 2, **more: Any) -> top.Picture:
     )
     machines = [
         NodeView(
-            name=f"node-{at}", ready=True, running=2, allocatable={"cpu": 8000, "memory": 16 << 30, "gpu": 4000},
+            name=f"node-{at}", ready=True, starting=1, running=1, allocatable={"cpu": 8000, "memory": 16 << 30, "gpu": 4000},
             used={"cpu": 4000, "memory": 4 << 30, "gpu": 2000}, bytes_in=at << 20,
         )
         for at in range(nodes)
     ]  # fmt: skip
     queues = [
         QueueView(name="research.nlp", weight=1, used={"cpu": 8000, "memory": 8 << 30}, pending={"cpu": 8000},
-                  dominant_share=0.5, waiting=1, running=4),
+                  dominant_share=0.5, waiting=1, starting=2, running=4),
         QueueView(name="idle", weight=1),
     ]  # fmt: skip
     stages = [top.Activity(run, train), top.Activity(run, waits)]
@@ -70,8 +70,8 @@ def test_a_picture_at_80_columns() -> None:
         "  eval needs 8 CPU",
     ]
     assert shown[12:] == [
-        "QUEUE         SHARE  RUNNING  WAITING  USED                   PENDING",
-        "research.nlp    50%        4        1  cpu 8, memory 8.0 GiB  cpu 8",
+        "QUEUE         SHARE  RUNNING  STARTING  WAITING  USED                   PENDING",
+        "research.nlp    50%        4         2        1  cpu 8, memory 8.0 GiB  cpu 8",
     ]
 
 

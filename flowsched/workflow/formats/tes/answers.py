@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from flowsched.workflow.document.uris import target_path
-from flowsched.workflow.run.states import RunState, TaskState
+from flowsched.workflow.run.states import TASKS_IN, ReportedState, RunState, TaskState
 
 QUEUED: Final = "QUEUED"
 INITIALIZING: Final = "INITIALIZING"
@@ -28,6 +28,8 @@ STATES: Final = (QUEUED, INITIALIZING, RUNNING, COMPLETE, EXECUTOR_ERROR, SYSTEM
 ALL_STATES: Final = ("UNKNOWN", *STATES, "PAUSED", "CANCELING", "PREEMPTED")
 FINAL: Final = frozenset({COMPLETE, EXECUTOR_ERROR, SYSTEM_ERROR, CANCELED})
 
+#: What lists call STAGING and STARTING.
+_INITIALIZING: Final = frozenset(TASKS_IN[ReportedState.STAGING] + TASKS_IN[ReportedState.STARTING])
 #: Which workflows may be in a state.
 RUNS_OF: Final[Mapping[str, tuple[RunState, ...]]] = {
     **dict.fromkeys(
@@ -141,9 +143,9 @@ def live_state(task: TaskState | None, goal: TaskState | None, *, started: bool)
         goal: What it becomes when it has been taken away.
         started: Whether its present attempt has begun.
     """
+    if task in _INITIALIZING:
+        return INITIALIZING
     match task:
-        case TaskState.STAGING | TaskState.BOUND:
-            return INITIALIZING
         case TaskState.RUNNING:
             return RUNNING
         case TaskState.RELEASING if goal is TaskState.QUEUED:

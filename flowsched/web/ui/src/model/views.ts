@@ -173,6 +173,7 @@ export interface Queue {
   pending: Record<string, number>;
   dominant_share: number;
   waiting: number;
+  starting: number;
   running: number;
   warnings: string[];
 }
@@ -186,6 +187,7 @@ export interface ClusterNode {
   rack: string;
   allocatable: Record<string, number>;
   used: Record<string, number>;
+  starting: number;
   running: number;
   gangs: Record<string, number>;
   cache_bytes: number;

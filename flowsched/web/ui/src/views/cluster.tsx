@@ -102,7 +102,7 @@ function Tile({ node, resource, letters, lit, chosen, onChoose }: TileProps) {
   const step = part === 0 ? 0 : Math.min(5, Math.max(1, Math.ceil(part * 5)));
   const shown = off ? words(node.state) : `${Math.round(100 * part)}%`;
   const marks = gangs.slice(0, 4).map((name) => letters.get(name));
-  const told = [`${resource} used`, counted(node.running, "task"), counted(gangs.length, "gang")].join(", ");
+  const told = [`${resource} used`, counted(node.starting + node.running, "task"), counted(gangs.length, "gang")].join(", ");
   return (
     <button type="button" class={`tile ${off ? "heat-off" : `heat-${step}`}${lit ? " lit" : ""}`} aria-pressed={chosen} title={`${node.name}: ${shown} ${told}`} onClick={onChoose}>
       <span class="tile-name">{node.name}</span>{" "}
@@ -136,7 +136,7 @@ function Detail({ node }: { node: ClusterNode }) {
         {Object.entries(node.allocatable).map(([resource, all]) => (
           <div key={resource}><dt>{resource}</dt><dd>{quantity(resource, node.used[resource] ?? 0)} of {quantity(resource, all)}</dd></div>
         ))}
-        <div><dt>Tasks</dt><dd>{count(node.running)}</dd></div>
+        <div><dt>Tasks</dt><dd>{count(node.starting + node.running)}</dd></div>
         <div><dt>Cache</dt><dd>{bytes(node.cache_bytes)}{node.cache_limit_bytes > 0 && ` of ${bytes(node.cache_limit_bytes)}`} in {counted(node.datasets, "dataset")}</dd></div>
         <div><dt>Copied in, out</dt><dd>{bytes(node.bytes_in)}, {bytes(node.bytes_out)}</dd></div>
         <div><dt>State</dt><dd>{words(node.state)}</dd></div>

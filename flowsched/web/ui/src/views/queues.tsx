@@ -53,7 +53,7 @@ function Card({ queue, depth, nodes }: { queue: Queue; depth: number; nodes: Clu
         <span class="muted">weight {queue.weight}{queue.priority !== 0 && `, priority ${queue.priority}`}{queue.parent && `, below ${queue.parent}`}</span>
       </div>
       <p>
-        {counted(queue.running, "task")} running, {count(queue.waiting)} waiting, {Math.round(100 * queue.dominant_share)} % of the cluster
+        {counted(queue.running, "task")} running, {count(queue.starting)} starting, {count(queue.waiting)} waiting, {Math.round(100 * queue.dominant_share)} % of the cluster
       </p>
       {resources.map((resource) => <Use key={resource} queue={queue} resource={resource} total={nodes.reduce((sum, node) => sum + (node.allocatable[resource] ?? 0), 0)} />)}
       {queue.warnings.map((warning) => <p key={warning} class="note bad">{warning}</p>)}
