@@ -61,6 +61,7 @@ async def test_a_new_database_is_durable_and_whole(database: Database) -> None:
         assert facts["integrity_check"] == "ok"
     else:
         assert facts["synchronous_commit"] == "on"
+        assert facts["synchronous_standby_names"] == ""
 
 
 async def test_a_request_that_comes_while_the_database_is_opened_waits_for_it(url: str) -> None:
