@@ -28,9 +28,10 @@ SHORT_LOOK: Final = 200
 GROUPS_PER_MS: Final = 5
 #: Even if no group may start, a round follows after so long and reports the reserved starts again.
 QUIET_MS: Final = 10_000
-#: A piece of a dataset that lands lets no group start, but it makes the rest of the copy cheaper. It causes a round if the last
-#: one was at least so long ago.
-PIECES_MS: Final = 250
+#: Bytes that land for a task that still waits for others let no group start, but change forecasts and what is copied next. They
+#: cause a round if the last one was at least so long ago, else one at that time. Without such rounds 1000genome of 22 chromosomes
+#: takes 1.02 times as long; with one for each dataset that lands, thousands of inputs cost the square of their number.
+LANDED_MS: Final = 250
 #: Why groups wait that no moment brings nearer to their start, but only what happens.
 _TIMELESS: Final = frozenset(
     {
@@ -64,10 +65,13 @@ def held(recorder: Recorder, name: str, reason: str) -> None:
         left(recorder, name)
 
 
-def piece_landed(recorder: Recorder) -> None:
-    """A piece of a dataset is on a node, others are still to come."""
-    if recorder.now - recorder.state.round.looked_at >= PIECES_MS:
+def bytes_landed(recorder: Recorder) -> None:
+    """A dataset, or a piece of one, is on a node."""
+    due = recorder.state.round.looked_at + LANDED_MS
+    if recorder.now >= due:
         recorder.dirty = True
+    else:
+        recorder.wake_at(due)
 
 
 def is_full(state: EngineState) -> bool:

@@ -11,8 +11,11 @@ to the outside once.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from heapq import merge
 from typing import Final
 
 import msgspec
@@ -20,6 +23,7 @@ import msgspec
 from flowsched.errors import ConfigurationError, FlowschedError
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
+from flowsched.statement import Statement
 from flowsched.workflow.resources import parse_bytes
 
 #: Copies up to this size go beside the others: they take next to nothing of the link, and many wait for little.
@@ -57,6 +61,80 @@ class TransferWant(msgspec.Struct, frozen=True):
     rank_ms: int
     priority: int
     ahead: int = 0
+
+
+def importance(want: TransferWant) -> tuple[int, int, int, int, int]:
+    """The order in which wants are served: by priority, then how far ahead, then rank (higher first), then dataset and node."""
+    return -want.priority, want.ahead, -want.rank_ms, want.dataset, want.dest
+
+
+#: What a want is kept by: -priority, ahead, -rank, dataset, and the group that wants it.
+_Entry = tuple[int, int, int, int, int]
+
+
+class Wants:
+    """What is wanted on each node, the most important first.
+
+    It is kept from step to step: an admission then costs what it orders, and not what waits behind that. Several groups may want
+    one dataset on one node.
+    """
+
+    def __init__(self, wants: Iterable[TransferWant] = ()) -> None:
+        self._lines: dict[int, list[_Entry]] = {}  #: node -> all that is wanted there, sorted
+        self._of: dict[int, dict[int, dict[int, _Entry]]] = {}  #: node -> dataset -> group
+        for want in wants:
+            self.add(want)
+
+    def __contains__(self, pair: tuple[int, int]) -> bool:
+        """Whether a dataset is wanted on a node."""
+        return pair[0] in self._of.get(pair[1], ())
+
+    def nodes(self) -> Iterable[int]:
+        """The nodes where something is wanted. Read-only."""
+        return self._lines.keys()
+
+    def groups(self, dataset: int, node: int) -> list[int]:
+        """The groups that want a dataset on a node."""
+        return sorted(self._of.get(node, {}).get(dataset, ()))
+
+    def line(self, node: int) -> Iterator[TransferWant]:
+        """All that is wanted on a node, the most important first; what several groups want comes once for each."""
+        return (_want_of(entry, node) for entry in self._lines[node])
+
+    def among(self, node: int, datasets: AbstractSet[int]) -> list[TransferWant]:
+        """As `line`, of these datasets alone, and each once."""
+        of = self._of[node]
+        return [_want_of(e, node) for e in sorted(min(of[each].values()) for each in of.keys() & datasets)]
+
+    def add(self, want: TransferWant, group: int = 0, statement: Statement | None = None) -> None:
+        """A group wants a dataset on a node that it did not want there. The want of another group stays."""
+        entry = -want.priority, want.ahead, -want.rank_ms, want.dataset, group
+        self._insert(want.dest, entry)
+        if statement is not None:
+            statement.undo_with(self._delete, want.dest, entry)
+
+    def remove(self, dataset: int, node: int, group: int, statement: Statement) -> None:
+        """A group does not want a dataset on a node any more."""
+        entry = self._of[node][dataset][group]
+        self._delete(node, entry)
+        statement.undo_with(self._insert, node, entry)
+
+    def _insert(self, node: int, entry: _Entry) -> None:
+        insort(self._lines.setdefault(node, []), entry)
+        self._of.setdefault(node, {}).setdefault(entry[3], {})[entry[4]] = entry
+
+    def _delete(self, node: int, entry: _Entry) -> None:
+        line, groups = self._lines[node], self._of[node][entry[3]]
+        del line[bisect_left(line, entry)], groups[entry[4]]
+        if not groups:
+            del self._of[node][entry[3]]
+        if not line:
+            del self._lines[node], self._of[node]
+
+
+def _want_of(entry: _Entry, node: int) -> TransferWant:
+    priority, ahead, rank, dataset, _ = entry
+    return TransferWant(dataset, node, -rank, -priority, ahead)
 
 
 class TransferOrder(msgspec.Struct, frozen=True):
@@ -108,12 +186,14 @@ class TransferLimits(msgspec.Struct, frozen=True):
 class _Flights:
     """What is in flight: the copies that were, and those admitted here."""
 
-    def __init__(self, active: Sequence[TransferOrder]) -> None:
+    def __init__(self, active: Sequence[TransferOrder], snapshot: Snapshot, limits: TransferLimits) -> None:
+        self._snapshot, self._limits = snapshot, limits
         self.to: Counter[int] = Counter()
         self.out_of: Counter[int | None] = Counter()
         self.pairs: dict[tuple[int, int], int] = {}  #: (dataset, node) -> pieces on their way, as bits
         self.from_origin: dict[int, int] = {}  #: dataset -> pieces on their way from outside, as bits
-        self.from_outside: Counter[int] = Counter()  #: node -> copies on their way to it from outside
+        self.from_outside: set[int] = set()  #: nodes to which copies are on their way from outside
+        self._outside_rate = 0  #: bytes/s that these nodes take
         for order in active:
             self.add(order)
 
@@ -123,16 +203,27 @@ class _Flights:
         pair = (order.dataset, order.dest)
         self.pairs[pair] = self.pairs.get(pair, 0) | 1 << order.piece
         if order.source is None:
-            self.from_outside[order.dest] += 1
+            if order.dest not in self.from_outside:
+                self.from_outside.add(order.dest)
+                self._outside_rate += _takes(order.dest, self._snapshot, self._limits)
             self.from_origin[order.dataset] = self.from_origin.get(order.dataset, 0) | 1 << order.piece
+
+    def outside_is_free(self, dest: int, more: int = 0) -> bool:
+        """Whether one more copy may come from outside: there is a slot (of `more` than usual), or those in flight go to nodes which
+        together take less than the link gives, and this is another node.
+        """
+        if self.out_of[None] < self._limits.origin + more:
+            return True
+        return dest not in self.from_outside and self._outside_rate < self._limits.origin_rate
 
 
 def admit(
-    wants: Sequence[TransferWant],
+    wants: Iterable[Wants],
     active: Sequence[TransferOrder],
     snapshot: Snapshot,
     catalogue: Catalogue,
     limits: TransferLimits,
+    rests: Callable[[TransferWant], bool] = lambda want: False,
 ) -> tuple[TransferOrder, ...]:
     """Choose the copies to start now, and where each comes from.
 
@@ -140,22 +231,28 @@ def admit(
     never ordered.
 
     Args:
-        wants: What is wanted; served by priority, then how far ahead, then rank (higher first), then dataset and node.
+        wants: What is wanted; served in the order of `importance`.
         active: Copies in flight.
         snapshot: For link and disk rates.
         catalogue: Which nodes have which datasets.
         limits: Slots.
+        rests: Whether a want is to be passed over now.
 
     Returns:
         The orders, most important first.
     """
-    flights = _Flights(active)
+    flights = _Flights(active, snapshot, limits)
     orders: list[TransferOrder] = []
-    ready = snapshot.ready
-    for want in sorted(wants, key=lambda w: (-w.priority, w.ahead, -w.rank_ms, w.dataset, w.dest)):
+    lines = [
+        _line(some, node, flights, catalogue, limits)
+        for some in wants
+        for node in some.nodes()
+        if snapshot.ready[node]
+    ]
+    for want in merge(*lines, key=importance):
         size = catalogue.sizes[want.dataset]
         pieces = limits.pieces_of(want.dataset, catalogue)
-        if not ready[want.dest] or catalogue.is_on(want.dataset, want.dest):
+        if catalogue.is_on(want.dataset, want.dest) or rests(want):
             continue
         # What is waited for finds a slot free, however much moves ahead of time, and small copies hardly take one.
         slots = limits.per_dest - (want.ahead > 0) + (_SMALL_SLOTS if size <= _SMALL_BYTES else 0)
@@ -171,6 +268,25 @@ def admit(
             flights.add(order)
             orders.append(order)
     return tuple(orders)
+
+
+def _line(
+    wants: Wants, node: int, flights: _Flights, catalogue: Catalogue, limits: TransferLimits
+) -> Iterator[TransferWant]:
+    """What may be ordered for a node, until its slots are taken. While the outside is full: what other nodes can give, alone."""
+    most = limits.per_dest + _SMALL_SLOTS
+    for want in wants.line(node):
+        if flights.to[node] >= most:
+            return
+        if not flights.outside_is_free(node, _SMALL_SLOTS):
+            break
+        yield want
+    else:
+        return
+    for want in wants.among(node, catalogue.on_nodes):
+        if flights.to[node] >= most:
+            return
+        yield want
 
 
 def _piece(
@@ -220,23 +336,10 @@ def _fetches(dataset: int, dest: int, flights: _Flights, snapshot: Snapshot, lim
 
     A few flows fill the link. More flows would all end late, and a node can pass on only pieces that have arrived.
     """
-    if not _outside_is_free(dest, flights, snapshot, limits):
+    if not flights.outside_is_free(dest):
         return False
     flows = max(2, -(-limits.origin_rate // max(int(snapshot.nic_in[dest]), 1)) + 1)
     return flights.from_origin.get(dataset, 0).bit_count() < flows
-
-
-def _outside_is_free(
-    dest: int, flights: _Flights, snapshot: Snapshot, limits: TransferLimits, more: int = 0
-) -> bool:
-    """Whether one more copy may come from outside: there is a slot (of `more` than usual), or those in flight go to nodes which
-    together take less than the link gives, and this is another node.
-    """
-    if flights.out_of[None] < limits.origin + more:
-        return True
-    if dest in flights.from_outside:
-        return False
-    return sum(_takes(node, snapshot, limits) for node in flights.from_outside) < limits.origin_rate
 
 
 def _takes(node: int, snapshot: Snapshot, limits: TransferLimits) -> int:
@@ -267,7 +370,7 @@ def _source(
         option = (_milliseconds(size, rate), load, node)
         best = option if best is None else min(best, option)
     load = flights.out_of[None]
-    if catalogue.origins[want.dataset] and _outside_is_free(want.dest, flights, snapshot, limits, more):
+    if catalogue.origins[want.dataset] and flights.outside_is_free(want.dest, more):
         rate = min(into, limits.origin_rate // (load + 1))
         outside = _milliseconds(size, rate)
         coming = bool(holders) or want.dataset in flights.from_origin

@@ -5,8 +5,10 @@ Nothing happens by itself here: a test tells each event, and reads what the step
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any, TypeVar
 
 from flowsched.engine.delta import Delta
 from flowsched.engine.events import Accepted, Command, EngineEvent
@@ -34,11 +36,28 @@ from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.run.states import TaskState
 
 GIB = 1 << 30
+T = TypeVar("T")
 
 
 def node(name: str = "n0", cpu: int = 4, gpus: int = 0, **more: Any) -> NodeInfo:
     """A node of `cpu` cores and, if `more` says nothing else, 8 GiB."""
     return NodeInfo(name, cpu * 1000, gpu_millis=gpus * 1000, **{"memory_bytes": 8 * GIB, **more})
+
+
+def calls_of(function: Callable[[], T]) -> tuple[int, T]:
+    """How many functions a call calls, C functions too, and its answer."""
+    calls = 0
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        found = function()
+    finally:
+        sys.setprofile(None)
+    return calls, found
 
 
 class Scene:

@@ -11,6 +11,7 @@ from flowsched.scheduling.transfers import (
     TransferLimits,
     TransferOrder,
     TransferWant,
+    Wants,
     admit,
     parse_piece_size,
 )
@@ -29,9 +30,9 @@ def test_a_piece_comes_from_outside_once() -> None:
     """Two nodes want it, two slots lead outside: they fetch different pieces."""
     snapshot, (catalogue, data) = cluster(1, 1), large()
     wants = [TransferWant(data, 0, 1, 0), TransferWant(data, 1, 1, 0)]
-    first = admit(wants, (), snapshot, catalogue, LIMITS)
+    first = admit([Wants(wants)], (), snapshot, catalogue, LIMITS)
     assert [(order.source, order.dest, order.piece) for order in first] == [(None, 0, 0), (None, 0, 1)]
-    again = admit(wants, first[:1], snapshot, catalogue, LIMITS)
+    again = admit([Wants(wants)], first[:1], snapshot, catalogue, LIMITS)
     assert [(order.source, order.dest, order.piece) for order in again] == [(None, 0, 1)]
 
 
@@ -40,16 +41,16 @@ def test_few_pieces_of_a_dataset_come_from_outside_at_a_time() -> None:
     snapshot, (catalogue, data) = cluster(1), large(8)
     limits = TransferLimits(per_dest=8, origin=8, piece_bytes=100 * MB)
     wants = [TransferWant(data, 0, 1, 0)]
-    assert [order.piece for order in admit(wants, (), snapshot, catalogue, limits)] == [0, 1]
+    assert [order.piece for order in admit([Wants(wants)], (), snapshot, catalogue, limits)] == [0, 1]
     fast = TransferLimits(per_dest=8, origin=8, piece_bytes=100 * MB, origin_rate=3 * 117 * MB)
-    assert [order.piece for order in admit(wants, (), snapshot, catalogue, fast)] == [0, 1, 2, 3]
+    assert [order.piece for order in admit([Wants(wants)], (), snapshot, catalogue, fast)] == [0, 1, 2, 3]
 
 
 def test_who_has_a_piece_gives_it_while_it_waits_for_the_next() -> None:
     """Node 0 has piece 2 alone: node 1 takes it from there, and another from outside."""
     snapshot, (catalogue, data) = cluster(1, 1), large()
     catalogue.land(data, 0, 2)
-    orders = admit([TransferWant(data, 1, 1, 0)], (), snapshot, catalogue, LIMITS)
+    orders = admit([Wants([TransferWant(data, 1, 1, 0)])], (), snapshot, catalogue, LIMITS)
     assert [(order.source, order.piece) for order in orders] == [(0, 2), (None, 0)]
 
 
@@ -58,7 +59,7 @@ def test_the_last_piece_is_what_is_left() -> None:
     snapshot, (catalogue, data) = cluster(1), large()
     for piece in range(3):
         catalogue.land(data, 0, piece)
-    (order,) = admit([TransferWant(data, 0, 1, 0)], (), snapshot, catalogue, LIMITS)
+    (order,) = admit([Wants([TransferWant(data, 0, 1, 0)])], (), snapshot, catalogue, LIMITS)
     assert (order.piece, order.size_bytes) == (3, 60 * MB)
 
 
@@ -73,8 +74,8 @@ def test_what_moves_ahead_leaves_a_slot() -> None:
     ids = [catalogue.intern(f"s3://{n}", 50 * MB, True) for n in range(3)]
     ahead = [TransferWant(data, 0, 100, 0, 1) for data in ids[:2]]
     limits = TransferLimits(per_dest=2, origin=8)
-    assert [order.dataset for order in admit(ahead, (), snapshot, catalogue, limits)] == [ids[0]]
-    orders = admit([*ahead, TransferWant(ids[2], 0, 1, 0)], (), snapshot, catalogue, limits)
+    assert [order.dataset for order in admit([Wants(ahead)], (), snapshot, catalogue, limits)] == [ids[0]]
+    orders = admit([Wants([*ahead, TransferWant(ids[2], 0, 1, 0)])], (), snapshot, catalogue, limits)
     assert [order.dataset for order in orders] == [ids[2]]
 
 
@@ -83,7 +84,7 @@ def test_little_copies_pass_beside_large_ones() -> None:
     snapshot, catalogue = cluster(1), Catalogue()
     little = catalogue.intern("s3://little", 1000, True)
     active = tuple(TransferOrder(90 + n, None, 0, 10**9) for n in range(2))
-    orders = admit([TransferWant(little, 0, 1, 0)], active, snapshot, catalogue, LIMITS)
+    orders = admit([Wants([TransferWant(little, 0, 1, 0)])], active, snapshot, catalogue, LIMITS)
     assert [order.dataset for order in orders] == [little]
 
 
@@ -102,7 +103,7 @@ def test_what_is_found_to_be_indivisible_moves_as_a_whole() -> None:
     """A folder is as large as any file, and has no ranges."""
     snapshot, (catalogue, data) = cluster(1), large()
     catalogue.undivided.add(data)
-    (order,) = admit([TransferWant(data, 0, 1, 0)], (), snapshot, catalogue, LIMITS)
+    (order,) = admit([Wants([TransferWant(data, 0, 1, 0)])], (), snapshot, catalogue, LIMITS)
     assert (order.piece, order.size_bytes) == (0, 360 * MB)
 
 
@@ -111,9 +112,9 @@ def test_a_piece_is_not_taken_from_a_node_that_goes() -> None:
     snapshot, (catalogue, data) = cluster(1, 1), large(3)
     catalogue.land(data, 0, 2)
     snapshot.ready[0] = False
-    orders = admit([TransferWant(data, 1, 1, 0)], (), snapshot, catalogue, LIMITS)
+    orders = admit([Wants([TransferWant(data, 1, 1, 0)])], (), snapshot, catalogue, LIMITS)
     assert [(order.source, order.piece) for order in orders] == [(None, 0), (None, 1)]
-    again = admit([TransferWant(data, 1, 1, 0)], orders[:1], snapshot, catalogue, LIMITS)
+    again = admit([Wants([TransferWant(data, 1, 1, 0)])], orders[:1], snapshot, catalogue, LIMITS)
     assert [(order.source, order.piece) for order in again] == [(None, 1)]
 
 

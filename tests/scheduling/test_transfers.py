@@ -6,7 +6,7 @@ from scheduling_cases import GIB, cluster, node
 
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
-from flowsched.scheduling.transfers import TransferLimits, TransferOrder, TransferWant, admit
+from flowsched.scheduling.transfers import TransferLimits, TransferOrder, TransferWant, Wants, admit
 
 LIMITS = TransferLimits()
 
@@ -28,7 +28,9 @@ def asked(
 ) -> list[tuple[int, int | None, int]]:
     """(dataset, source, dest) of what is ordered; a want is (dataset, dest, rank)."""
     listed = [TransferWant(dataset, dest, rank, 0) for dataset, dest, rank in wants]
-    return [(o.dataset, o.source, o.dest) for o in admit(listed, active, snapshot, catalogue, limits)]
+    return [
+        (o.dataset, o.source, o.dest) for o in admit([Wants(listed)], active, snapshot, catalogue, limits)
+    ]
 
 
 def test_the_critical_copies_go_first_and_a_node_takes_three_at_a_time() -> None:
@@ -44,7 +46,7 @@ def test_priority_goes_before_rank() -> None:
     snapshot, catalogue = cluster(1), Catalogue()
     a, b = catalogue.intern("s3://a", GIB, True), catalogue.intern("s3://b", GIB, True)
     wants = [TransferWant(a, 0, 900, 0), TransferWant(b, 0, 1, 1)]
-    orders = admit(wants, (), snapshot, catalogue, TransferLimits(per_dest=1))
+    orders = admit([Wants(wants)], (), snapshot, catalogue, TransferLimits(per_dest=1))
     assert orders == (TransferOrder(b, None, 0, GIB),)
 
 

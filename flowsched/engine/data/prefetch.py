@@ -16,7 +16,7 @@ from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import PiecesSeen, TransferDone, TransferFailed
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.pod_group import PodGroup
-from flowsched.scheduling.transfers import TransferWant
+from flowsched.scheduling.transfers import TransferWant, Wants
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
 
@@ -55,20 +55,8 @@ def foresee(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> N
             if not state.cluster.catalogue.is_on(dataset, node):
                 want = TransferWant(dataset, node, group.rank_ms, group.priority, 1)
                 wants.setdefault((dataset, node), want)
-    if wants or state.data.foreseen:
-        recorder.statement.assign(state.data, "foreseen", wants)
-
-
-def foreseen(recorder: Recorder) -> list[TransferWant]:
-    """What tasks that wait for room will read where they will probably run."""
-    state = recorder.state
-    return [
-        want
-        for (dataset, node), want in state.data.foreseen.items()
-        if not state.cluster.catalogue.is_on(dataset, node)
-        and not state.cluster.catalogue.lost(dataset)
-        and state.cluster.snapshot.ready[node]
-    ]
+    if wants or state.data.foreseen.nodes():
+        recorder.statement.assign(state.data, "foreseen", Wants(wants.values()))
 
 
 def pushes(recorder: Recorder) -> list[TransferWant]:

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from flowsched.engine.choices import told
 from flowsched.engine.data.cache_evictions import admit_ahead, came, has_room, hold_room
-from flowsched.engine.data.prefetch import foreseen, landed, moved_by, pass_over, pushes, refused, spreading
+from flowsched.engine.data.prefetch import landed, moved_by, pass_over, pushes, refused, spreading
 from flowsched.engine.data.versions import withdraw
 from flowsched.engine.delta import ReplicaWrite
-from flowsched.engine.pacing import piece_landed
+from flowsched.engine.pacing import bytes_landed
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.data import Backoff, Coming, StagingGroup
 from flowsched.engine.state.work import Candidate, GroupKey, pod_name
@@ -25,7 +25,7 @@ from flowsched.scheduling.io_budget import limits_of
 from flowsched.scheduling.plan import Choice
 from flowsched.scheduling.policy.framework import Storage
 from flowsched.scheduling.state.claims import Claim, ClaimKind
-from flowsched.scheduling.transfers import TransferLimits, TransferOrder, TransferWant, admit
+from flowsched.scheduling.transfers import TransferLimits, TransferOrder, TransferWant, Wants, admit
 from flowsched.statement import Statement
 from flowsched.values import replace
 from flowsched.workflow.run.run import StageRun, WorkflowRun
@@ -103,7 +103,6 @@ class Targets:
     def __init__(self, recorder: Recorder, note: Callable[[Claim], None]) -> None:
         """`note`: is told of their claims."""
         self._recorder, self._note = recorder, note
-        self._wanted: set[tuple[int, int]] | None = None  #: (dataset, node) that a staging group waits for
         self._stages: dict[int, tuple[Candidate, list[int], list[int]]] = {}
 
     def begin(
@@ -123,8 +122,6 @@ class Targets:
             _, all_tasks, all_nodes = self._stages.setdefault(id(stage), (candidate, [], []))
             all_tasks += tasks.tolist()
             all_nodes += nodes.tolist()
-        if self._wanted is None:
-            self._wanted = {pair for other in state.data.staging.values() for pair in other.pending}
         pending: set[tuple[int, int]] = set()
         payer: dict[tuple[int, int], int] = {}
         # It holds no room yet, and when it will is not known: its end says how long it will run.
@@ -148,9 +145,8 @@ class Targets:
                 pair = (dataset, node)
                 if not catalogue.is_on(dataset, node) and pair not in pending:
                     pending.add(pair)
-                    if pair not in self._wanted:
+                    if pair not in state.data.wanted:
                         payer[pair] = task
-        self._wanted |= pending
         staging = StagingGroup(
             key=group.key,
             workflow=run.id,
@@ -166,6 +162,8 @@ class Targets:
         number = state.data.next_staging
         state.data.next_staging += 1
         statement.put(state.data.staging, number, staging)
+        for pair in sorted(pending):
+            state.data.wanted.add(TransferWant(*pair, group.rank_ms, group.priority), number, statement)
         key = state.work.groups[group.key]
         assert isinstance(key, GroupKey)  # foreign groups are not staged
         seen = state.work.staged_on.get(key, ())
@@ -201,13 +199,12 @@ def arrived(recorder: Recorder, event: TransferDone) -> None:
     dataset, node = pair
     order = _landed(recorder, pair, event.offset)
     complete = event.whole or landed(recorder, pair, event, order is not None)
+    bytes_landed(recorder)
     if not complete and not event.moved_bytes:
-        piece_landed(recorder)
         return
-    waiting = [(number, group) for number, group in state.data.staging.items() if pair in group.pending]
-    _pay(recorder, [group for _, group in waiting], pair, moved_by(recorder, pair, event))
+    waiting = state.data.wanted.groups(*pair)
+    _pay(recorder, [state.data.staging[number] for number in waiting], pair, moved_by(recorder, pair, event))
     if not complete:
-        piece_landed(recorder)
         return
     size = event.size_bytes or state.cluster.catalogue.sizes[dataset]
     if size != state.cluster.catalogue.sizes[dataset]:
@@ -217,13 +214,12 @@ def arrived(recorder: Recorder, event: TransferDone) -> None:
         recorder.delta.replicas.append(ReplicaWrite(event.uri, event.dest, size, True))
         came(recorder, dataset, node)
     statement.pop(state.data.backoff, pair)
-    for number, group in waiting:
-        statement.exclude(group.pending, pair)
-        if not group.pending:
+    for number in waiting:
+        pending = state.data.staging[number].pending
+        statement.exclude(pending, pair)
+        state.data.wanted.remove(*pair, number, statement)
+        if not pending:
             finish(recorder, number)
-    # Also where the node is full, so that no group can start: forecasts change, and what is copied next. Without these rounds a
-    # simulation costs half as much, and 1000genome of 22 chromosomes takes 1.02 times as long.
-    recorder.dirty = True
 
 
 def failed(recorder: Recorder, event: TransferFailed) -> None:
@@ -245,9 +241,8 @@ def failed(recorder: Recorder, event: TransferFailed) -> None:
     tries = before.tries + (0 if event.lost or event.full else 1)
     if event.permanent or tries >= MAX_TRIES:
         statement.pop(state.data.backoff, pair)
-        for number, group in list(state.data.staging.items()):
-            if pair in group.pending:
-                _give_up(recorder, number, event)
+        for number in state.data.wanted.groups(*pair):
+            _give_up(recorder, number, event)
         return
     waits = before.waits + 1 if event.full else 0
     moment = recorder.now if event.lost else recorder.now + _delay_ms(tries + waits)
@@ -295,10 +290,8 @@ def sweep(recorder: Recorder) -> None:
             for dataset, at in group.pending
         ):
             finish(recorder, number)
-    if state.data.backoff:
-        wanted = {pair for group in state.data.staging.values() for pair in group.pending}
-        for pair in [pair for pair in state.data.backoff if pair not in wanted]:
-            recorder.statement.pop(state.data.backoff, pair)
+    for pair in [pair for pair in state.data.backoff if pair not in state.data.wanted]:
+        recorder.statement.pop(state.data.backoff, pair)
 
 
 def _unswept(recorder: Recorder) -> list[tuple[int, StagingGroup]]:
@@ -322,22 +315,17 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
     recorder.absorb()
     sweep(recorder)
     recorder.absorb()
-    wants: dict[tuple[int, int], TransferWant] = {}
-    for group in state.data.staging.values():
-        for pair in group.pending:
-            waiting = state.data.backoff.get(pair)
-            if waiting is not None and waiting.not_before > recorder.now:
-                recorder.wake_at(waiting.not_before)
-                continue
-            want = TransferWant(*pair, group.rank_ms, group.priority)
-            have = wants.get(pair)
-            if have is None or (want.priority, want.rank_ms) > (have.priority, have.rank_ms):
-                wants[pair] = want
-    for want in (*foreseen(recorder), *pushes(recorder), *spreading(recorder)):
-        if recorder.look is None or has_room(recorder, want):
-            wants.setdefault((want.dataset, want.dest), want)
+    resting = {pair for pair, wait in state.data.backoff.items() if wait.not_before > recorder.now}
+    for pair in resting:
+        recorder.wake_at(state.data.backoff[pair].not_before)
+
+    def rests(want: TransferWant) -> bool:
+        """Whether it failed a moment ago, or moves ahead of time and would find no room: it takes no other's slot."""
+        return (want.dataset, want.dest) in resting or (want.ahead > 0 and not has_room(recorder, want))
+
+    wants = state.data.wanted, state.data.foreseen, Wants((*pushes(recorder), *spreading(recorder)))
     active, limits = list(state.data.moving.values()), limits_now(state)
-    orders = admit(list(wants.values()), active, state.cluster.snapshot, state.cluster.catalogue, limits)
+    orders = admit(wants, active, state.cluster.snapshot, state.cluster.catalogue, limits, rests)
     transfers = []
     for order in orders if recorder.look is None else admit_ahead(recorder, orders):
         statement.put(state.data.moving, (order.dataset, order.dest, order.piece), order)
@@ -421,6 +409,8 @@ def _drop(recorder: Recorder, number: int) -> None:
     state = recorder.state
     group = state.data.staging[number]
     recorder.statement.pop(state.data.staging, number)
+    for pair in group.pending:
+        state.data.wanted.remove(*pair, number, recorder.statement)
     run = state.work.runs.get(group.workflow)
     stage = None if run is None else run.stages[group.stage]
     for task, attempt in zip(group.tasks.tolist(), group.attempts.tolist(), strict=True):

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.transfers import TransferOrder, TransferWant
+from flowsched.scheduling.transfers import TransferOrder, TransferWant, Wants
 from flowsched.workflow.spec import Match
 
 
@@ -82,6 +82,7 @@ class DataState(msgspec.Struct):
 
     Attributes:
         staging: Groups in STAGING, by their number.
+        wanted: What they wait for, by their number.
         next_staging: The next number of such a group.
         unswept: (workflow, stage) of which tasks have changed since `staging.sweep` last looked.
         swept: What else it looks at, as it was then: replicas dropped, nodes that are ready; None = look at all.
@@ -94,7 +95,7 @@ class DataState(msgspec.Struct):
         pushes: (dataset, node) -> what shall be copied to its gather node, and for which stage: (want, workflow, stage).
         push_backlog: Node -> bytes of `pushes` to it.
         spreads: Workflow -> what may be worth having on each of `spread_over` ready nodes.
-        foreseen: (dataset, node) -> what waiting tasks will read there.
+        foreseen: What tasks that wait for room will read where they will probably run.
         gathers: (workflow, stage) -> how its outputs are gathered.
         gathered: (workflow, stage) -> stages it gathers, and of how many of their shards.
         coming: (workflow, stage) -> shard -> (its gather node, bytes on their way there); until a producer changes.
@@ -104,6 +105,7 @@ class DataState(msgspec.Struct):
     """
 
     staging: dict[int, StagingGroup] = msgspec.field(default_factory=dict)
+    wanted: Wants = msgspec.field(default_factory=Wants)
     next_staging: int = 1
     unswept: set[tuple[str, int]] = msgspec.field(default_factory=set)
     swept: tuple[int, bytes] | None = None
@@ -117,7 +119,7 @@ class DataState(msgspec.Struct):
     push_backlog: dict[int, int] = msgspec.field(default_factory=dict)
     spreads: dict[str, tuple[Spread, ...]] = msgspec.field(default_factory=dict)
     spread_over: int = 0
-    foreseen: dict[tuple[int, int], TransferWant] = msgspec.field(default_factory=dict)
+    foreseen: Wants = msgspec.field(default_factory=Wants)
     gathers: dict[tuple[str, int], Gather | None] = msgspec.field(default_factory=dict)
     gathered: dict[tuple[str, int], list[tuple[int, int]]] = msgspec.field(default_factory=dict)
     coming: dict[tuple[str, int], dict[int, tuple[int, int]]] = msgspec.field(default_factory=dict)

@@ -29,6 +29,7 @@ class Catalogue:
         uris: URI by dataset id.
         sizes: Bytes by dataset id, 0 where it is not known yet.
         origins: By dataset id, whether it can be fetched from outside (file, http, s3).
+        on_nodes: Datasets that some node has, whole or in pieces.
         version: Grows with every change.
         shelves: What caches with a limit hold; None = no cache has one.
         undivided: Datasets that are found to move as a whole only: folders, and what an origin does not give in parts.
@@ -53,6 +54,7 @@ class Catalogue:
         self._versions: dict[str, list[int]] = {}  #: URI -> the datasets that are versions of it
         self._replicas: list[set[int]] = []
         self._expected: list[set[int]] = []
+        self.on_nodes: set[int] = set()
         self.undivided: set[int] = set()
         self.editions: dict[int, tuple[str, int]] = {}
         self._landed: dict[int, dict[int, int]] = {}  #: dataset -> node -> its pieces there, as bits
@@ -102,7 +104,7 @@ class Catalogue:
         other = copy(self)
         other._arrays, other._missing, other._missing_of, other.whole = {}, {}, {}, {}
         other.shelves = None
-        for name in ("uris", "sizes", "origins", "_replicas", "_expected", "_landed"):
+        for name in ("uris", "sizes", "origins", "_replicas", "_expected", "_landed", "on_nodes"):
             setattr(other, name, copy(getattr(self, name)))
         for dataset in datasets:
             other._replicas[dataset] = set(self._replicas[dataset])
@@ -188,6 +190,7 @@ class Catalogue:
             rows.pop(node, None)
         if not rows:
             del self._landed[dataset]
+        self._note_on_nodes(dataset)
         self.version += 1
         if self.shelves is not None:
             self.shelves.settle(dataset, node, self._counts(dataset, node))
@@ -333,7 +336,12 @@ class Catalogue:
             if members is self._replicas[dataset]:
                 self.dropped += 1
                 self.whole.clear()
+        self._note_on_nodes(dataset)
         self._forget(dataset, node)
+
+    def _note_on_nodes(self, dataset: int) -> None:
+        there = bool(self._replicas[dataset]) or dataset in self._landed
+        (self.on_nodes.add if there else self.on_nodes.discard)(dataset)
 
     def limit(self, node: int, limit_bytes: int, statement: Statement | None = None) -> None:
         """What a node's cache may hold; 0 = as much as comes. From the first limit on `shelves` says what is where."""
