@@ -13,11 +13,9 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from flowsched.engine.backlog import Indices, collect, expected
-from flowsched.engine.data.cache_values import look_at
+from flowsched.engine.backlog import Indices, expected
 from flowsched.engine.data.inputs import MissingInput, dataset_ids
 from flowsched.engine.data.staging import MAX_TRIES, last_try_ms
-from flowsched.engine.foreign.backlog import collect_foreign
 from flowsched.engine.io_demand import demand_text
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.data import Backoff
@@ -29,6 +27,7 @@ from flowsched.scheduling.explain.forecast import GUESSED, LEVELS, Spread, Start
 from flowsched.scheduling.explain.remedies import OTHERS, Outlook
 from flowsched.scheduling.explain.situation import Situation
 from flowsched.scheduling.plan import PERMANENT, Reason, ReasonCode
+from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.reasons import larger_than_cap, quantity
 from flowsched.values import replace
@@ -53,11 +52,8 @@ def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> di
 
     They are planned in the order in which the last cycle looked at them. Does not change what is decided.
     """
-    look = look_at(state)
-    candidates = collect(state, now, look).candidates
-    groups = {key: each.group for key, each in candidates.items()}
-    groups |= {key: each.group for key, each in collect_foreign(state, now).candidates.items()}
-    waiting = [groups[key] for key in state.round.reasons if key in groups]
+    refused = state.round.refused
+    waiting = [refused[key] for key in state.round.reasons if key in refused]
     spreads: dict[str, Spread] = {}
     known: dict[tuple[str, str, int | None, int], Spread | None] = {}
     for name, pod in state.work.pods.items():
@@ -70,19 +66,22 @@ def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> di
         spread = known[kind]
         if spread is not None:
             spreads[name] = spread
-    of_groups = {}
-    for key, candidate in candidates.items():
-        size = sum(state.cluster.catalogue.sizes[dataset] for dataset in candidate.group.reads)
-        spread = spread_of(state, candidate.run, candidate.stage, size)
-        if spread is not None:
-            of_groups[key] = spread
+
+    def of_group(group: PodGroup) -> Spread | None:
+        key = state.work.groups.get(group.key)
+        if not isinstance(key, GroupKey):
+            return None
+        run = state.work.runs[key.workflow]
+        size = sum(state.cluster.catalogue.sizes[dataset] for dataset in group.reads)
+        return spread_of(state, run, run.stages[key.stage], size)
+
     found = starts(
         state.cluster.snapshot,
         state.cluster.catalogue,
         waiting,
         sorted(wanted),
         spreads,
-        of_groups,
+        of_group,
         state.policy.profile,
         now,
     )

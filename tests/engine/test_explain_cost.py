@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pytest
 
-from flowsched.engine.explain import Explanation, explain
-from tests.engine.scene import Scene, node
-
-
-def calls_of(function: Callable[[], list[Explanation]]) -> tuple[int, list[Explanation]]:
-    """How many functions a call calls, C functions too, and its answer."""
-    calls = 0
-
-    def note(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        found = function()
-    finally:
-        sys.setprofile(None)
-    return calls, found
+from flowsched.engine.explain import explain, with_starts
+from tests.engine.scene import Scene, calls_of, node
 
 
 def waiting(tasks: int, **more: Any) -> Scene:
@@ -73,3 +54,20 @@ def test_a_chain_of_stages_that_no_node_can_run_is_judged_once() -> None:
         assert [each.code for each in found if each.state == "PENDING"] == ["LargerThanNode"] * (stages - 1)
         costs.append(calls)
     assert costs[1] < 6 * costs[0]
+
+
+def test_four_times_the_waiting_stages_make_no_forecast_dearer() -> None:
+    """Starts are planned for the first group alone, which has a reservation: what waits behind it is not collected anew."""
+    costs = []
+    for stages in (100, 400):
+        scene = Scene(node(cpu=4))
+        some = [
+            {"name": f"s{at}", "command": ["x"], "scatter": {"count": 9}, "estimate": {"runtime": "1h"}}
+            for at in range(stages)
+        ]
+        scene.submit("w", *some)
+        found = explain(scene.state, scene.runs["w"], scene.now, forecast=False)
+        calls, told = calls_of(lambda scene=scene, found=found: with_starts(scene.state, found, scene.now))  # type: ignore[misc]
+        assert [each.stage for each in told if each.start_high_ms is not None] == ["s0"]
+        costs.append(calls)
+    assert costs[1] - costs[0] < 2 * 300

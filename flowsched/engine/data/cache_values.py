@@ -382,11 +382,6 @@ def desperate(state: EngineState, node: int, waited_ms: int) -> bool:
     return not any(order.dest == node for order in state.data.moving.values())
 
 
-def look_at(state: EngineState) -> Look | None:
-    """What caches with a limit may drop now; None = no cache has a limit."""
-    return None if state.cluster.catalogue.shelves is None else Look(state)
-
-
 def shut_nodes(
     look: Look | None, run: WorkflowRun, stage: StageRun, inputs: Sequence[int], key: int, waited_ms: int
 ) -> tuple[int, ...]:

@@ -76,7 +76,7 @@ def starts(
     waiting: Sequence[PodGroup],
     wanted: Sequence[int],
     spreads: Mapping[str, Spread],
-    group_spreads: Mapping[int, Spread],
+    spread_of: Callable[[PodGroup], Spread | None],
     profile: Profile,
     now: int,
 ) -> dict[int, Start]:
@@ -90,7 +90,7 @@ def starts(
         waiting: The groups that wait, in the order in which they go.
         wanted: Keys of those that are asked for.
         spreads: Owner of a claim -> how long it may run in all; a claim that is not in it gets a guess.
-        group_spreads: The same by key of a group.
+        spread_of: The same of a group that waits; None = it gets a guess.
         profile: The policy.
         now: The moment, wall-clock ms.
 
@@ -103,7 +103,7 @@ def starts(
         ahead = list(waiting[: last + 1])
     ahead = ahead[:_AHEAD]
     offers = [price(group, snapshot, catalogue, profile) for group in ahead]
-    lengths = [np.array(group_spreads.get(g.key) or guessed(runtime_of(g, profile))) for g in ahead]
+    lengths = [np.array(spread_of(g) or guessed(runtime_of(g, profile))) for g in ahead]
     ledger = snapshot.ledger
     held = np.flatnonzero((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING))
     tables = _tables(snapshot, held, spreads, profile)
