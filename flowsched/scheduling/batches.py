@@ -26,7 +26,7 @@ from flowsched.scheduling.placement.cost_table import PlacementRequest
 from flowsched.scheduling.placement.gang import Ints
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import Profile
-from flowsched.scheduling.queues.fair_share import Rank
+from flowsched.scheduling.queues.fair_share import Rank, highest_behind, user_priority
 from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares, billionths, largest_share
 from flowsched.scheduling.reservations import Taken, longest_of
 from flowsched.scheduling.state.usage import Payer, UsageBook
@@ -514,27 +514,21 @@ class _Level:
         by_user: dict[str, list[PodGroup]] = {}
         for group in groups:
             by_user.setdefault(group.user, []).append(group)
-        found = []
-        served = self._asker.usage.served_users
+        found, shares, served = [], self._asker.shares, self._asker.usage.served_users
         for user in sorted(by_user, key=lambda user: (served.get(Payer(name, user), 0), user)):
-            head = by_user[user][0].priority
-            mine = by_user[user]
-            if priority is None:  # a user stands as its head does
-                mine = mine[: next((at for at, each in enumerate(mine) if each.priority != head), len(mine))]
+            payer, mine, stands = Payer(name, user), by_user[user], priority or 0
+            served_ms = served.get(payer, 0)
+            aged = self._steps(min([group.ready_ms for group in mine]), served_ms)
+            if priority is None:
+                behind = highest_behind(mine)
+                stands = behind[0]
+                aged = user_priority(mine[0], stands, aged) - stands
+                mine = mine[: behind.count(stands)]  # its priority stays the same for so many
             slots, count, more = self.asked.line(mine, self._alike)
             more |= len(mine) < len(by_user[user])
-            stands = head if priority is None else priority
-            found.append(self._user(name, user, by_user[user], (slots, count, more), stands))
+            used, past = shares.of_user(payer), shares.past_of_user(payer)
+            found.append(_Member(user, stands, aged, 1, used, past, slots, count, more, served_ms))
         return found
-
-    def _user(
-        self, name: str, user: str, groups: Sequence[PodGroup], asks: tuple[int, int, bool], priority: int
-    ) -> _Member:
-        shares, payer = self._asker.shares, Payer(name, user)
-        served = self._asker.usage.served_users.get(payer, 0)
-        aged = self._steps(min([group.ready_ms for group in groups]), served)
-        used, past = shares.of_user(payer), shares.past_of_user(payer)
-        return _Member(user, priority, aged, 1, used, past, *asks, served)
 
     def _are_alone(self, names: Iterable[str]) -> bool:
         """Whether none of these queues has queues below it, and each has one group."""

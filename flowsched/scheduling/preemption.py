@@ -132,7 +132,10 @@ def entitled(
     for queue in np.unique(victims.queue).tolist():
         name = victims.queues[queue]
         if name == group.queue:
-            may |= (victims.queue == queue) & (victims.priority < group.priority) & preempt
+            lower = (victims.queue == queue) & (victims.priority < group.priority) & preempt
+            if accounts.tree.below(name):  # users of a department stand beside its queues: priority orders each one's own groups
+                lower &= victims.of_user(group.user, lower)
+            may |= lower
             continue
         verdict = _side(group, need, name, accounts, preempt=preempt, reclaim=reclaim)
         if verdict is not None:

@@ -115,6 +115,13 @@ class Victims:
             claims[name] for name in sorted(owner[slot] for slot in self._slots[self.rows_of(unit)].tolist())
         ]
 
+    def of_user(self, user: str, among: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """(U,) the units of `among` (U,) that belong to a user of their queue."""
+        found = np.zeros(len(self), dtype=np.bool_)
+        for unit in np.flatnonzero(among).tolist():
+            found[unit] = self.claims_of(unit)[0].user == user
+        return found
+
     def named(self, name: str) -> NDArray[np.bool_]:
         """(U,) those units that are, or are a part of, the unit of a name."""
         found = np.zeros(len(self), dtype=np.bool_)

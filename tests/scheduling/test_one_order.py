@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -225,12 +224,8 @@ def test_no_cycle_takes_away_what_the_one_before_it_started(
     assert set(evicted(decide(snapshot, tree, *waits))) <= before
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a user's turn goes by the priority of the user's first group, without what waiting gave that group",
-)
 def test_the_tasks_of_one_user_that_have_waited_do_not_cost_another_user_its_start() -> None:
-    """Ann's old group is before her new one of priority 1, so the other user comes between, and ann takes that room back."""
+    """Ann's old group is before her new one of priority 1, so it counts as that one beside the other user."""
     snapshot, queues = cluster(2), QueueTree([Queue("a")])
     waits = start(
         snapshot,
@@ -239,4 +234,37 @@ def test_the_tasks_of_one_user_that_have_waited_do_not_cost_another_user_its_sta
         bag(2, 1, shape(1), queue="a", ready_ms=NOW),
         bag(3, 1, shape(1), queue="a", user="ann", priority=1, ready_ms=NOW),
     )
+    assert sorted(snapshot.claims) == ["1.0", "1.1"]
     assert evicted(decide(snapshot, queues, *waits)) == []
+
+
+def test_a_guarantee_elsewhere_does_not_lift_a_user_above_the_priorities_of_its_queue() -> None:
+    """Waiting lifts a queue above guarantees. Users have none, so bob's hour does not put him before ann's priority 2."""
+    snapshot, queues = cluster(1), QueueTree([Queue("a"), Queue("promised", guarantee=(2000,))])
+    ann = bag(2, 1, queue="a", user="ann", priority=2, ready_ms=NOW)
+    waits = start(snapshot, queues, bag(1, 1, queue="a", user="bob", ready_ms=NOW - HOUR), ann)
+    assert list(snapshot.claims) == ["2.0"]
+    assert evicted(decide(snapshot, queues, *waits)) == []
+
+
+def test_a_gang_of_a_user_that_waited_does_not_pass_a_higher_priority_of_another_user() -> None:
+    """As above, for a gang that would lose all its members at once."""
+    snapshot, queues = cluster(4), QueueTree([Queue("a"), Queue("promised", guarantee=(2000,))])
+    waits = start(
+        snapshot,
+        queues,
+        gang(1, 4, queue="a", user="bob", ready_ms=NOW - HOUR),
+        bag(2, 1, queue="a", user="ann", priority=2, ready_ms=NOW),
+    )
+    assert list(snapshot.claims) == ["2.0"]
+    assert evicted(decide(snapshot, queues, *waits)) == []
+
+
+def test_users_of_a_department_share_it_whatever_priority_they_declare() -> None:
+    """They stand beside its queues, which know no priority of documents. So ann does not take what bob was given before her."""
+    snapshot, queues = cluster(1), QueueTree([Queue("lab"), Queue("team", parent="lab")])
+    run(snapshot, "bob.0", 0, 1, queue="lab", user="bob", unit="bob.0", started_ms=0)
+    ann = bag(2, 1, queue="lab", user="ann", priority=1, ready_ms=NOW)
+    assert evicted(decide(snapshot, queues, ann)) == []
+    bob = bag(3, 1, queue="lab", user="bob", priority=1, ready_ms=NOW)
+    assert evicted(decide(snapshot, queues, bob)) == ["bob.0"]

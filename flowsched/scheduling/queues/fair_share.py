@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Container, Mapping, Sequence
+from itertools import accumulate
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from flowsched.scheduling.plan import Reason, ReasonCode
@@ -65,10 +66,11 @@ class Line(Generic[N]):
         node: Its competitor in the tournament; `FairShareOrder` sets it.
     """
 
-    __slots__ = ("at", "behind", "groups", "node", "queue", "strict")
+    __slots__ = ("_highest", "at", "behind", "groups", "node", "queue", "strict")
 
     def __init__(self, queue: str, groups: Sequence[PodGroup], strict: bool) -> None:
         self.queue, self.groups, self.strict, self.at = queue, groups, strict, 0
+        self._highest: Sequence[int] = ()
         self.behind: PodGroup | None = None
         self.node: N
 
@@ -76,6 +78,11 @@ class Line(Generic[N]):
     def head(self) -> PodGroup:
         """The group that is considered next."""
         return self.groups[self.at]
+
+    def priority(self, aged: int) -> int:
+        """The priority of a user whose line this is: see `user_priority`."""
+        self._highest = self._highest or highest_behind(self.groups)
+        return user_priority(self.head, self._highest[self.at], aged)
 
     @property
     def left(self) -> Sequence[PodGroup]:
@@ -100,6 +107,25 @@ class Line(Generic[N]):
 
 
 # ---- the tournament ----
+
+
+def highest_behind(groups: Sequence[PodGroup]) -> list[int]:
+    """(G,) the highest priority that each group, or one behind it in its line, declares."""
+    return list(accumulate([group.priority for group in reversed(groups)], max))[::-1]
+
+
+def user_priority(head: PodGroup, highest: int, aged: int) -> int:
+    """The priority of a user beside the others of its queue.
+
+    A group that waiting has put before one of higher priority counts as that one does. Otherwise a group of another user would
+    start between the two, and the second would take its room.
+
+    Args:
+        head: The user's next group.
+        highest: The highest priority that it, or a group behind it, declares.
+        aged: Steps for which the user has got nothing.
+    """
+    return max(highest, head.priority + aged)
 
 
 #: When a competitor was last given something, wall-clock ms, and its name: of equal ones the one that has waited longer is first.
@@ -145,7 +171,7 @@ class _Node:
         self.key: LevelKey | None = None  #: where it stands beside its siblings; None = it asks for nothing
         self.line: Seat | None = None
         self.weight, self.aged = 1, 0
-        self.priority: int | None = 0  #: None = that of its head
+        self.priority: int | None = 0  #: None = it is a user's: that of its line
         self.guarantee: Sequence[int] = ()
         self.department = self.owed = False
 
@@ -161,6 +187,11 @@ class _Node:
 
 
 Seat: TypeAlias = Line[_Node]
+
+
+def _priority(node: _Node, line: Seat, aged: int) -> int:
+    """The priority of a competitor, `aged` steps of waiting included."""
+    return line.priority(aged) if node.priority is None else node.priority + aged
 
 
 class FairShareOrder:
@@ -306,9 +337,7 @@ class FairShareOrder:
         self, node: _Node, line: Seat, owed: bool, more: Sequence[int] = (), times: int = 0
     ) -> LevelKey:
         """The key of a competitor if it had `times` `more` than it has. Its next group is the line's head."""
-        priority = line.head.priority if node.priority is None else node.priority
-        if not times:
-            priority += node.aged
+        priority = _priority(node, line, 0 if times else node.aged)
         if not self._picky:
             return 1, -priority, self._dominant(node, more, times), node.rank
         sated = 0 if owed or (not times and self._tops(node, priority)) else 1
@@ -322,7 +351,7 @@ class FairShareOrder:
 
     def _tops(self, node: _Node, priority: int) -> bool:
         """Whether waiting has lifted a competitor above every priority beside it. Then guarantees do not hold it off either."""
-        if not node.aged or not self._tree.promises:
+        if not node.aged or node.priority is None or not self._tree.promises:  # users have no guarantees
             return False
         above = None if node.parent is None else node.parent.name or None
         known = self._highest.get(above)
@@ -428,7 +457,7 @@ class FairShareOrder:
         other = self._root.best()
         if other is None or other.key is None:
             return most
-        mine = -(line.head.priority if node.priority is None else node.priority)
+        mine = -_priority(node, line, 0)
         _, priority, share, rank = other.key
         if mine != priority:
             return most if mine < priority else 1
@@ -505,8 +534,8 @@ class FairShareOrder:
                     heapq.heappush(self._root.heap, (moved.key, 0, moved))
                 return
             if moved.parent is self._root and moved.line is line and not self._picky:
-                priority = line.head.priority if moved.priority is None else moved.priority
-                if not served and moved.key is not None and moved.key[1] == -priority - moved.aged:
+                stands = -_priority(moved, line, moved.aged)
+                if not served and moved.key is not None and moved.key[1] == stands:
                     return  # it stands where it stood: what decides that has not changed
                 moved.key = self._standing(moved, line, below=False)
                 self._serial += 1
