@@ -216,7 +216,8 @@ def _pod_gone(recorder: Recorder, event: PodGone) -> None:
     run, stage, ref = found
     ran = _run_of(recorder, stage, ref, event)
     event = replace(event, at_ms=ran.ended_ms)
-    if event.reason == NOT_LAUNCHED and ran.started_ms is not None:  # its pod was deleted while no process led
+    # Its pod was deleted while no process led.
+    if event.reason == NOT_LAUNCHED and ran.started_ms is not None:
         event = replace(event, reason="PodDeleted", started=True)
     node = recorder.state.cluster.snapshot.names[int(stage.node[ref.task])]
     _note_end(recorder, event, ran.started_ms, None, Usage())

@@ -133,7 +133,8 @@ def entitled(
         name = victims.queues[queue]
         if name == group.queue:
             lower = (victims.queue == queue) & (victims.priority < group.priority) & preempt
-            if accounts.tree.below(name):  # users of a department stand beside its queues: priority orders each one's own groups
+            # Users of a department stand beside its queues: priority orders each one's own groups.
+            if accounts.tree.below(name):
                 lower &= victims.of_user(group.user, lower)
             may |= lower
             continue

@@ -169,14 +169,15 @@ class Hosts(contract.Executor):
         moved = sum(self.unread.pop(path, 0) for path in inputs)
         size = sum(path.stat().st_size for path in inputs if path.exists())
         usage = contract.Usage(bytes_local=size - moved, bytes_moved=moved)
+        ran_ms = at_ms - round((home / "pid").stat().st_mtime * 1000)  # both by the clock of the file server
         if code:
             reason = (home / "reason").read_text() if (home / "reason").exists() else ""
-            return contract.PodEnded(pod.name, at_ms, code, reason, usage=usage)
+            return contract.PodEnded(pod.name, at_ms, code, reason, usage=usage, ran_ms=ran_ms)
         files = [(output, home / "work" / output.path) for output in pod.outputs]
         missing = [output.name for output, path in files if not (path.is_file() or output.optional)]
         if missing:
             why = f"not written as a file: {', '.join(missing)}"
-            return contract.PodEnded(pod.name, at_ms, code, "OutputMissing", why, usage=usage)
+            return contract.PodEnded(pod.name, at_ms, code, "OutputMissing", why, usage=usage, ran_ms=ran_ms)
         published = []
         for output, path in files:
             if path.is_file():
@@ -185,7 +186,7 @@ class Hosts(contract.Executor):
                 value = path.read_text().strip() if output.value else None
                 size = path.stat().st_size
                 published.append(contract.Published(output.name, output.uri, size, value))
-        return contract.PodEnded(pod.name, at_ms, code, outputs=tuple(published), usage=usage)
+        return contract.PodEnded(pod.name, at_ms, code, outputs=tuple(published), usage=usage, ran_ms=ran_ms)
 
     def script(self, pod: contract.Pod, home: Path) -> str:
         inputs = {}
