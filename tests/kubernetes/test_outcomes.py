@@ -342,8 +342,10 @@ def test_a_drained_node() -> None:
 )
 def test_what_a_deletion_ends_charges_nobody(seen: Pod, started: bool) -> None:
     """`kubectl delete pod` with its grace: the pod is there for as long as the task takes to end, and then it has failed."""
-    assert final(seen) == PodGone("fs-a", NOW, "PodDeleted", started)
-    assert final(seen, deleted=True) == PodGone("fs-a", NOW, "PodDeleted", started)
+    for gone in (final(seen), final(seen, deleted=True)):
+        assert isinstance(gone, PodGone)
+        assert (gone.at_ms, gone.reason, gone.started) == (NOW, "PodDeleted", started)
+        assert gone.ran_ms in ((9_000, None) if started else (None,))
 
 
 def test_a_task_that_is_told_to_end_and_leaves_without_its_outputs() -> None:
@@ -351,8 +353,8 @@ def test_a_task_that_is_told_to_end_and_leaves_without_its_outputs() -> None:
     missing = {"outputs": [], "reason": "OutputMissing", "message": "looked for a.bam"}
     out = ended("stage-out", 0, message=missing)
     seen = pod("Succeeded", STAGED, out, ended("task", 0), **DELETED_AT_END)
-    assert final(seen) == PodGone("fs-a", NOW, "PodDeleted", True)
-    assert final(seen, released=True) == PodGone("fs-a", NOW, "Released", True)
+    assert final(seen) == PodGone("fs-a", NOW, "PodDeleted", True, ran_ms=9_000)
+    assert final(seen, released=True) == PodGone("fs-a", NOW, "Released", True, ran_ms=9_000)
     own = final(pod("Succeeded", STAGED, out, ended("task", 0), **DELETED_LATER))
     assert isinstance(own, PodEnded)
     assert own.reason == "OutputMissing"

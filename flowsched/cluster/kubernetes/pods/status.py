@@ -205,7 +205,8 @@ class _Seen:
         """An end that is not the task's doing."""
         if started is None:
             started = self.started_ms is not None
-        return PodGone(self.name, self.now_ms, shortened(reason), started, lost, self.ran_ms)
+        ran_ms = self.ran_ms if started else None
+        return PodGone(self.name, self.now_ms, shortened(reason), started, lost, ran_ms)
 
     def ended(
         self, code: int, reason: str = "", message: str = "", outputs: tuple[Published, ...] = ()
