@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fsspec
 import pytest
 
 from flowsched.cluster.local.runner import trees
 from flowsched.cluster.local.runner.bounds import Bounds
 from flowsched.cluster.local.runner.deliver import Delivery, count
+from flowsched.cluster.local.runner.outputs import Refused
 from flowsched.cluster.local.runner.places import Places, plan
 from flowsched.cluster.local.runner.room import Progress
 
@@ -239,3 +243,81 @@ def test_files_are_told_as_they_are_delivered(tmp_path: Path) -> None:
         for each in outputs:
             delivery.take(each)
     assert told == [("Delivering", f"{files} of 4 files") for files in (1, 2, 3, 4)]
+
+
+class Meeting(fsspec.AbstractFileSystem):  # type: ignore[misc]
+    """A store in which an object is written once eight are being written; it takes none with `refused` in its key."""
+
+    cachable = False
+    objects: dict[str, bytes]
+    met: threading.Barrier
+
+    def open(self, path: str, mode: str = "rb", **_: Any) -> io.BytesIO:
+        """An object to be written."""
+        return _Written(self, path)
+
+
+class _Written(io.BytesIO):
+    def __init__(self, store: Meeting, key: str) -> None:
+        super().__init__()
+        self.store, self.key = store, key
+
+    def close(self) -> None:
+        """Meet the other writers, then be there."""
+        if not self.closed:
+            self.store.met.wait(20)
+            if "refused" in self.key:
+                raise PermissionError(self.key)
+            self.store.objects[self.key] = self.getvalue()
+        super().close()
+
+
+@pytest.fixture
+def meeting() -> type[Meeting]:
+    """The store of `meet://`, empty."""
+    Meeting.objects, Meeting.met = {}, threading.Barrier(8)
+    fsspec.register_implementation("meet", Meeting, clobber=True)
+    return Meeting
+
+
+UPLOAD: dict[str, Any] = {"env": {}, "path": [], "options": {}}
+
+
+@pytest.mark.parametrize("way", ["folder", "files"])
+def test_eight_files_are_uploaded_at_a_time(tmp_path: Path, meeting: type[Meeting], way: str) -> None:
+    """No object comes to be before eight are on their way. Each is told once it is there, in the order of the files."""
+    places = left(tmp_path, 24)
+    names = ["d"] if way == "folder" else [f"d/f{number}" for number in range(24)]
+    outputs = [
+        output(f"{places.room}/{name}", Path("x")) | {"uri": f"meet://lab/{name}", "local": None}
+        for name in names
+    ]
+    with Delivery(places, UPLOAD, {}) as delivery:
+        for each in outputs:
+            delivery.take(each)
+        delivery.flush()
+        assert sorted(str(each["uri"]) for each in delivery.files) == sorted(
+            f"meet://lab/d/f{n}" for n in range(24)
+        )
+    assert meeting.objects == {f"lab/d/f{number}": f"{number}".encode() for number in range(24)}
+
+
+def test_what_a_store_refuses_is_named_and_the_others_are_told(
+    tmp_path: Path, meeting: type[Meeting]
+) -> None:
+    """Of eight objects one is refused: the end names it, and seven are told."""
+    places = left(tmp_path, 8)
+    outputs = [
+        output(f"{places.room}/d/f{n}", Path("x"))
+        | {"uri": f"meet://lab/{'refused' if n == 3 else n}", "local": None}
+        for n in range(8)
+    ]
+    with Delivery(places, UPLOAD, {}) as delivery:
+        for each in outputs:
+            delivery.take(each)
+        with pytest.raises(Refused, match="cannot write meet://lab/refused: PermissionError"):
+            delivery.flush()
+        delivery.flush()
+        assert [str(each["uri"]) for each in delivery.files] == [
+            f"meet://lab/{n}" for n in (0, 1, 2, 4, 5, 6, 7)
+        ]

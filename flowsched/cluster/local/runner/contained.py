@@ -138,7 +138,7 @@ class Contained:
             try:  # also after a failure: what was taken before is whole
                 if outputs:
                     with_room(self.task, "outputs", target_of(outputs[-1]), delivery.flush)
-            except OSError as error:
+            except (Refused, OSError) as error:
                 self.undelivered(ending, error)
             self.report["outputs"] = delivery.files
 

@@ -12,6 +12,7 @@ import errno
 import os
 import stat
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from .bounds import Bounds, inside
@@ -40,9 +41,15 @@ from .safe_paths import (
 )
 from .trees import Durable, copy_bytes
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
 #: Files that get their names together: they wait for the disk together. Larger ones gain nothing by that, and need room twice.
 _STAGED = 256
 _STAGED_BYTES = 64 << 20
+#: Files that are uploaded at a time: each waits for the network most of the time. As many are downloaded at a time.
+_UPLOADED = 8
 
 
 class Staging:
@@ -111,6 +118,8 @@ class Delivery:
         self._noted: dict[tuple[str, str], Record] = {}
         self._upload = upload
         self._stores: dict[str, object] = {}
+        self._senders: ThreadPoolExecutor | None = None
+        self._sent: deque[tuple[Future[int], str, str]] = deque()  #: uploads under way: (size, path, uri)
         self._durable = Durable()  #: of what is staged
         self._staged: dict[str, Staging] = {}  #: by the folder of the targets
         self._room_left = _STAGED, _STAGED_BYTES  #: files and bytes that may still be staged
@@ -121,7 +130,9 @@ class Delivery:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove what is only staged."""
+        """Remove what is only staged. Uploads under way end."""
+        if self._senders is not None:
+            self._senders.shutdown()
         for staging in self._staged.values():
             staging.close()
         self._durable.__exit__()
@@ -150,7 +161,12 @@ class Delivery:
             raise
 
     def flush(self) -> None:
-        """Make what is staged durable, and give it its names. It can be called again after an OSError."""
+        """Make what is staged durable, give it its names, and wait for uploads. It can be called again after an error.
+
+        Raises:
+            Refused: An object store took a file not.
+            OSError: A file cannot have its name.
+        """
         self._durable.settle()
         for staging in self._staged.values():
             for record in staging.move_out():
@@ -160,6 +176,8 @@ class Delivery:
         for staging in self._staged.values():
             staging.close()
         self._staged, self._room_left = {}, (_STAGED, _STAGED_BYTES)
+        while self._sent:
+            self.end_upload()
 
     def bring_out(self, output: Record) -> None:
         """Deliver one output, and remember its files."""
@@ -413,15 +431,24 @@ class Delivery:
             durable.add(writing)
 
     def upload(self, path: str, fd: int, uri: str) -> None:
-        """Deliver one file to an object store."""
+        """Deliver one file to an object store, beside others; it is there after `flush`. Raises Refused, also for one before it."""
         store, key = self.store(uri)
+        if self._senders is None:
+            from concurrent.futures import ThreadPoolExecutor  # most attempts upload nothing
+
+            self._senders = ThreadPoolExecutor(_UPLOADED)
+        if len(self._sent) >= _UPLOADED:
+            self.end_upload()
+        self._sent.append((self._senders.submit(send, os.dup(fd), store, key), path, uri))
+
+    def end_upload(self) -> None:
+        """Wait for the oldest upload. Raises Refused."""
+        sent, path, uri = self._sent.popleft()
         try:
-            with store.open(key, "wb") as writing:  # type: ignore[attr-defined]
-                while block := os.read(fd, 8 << 20):
-                    writing.write(block)
+            size = sent.result()
         except Exception as error:  # noqa: BLE001 - each store has errors of its own
             raise Refused("OutputFailed", f"cannot write {uri}: {type(error).__name__}: {error}") from None
-        self.note(self.delivered(path, uri, os.fstat(fd).st_size))
+        self.note(self.delivered(path, uri, size))
 
     def store(self, uri: str) -> tuple[object, str]:
         """The store of a uri, and its key there."""
@@ -452,6 +479,14 @@ class Delivery:
     def note(self, record: Record) -> None:
         """Remember a file that was delivered."""
         self._noted[str(record["path"]), str(record["uri"])] = record
+
+
+def send(fd: int, store: object, key: str) -> int:
+    """Write an object with the bytes of a file, which is closed. Returns their number."""
+    with Opened(fd), store.open(key, "wb") as writing:  # type: ignore[attr-defined]
+        while block := os.read(fd, 8 << 20):
+            writing.write(block)
+        return os.fstat(fd).st_size
 
 
 def resolved(path: str) -> str:
