@@ -187,7 +187,7 @@ class Leadership:
             if epoch is not None:
                 self.standing_by, self.elsewhere, self.leaderless = "", "", False
                 return epoch
-            await asyncio.sleep(RENEW_S / 2)
+            await asyncio.sleep(RENEW_S / 4)
 
     async def _ask_to_lead(self) -> int | None:
         """Take the lease if it is free; None: this process stands by, and `standing_by` says for whom.
