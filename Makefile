@@ -89,7 +89,7 @@ bench-pains: $(STAMPS)/test ## deadlocks, starving, staggering, Spark, shared di
 	$(BIN)/python -m bench.spark
 	$(BIN)/python -m bench.io
 
-soak: $(STAMPS)/test ## many seeds of the random worlds, then traces while the service is killed: make soak TRACES="a.json b.json.gz" MINUTES=5
+soak: $(STAMPS)/test ## many seeds of the random worlds, every two of eight faults of a cluster, then traces while the service is killed: make soak TRACES="a.json b.json.gz" MINUTES=5
 	FLOWSCHED_SOAK=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) -m soak --timeout 3000
 	$(BIN)/python bench/soak.py --minutes $(MINUTES) $(TRACES)
 

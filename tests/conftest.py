@@ -10,7 +10,7 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,9 +18,29 @@ import structlog
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
-from tests.reruns import pytest_sessionfinish, pytest_terminal_summary
+from tests import reruns
+from tests.reruns import pytest_sessionfinish
 
-__all__ = ["pytest_sessionfinish", "pytest_terminal_summary"]
+__all__ = ["pytest_sessionfinish"]
+
+#: The name of the property with the lines that a test wants printed at the end of the run.
+LINES = "lines for the end of the run"
+
+
+@pytest.fixture
+def tell(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Print lines at the end of the run, also those of an xdist worker; a line that several tests tell is printed once."""
+    return lambda lines: record_property(LINES, lines)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests have told, then the names of flaky tests."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
+    told = [value for report in reports for name, value in report.user_properties if name == LINES]
+    for line in dict.fromkeys(line for lines in told for line in lines.splitlines()):
+        terminalreporter.write_line(line)
+    reruns.pytest_terminal_summary(terminalreporter)
+
 
 #: How long an example takes, and how long it takes to draw one, says more of the machine than of the code.
 PATIENT: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}

@@ -200,6 +200,23 @@ class Server:
         self._process.kill()
         self._process.wait()
 
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        """Send a signal to the server and to all processes that it has forked."""
+        assert self._process is not None
+        pid = self._process.pid
+        os.kill(pid, number)  # first: one that is stopped forks no more
+        for forked in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(forked), number)
+
     def stop(self) -> None:
         """Immediate shutdown: the data is thrown away anyway."""
         if self._process is not None and self._process.poll() is None:

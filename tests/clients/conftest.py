@@ -1,4 +1,4 @@
-"""The nursery of services, databases, and at the end which clients really ran."""
+"""The nursery of services, databases, and the real clients."""
 
 from __future__ import annotations
 
@@ -11,20 +11,12 @@ from tests.clients.environments import environment, versions
 from tests.crash.harness import Nursery
 from tests.postgres import fresh_postgres, postgres_server  # noqa: F401
 
-TOLD = "told at the end"
-
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
     made = Nursery()
     yield made
     made.close()
-
-
-@pytest.fixture
-def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """A line for the end of the run (also of an xdist worker)."""
-    return lambda line: request.node.user_properties.append((TOLD, line))
 
 
 @pytest.fixture
@@ -49,14 +41,3 @@ def database(request: pytest.FixtureRequest) -> str | None:
     if request.param == "sqlite":
         return None
     return str(request.getfixturevalue("fresh_postgres")())
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    reports = [report for each in terminalreporter.stats.values() for report in each]
-    told = [
-        value for report in reports for name, value in getattr(report, "user_properties", ()) if name == TOLD
-    ]
-    if told:
-        terminalreporter.section("clients that really ran")
-        for line in dict.fromkeys(map(str, told)):
-            terminalreporter.write_line(line)

@@ -1,4 +1,4 @@
-"""Databases, the nursery of services, and a summary of what was counted."""
+"""Databases and the nursery of services."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from tests.postgres import fresh_postgres, postgres_server  # noqa: F401
 #: How often a service is killed on each database; `make crash-test` says 100.
 KILLS = int(os.environ.get("FLOWSCHED_KILLS", "20"))
 SEED = int(os.environ.get("FLOWSCHED_CRASH_SEED", "1"))
-
-LINES: list[str] = []
 
 
 @pytest.fixture(scope="session")
@@ -31,10 +29,3 @@ def database(request: pytest.FixtureRequest) -> str | None:
     if request.param == "sqlite":
         return None
     return str(request.getfixturevalue("fresh_postgres")())
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if LINES:
-        terminalreporter.section("kill -9")
-        for line in LINES:
-            terminalreporter.write_line(line)

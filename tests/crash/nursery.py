@@ -3,7 +3,7 @@
 Starting an interpreter and importing takes longer than all the rest of a cycle, and is not what is tested here. The child is a
 real service process of its own, with its own session, environment and log; it runs `flowsched.__main__.main`.
 
-    {"argv": ["serve", …], "env": {…}, "log": "path", "mutant": "", "port": 0} -> {"pid": 1234}
+    {"argv": ["serve", …], "env": {…}, "log": "path", "mutant": "one+other", "port": 0} -> {"pid": 1234}
     {"listen": true} -> {"port": 5678}
     {"close": 5678} -> {}
 
@@ -61,10 +61,10 @@ def become(order: dict[str, Any], held: dict[int, int]) -> None:
             os.close(mine)
         os.environ.update({"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())})
     sys.argv = ["flowsched", *order["argv"]]
-    if order["mutant"]:
+    for name in filter(None, order["mutant"].split("+")):
         from tests.crash import mutants
 
-        mutants.ALL[order["mutant"]]()
+        mutants.ALL[name]()
     from flowsched.__main__ import main
 
     main()

@@ -6,12 +6,12 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.crash.conftest import LINES, SEED
+from tests.crash.conftest import SEED
 from tests.crash.harness import Campaign, Nursery
 from tests.postgres import Server, start_or_skip
 
@@ -116,7 +116,7 @@ def durable_server() -> Iterator[Server]:
 @pytest.mark.slow
 @pytest.mark.postgresql
 async def test_postgresql_and_the_service_are_killed_together(
-    tmp_path: Path, nursery: Nursery, durable_server: Server
+    tmp_path: Path, nursery: Nursery, durable_server: Server, tell: Callable[[str], None]
 ) -> None:
     """The database dies under a working service, which dies as well; both come back, and nothing is lost (row 19)."""
     campaign = Campaign(tmp_path, nursery, database=durable_server.fresh(), kills=0, seed=SEED)
@@ -143,5 +143,5 @@ async def test_postgresql_and_the_service_are_killed_together(
         await campaign.audit()
     finally:
         await campaign.end()
-    LINES.extend(campaign.report.lines("PostgreSQL killed twice, once with the service"))
+    tell("\n".join(campaign.report.lines("PostgreSQL killed twice, once with the service")))
     assert not campaign.report.faults, campaign.tail()

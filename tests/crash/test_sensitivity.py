@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.crash.conftest import LINES, SEED
+from tests.crash.conftest import SEED
 from tests.crash.harness import POINTS, Campaign, Nursery, Report
 from tests.crash.mutants import ALL
 
@@ -24,10 +25,12 @@ CAUGHT = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", ALL)
-async def test_a_seeded_fault_is_caught(tmp_path: Path, nursery: Nursery, mutant: str) -> None:
+async def test_a_seeded_fault_is_caught(
+    tmp_path: Path, nursery: Nursery, mutant: str, tell: Callable[[str], None]
+) -> None:
     """The same plan as for the real service tells of the promise that the mutant breaks."""
     campaign = Campaign(tmp_path, nursery, kills=len(POINTS) + 12, seed=SEED, mutant=mutant, still_s=10)
     report: Report = await campaign.run()
     told = [f"{which}: {line}" for which in CAUGHT[mutant] for line in getattr(report, which)]
-    LINES.append(f"mutant {mutant}: {report.kills.total()} kills, {(told or ['NOT CAUGHT'])[0][:90]}")
+    tell(f"mutant {mutant}: {report.kills.total()} kills, {(told or ['NOT CAUGHT'])[0][:90]}")
     assert told, report.faults

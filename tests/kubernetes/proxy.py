@@ -169,6 +169,8 @@ class Proxy:
                 group.create_task(self._down(pair, far_reader))
         except* (OSError, asyncio.IncompleteReadError):
             pass  # somebody has hung up
+        except* asyncio.CancelledError:
+            pass  # the proxy ends; asyncio's server would log that its handler was cancelled
         finally:
             self._pairs.discard(pair)
             self._tasks.discard(own)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 
 from tests.crash import mutants as seeds
 from tests.crash import nursery
 from tests.kubernetes.faults import mutants
+
+#: Names the file that says by how many seconds a service's wall clock is off.
+CLOCK = "TEST_CLOCK"
 
 
 def short_lease() -> None:
@@ -16,10 +21,17 @@ def short_lease() -> None:
     leadership.LEASE_MS, leadership.RENEW_S = 5_000, 1.0  # type: ignore[misc]
 
 
-def both(mutant: mutants.Mutant) -> None:
-    """A short lease, and a seeded fault."""
-    short_lease()
-    mutant.seed()
+def movable_clock() -> None:
+    """A wall clock that is off by as many seconds as a file says, from one reading to the next."""
+    from flowsched.clock import ServiceClock
+
+    right_ns, file = time.time_ns, os.open(os.environ[CLOCK], os.O_RDONLY)
+
+    def wall_ns() -> int:
+        return right_ns() + int(os.pread(file, 8, 0)) * 1_000_000_000
+
+    time.time_ns, time.time = wall_ns, lambda: wall_ns() / 1e9
+    ServiceClock.__init__.__kwdefaults__["wall_ns"] = wall_ns  # bound when its module was imported
 
 
 def tidy_often() -> None:
@@ -36,7 +48,6 @@ if __name__ == "__main__":
         import psycopg  # noqa: F401
     for name, mutant in mutants.ALL.items():
         seeds.ALL[name] = mutant.seed
-        seeds.ALL[f"{name}+short"] = lambda mutant=mutant: both(mutant)  # type: ignore[misc]
     tidy_often()
-    seeds.ALL["short"] = short_lease
+    seeds.ALL |= {"short": short_lease, "clock": movable_clock}
     nursery.serve()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from flowsched.errors import FlowschedError
 from flowsched.workflow.views import WorkflowView
 from tests.crash.harness import Nursery, ServiceProcess
 from tests.kubernetes.faults import mutants
+from tests.kubernetes.faults.nursery import CLOCK
 from tests.programs import free_ports
 
 SCRIPT = Path(__file__).with_name("nursery.py")
@@ -30,7 +31,9 @@ class Service:
         kubeconfig: Of its API server.
         namespace: Where its tasks run; also its instance's and its scheduler's name.
         database: A PostgreSQL URL; None = SQLite in the root.
-        short: Whether its lease is one of ten seconds.
+        short: Whether its lease is one of five seconds.
+        clock: The file that says by how many seconds its wall clock is off; None = it is right.
+        environment: More variables.
     """
 
     def __init__(
@@ -42,6 +45,8 @@ class Service:
         *,
         database: str | None = None,
         short: bool = False,
+        clock: Path | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "service.log"
@@ -66,8 +71,12 @@ class Service:
             "FLOWSCHED_DEFAULT_IMAGE": "none",
             "FLOWSCHED_POD_GROUPS": "none",
             "FLOWSCHED_GANG_ADDRESSES": "seat",
+            **(environment or {}),
         }
-        self._short = short
+        self._seeds = ["short"] * short
+        if clock is not None:
+            self._seeds.append("clock")
+            self._env[CLOCK] = str(clock)
         self.client = Client(self.url, timeout=30)
 
     @property
@@ -79,11 +88,10 @@ class Service:
         """Start it (again)."""
         if self.process is not None:
             self.process.close()
-        seeded = os.environ.get(mutants.ENVIRONMENT, "") if mutant is None else mutant
-        if self._short:
-            seeded = f"{seeded}+short" if seeded else "short"
         env = {**self._env, "FLOWSCHED_FAILPOINTS": failpoints}
-        self.process = ServiceProcess(self._nursery.fork(self._argv, env, self.log, seeded))
+        seeded = os.environ.get(mutants.ENVIRONMENT, "") if mutant is None else mutant
+        seeds = "+".join([seeded, *self._seeds])
+        self.process = ServiceProcess(self._nursery.fork(self._argv, env, self.log, seeds))
 
     async def died(self) -> None:
         """Wait until it has killed itself."""

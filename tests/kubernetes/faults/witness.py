@@ -7,6 +7,7 @@ no code with what it judges.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import aclosing
@@ -63,6 +64,7 @@ class Life:
     pod: Pod
     started: bool = False
     gone: bool = False
+    bound_at: float = 0.0  #: when the witness saw its node first, on the clock that never jumps
 
     @property
     def name(self) -> str:
@@ -200,6 +202,7 @@ class Witness:
         if pod.metadata.namespace == self.namespace and life.runs:
             self._alone(life)
         if pod.spec.node_name and not before:
+            life.bound_at = time.monotonic()
             self._fits(pod.spec.node_name)
 
     def _alone(self, life: Life) -> None:

@@ -30,7 +30,7 @@ from tests.kubernetes.hollow.processes import ProcessPod, Workshop
 from tests.kubernetes.hollow.registry import Registry
 from tests.kubernetes.hollow.reports import Reporter
 from tests.kubernetes.hollow.simulated import Fate, SimulatedPod, annotated
-from tests.kubernetes.hollow.spec import Pod
+from tests.kubernetes.hollow.spec import ENDED, Pod
 from tests.kubernetes.hollow.statuses import PodRecord, Terminated
 from tests.kubernetes.hollow.templates import NodeTemplate
 
@@ -38,8 +38,10 @@ log = structlog.get_logger(__name__)
 
 Mode = Literal["simulate", "exec"]
 
-#: Of processes that ended with the process that had started them.
-_KILLED: Final = 137
+#: Exit code, reason and message of containers that ended with the process that had started them.
+_RESTARTED: Final = (137, "ContainerStatusUnknown", "the hollow node was restarted")
+#: The same as a kubelet tells it after a power cut.
+_CUT_OFF: Final = (255, "Unknown", "")
 
 
 @dataclass(slots=True)
@@ -173,11 +175,14 @@ class HollowNodes:
         node = self._nodes[name]
         node.lost = True
         here = [tenant for tenant in self._tenants.values() if tenant.node is node]
+        cut_off = [tenant for tenant in here if tenant.life.record.phase not in ENDED]
         for tenant in here:
             tenant.life.report.mute()
             tenant.life.kill()
         for tenant in here:
             await tenant.over.wait()
+        for tenant in cut_off:
+            _end_unseen(tenant.life.record, *_CUT_OFF)
         if self._port is not None:
             await self._port.close(node.address)
         await (self._registry.remove(name) if delete else self._registry.give_up(name))
@@ -281,7 +286,7 @@ class HollowNodes:
         tenant = _Tenant(self._life(record), node)
         self._tenants[pod.metadata.uid] = tenant
         if pod.status.phase == "Running":
-            _orphaned(record)
+            _end_unseen(record, *_RESTARTED)
         else:
             refusal = node.room.admit(pod)
             if refusal is None:
@@ -344,9 +349,10 @@ class HollowNodes:
         self._group.create_task(work)
 
 
-def _orphaned(record: PodRecord) -> None:
-    """The pod's processes ended with those who had started them."""
+def _end_unseen(record: PodRecord, code: int, reason: str, message: str) -> None:
+    """The pod's processes ended with the node, which does not know how."""
     now = datetime.now(UTC)
     for one in record.containers:
-        one.state = Terminated(_KILLED, "ContainerStatusUnknown", "the hollow node was restarted", now, now)
+        if not isinstance(one.state, Terminated) or not one.init:
+            one.state = Terminated(code, reason, message, now, now)
     record.phase = "Failed"

@@ -12,10 +12,12 @@ import contextlib
 import itertools
 import json
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -40,9 +42,11 @@ say() { exec 3<>"/dev/tcp/$HOST/$PORT"; printf 'GET /%s/%s HTTP/1.0\\r\\n\\r\\n'
 
 
 class Load:
-    """One workflow of equal tasks that a fault hits."""
+    """One workflow of equal tasks that a fault hits; `gang` = they start together."""
 
-    def __init__(self, installed: Installation, tasks: int = TASKS, seconds: int = 15) -> None:
+    def __init__(
+        self, installed: Installation, tasks: int = TASKS, seconds: int = 15, *, gang: bool = False
+    ) -> None:
         self.installed = installed
         self.name = f"load-{next(_NUMBERS)}"
         self.items = [f"{self.name}-{number}" for number in range(tasks)]
@@ -52,6 +56,7 @@ class Load:
             "stages": [
                 {
                     "name": "work",
+                    "gang": gang,
                     "container": {"image": image("debian").name},
                     "scatter": {"items": self.items},
                     "command": ["bash", "-ec", f"{SAY}say began; sleep {seconds}; say ended"],
@@ -194,13 +199,18 @@ async def test_postgresql_stops_for_20_s(installed: Installation) -> None:
 
 
 async def test_a_rolling_upgrade_and_a_rollback(installed: Installation) -> None:
-    """`helm upgrade`, `helm rollback`, while workflows are submitted: each is accepted, and ends well."""
+    """`helm upgrade`, `helm rollback`, while gangs and tasks are submitted of which a quota lets three run: each is accepted, and
+    ends well, none twice, and nothing of them is left.
+    """
     loads: list[tuple[Load, str]] = []
     stop = asyncio.Event()
+    kubectl = installed.cluster.kubectl
 
     async def submit() -> None:
-        while not stop.is_set():
-            load = Load(installed, tasks=1, seconds=1)
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            load = Load(installed, tasks=2, seconds=1, gang=number % 2 == 0)
             async with asyncio.timeout(WITHIN_S):
                 while True:
                     try:
@@ -214,19 +224,86 @@ async def test_a_rolling_upgrade_and_a_rollback(installed: Installation) -> None
             await asyncio.sleep(2)
 
     installed.cluster.load("debian")
-    async with asyncio.TaskGroup() as group:
-        group.create_task(submit())
-        changed = installed.values(**{"podAnnotations.round": "two"})
-        await asyncio.to_thread(
-            installed.helm, "upgrade", "flowsched", "deploy/helm/flowsched", "--wait", *changed
-        )
-        await asyncio.to_thread(installed.helm, "rollback", "flowsched", "--wait")
-        stop.set()
+    kubectl("-n", TENANT, "create", "quota", "three", "--hard=pods=3")
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(submit())
+            changed = installed.values(**{"podAnnotations.round": "two"})
+            await asyncio.to_thread(
+                installed.helm, "upgrade", "flowsched", "deploy/helm/flowsched", "--wait", *changed
+            )
+            await asyncio.to_thread(installed.helm, "rollback", "flowsched", "--wait")
+            stop.set()
+        async with installed.client() as client:
+            for load, ident in loads:
+                view = await client.wait(ident, WITHIN_S)
+                assert view.state == "SUCCEEDED"
+                assert load.count("ended") == load.count("began") == dict.fromkeys(load.items, 1)
+        assert len(loads) >= 3
+        await nothing_left(installed)
+    finally:
+        kubectl("-n", TENANT, "delete", "quota", "three")
+
+
+async def nothing_left(installed: Installation) -> None:
+    """Wait until there is no object of a task in the tenant's namespace."""
+    ends = time.monotonic() + WITHIN_S
+    ours = ("-l", "app.kubernetes.io/managed-by=flowsched", "-o", "name")
+    while left := installed.cluster.kubectl("-n", TENANT, "get", "pods,services,secrets", *ours):
+        assert time.monotonic() < ends, left
+        await asyncio.sleep(1)
+
+
+def leader(installed: Installation) -> dict[str, Any]:
+    """The pod of the replica that leads."""
+    ends = time.monotonic() + WITHIN_S
+    while time.monotonic() < ends:
+        for pod in installed.pods("service"):
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(f"http://{pod['status']['podIP']}:8470/readyz", timeout=5) as answer,
+            ):
+                if answer.read().strip() == b"ok":
+                    return pod
+        time.sleep(0.5)
+    raise AssertionError("no replica leads")
+
+
+@pytest.mark.parametrize("target", ["DROP", pytest.param("REJECT", marks=LONG)])
+async def test_the_network_between_leader_and_api_server_is_cut(installed: Installation, target: str) -> None:
+    """The other replica leads: what runs goes on, what is submitted runs, and nothing begins twice. When the network is mended the
+    one that led changes nothing.
+    """
+    cluster = installed.cluster
+    before = leader(installed)
+    node = next(each for each in cluster.machines if each.name == before["spec"]["nodeName"])
+    server = urlsplit(cluster.plane.url)
+    # After kube-proxy has put the server's own address into the packet. The database has the same address and another port.
+    rule = ("FORWARD", "-s", before["status"]["podIP"], "-d", str(server.hostname), "-p", "tcp")
+    rule += ("--dport", str(server.port), "-j", target)
+
+    def iptables(action: str) -> None:
+        done = node.run("iptables", action, *rule)
+        assert done.returncode == 0, done.stderr
+
+    running, later = Load(installed), Load(installed, tasks=2, seconds=1, gang=True)
     async with installed.client() as client:
-        for load, ident in loads:
-            view = await client.wait(ident, WITHIN_S)
-            assert (view.state, load.count("ended")) == ("SUCCEEDED", {load.items[0]: 1})
-    assert len(loads) >= 3
+        run = await running.submitted(client)
+        await running.running()
+    iptables("-I")
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            while leader(installed)["metadata"]["uid"] == before["metadata"]["uid"]:
+                await asyncio.sleep(0.5)
+        async with installed.client() as client:
+            await later.succeeded(await later.submitted(client))
+            await running.succeeded(run)
+    finally:
+        iptables("-D")
+    installed.ready()
+    for load in (running, later):
+        assert load.count("began") == dict.fromkeys(load.items, 1)
+    await nothing_left(installed)
 
 
 # ---- make kube-faults ----
