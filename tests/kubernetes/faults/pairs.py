@@ -157,7 +157,7 @@ class Installation:
         short: bool,
     ) -> None:
         self.plane, self.database, self.namespace = plane, database, namespace
-        self.lease_s = 5.0 if short else 15.0
+        self.lease_s = 5.0 if short else 12.0
         self.nodes = [f"{namespace}-{number}" for number in range(NODES)]
         self.clock_off_s = dict.fromkeys(self.nodes, 0)
         self.replicas: list[Replica] = []
