@@ -213,7 +213,8 @@ class _Seen:
     ) -> PodEnded:
         """An end of the task's own."""
         task = self.last
-        at_ms = (_moment(task.finished_at) if task else None) or self.now_ms
+        unmeasured = self.started_ms is not None and self.ran_ms is None
+        at_ms = (_moment(task.finished_at) if task and not unmeasured else None) or self.now_ms
         why, words = shortened(reason), shortened(message)
         report = self._report()
         return PodEnded(
