@@ -17,7 +17,7 @@ AWAITED = {
     "cli/demo.py": 1,
     "cli/following.py": 1,
     "cli/simulate.py": 1,
-    "client/blocking.py": 1,
+    "client/loop_thread.py": 1,
     "client/calls.py": 2,
     "cluster/conformance.py": 1,
     "cluster/kubernetes/agent/pods.py": 1,
