@@ -29,7 +29,7 @@ from flowsched.cli.naming import find, index_of, task_name
 from flowsched.cli.printing import output, render, terminal_text
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
-from flowsched.client.calls import LARGER_THAN_QUEUE, STREAMS, first_failed
+from flowsched.client.calls import CAPS, STREAMS, first_failed
 from flowsched.errors import CannotStart, Conflict, InvalidRequest, Unavailable
 from flowsched.workflow.engine_words import engine_in
 from flowsched.workflow.views import EventView, StageView, TaskView, WaitingView, WorkflowView
@@ -181,10 +181,10 @@ async def watch(client: Client, ident: str, *, endless: bool = True) -> int:
 
 
 async def give_up(client: Client, ident: str, never: NeverStarts) -> int:
-    """Cancel a workflow that no node can run, or that its queue's cap forbids, and say what would let it run."""
-    capped = never.waiting.code == LARGER_THAN_QUEUE
-    why = "asks for more than its queue may have" if capped else "can run on no node"
-    coming = "the cap will be raised" if capped else "such a node will come"
+    """Cancel a workflow that no node can run, or that a cap or quota forbids, and say what would let it run."""
+    capped = CAPS.get(never.waiting.code)
+    why = f"asks for more than the {capped} allows" if capped else "can run on no node"
+    coming = f"the {capped} will be raised" if capped else "such a node will come"
     told = [
         suggestion.message
         for each in await client.explain(ident, never.waiting.stage)

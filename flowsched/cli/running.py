@@ -21,7 +21,7 @@ from flowsched.cli.printing import output, render
 from flowsched.cli.printing.columns import Column, Columns
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client, Run
-from flowsched.client.calls import LARGER_THAN_QUEUE
+from flowsched.client.calls import CAPS
 from flowsched.client.documents import resolved_bytes
 from flowsched.client.positions import with_lines
 from flowsched.errors import (
@@ -266,8 +266,8 @@ async def _warn_of_what_never_starts(client: Client, ident: str) -> None:
         await asyncio.sleep(following.LOOK_S)
         view = await client.get(ident)
     if view.waiting is not None and view.waiting.permanent:
-        capped = view.waiting.code == LARGER_THAN_QUEUE
-        until = "the cap is raised" if capped else "the cluster has more"
+        capped = CAPS.get(view.waiting.code)
+        until = f"the {capped} is raised" if capped else "the cluster has more"
         say(
             f"warning: {view.waiting.stage}: {view.waiting.message}. It waits until {until}: "
             f"`flowsched explain {ident}`; `flowsched cancel {ident}` ends it"

@@ -245,9 +245,9 @@ class _Prospects:
         """Take note of how the workflow is now."""
         self._permanent = self._permanent + 1 if view.waiting is not None and view.waiting.permanent else 0
         if self._permanent == 2 and view.waiting is not None:
-            capped = view.waiting.code == LARGER_THAN_QUEUE
-            where = "under the cap of its queue" if capped else "on the nodes that there are"
-            cure = "raise the cap" if capped else "add nodes"
+            capped = CAPS.get(view.waiting.code)
+            where = f"under the {capped}" if capped else "on the nodes that there are"
+            cure = f"raise the {capped}" if capped else "add nodes"
             warnings.warn_explicit(
                 f"{view.name} ({view.id}) cannot start {where}: {_waits(view.waiting)}; it is waited for: cancel "
                 f"it, or {cure}",
@@ -265,8 +265,8 @@ STREAMS: Final[tuple[Literal["stderr", "stdout"], ...]] = ("stderr", "stdout")
 LOOK_S: Final = 30.0
 POLL_S: Final = 1.0
 FIRST_LOOKS: Final = 2
-#: The permanent reason for which more nodes are no cure (`scheduling.plan.ReasonCode`).
-LARGER_THAN_QUEUE: Final = "LargerThanQueue"
+#: The permanent reasons for which more nodes are no cure (`scheduling.plan.ReasonCode`), and what would have to be raised.
+CAPS: Final = {"LargerThanQueue": "cap of its queue", "LargerThanQuota": "quota of its namespace"}
 #: So long it asks why a workflow has not ended in time.
 WHY_S: Final = 5.0
 

@@ -272,6 +272,7 @@ def _claim(
         elastic=elastic_of(stage, pod.index) if stage.spec.gang else None,
         starting=True,
         promoted=pod.promoted,
+        in_quota=True,
     )
 
 

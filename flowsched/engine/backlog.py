@@ -354,6 +354,7 @@ def _add(
         preempts=not joins,
         extra=joins,
         part_of=part_of,
+        in_quota=True,
     )
     candidate = backlog.candidates[number] = Candidate(run, stage, group, tasks, demands)
     return candidate

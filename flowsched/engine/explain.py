@@ -29,7 +29,8 @@ from flowsched.scheduling.explain.situation import Situation
 from flowsched.scheduling.plan import PERMANENT, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
-from flowsched.scheduling.reasons import larger_than_cap, quantity
+from flowsched.scheduling.reasons import larger_than_cap, larger_than_quota, quantity
+from flowsched.scheduling.state.snapshot import PODS
 from flowsched.values import replace
 from flowsched.workflow.estimates import ENOUGH, RUNTIME, SAID
 from flowsched.workflow.resources import format_bytes, format_duration
@@ -448,11 +449,11 @@ def _named(stage: StageRun, tasks: Indices) -> tuple[int, ...]:
 
 
 def _too_large(state: EngineState, run: WorkflowRun, stage: StageRun) -> Explanation | None:
-    """That a stage will wait for ever once its turn comes: it asks for more than any node has in all, or than its queue's cap.
+    """That a stage will wait for ever once its turn comes: it asks for more than any node has in all, its queue's cap, or a quota.
 
     None for a stage that may be skipped, and where no node has been seen.
     """
-    found = _larger_than_node(state, stage) or _larger_than_queue(state, run, stage)
+    found = _larger_than_node(state, stage) or _larger_than_allowed(state, run, stage)
     if found is None or stage.number in run.graph.conditional:
         return None
     code, (message, numbers) = found
@@ -478,7 +479,7 @@ def _larger_than_node(
     return None
 
 
-def _larger_than_queue(
+def _larger_than_allowed(
     state: EngineState, run: WorkflowRun, stage: StageRun
 ) -> tuple[ReasonCode, tuple[str, dict[str, int]]] | None:
     """By what one task of the stage asks for; of a gang, by the sum over the members that it starts with."""
@@ -492,12 +493,15 @@ def _larger_than_queue(
             "disk": given.disk_bytes,
             "gpu": given.gpu_millis,
         }
-        for name, wants in (asked | dict(given.extended)).items():
+        for name, wants in (asked | dict(given.extended) | {PODS: 1}).items():
             needs[name] = needs.get(name, 0) + members * wants
     axes = state.cluster.snapshot.axes
     least = [needs.get(name, 0) for name in axes]
     forbidden = larger_than_cap(run.spec.queue, least, state.policy.queues, axes)
-    return None if forbidden is None else (ReasonCode.LARGER_THAN_QUEUE, forbidden)
+    if forbidden is not None:
+        return ReasonCode.LARGER_THAN_QUEUE, forbidden
+    forbidden = larger_than_quota(least, state.cluster.snapshot.quotas, axes)
+    return None if forbidden is None else (ReasonCode.LARGER_THAN_QUOTA, forbidden)
 
 
 def _pending(run: WorkflowRun, stage: StageRun) -> Explanation:

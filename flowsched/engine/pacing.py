@@ -41,11 +41,13 @@ _TIMELESS: Final = frozenset(
         ReasonCode.LARGER_THAN_NODE,
         ReasonCode.LARGER_THAN_CLUSTER,
         ReasonCode.LARGER_THAN_QUEUE,
+        ReasonCode.LARGER_THAN_QUOTA,
         ReasonCode.INSUFFICIENT,
         ReasonCode.GANG_INCOMPLETE,
         ReasonCode.RACK,
         ReasonCode.ZONES,
         ReasonCode.QUEUE_LIMIT,
+        ReasonCode.QUOTA_EXCEEDED,
         ReasonCode.USER_LIMIT,
         ReasonCode.STORAGE_BUDGET,
     }

@@ -301,6 +301,7 @@ def _claims(state: EngineState, run: WorkflowRun, stage: StageRun, pods: Sequenc
             elastic=elastic_of(stage, pod.index) if stage.spec.gang else None,
             starting=not runs,
             promoted=pod.promoted,
+            in_quota=True,
         )
 
 

@@ -37,6 +37,7 @@ from flowsched.executor.protocol import (
     TransferFailed,
     Usage,
 )
+from flowsched.executor.quotas import QuotaChanged
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.snapshot import AXES
 from flowsched.values import replace
@@ -89,9 +90,26 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
             recorder.dirty = True
         case LoadMeasured():
             note_load(recorder, event)
+        case QuotaChanged():
+            _quota_changed(recorder, event)
         case _:
             report_foreign(recorder, event)
     recorder.absorb()
+
+
+def _quota_changed(recorder: Recorder, event: QuotaChanged) -> None:
+    """Note a quota. Groups are looked at again if one may start now: what others take of it lets no group start."""
+    statement, quotas = recorder.statement, recorder.state.cluster.snapshot.quotas
+    before = {limit.resource: limit for limit in quotas.get(event.name, ())}
+    if event.limits:
+        statement.put(quotas, event.name, event.limits)
+    else:
+        statement.pop(quotas, event.name)
+    after = {limit.resource: limit for limit in event.limits}
+    recorder.dirty |= any(
+        resource not in after or after[resource].hard - after[resource].others > limit.hard - limit.others
+        for resource, limit in before.items()
+    )
 
 
 def _held(recorder: Recorder, name: str, reason: str, message: str) -> None:

@@ -46,6 +46,7 @@ from flowsched.engine.transaction import Recorder
 from flowsched.executor.foreign import Bind, BudgetSeen, Evict, RoomTaken
 from flowsched.executor.nodes import LoadMeasured
 from flowsched.executor.protocol import Drop, Pod, PodHeld, PodStarted, Transfer, TransferDone
+from flowsched.executor.quotas import QuotaChanged
 from flowsched.scheduling.explain.recording import Tape
 from flowsched.statement import Statement
 from flowsched.values import replace
@@ -105,8 +106,8 @@ class Step(msgspec.Struct):
         self.state.note_undone()
 
 
-#: All others may. What RoomTaken, BudgetSeen, LoadMeasured and TransferDone change, they say themselves.
-_LETS_NOBODY_START = (PodStarted, PodHeld, RoomTaken, BudgetSeen, LoadMeasured, TransferDone)
+#: All others may. What RoomTaken, BudgetSeen, LoadMeasured, QuotaChanged and TransferDone change, they say themselves.
+_LETS_NOBODY_START = (PodStarted, PodHeld, RoomTaken, BudgetSeen, LoadMeasured, QuotaChanged, TransferDone)
 
 
 def step(

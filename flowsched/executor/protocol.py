@@ -25,6 +25,7 @@ import msgspec
 
 from flowsched.executor.foreign import Bind, Evict, ForeignEvent, Verdict
 from flowsched.executor.nodes import LoadMeasured, NodeInfo
+from flowsched.executor.quotas import QuotaChanged
 from flowsched.workflow.spec import Container, Resources, Rules
 
 #: A log is read in such pieces where its size is not known.
@@ -374,6 +375,7 @@ ClusterEvent = (
     | PiecesSeen
     | NodeChanged
     | LoadMeasured
+    | QuotaChanged
     | ForeignEvent
 )
 

@@ -616,6 +616,8 @@ def serve_first(cycle: CycleState, budget: int) -> set[object]:
     if wave is None:
         return set()
     pods = _within(wave, budget)
+    free = cycle.quotas.room(amount, pods)
+    pods = wave.turns(free) if free < pods else pods
     if pods == 0:
         return set()
     long = cycle.promises.outlasting(offer)
@@ -733,6 +735,7 @@ def enter(cycle: CycleState, wave: TurnBatch, nodes: Ints, costs: Ints, of: Ints
         cycle.given[group.key] = GroupAllocation([nodes[start:end]], [nothing[:count]], cost)
         payer = Payer(group.queue, group.user)
         pods[payer] = pods.get(payer, 0) + count
+        cycle.quotas.take(group, requests, count)
         if count == group.roles[0].count:
             done.add(group.key)
     cycle.shares.add_each(pods, requests)

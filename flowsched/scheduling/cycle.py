@@ -32,7 +32,7 @@ from flowsched.scheduling.preemption import Preemption
 from flowsched.scheduling.queues.fair_share import FairShareOrder, Seat
 from flowsched.scheduling.queues.ordering import Promotions, take_promised, weighted
 from flowsched.scheduling.queues.tree import QueueTree
-from flowsched.scheduling.reasons import Refusals, none_ready, over_cap
+from flowsched.scheduling.reasons import Refusals, none_ready, over_cap, over_quota
 from flowsched.scheduling.reservations import runtime_of
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
@@ -98,6 +98,7 @@ class _Cycle:
             state.room,
             state.shares,
             state.user_limits,
+            state.quotas,
             state.queues,
             state.profile,
             state.now,
@@ -332,9 +333,10 @@ class _Cycle:
         return asks and not self.state.catalogue.nodes_with_all(group.inputs)
 
     def turn(self, group: PodGroup, left: int) -> int:
-        """How many pods of a bag may go now: until its queue stands behind the next one, and never beyond a cap."""
+        """How many pods of a bag may go now: until its queue stands behind the next one, and never beyond a cap or a quota."""
         requests = group.roles[0].shape.requests
         most = self.state.user_limits.allowed(group, self.state.shares.allowed(group.queue, requests, left))
+        most = self.state.quotas.allowed(group, most)
         if most <= 1:
             return most
         spent = self.state.most - self.state.left
@@ -362,7 +364,7 @@ class _Cycle:
             is_open = self.any_ready and not (shares.paused(group.queue) or bound)
             self.open_queues[group.queue] = is_open
         if is_open:
-            return self.lost_inputs(group)
+            return self.lost_inputs(group) or over_quota(group, self.state.quotas, self.state.snapshot)
         if self.state.shares.paused(group.queue):
             return Reason(group.key, ReasonCode.PAUSED, f"queue {group.queue} is paused")
         if not self.any_ready:
@@ -374,7 +376,8 @@ class _Cycle:
             )
         lost = self.lost_inputs(group)
         capped = lost or over_cap(group, self.state.shares, self.state.queues, self.state.snapshot)
-        return capped or self.state.user_limits.refusal(group)
+        capped = capped or self.state.user_limits.refusal(group)
+        return capped or over_quota(group, self.state.quotas, self.state.snapshot)
 
     def lost_inputs(self, group: PodGroup) -> Reason | None:
         """Why a group waits of which no node, and no origin, has some input."""
@@ -388,11 +391,12 @@ class _Cycle:
         return Reason(group.key, ReasonCode.WAITING_FOR_DATA, text, {"lost": len(lost)})
 
     def within_cap(self, offer: PlacementRequest) -> PlacementRequest:
-        """A gang's offer without its extras, where those would break a cap or a user's limit that the minimum keeps."""
+        """A gang's offer without its extras, where those would break a cap, a user's limit or a quota that the minimum keeps."""
         roles = offer.group.roles
         full = weighted([(role.shape.requests, role.count) for role in roles], len(self.state.snapshot.axes))
         within = self.state.user_limits.allows(offer.group, full[0], sum(role.count for role in roles))
         within = within and self.state.shares.capped_by(offer.group.queue, full) is None
+        within = within and not (offer.group.in_quota and self.state.quotas.exceeded(full))
         return offer if within else offer.at_least()
 
     def wait_for_room(self, offer: PlacementRequest, family: Family, *, priced: bool = True) -> bool:

@@ -19,6 +19,7 @@ from flowsched.scheduling.plan import Reason
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.ordering import in_order
+from flowsched.scheduling.queues.quotas import Quotas
 from flowsched.scheduling.queues.tree import QueueTree, Shares
 from flowsched.scheduling.queues.user_limits import UserLimits
 from flowsched.scheduling.reservations import Taken, longest_of, reservations_for, runtime_of
@@ -77,6 +78,7 @@ class CycleState:
         self.pricer = Pricer(snapshot, catalogue, profile)
         self.standings = ScoreCache(self.room)
         self.shares, self.user_limits = Shares(queues, snapshot), UserLimits(profile, snapshot)
+        self.quotas = Quotas(snapshot)
         work, half = work_ms(snapshot, backlog, profile, now), half_a_node(snapshot, profile)
         waiting = in_order(backlog, queues, profile, now, work, half)
         self.given: dict[int, GroupAllocation] = {}
@@ -148,6 +150,7 @@ class CycleState:
                 self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)
             self.shares.add(group.queue, shape.requests, len(spots.nodes), group.user)
             self.user_limits.take(group, shape.requests[0] * len(spots.nodes), len(spots.nodes))
+            self.quotas.take(group, shape.requests, len(spots.nodes))
             self.budgets.take(shape.direct, len(spots.nodes))
             missing = _NOTHING if len(spots.nodes) == 1 else np.zeros_like(spots.nodes)
             if offer.missing is not None:

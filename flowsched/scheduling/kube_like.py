@@ -25,9 +25,10 @@ from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.ordering import in_order
+from flowsched.scheduling.queues.quotas import Quotas
 from flowsched.scheduling.queues.tree import QueueTree, Shares
 from flowsched.scheduling.queues.user_limits import UserLimits
-from flowsched.scheduling.reasons import none_ready, why_not
+from flowsched.scheduling.reasons import none_ready, over_quota, why_not
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
@@ -75,6 +76,7 @@ def _plan(
     statement: Statement,
 ) -> Plan:
     room, shares, limits = Capacity(snapshot), Shares(queues, snapshot), UserLimits(profile, snapshot)
+    quotas = Quotas(snapshot)
     groups = [group for waiting in in_order(backlog, queues, profile, now).values() for group in waiting]
     groups.sort(key=lambda group: (-group.priority, group.ready_ms, group.key))
     reasons = []
@@ -97,7 +99,7 @@ def _plan(
                 stream.offer = price(
                     stream.group, snapshot, catalogue, profile
                 )  # other pods may have been placed since
-            if _offer_pod(stream, room, shares, limits, snapshot, profile, full, statement):
+            if _offer_pod(stream, room, shares, limits, quotas, snapshot, profile, full, statement):
                 placed.setdefault(stream.group.key, stream)
         active = [stream for stream in active if stream.next_role() is not None]
     reasons.extend(stream.reason for stream in streams if stream.reason is not None)
@@ -111,6 +113,7 @@ def _offer_pod(
     room: Capacity,
     shares: Shares,
     limits: UserLimits,
+    quotas: Quotas,
     snapshot: Snapshot,
     profile: Profile,
     full: dict[tuple[str, Shape], Reason],
@@ -133,7 +136,7 @@ def _offer_pod(
         text = f"queue {group.queue} has reached its cap"
         stream.reason = stream.reason or Reason(group.key, ReasonCode.QUEUE_LIMIT, text)
         return False
-    refused = limits.refusal(group)
+    refused = limits.refusal(group) or over_quota(group, quotas, snapshot, requests)
     if refused is not None:
         stream.left[role] = 0
         stream.reason = stream.reason or refused
@@ -159,6 +162,7 @@ def _offer_pod(
         stream.devices[role].append(spots.devices[0])
     shares.add(group.queue, requests)
     limits.take(group, requests[0], 1)
+    quotas.take(group, requests, 1)
     stream.left[role] -= 1
     stream.nodes[role].append(int(spots.nodes[0]))
     stream.cost_ms = max(stream.cost_ms, int(spots.costs[0]))

@@ -26,6 +26,9 @@ class ReasonCode(StrEnum):
     LARGER_THAN_QUEUE = (
         "LargerThanQueue"  #: its smallest start asks for more than the cap of its queue, or of one above it
     )
+    LARGER_THAN_QUOTA = (
+        "LargerThanQuota"  #: its smallest start asks for more than a quota of its namespace allows
+    )
     INSUFFICIENT = "Insufficient"  #: no room now; the numbers say of what and how much is missing
     GANG_INCOMPLETE = "GangIncomplete"  #: some members fit, not all
     RACK = "RackInsufficient"  #: it fits the cluster, but no single rack
@@ -35,6 +38,7 @@ class ReasonCode(StrEnum):
     RESERVED = "HeldForReservation"  #: it would fit, but would delay a reserved gang
     QUEUE_LIMIT = "QueueLimit"  #: its queue's cap is reached
     USER_LIMIT = "UserLimit"  #: its user has as many cores or running tasks as one user of its queue may have
+    QUOTA_EXCEEDED = "QuotaExceeded"  #: a quota of its namespace has no room for it now
     QUEUE_ORDER = "QueueOrder"  #: its queue is first in, first out, and a group before it waits
     IO_BUDGET = "IoBudget"  #: cores and memory are free, the disk's bandwidth is spoken for
     CACHE_FULL = "CacheFull"  #: the caches of nodes with room are full of what other tasks read, or of what must not be lost
@@ -53,13 +57,15 @@ class ReasonCode(StrEnum):
     )
 
 
-#: Reasons that no waiting ends: the cluster has no such node, the queue may never have so much, or the document must ask for less.
+#: Reasons that no waiting ends: the cluster has no such node, the queue or namespace may never have so much, or the document must
+#: ask for less.
 PERMANENT: Final = frozenset(
     {
         ReasonCode.NO_MATCHING_NODE,
         ReasonCode.LARGER_THAN_NODE,
         ReasonCode.LARGER_THAN_CLUSTER,
         ReasonCode.LARGER_THAN_QUEUE,
+        ReasonCode.LARGER_THAN_QUOTA,
     }
 )
 

@@ -111,6 +111,7 @@ class PodGroup(msgspec.Struct, frozen=True):
         preempts: Whether it may take others' room.
         extra: Its pods join a gang that goes on without them: it is promised no start, and keeps no other group waiting.
         part_of: The unit (as in `Claim`) that it will belong to, if others of it run: it does not take their room.
+        in_quota: flowsched makes its pods, so the quotas must have room for them. Pods that others made are counted there already.
     """
 
     key: int
@@ -136,6 +137,7 @@ class PodGroup(msgspec.Struct, frozen=True):
     preempts: bool = True
     extra: bool = False
     part_of: str = ""
+    in_quota: bool = False
 
     @property
     def reads(self) -> tuple[int, ...]:

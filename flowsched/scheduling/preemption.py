@@ -28,6 +28,7 @@ from flowsched.scheduling.placement.gang import Ints, NodeChoice
 from flowsched.scheduling.plan import Eviction, Nomination, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.queues.quotas import Quotas
 from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares, largest_share
 from flowsched.scheduling.queues.user_limits import UserLimits
 from flowsched.scheduling.reservations import RELEASING_MS, Reservations, promised, seats_of
@@ -296,11 +297,13 @@ class Preemption:
         room: Capacity,
         shares: Shares,
         user_limits: UserLimits,
+        quotas: Quotas,
         tree: QueueTree,
         profile: Profile,
         now: int,
     ) -> None:
         self._snapshot, self._room, self._shares, self._user_limits = snapshot, room, shares, user_limits
+        self._quotas = quotas
         self._tree, self._profile, self._now = tree, profile, now
         self._lowest = snapshot.lowest_takeable
         self._reclaims = profile.reclaim and self._lowest is not None and weighs(tree)
@@ -388,7 +391,7 @@ class Preemption:
         wanted = 1
         if not group.gang:
             capped = self._shares.allowed(group.queue, group.roles[0].shape.requests, left)
-            wanted = max(1, self._user_limits.allowed(group, capped))
+            wanted = max(1, self._quotas.allowed(group, self._user_limits.allowed(group, capped)))
         tried = offer.at_least() if group.gang else offer.wanting(wanted)
         found = self._choose(tried, victims)
         low, high = 0, wanted  # a queue may be entitled to room for some of its pods, not for all

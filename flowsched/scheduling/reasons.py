@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import structs
 
 from flowsched.executor.nodes import ALIGNED
+from flowsched.executor.quotas import QuotaLimit
 from flowsched.scheduling.placement.capacity import Capacity
 from flowsched.scheduling.placement.cost_table import PlacementRequest
 from flowsched.scheduling.placement.gang import CostTable, Ints, copies_of
@@ -21,6 +22,7 @@ from flowsched.scheduling.plan import Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.ordering import minimum_of
+from flowsched.scheduling.queues.quotas import Quotas
 from flowsched.scheduling.queues.tree import QueueTree, Shares
 from flowsched.scheduling.state.gpus import DEVICES, GPU, copies_by_device
 from flowsched.scheduling.state.snapshot import IO, PODS, Snapshot
@@ -362,6 +364,51 @@ def larger_than_cap(
                 numbers = {f"cap_{name}": cap, f"need_{name}": least[axis]}
                 return f"{may}, and this needs {quantity(name, least[axis])}", numbers
     return None
+
+
+def over_quota(
+    group: PodGroup, quotas: Quotas, snapshot: Snapshot, least: Sequence[int] = ()
+) -> Reason | None:
+    """The quota that forbids the smallest start of a group. `least`: (R,) that start, where it is not the group's minimum."""
+    if not group.in_quota or not snapshot.quotas:
+        return None
+    least = least or minimum_of(group, len(snapshot.axes))
+    forbidden = larger_than_quota(least, snapshot.quotas, snapshot.axes)
+    if forbidden is not None:
+        return Reason(group.key, ReasonCode.LARGER_THAN_QUOTA, *forbidden)
+    found = quotas.exceeded(least)
+    if found is None:
+        return None
+    limit, axis = found.limit, found.limit.axis
+    text = (
+        f"{_allows(found.quota, limit)}; tasks have {quantity(axis, found.used)}, other pods "
+        f"{quantity(axis, limit.others)}, and this needs {quantity(axis, found.need)}"
+    )
+    amounts = {"hard": limit.hard, "used": found.used, "others": limit.others, "need": found.need}
+    numbers = {f"{what}_{limit.resource}": amount for what, amount in amounts.items()}
+    return Reason(group.key, ReasonCode.QUOTA_EXCEEDED, text, numbers)
+
+
+def larger_than_quota(
+    least: Sequence[int], quotas: Mapping[str, Sequence[QuotaLimit]], axes: Sequence[str]
+) -> tuple[str, dict[str, int]] | None:
+    """The quota that forbids an amount even to a namespace without pods, as `larger_than_cap`."""
+    needs = dict(zip(axes, least, strict=False))
+    for name, limits in sorted(quotas.items()):
+        for limit in limits:
+            need = needs.get(limit.axis, 0)
+            if need > limit.hard:
+                numbers = {f"hard_{limit.resource}": limit.hard, f"need_{limit.resource}": need}
+                return (
+                    f"{_allows(name, limit, 'never ')}, and this needs {quantity(limit.axis, need)}",
+                    numbers,
+                )
+    return None
+
+
+def _allows(quota: str, limit: QuotaLimit, ever: str = "") -> str:
+    named = "" if limit.resource == limit.axis else f" ({limit.resource})"
+    return f"ResourceQuota {quota} {ever}allows {'more than ' if ever else ''}{quantity(limit.axis, limit.hard)}{named}"
 
 
 #: From so many thousandths on, an amount that is not whole is written as 100.5 rather than 100500m.

@@ -567,7 +567,11 @@ def test_a_queue_that_a_submission_makes_is_named(
 
 @pytest.mark.parametrize(
     ("code", "until"),
-    [("LargerThanQueue", "the cap is raised"), ("LargerThanNode", "the cluster has more")],
+    [
+        ("LargerThanQueue", "the cap of its queue is raised"),
+        ("LargerThanQuota", "the quota of its namespace is raised"),
+        ("LargerThanNode", "the cluster has more"),
+    ],
 )
 def test_a_submission_that_never_starts_is_told_what_it_waits_for(
     flowsched: Run, far: Far, document: Path, monkeypatch: pytest.MonkeyPatch, code: str, until: str

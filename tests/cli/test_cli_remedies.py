@@ -219,11 +219,12 @@ def test_a_run_that_is_larger_than_its_queue_is_told_of_the_cap(
     assert asyncio.run(given_up()) == 1
     said = capsys.readouterr().err
     assert (
-        "error: stage wide asks for more than its queue may have, so wf1 was cancelled: queue batch" in said
+        "error: stage wide asks for more than the cap of its queue allows, so wf1 was cancelled: queue batch"
+        in said
     )
-    assert "or --wait-for-nodes, if the cap will be raised" in said
+    assert "or --wait-for-nodes, if the cap of its queue will be raised" in said
     assert far.service.commands == [
-        ("wf1", "cancel", {"reason": "wide asks for more than its queue may have"})
+        ("wf1", "cancel", {"reason": "wide asks for more than the cap of its queue allows"})
     ]
 
 

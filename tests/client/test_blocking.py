@@ -180,7 +180,8 @@ def test_a_wait_warns_of_what_cannot_start_and_says_why_it_ended(far: Far) -> No
                 far.service.workflows["wf1"], waiting=capped
             )
             with pytest.raises(
-                errors.CannotStart, match=r"start under the cap of its queue: .* or raise the cap$"
+                errors.CannotStart,
+                match=r"start under the cap of its queue: .* or raise the cap of its queue$",
             ):
                 connected.wait("wf1", 60)
 

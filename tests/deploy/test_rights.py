@@ -112,10 +112,10 @@ def test_only_a_tenants_role_makes_and_removes() -> None:
     rights = rbac_rules(TENANT)
     assert {right.scope for right in rights} == {"tenant"}
     claims = {"resourceclaims", "resourceclaims/status"}
-    made = {"pods", "pods/log", "services", "secrets", "podgroups", "leases"}
+    made = {"pods", "pods/log", "services", "secrets", "podgroups", "leases", "resourcequotas"}
     assert {right.resource for right in rights} == made | claims
     others = {right.resource for right in rights if right.verb not in ("create", "delete")}
-    assert others == {"pods", "services", "pods/log", "leases"} | claims
+    assert others == {"pods", "services", "pods/log", "leases", "resourcequotas"} | claims
     assert {right.resource for right in rights if right.verb == "patch"} == {"pods"} | claims
 
 

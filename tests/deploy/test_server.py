@@ -112,6 +112,7 @@ def test_the_agent_passes_in_its_own_namespace(cluster: Cluster, templates: dict
         ("delete", "pods", "flowsched"),
         ("create", "secrets", "flowsched"),
         ("get", "pods/log", "flowsched"),
+        ("watch", "resourcequotas", "flowsched"),
         ("create", "podgroups.scheduling.x-k8s.io", "flowsched"),
         ("patch", "podgroups.scheduling.volcano.sh", "default"),
     ],

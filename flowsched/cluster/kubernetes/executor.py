@@ -15,6 +15,7 @@ from typing import Any, Final
 from flowsched.background import BackgroundTasks
 from flowsched.cluster.kubernetes.agents import Agents, fetched_by_pods
 from flowsched.cluster.kubernetes.api.client import Client, Connection, served
+from flowsched.cluster.kubernetes.api.errors import Refused
 from flowsched.cluster.kubernetes.api.watch import IDLE_S, Batch, Watches
 from flowsched.cluster.kubernetes.dra.claims import claimed_devices
 from flowsched.cluster.kubernetes.foreign import eviction
@@ -443,6 +444,13 @@ class KubernetesCluster(Executor):
             plan.insert(0, (numa.PATH, numa.NodeResourceTopology, self._view.topologies_changed))
         plan += [(f"/apis/{form.value}/podgroups", _GROUPS[form], self._on_groups(form)) for form in forms]
         plan.append((eviction.PATH, eviction.PodDisruptionBudget, self._view.budgets_changed))
+        quotas = f"/api/v1/namespaces/{self.settings.release.namespace}/resourcequotas"
+        try:
+            await self.client.list(quotas, core.ResourceQuota)
+            plan.append((quotas, core.ResourceQuota, self._view.quotas.changed))
+        except Refused as refused:
+            todo = "let the service list and watch resourcequotas in its namespace; until then pods beyond a quota wait"
+            log.warning("quotas not followed", why=str(refused), next=todo)
         plan.append((PODS, core.Pod, self._view.pods_changed))
         for path, kind, handler in plan:
             await self._watches.follow(path, kind, handler)

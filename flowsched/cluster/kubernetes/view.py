@@ -33,6 +33,7 @@ from flowsched.cluster.kubernetes.objects.pod_constraints import Alike, Kinds
 from flowsched.cluster.kubernetes.objects.pod_requests import requests_of
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.cluster.kubernetes.pods.controller import PodController
+from flowsched.cluster.kubernetes.quotas import Quotas
 from flowsched.executor.foreign import (
     NO_STAKE,
     ForeignEvent,
@@ -192,6 +193,7 @@ class View:
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
     kinds: Kinds = field(init=False)
     budgets: Budgets = field(init=False)
+    quotas: Quotas = field(init=False)
     topologies: Topologies | None = None  #: None = no NUMA zones are told here
     _owned: dict[str, Owned] = field(default_factory=dict)  #: our pods, by uid
     _declared: dict[str, int] = field(default_factory=dict)  #: node -> cache bytes that its annotation allows
@@ -201,6 +203,7 @@ class View:
     def __post_init__(self) -> None:
         """Nothing has been seen yet."""
         self.kinds, self.budgets = Kinds(self.settings.gpu.resource), Budgets(self.report)
+        self.quotas = Quotas(self.settings, self.report)
         self.agents.limited = self._cache_limited
         self.agents.loads.is_ours = self._owned.__contains__
         if self.devices is not None:
@@ -209,6 +212,7 @@ class View:
     def everything(self) -> list[ClusterEvent]:
         """All that was told of others, once more, in an order in which it can be applied."""
         events: list[ClusterEvent] = [NodeChanged(node) for node in self.nodes.values()]
+        events += self.quotas.everything()
         events += [NamespaceSeen(name, labels) for name, labels in self.namespaces.items()]
         events += self.images.everything()
         events += (*self.groups.everything(), *self.budgets.everything())
@@ -338,6 +342,7 @@ class View:
                 taken(self._pod_gone, pod)
             else:
                 self._take(pod)
+        self.quotas.tell()
         if self.kinds.widened:
             self._tell_again()
 
@@ -525,10 +530,12 @@ class View:
         elif known is not None and pod.status.phase in _ENDED:
             self.report(PodLeft(name))
         self.groups.observe_own(pod)
+        self.quotas.observe(pod)
         self.own.observe(pod)
 
     def _own_gone(self, uid: str) -> None:
         self.report(PodLeft(self._owned.pop(uid).name))
+        self.quotas.gone(uid)
 
     def _agent(self, pod: Pod) -> None:
         """A node agent's pod: where it answers."""

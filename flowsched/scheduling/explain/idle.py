@@ -38,7 +38,7 @@ class Cause(IntEnum):
     NO_DEMAND = 0  #: nothing that is ready asks for it
     FRAGMENTATION = 1  #: what waits does not fit what is free: too small, too scattered, or beside a resource that is full
     RESERVED = 2  #: what waits would fit, and would delay a gang that was promised room
-    QUOTA = 3  #: what waits would fit, and its queue or user has reached a cap, or its queue keeps its order
+    QUOTA = 3  #: what waits would fit, and its queue, user or namespace has reached a cap, or its queue keeps its order
     DATA = 4  #: what waits would fit, and its inputs are not there yet
     IO = 5  #: what waits would fit, and the disk's bandwidth is spoken for
     MISMATCH = 6  #: what waits may not run there: selector, taint, rules between pods, or size
@@ -50,6 +50,8 @@ _OF: Final[Mapping[ReasonCode, Cause]] = {
     ReasonCode.MAINTENANCE: Cause.RESERVED,
     ReasonCode.QUEUE_LIMIT: Cause.QUOTA,
     ReasonCode.LARGER_THAN_QUEUE: Cause.QUOTA,
+    ReasonCode.QUOTA_EXCEEDED: Cause.QUOTA,
+    ReasonCode.LARGER_THAN_QUOTA: Cause.QUOTA,
     ReasonCode.USER_LIMIT: Cause.QUOTA,
     ReasonCode.PAUSED: Cause.QUOTA,
     ReasonCode.QUEUE_ORDER: Cause.QUOTA,

@@ -13,7 +13,7 @@ import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from types import NoneType
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from flowsched.errors import FlowschedError, InvalidRequest
 from flowsched.executor.constraints import HostPort, NodeTerm, PodTerm, Requirement, Rules, Spread
 from flowsched.executor.nodes import NodeInfo, Zone
+from flowsched.executor.quotas import QuotaLimit
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.plan import Nomination, Placement, Plan
 from flowsched.scheduling.pod_group import Home, Kept, PodGroup, RoleRequest, Shape
@@ -39,7 +40,7 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.gpus import Devices
 from flowsched.scheduling.state.numa import Zones
 from flowsched.scheduling.state.pod_index import Peers
-from flowsched.scheduling.state.snapshot import Snapshot
+from flowsched.scheduling.state.snapshot import MAX_AXES, Snapshot
 from flowsched.scheduling.state.usage import Account, Payer, UsageBook
 from flowsched.version import VERSION
 from flowsched.workflow.spec import EMPTY
@@ -53,6 +54,10 @@ TRANSIENT: Final[Mapping[tuple[str, str], type]] = {
     (Peers.__qualname__, "_counts"): dict,
     (QueueTree.__qualname__, "_facts"): NoneType,
     ("_Kind", "counts"): list,
+}
+#: What objects in older files lack: class -> attribute -> how it is without.
+LATER: Final[Mapping[type, Mapping[str, Callable[[], object]]]] = {
+    Snapshot: {"quotas": dict, "quota_used": lambda: np.zeros(MAX_AXES, dtype=np.int64)},
 }
 #: What may stand in a file: its name there -> its class. A name stays when its class gets another one.
 NAMES: Final[Mapping[str, type]] = {
@@ -76,6 +81,7 @@ NAMES: Final[Mapping[str, type]] = {
     "PodTerm": PodTerm,
     "Queue": Queue,
     "QueueTree": QueueTree,
+    "QuotaLimit": QuotaLimit,
     "Requirement": Requirement,
     "RoleRequest": RoleRequest,
     "Rules": Rules,
@@ -237,6 +243,9 @@ class Reader:
         self._objects.append(made)
         for name, inner in held.items():
             object.__setattr__(made, name, self.value(inner))
+        for name, empty in LATER.get(kind, {}).items():
+            if name not in held:
+                object.__setattr__(made, name, empty())
         for (owner, name), empty in TRANSIENT.items():
             if owner == kind.__qualname__:
                 object.__setattr__(made, name, empty())

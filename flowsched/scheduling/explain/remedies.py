@@ -37,12 +37,13 @@ from flowsched.scheduling.io_budget import demands_of
 from flowsched.scheduling.placement.capacity import Capacity
 from flowsched.scheduling.placement.cost_table import PlacementRequest, price
 from flowsched.scheduling.placement.gang import Ints, NodeChoice
-from flowsched.scheduling.plan import ReasonCode
+from flowsched.scheduling.plan import PERMANENT
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.queues.quotas import Quotas
 from flowsched.scheduling.queues.tree import QueueTree, Shares
 from flowsched.scheduling.queues.user_limits import UserLimits
-from flowsched.scheduling.reasons import over_cap, quantity, vector_text
+from flowsched.scheduling.reasons import over_cap, over_quota, quantity, vector_text
 from flowsched.scheduling.reservations import Calendar, runtime_of
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.data import Catalogue
@@ -439,7 +440,7 @@ def suggest(
 def outlook(situation: Situation, most: int = 3) -> Outlook:
     """What binds a group, and up to `most` changes that would let it start.
 
-    A group that asks for more than its queue's cap is seen alone on the cluster: no end of what runs would let it start.
+    A group that asks for more than its queue's cap or a quota is seen alone on the cluster: no end of what runs would let it start.
 
     Args:
         situation: A private copy (`Situation.copy`): changes are tried in place, and undone.
@@ -448,7 +449,8 @@ def outlook(situation: Situation, most: int = 3) -> Outlook:
     snapshot, queues = situation.snapshot, situation.queues
     capped = over_cap(situation.group, Shares(queues, snapshot), queues, snapshot)
     capped = capped or UserLimits(situation.profile, snapshot).refusal(situation.group)
-    if capped is None or capped.code is not ReasonCode.LARGER_THAN_QUEUE:
+    capped = capped or over_quota(situation.group, Quotas(snapshot), snapshot)
+    if capped is None or capped.code not in PERMANENT:
         return _outlook(situation, most)
     statement = Statement()
     try:

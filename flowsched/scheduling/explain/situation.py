@@ -23,6 +23,7 @@ from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.ordering import minimum_of
+from flowsched.scheduling.queues.quotas import Quotas
 from flowsched.scheduling.queues.tree import QueueTree, Shares
 from flowsched.scheduling.queues.user_limits import UserLimits
 from flowsched.scheduling.reservations import expected_ends
@@ -390,14 +391,15 @@ def _free(s: Situation, change: Suggestion, statement: Statement) -> Situation:
 
 
 def holders_of(s: Situation) -> list[Claim]:
-    """The claims whose room the group could use: all, or where a cap keeps it from starting those below that cap."""
+    """The claims whose room the group could use: all, or where a cap or a quota keeps it from starting those under it."""
     held = [claim for claim in s.snapshot.claims.values() if claim.kind is not ClaimKind.STAGING]
     shares = Shares(s.queues, s.snapshot)
     least = minimum_of(s.group, len(s.snapshot.axes))
     capped = shares.capped_by(s.group.queue, least) if shares.limited(s.group.queue) else None
     if capped is None:
         if UserLimits(s.profile, s.snapshot).refusal(s.group) is None:
-            return held
+            over = s.group.in_quota and Quotas(s.snapshot).exceeded(least)
+            return [claim for claim in held if claim.in_quota] if over else held
         return [claim for claim in held if (claim.queue, claim.user) == (s.group.queue, s.group.user)]
     return [claim for claim in held if any(queue.name == capped[0] for queue in shares.path(claim.queue))]
 

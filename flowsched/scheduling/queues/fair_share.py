@@ -36,8 +36,8 @@ from flowsched.scheduling.queues.ordering import minimum_of
 from flowsched.scheduling.queues.tree import BILLION, QueueTree, Shares, largest_share
 from flowsched.scheduling.state.usage import Payer, UsageBook
 
-#: A group with one of these reasons waits until the cluster or its queue is changed, or other tasks of its user end. So it holds
-#: up no other group.
+#: A group with one of these reasons waits until the cluster, its queue or a quota is changed, or other tasks of its user end. So
+#: it holds up no other group.
 _FOR_EVER: Final = frozenset(
     (
         ReasonCode.PAUSED,
@@ -45,6 +45,7 @@ _FOR_EVER: Final = frozenset(
         ReasonCode.LARGER_THAN_NODE,
         ReasonCode.LARGER_THAN_CLUSTER,
         ReasonCode.LARGER_THAN_QUEUE,
+        ReasonCode.LARGER_THAN_QUOTA,
         ReasonCode.USER_LIMIT,
         ReasonCode.BACKLOG_WINDOW,
     )

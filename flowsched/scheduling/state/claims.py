@@ -60,6 +60,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
             itself in its queue. Queues that would not have gone before it do not take its room. Empty = none.
         devices: Which GPUs of the node it holds; the snapshot chooses for claims that do not say.
         elastic: Of a gang that goes on with fewer members: (role, number of the member, how many of the role must stay).
+        in_quota: flowsched makes the pod, so it counts for the quotas (`Snapshot.quotas`).
     """
 
     owner: str
@@ -84,6 +85,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     elastic: tuple[int, int, int] | None = None
     starting: bool = False
     promoted: tuple[int, ...] = ()
+    in_quota: bool = False
 
 
 class DirectBook:

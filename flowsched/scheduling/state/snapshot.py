@@ -18,6 +18,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.executor.nodes import ALIGNED, NodeInfo
+from flowsched.executor.quotas import QuotaLimit
 from flowsched.scheduling.plan import Nomination
 from flowsched.scheduling.state.claims import Claim, ClaimKind, DirectBook, Ledger
 from flowsched.scheduling.state.gpus import GPU, Devices
@@ -73,6 +74,8 @@ def book(snapshot: Snapshot, claim: Claim, amount: NDArray[np.int64], sign: int)
         snapshot.columns["io_tasks"][claim.node] += sign
     if claim.starting:
         snapshot.columns["starting"][claim.node] += sign
+    if claim.in_quota:
+        snapshot.quota_used[:width] += sign * amount
     snapshot.usage.book(Payer(claim.queue, claim.user), amount.tolist(), sign)
 
 
@@ -141,6 +144,8 @@ def book_all(snapshot: Snapshot, claims: Sequence[Claim], amounts: NDArray[np.in
             snapshot.columns["io_tasks"][claim.node] += 1
         if claim.starting:
             snapshot.columns["starting"][claim.node] += 1
+    in_quota = ~staging & np.array([claim.in_quota for claim in claims])
+    snapshot.quota_used[: amounts.shape[1]] += amounts[in_quota].sum(axis=0)
     for priority, count in takeable.items():
         _takeable(snapshot, priority, count)
     for payer, mine in payers.items():
@@ -184,6 +189,8 @@ class Snapshot:
         spent: Groups with a nomination that came to nothing, and when: for a while they ask for no other (`RETAKE_MS`).
         peers: The pods of claims that hold room, for rules of other pods.
         zones, devices: NUMA zones of nodes, and the pods in them; what is held of each of their GPUs.
+        quotas: What all pods that flowsched makes may have together, by the name of the quota; changed through statements.
+        quota_used: (MAX_AXES,) what the claims of these pods hold.
         usage, direct: What queues and their users hold and have held; what claims that hold room ask of shared storages.
         generation: Grows with every change of a node (not of claims): caches are valid for one generation.
         cache: For pure functions of nodes alone; emptied with every generation.
@@ -199,6 +206,8 @@ class Snapshot:
         self.claims: dict[str, Claim] = {}
         self.nominations: dict[int, Nomination] = {}
         self.spent: dict[int, int] = {}
+        self.quotas: dict[str, tuple[QuotaLimit, ...]] = {}
+        self.quota_used = np.zeros(MAX_AXES, dtype=np.int64)
         self.ledger = Ledger(len(self.axes))
         self.peers = Peers()
         self.zones = Zones()

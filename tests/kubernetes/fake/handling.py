@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tests.kubernetes.fake import budgets, deleting, pods
+from tests.kubernetes.fake import budgets, deleting, pods, quotas
 from tests.kubernetes.fake.kinds import BUILT_IN, NATIVE_GANGS, Kind, discovery, kinds_of
 from tests.kubernetes.fake.patching import merged, strategically_merged
 from tests.kubernetes.fake.replies import (
@@ -219,6 +219,8 @@ class Api:
         key = (document["metadata"].get("namespace", ""), document["metadata"]["name"])
         if key in self.store.collection(kind).entries:
             raise already_exists(kind, key[1])
+        if kind.plural == "pods":
+            quotas.admit(self.store, document)
         return Reply(201, self._write(request, kind, document))
 
     def _write(self, request: Request, kind: Kind, document: Document, before: Entry | None = None) -> bytes:

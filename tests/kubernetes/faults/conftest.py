@@ -10,7 +10,7 @@ import pytest
 
 from flowsched.cluster.kubernetes import executor
 from flowsched.cluster.kubernetes.api.client import Client, Connection
-from flowsched.cluster.kubernetes.pods import controller, pod_api
+from flowsched.cluster.kubernetes.pods import controller
 from flowsched.control.leading import recover
 from tests.kubernetes.fake import FakeApi
 from tests.kubernetes.faults import mutants
@@ -32,7 +32,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recover, "RECONCILE_PERIOD_S", 0.3)
     monkeypatch.setattr(executor, "SWEEP_S", 0.3)
     monkeypatch.setattr(controller, "GANGS_S", 0.5)
-    monkeypatch.setattr(pod_api, "QUOTA_PERIOD_S", 0.5)
 
 
 @pytest.fixture

@@ -93,6 +93,8 @@ class Malformed(FlowschedError):
 
 _DENIED: Final = re.compile(r"admission webhook .* denied the request", re.DOTALL)
 _QUOTA: Final = ("exceeded quota", "failed quota")
+#: The reason of a refusal by a ResourceQuota.
+QUOTA_EXCEEDED: Final = "QuotaExceeded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ def judge(answer: Answer) -> Transient | Permanent:
     """
     message = answer.message
     if answer.status == 403 and any(words in message for words in _QUOTA):
-        return Transient("QuotaExceeded", message)
+        return Transient(QUOTA_EXCEEDED, message)
     if _DENIED.search(message) or "violates PodSecurity" in message:
         return Permanent("Denied", message)
     if answer.status in (400, 413, 422):

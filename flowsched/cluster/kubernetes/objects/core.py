@@ -54,6 +54,7 @@ __all__ = [
     "Pod",
     "PriorityClass",
     "Requirement",
+    "ResourceQuota",
     "Status",
     "StorageClass",
     "VolcanoPodGroup",
@@ -168,6 +169,42 @@ class Namespace(Read, frozen=True):
 
     metadata: Metadata = Metadata()
     status: NamespaceStatus = NamespaceStatus()
+
+
+class ScopedRequirement(Read, frozen=True):
+    """A condition on a scope: Terminating, NotTerminating, BestEffort, NotBestEffort, PriorityClass …"""
+
+    scope_name: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class ScopeSelector(Read, frozen=True):
+    """All of its conditions must hold."""
+
+    match_expressions: tuple[ScopedRequirement, ...] = ()
+
+
+class ResourceQuotaSpec(Read, frozen=True):
+    """Which pods a quota counts."""
+
+    scopes: tuple[str, ...] = ()
+    scope_selector: ScopeSelector | None = None
+
+
+class ResourceQuotaStatus(Read, frozen=True):
+    """What is enforced, and what is used of it. Empty until the controller has counted."""
+
+    hard: Amounts = field(default_factory=dict)
+    used: Amounts = field(default_factory=dict)
+
+
+class ResourceQuota(Read, frozen=True):
+    """What all objects of a namespace may have together."""
+
+    metadata: Metadata = Metadata()
+    spec: ResourceQuotaSpec = ResourceQuotaSpec()
+    status: ResourceQuotaStatus = ResourceQuotaStatus()
 
 
 class PriorityClass(Read, frozen=True):

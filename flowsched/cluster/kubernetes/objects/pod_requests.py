@@ -40,12 +40,21 @@ def requests_of(pod: Pod, gpu_resource: str = DEFAULT_GPU) -> Resources:
     that is more; what is said for the pod as a whole instead, where it is; its overhead; and one of the node's `pods`.
     A pod that is being resized takes the most of what it has and what it shall have.
     """
-    total = _containers(pod)
+    total = _together(pod, _effective_in(pod), lambda each: _nanos(each.resources.requests))
     if pod.spec.resources is not None:
         said = _nanos(pod.spec.resources.requests)
         total |= {name: amount for name, amount in said.items() if _is_pod_level(name)}
     _add(total, _nanos(pod.spec.overhead))
     return _resources(total, gpu_resource, pods=1)
+
+
+def limits_of(pod: Pod, gpu_resource: str = DEFAULT_GPU) -> Resources:
+    """The limits of a pod, as a quota adds them up; a container without a limit adds nothing."""
+    total = _together(pod, *[lambda each: _nanos(each.resources.limits)] * 2)
+    if pod.spec.resources is not None:
+        said = _nanos(pod.spec.resources.limits)
+        total |= {name: amount for name, amount in said.items() if _is_pod_level(name)}
+    return _resources(total, gpu_resource)
 
 
 def resources_of(amounts: Amounts, gpu_resource: str = DEFAULT_GPU) -> Resources:
@@ -116,26 +125,39 @@ def image_of(pod: Pod) -> str | None:
     return largest.image or None
 
 
-def _containers(pod: Pod) -> Nanos:
+def _effective_in(pod: Pod) -> Callable[[Container], Nanos]:
     statuses = {
         each.name: each for each in (*pod.status.init_container_statuses, *pod.status.container_statuses)
     }
     infeasible = any(
         each.type == "PodResizePending" and each.reason == "Infeasible" for each in pod.status.conditions
     )
+    return lambda each: _effective(each, statuses.get(each.name), infeasible)
+
+
+def _together(
+    pod: Pod, running: Callable[[Container], Nanos], starting_with: Callable[[Container], Nanos]
+) -> Nanos:
+    """The sum of containers and sidecars, or what an init container needs beside the sidecars that have started before it.
+
+    Args:
+        pod: The pod.
+        running: What a container or sidecar needs.
+        starting_with: What an init container needs.
+    """
     total: Nanos = {}
     for container in pod.spec.containers:
-        _add(total, _effective(container, statuses.get(container.name), infeasible))
+        _add(total, running(container))
     sidecars: Nanos = {}
     starting: Nanos = {}  # the most that any init container needs while it runs
     for container in pod.spec.init_containers:
         if _is_sidecar(container):
-            needs = _effective(container, statuses.get(container.name), infeasible)
+            needs = running(container)
             _add(total, needs)
             _add(sidecars, needs)
             _most(starting, sidecars)
         else:
-            needs = _nanos(container.resources.requests)
+            needs = starting_with(container)
             _add(needs, sidecars)
             _most(starting, needs)
     _most(total, starting)

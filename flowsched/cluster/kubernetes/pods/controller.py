@@ -21,7 +21,14 @@ from flowsched.background import (
     Explain,
 )
 from flowsched.cluster.kubernetes.api.client import decoded
-from flowsched.cluster.kubernetes.api.errors import Malformed, Permanent, Refused, Unreachable, judge
+from flowsched.cluster.kubernetes.api.errors import (
+    QUOTA_EXCEEDED,
+    Malformed,
+    Permanent,
+    Refused,
+    Unreachable,
+    judge,
+)
 from flowsched.cluster.kubernetes.dra.claims import DeviceClaims
 from flowsched.cluster.kubernetes.dra.inventory import places_of
 from flowsched.cluster.kubernetes.lease import Lease
@@ -31,7 +38,7 @@ from flowsched.cluster.kubernetes.objects.release import ReleaseSettings, extras
 from flowsched.cluster.kubernetes.orders import LIFE_MS
 from flowsched.cluster.kubernetes.pods.gang_objects import GangObjects
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
-from flowsched.cluster.kubernetes.pods.pod_api import QUOTA, PodApi
+from flowsched.cluster.kubernetes.pods.pod_api import PodApi
 from flowsched.cluster.kubernetes.pods.status import PULLS, Waiting, outcome
 from flowsched.cluster.node.container_paths import Refusal
 from flowsched.executor.protocol import (
@@ -64,14 +71,12 @@ class PodTimeouts:
         start_s: A pod that cannot start for a reason that waiting does not change is given up.
         pull_s: An image cannot be pulled for a reason that may pass (its registry is not reached, or is busy): the pod is given up.
         bound_s: A pod that has a node and does not start is given up, whatever its kubelet says of it.
-        quota_s: A gang that a quota keeps from being whole gives back the pods it has: two such gangs would wait for each other.
         stray_s: An ended pod that the engine does not know is removed: the service was killed before it could do so.
     """
 
     start_s: float = 300.0
     pull_s: float = 900.0
     bound_s: float = 3600.0
-    quota_s: float = 60.0
     stray_s: float = 15.0
 
 
@@ -140,7 +145,6 @@ class PodController:
         self._begun = False  #: whether this process has led, and knows which pods are desired
         self._strays: dict[str, float] = {}  #: ended pods that are not desired -> since when
         self._gangs_swept = float("-inf")  #: on the loop's clock
-        self._short: dict[str, float] = {}  #: gang -> since when a quota keeps it from being whole
         self._background = BackgroundTasks("a pod")
         self._turns = asyncio.Semaphore(TOGETHER)
 
@@ -339,6 +343,10 @@ class PodController:
                     self._report_end(pod, self._refused(pod, "StartFailed", verdict.message))
                     return False
                 self._hold(pod, verdict.reason, verdict.message)
+                if verdict.reason == QUOTA_EXCEEDED and order.gang is not None:
+                    # The engine releases the other members: a gang that is half made would keep others' room and wait.
+                    self._report_end(pod, self._gone(pod, QUOTA_EXCEEDED))
+                    return False
             await backoff.wait()
 
     async def _find(self, pod: DesiredPod) -> None:
@@ -518,7 +526,6 @@ class PodController:
         for pod in list(self._desired.values()):
             if pod.end is None:
                 self._give_up_stuck(pod, now)
-        self._share_quota(now)
         ended = {n for n, obj in self._observed.items() if n not in self._desired and _ended(obj)}
         self._strays = {name: self._strays.get(name, now) for name in ended}
         if now - self._gangs_swept > GANGS_S:
@@ -559,21 +566,6 @@ class PodController:
             await self._delete_and_end(pod, obj, end)
         else:
             self._report_end(pod, end)
-
-    def _share_quota(self, now: float) -> None:
-        """Let gangs that a quota keeps from being whole give back the members they have: the first of them last."""
-        short: dict[str, DesiredPod] = {}
-        for pod in self._desired.values():
-            gang = self._gangs.name_of(pod.order) if pod.order is not None else None
-            if gang is not None and pod.end is None and not pod.released and pod.held[0] == QUOTA:
-                short.setdefault(gang, pod)
-        self._short = {gang: self._short.get(gang, now) for gang in short}
-        limit = self._timeouts.quota_s
-        for number, (gang, since) in enumerate(sorted(self._short.items(), key=lambda item: item[1])):
-            if now - since > (limit if number else 2 * limit):
-                pod = short[gang]
-                before, pod.task = pod.task, None
-                pod.task = self._background.keep(partial(self._withdraw, pod, before, QUOTA), pod.name)
 
     async def _clear_lost_nodes(self) -> None:
         """Delete pods on nodes that neither the watch nor the API server has: no kubelet will report their ends."""

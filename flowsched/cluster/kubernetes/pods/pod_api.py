@@ -1,16 +1,10 @@
-"""The requests about this installation's own pods, each repeated until the API server has answered.
-
-A quota that forbids pods is noticed once for all of them: one pod goes on asking, the others wait for its answer.
-"""
+"""The requests about this installation's own pods, each repeated until the API server has answered."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Final
-
 from flowsched.background import Backoff, Explain
 from flowsched.cluster.kubernetes.api.client import Client, decoded
-from flowsched.cluster.kubernetes.api.errors import Answer, Malformed, Refused, Unreachable, judge
+from flowsched.cluster.kubernetes.api.errors import Answer, Malformed, Refused, Unreachable
 from flowsched.cluster.kubernetes.objects.core import Node
 from flowsched.cluster.kubernetes.objects.labels import GATE
 from flowsched.cluster.kubernetes.objects.metadata import Metadata, Read
@@ -21,12 +15,6 @@ from flowsched.cluster.kubernetes.objects.request_bodies import STRATEGIC, bindi
 from flowsched.log_lines import get_logger
 
 log = get_logger(__name__)
-
-#: How often a create that a quota forbids is tried, by one pod for all.
-QUOTA_PERIOD_S: Final = 5.0
-#: So many creates are under way at a time: a quota that forbids them is noticed by no more.
-CREATES: Final = 32
-QUOTA: Final = "QuotaExceeded"
 
 
 class _Spec(Read, frozen=True):
@@ -52,33 +40,10 @@ class PodApi:
         self._client = client
         self._settings = settings
         self._path = f"/api/v1/namespaces/{settings.namespace}/pods"
-        self._turns = asyncio.Semaphore(CREATES)
-        self._prober = asyncio.Lock()
-        self._quota = ""  #: why a quota forbids pods at present
 
     async def create(self, body: bytes, explain: Explain) -> Answer | None:
-        """Create a pod, once. While a quota forbids pods, one caller asks for all, and not often.
-
-        Returns:
-            The answer; None: it is not known whether the pod was made.
-        """
-        while True:
-            async with self._turns:
-                if not self._quota:
-                    answer = await self._ask("POST", self._path, body, explain)
-                    self._quota = _forbidden(answer) or self._quota
-                    return answer
-            explain(QUOTA, self._quota)
-            async with self._prober:
-                if not self._quota:
-                    continue
-                answer = await self._ask("POST", self._path, body, explain)
-                if answer is not None:
-                    self._quota = _forbidden(answer)
-                if not self._quota:
-                    return answer
-                explain(QUOTA, self._quota)
-                await asyncio.sleep(QUOTA_PERIOD_S)
+        """Create a pod, once. None: it is not known whether the pod was made."""
+        return await self._ask("POST", self._path, body, explain)
 
     async def bind(self, name: str, uid: str, node: str, explain: Explain) -> Answer | None:
         """Bind a pod to a node, or open its gate where another scheduler binds it, once. No pod runs before.
@@ -159,10 +124,3 @@ class PodApi:
         except Unreachable as silence:
             explain("APIServerUnreachable", str(silence))
             return None
-
-
-def _forbidden(answer: Answer | None) -> str:
-    """The server's words, if a quota forbids the pod; else ""."""
-    if answer is None or answer.ok or judge(answer).reason != QUOTA:
-        return ""
-    return answer.message
