@@ -298,3 +298,10 @@ class Verdict(msgspec.Struct, frozen=True):
     message: str
     start_ms: int | None = None
     placed: bool = False
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Room on a node that is promised to pods that do not exist yet. All that is held there, in one."""
+
+    node: str
+    resources: Resources

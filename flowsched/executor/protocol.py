@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from flowsched.executor.foreign import Bind, Evict, ForeignEvent, Verdict
+from flowsched.executor.foreign import Bind, Evict, ForeignEvent, Hold, Verdict
 from flowsched.executor.nodes import LoadMeasured, NodeInfo
 from flowsched.executor.quotas import QuotaChanged
 from flowsched.workflow.spec import Container, Resources, Rules
@@ -452,6 +452,10 @@ class Binder(Protocol):
 
     async def evict_pods(self, orders: Sequence[Evict]) -> None:
         """Take foreign pods away. PodLeft follows when they are gone."""
+        ...
+
+    async def hold(self, holds: Sequence[Hold]) -> None:
+        """Keep this room from other schedulers, and no other room any more. Returns at once."""
         ...
 
     async def publish(self, verdicts: Sequence[Verdict]) -> None:

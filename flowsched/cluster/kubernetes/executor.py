@@ -30,11 +30,12 @@ from flowsched.cluster.kubernetes.objects.podgroup import Form, choose_form
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.cluster.kubernetes.pods.controller import PodController, PodTimeouts
 from flowsched.cluster.kubernetes.pods.gang_objects import GangObjects
+from flowsched.cluster.kubernetes.pods.placeholders import Placeholders
 from flowsched.cluster.kubernetes.pods.pod_api import PodApi
 from flowsched.cluster.kubernetes.pods.results import Results
 from flowsched.cluster.kubernetes.view import Images, View
 from flowsched.errors import ConfigurationError
-from flowsched.executor.foreign import Bind, Evict, Verdict
+from flowsched.executor.foreign import Bind, Evict, Hold, Verdict
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
     Binder,
@@ -262,11 +263,13 @@ class KubernetesCluster(Executor):
             volumes=self._bring_volumes,
         )
         self._conditions = Conditions(self.client, self._view.waits, self._view.groups, self.lease.clock)
+        self._placeholders = Placeholders(self.client, release, self.pods.awaited_on)
         self._agents.start()
         forms = [form for form in _GROUPS if "PodGroup" in discovered.get(form.value, ())]
         await self._follow_all(forms)
         self._loops.keep(self._sweep, "sweep")
         self._loops.keep(self._conditions.run, "conditions")
+        self._loops.keep(self._placeholders.run, "placeholders")
         return list(self._view.nodes.values())
 
     async def adopt(self, pods: Sequence[Pod]) -> None:
@@ -359,7 +362,7 @@ class KubernetesCluster(Executor):
         self.queue.close()
         await self._loops.close()
         await self._watches.close()
-        for name in ("pods", "_results", "_gangs", "_agents", "_binding", "_devices"):
+        for name in ("_placeholders", "pods", "_results", "_gangs", "_agents", "_binding", "_devices"):
             part = getattr(self, name, None)
             if part is not None:
                 await part.close()
@@ -379,6 +382,7 @@ class KubernetesCluster(Executor):
         self.queue.listen()
         await self._watches.synced()
         self.queue.keep(self._is_news)
+        self._placeholders.want(())  # an earlier leader's go
         return self._view.everything()
 
     def _is_news(self, event: ClusterEvent) -> bool:
@@ -397,6 +401,10 @@ class KubernetesCluster(Executor):
     async def evict_pods(self, orders: Sequence[Evict]) -> None:
         """Take others' pods away."""
         self._binding.evict(orders)
+
+    async def hold(self, holds: Sequence[Hold]) -> None:
+        """Keep room from the stock scheduler."""
+        self._placeholders.want(holds)
 
     async def publish(self, verdicts: Sequence[Verdict]) -> None:
         """Say why groups wait."""

@@ -13,11 +13,12 @@ from typing import Final, TypeVar
 
 from flowsched.engine.events import Accepted, Command, EngineEvent, Recovered, Revived, Tick
 from flowsched.engine.foreign.backlog import verdicts
+from flowsched.engine.foreign.holds import holds
 from flowsched.engine.idle_book import IdleBook
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
 from flowsched.errors import CancelRequested, OutcomeUnknown, StorageBusy
-from flowsched.executor.foreign import RoomTaken
+from flowsched.executor.foreign import Hold, RoomTaken
 from flowsched.executor.protocol import Drop, Executor, PodHeld, PodStarted, ReplicaSeen
 from flowsched.log_lines import get_logger
 from flowsched.scheduling.explain.recording import Tape
@@ -209,6 +210,7 @@ class Dispatcher:
         self._thread = StateThread()
         self._now = 0
         self._told: object = None  #: the reasons that were published last
+        self._holds: tuple[Hold, ...] = ()  #: the room that other schedulers were last kept from
         self.changing = asyncio.Lock()  #: held from a step's beginning until its changes are kept or undone
 
     def tell(self, events: Sequence[EngineEvent]) -> None:
@@ -387,3 +389,7 @@ class Dispatcher:
         if self.state.round.reasons is not self._told:
             self._told = self.state.round.reasons
             await binder.publish(list(verdicts(self.state)))
+        held = holds(self.state)
+        if held != self._holds:
+            self._holds = held
+            await binder.hold(held)

@@ -22,6 +22,8 @@ GROUP: Final = f"{PREFIX}group"
 ROLE: Final = f"{PREFIX}role"
 #: Scheduling gate of a pod that another scheduler places: the leader opens it when the pod may run.
 GATE: Final = f"{PREFIX}launch"
+#: Label and scheduling gate of a placeholder.
+HOLD: Final = f"{PREFIX}hold"
 #: Annotation: what each container used, as a JSON object by container, where the node says it.
 USAGE: Final = f"{PREFIX}usage"
 #: Annotation of a container task: how many steps it has.

@@ -239,6 +239,16 @@ class PodController:
         pod = self._desired.get(name)
         return pod is not None and pod.end is None
 
+    def awaited_on(self) -> set[str]:
+        """Nodes to which pods are on their way: they were launched, and the watch does not show them bound yet."""
+        return {
+            pod.node
+            for pod in self._desired.values()
+            if pod.end is None
+            and not pod.released
+            and not ((obj := self._observed.get(pod.name)) and obj.spec.node_name)
+        }
+
     def orphans(self) -> list[str]:
         """Pods that live and are not desired."""
         return [name for name, obj in self._observed.items() if name not in self._desired and not _ended(obj)]
