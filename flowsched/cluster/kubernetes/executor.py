@@ -382,7 +382,7 @@ class KubernetesCluster(Executor):
         self.queue.listen()
         await self._watches.synced()
         self.queue.keep(self._is_news)
-        self._placeholders.want(())  # an earlier leader's go
+        self._placeholders.begin()
         return self._view.everything()
 
     def _is_news(self, event: ClusterEvent) -> bool:

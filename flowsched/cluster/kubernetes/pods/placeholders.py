@@ -54,8 +54,13 @@ class Placeholders:
         self._path = f"/api/v1/namespaces/{settings.namespace}/pods"
         self._wanted: dict[str, Hold] = {}
         self._held: dict[str, tuple[Hold, OnlyMetadata]] = {}  #: by node
-        self._listed = False  #: whether what an earlier leader has left is gone
+        self._listed = False  #: whether all that there are is in `_held`
         self._news = asyncio.Event()
+
+    def begin(self) -> None:
+        """Begin a term: what an earlier leader has left goes."""
+        self._wanted, self._listed = {}, False
+        self._news.set()
 
     def want(self, holds: Sequence[Hold]) -> None:
         """Hold this room, and no other."""
@@ -71,7 +76,8 @@ class Placeholders:
                 await self._once()
             except (Refused, Unreachable, Malformed) as error:
                 log.warning("room not held", why=str(error))
-            if not self._listed or self._held.keys() != self._wanted.keys():
+                self._listed &= not isinstance(error, Unreachable)  # one may have been made
+            if not self._listed or {node: held[0] for node, held in self._held.items()} != self._wanted:
                 await asyncio.sleep(PERIOD_S)
                 self._news.set()
 
@@ -88,6 +94,7 @@ class Placeholders:
 
     async def _once(self) -> None:
         if not self._listed:
+            self._held.clear()
             selector = f"{ours(self._settings)},{HOLD}"
             found, _ = await self._client.list(self._path, OnlyMetadata, params={"labelSelector": selector})
             for old in found:
