@@ -132,7 +132,7 @@ def test_the_service_may(installed: Cluster, verb: str, resource: str, namespace
         ("delete", "pods", "default"),
         ("create", "pods", "flowsched-system"),
         ("create", "pods/exec", "flowsched"),
-        ("patch", "pods", "flowsched"),
+        ("patch", "pods", "default"),
         ("patch", "pods", "kube-system"),
         ("get", "pods/log", "default"),
         ("create", "secrets", "default"),
