@@ -183,8 +183,9 @@ _OVER: Final = frozenset({ReportedState.ENGINE.value, *(state.value for state in
 _DROPPED: Final = (TaskState.CANCELLED, TaskState.SKIPPED)
 #: A step that takes longer than this is stuck: livez fails.
 STUCK_MS: Final = 60_000
-#: Stages that `explain` looks at before the event loop serves other requests: 10,000 at once took 270 ms.
-EXPLAINED: Final = 250
+#: Stages that `explain` looks at before the event loop serves other requests: some 5 ms. A commit takes dozens of passes of the
+#: loop: with slices of 250 stages, ten clients that explain 9,000 made one on PostgreSQL take longer than its timeout.
+EXPLAINED: Final = 25
 #: Attempts whose views are made before the event loop serves other requests: some 5 ms.
 VIEWS_AT_ONCE: Final = 250
 #: After so many failures of the leader's loops in a row livez fails, too.
@@ -448,14 +449,16 @@ class Service:
         A step in a thread is not waited for: the database answers for the stages that are missing here.
         """
         found: dict[int, views.LiveStage] = {}
-        first = 0
+        facts, steps, first = None, -1, 0
         while True:
             async with self._turn:
                 await asyncio.sleep(0)
                 run, state, now = self._run(workflow), self._state(), self._clock()
-                if run is None or state is None or first >= len(run.stages):
+                dispatcher = self._leader.dispatcher
+                if run is None or state is None or dispatcher is None or first >= len(run.stages):
                     return found
-                facts = Facts(state, run)
+                if facts is None or dispatcher.steps != steps:
+                    facts, steps = Facts(state, run), dispatcher.steps
                 for stage in run.stages[first : first + EXPLAINED]:
                     if not stage.state.terminal:
                         told = stage_reason(facts, stage, now)

@@ -47,3 +47,28 @@ async def test_ten_clients_that_ask_at_once_get_their_slices_in_turns(
     assert [len(each) for each in told] == [6] * 10
     assert len(seen) == 60
     assert max(map(seen.count, seen)) == 2
+
+
+async def test_the_slices_of_one_answer_look_through_the_reasons_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three slices of 2 stages are read from one set of facts while no step is made: each slice looked through all reasons."""
+    made_facts = []
+    original = service.Facts
+
+    def counted(*arguments: Any) -> Any:
+        made_facts.append(1)
+        return original(*arguments)
+
+    monkeypatch.setattr(service, "EXPLAINED", 2)
+    stages = [{"name": f"s{n}", "command": ["x"], "resources": {"cpu": 100}} for n in range(6)]
+    async with process(url_for(tmp_path / "db"), tmp_path, FakeProcesses(lambda _: Outcome())) as made:
+        made.lead()
+        await made.ready()
+        ident = (await made.service.submit(json.dumps({"name": "w", "stages": stages}).encode())).id
+        while not (await made.service.workflow(ident)).counts.get("QUEUED"):
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr(service, "Facts", counted)
+        views = await made.service.stages(ident)
+        assert [each.waiting and each.waiting.code for each in views] == ["LargerThanNode"] * 6
+    assert len(made_facts) == 1
