@@ -39,7 +39,7 @@ from tests.kubernetes.proxy import Proxy, through
 from tests.kubernetes.talk import Talk
 from tests.postgres import Server
 
-#: What has not ended so long after the last fault has ended is stuck.
+#: Of work, after the last fault has ended: nothing takes so long on the slowest machine.
 STUCK_S: Final = 300.0
 #: What is there so long after the last task has ended is left: FAULTS.md P5 gives a minute, a request 65 s more.
 LEFT_S: Final = 130.0
@@ -593,8 +593,14 @@ FAULTS: Final[dict[str, Callable[[Installation, random.Random], Fault]]] = {
 # ---- a pair, and the audit ----
 
 
-async def strike(world: Installation, names: tuple[str, str], load: Load, rng: random.Random) -> Outcome:
-    """Let two faults hit an installation under load, and see what became of the load."""
+async def strike(
+    world: Installation, names: tuple[str, str], load: Load, rng: random.Random, *, stuck_s: float = STUCK_S
+) -> Outcome:
+    """Let two faults hit an installation under load, and see what became of the load.
+
+    Args:
+        stuck_s: What has not ended so long after the last fault has ended is stuck.
+    """
     begun = time.monotonic()
     outcome = Outcome("+".join(names))
     works = load.documents(rng)
@@ -607,7 +613,7 @@ async def strike(world: Installation, names: tuple[str, str], load: Load, rng: r
     both = await _overlap(world, faults, rng)
     await submitting
 
-    ends = time.monotonic() + STUCK_S
+    ends = time.monotonic() + stuck_s
     for workflow in world.submitted:
         view = await world.end_of(workflow, ends)
         if view is None or view.state != "SUCCEEDED":

@@ -16,7 +16,7 @@ from tests.kubernetes.conftest import require
 from tests.kubernetes.conftest import running as started
 from tests.kubernetes.definitions import apply_crds
 from tests.kubernetes.faults import mutants
-from tests.kubernetes.faults.pairs import FAULTS, Installation, Load, Outcome, strike
+from tests.kubernetes.faults.pairs import FAULTS, STUCK_S, Installation, Load, Outcome, strike
 from tests.kubernetes.faults.services import nursing
 from tests.kubernetes.hollow.controlplane import CONTROLLER_MANAGER, ControlPlane
 from tests.postgres import Server, start_or_skip
@@ -67,7 +67,7 @@ class Ground:
     def __init__(self, plane: ControlPlane, database: Server, nursery: Nursery, folder: Path) -> None:
         self.plane, self.database, self.nursery, self.folder = plane, database, nursery, folder
 
-    async def strike(self, names: tuple[str, str], load: Load) -> Outcome:
+    async def strike(self, names: tuple[str, str], load: Load, stuck_s: float = STUCK_S) -> Outcome:
         """Have an installation, and let two faults hit it."""
         if CONTROLLER_MANAGER not in self.plane.programs:
             await self.plane.controller_manager(("resourcequota-controller",))
@@ -76,7 +76,7 @@ class Ground:
         given = (self.plane, self.database, self.nursery, self.folder, space, rng)
         async with Installation(*given, short=not SOAK) as world:
             await apply_crds(world.talk.client)
-            outcome = await strike(world, names, load, rng)
+            outcome = await strike(world, names, load, rng, stuck_s=stuck_s)
             if not outcome.good:
                 outcome.words += [each.service.tail() for each in world.replicas]
             return outcome
@@ -102,5 +102,5 @@ async def test_two_faults_at_once(
 async def test_a_seeded_fault_is_caught(mutant: str, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """The harness tells of the promise that the service breaks."""
     monkeypatch.setenv(mutants.ENVIRONMENT, mutant)
-    outcome = await ground.strike(CAUGHT[mutant], Load(6))
+    outcome = await ground.strike(CAUGHT[mutant], Load(6), stuck_s=30)
     assert not outcome.good
