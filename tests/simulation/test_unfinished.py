@@ -68,7 +68,9 @@ def test_tasks_whose_nodes_are_lost_for_good_have_no_makespan() -> None:
     """The workflow waits for nodes that do not come back."""
     told = figures("flowsched", stage("a"), losses=(Loss(0, 5.0, None), Loss(1, 5.0, None)))
     assert (told.makespan_s, told.tasks, told.asked) == (None, 0, 1)
-    assert told.unfinished == ("w: a (1 task): none of 2 nodes is ready",)
+    assert told.unfinished == (
+        "w: a (1 task): none of 2 nodes is ready; it was stopped before: NodeLost (the events say for what)",
+    )
 
 
 @pytest.mark.parametrize("policy", POLICIES)
