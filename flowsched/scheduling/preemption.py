@@ -134,8 +134,7 @@ def entitled(
         name = victims.queues[queue]
         if name == group.queue:
             lower = (victims.queue == queue) & (victims.priority < group.priority) & preempt
-            # Users of a department stand beside its queues: priority orders each one's own groups.
-            if accounts.tree.below(name):
+            if _apart_by_user(accounts.tree, name):
                 lower &= victims.of_user(group.user, lower)
             may |= lower
             continue
@@ -160,6 +159,11 @@ def _went_before(group: PodGroup, victims: Victims, tree: QueueTree) -> NDArray[
         if level < len(steps) - 1 and steps[level] and us is not None and them is not None:
             spared[unit] = them.priority + steps[level] >= us.priority
     return spared
+
+
+def _apart_by_user(tree: QueueTree, name: str) -> bool:
+    """Whether a priority orders only the groups of one user: the users of a department stand beside its queues (`fair_share`)."""
+    return name in tree.parents and tree.get(name).order != "fifo"
 
 
 def _apart(tree: QueueTree, ours: str, theirs: str) -> tuple[int, Queue | None, Queue | None]:
@@ -374,7 +378,13 @@ class Preemption:
             return False
         spent = self._snapshot.spent.get(group.key)
         fresh = spent is None or self._now - spent >= RETAKE_MS
-        return fresh and _family(group) not in self._futile
+        return fresh and self._family(group) not in self._futile
+
+    def _family(self, group: PodGroup) -> _Family:
+        """What decides whether preemption helps a group: groups with equal values have equal chances."""
+        user = group.user if _apart_by_user(self._tree, group.queue) else ""
+        roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
+        return group.gang, group.queue, user, group.priority, group.min_resources, group.part_of, roles
 
     def attempt(self, offer: PlacementRequest, left: int, promises: Reservations) -> Reason | None:
         """Take room for a group that found none, for a bag for up to `left` of its pods; None if there is none to be had."""
@@ -404,7 +414,7 @@ class Preemption:
             else:
                 low, tried, found = middle, fewer, better
         if found is None:
-            self._futile.add(_family(group))
+            self._futile.add(self._family(group))
             self.look_at = victims.later_ms
             return None
         return self._take(tried, *found)
@@ -646,12 +656,6 @@ def _need(offer: PlacementRequest, axes: int) -> list[int]:
         for axis, need in enumerate(offer.group.roles[role].shape.requests[:axes]):
             total[axis] += need * table.count
     return total
-
-
-def _family(group: PodGroup) -> _Family:
-    """What decides whether preemption helps a group: groups with equal values have equal chances."""
-    roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
-    return group.gang, group.queue, group.priority, group.min_resources, group.part_of, roles
 
 
 def _outranks(tree: QueueTree, group: PodGroup, unit: Claim) -> bool:

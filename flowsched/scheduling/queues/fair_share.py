@@ -4,7 +4,7 @@ At every level the first competitor that still has waiting groups wins (a tie go
 
 1. the one below its guarantee in what its next pod asks for, or with a queue below it that is; and one that waiting (2) has
    lifted above all priorities beside it;
-2. the one of higher priority, one more for each `promote_ms` in which it asked and got nothing;
+2. the one of higher priority, one more for each `promote_ms` in which it asked and got nothing (`user_priority`: that of a user);
 3. the one with the lowest weighted dominant share of what it has now and has had of late (`usage`).
 
 Preemption takes room by the same keys in the same order. Otherwise a group that was served first would be taken away at once.
@@ -18,8 +18,9 @@ measured on one resource, the one of which its next pod takes the largest share,
 use of other resources does not stand in the way of that pod; on the resource that is wanted, departments get what their weights
 say, to within one pod.
 
-Users stand below their queue, weight one each. Workflows that name no user count as one user. In a queue of order "fifo" one
-line holds the groups of all users.
+Users stand below their queue, weight one each, without a guarantee. Workflows that name no user count as one user. In a queue
+of order "fifo" one line holds the groups of all users. Users of a department stand beside its queues, which know no priority of
+documents: those users all have priority 0.
 """
 
 from __future__ import annotations
