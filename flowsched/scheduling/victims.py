@@ -5,7 +5,7 @@ that goes on with fewer members, each beyond the least number of its role (the h
 before the rest of its gang; if that goes, they go with it.
 
 Units are ordered by what is lost with them: lower priority first; what has not begun before what runs; members that a gang can
-spare before others; BestEffort, then Burstable, then Guaranteed; little work done before much; the youngest; then by node and name.
+spare before others; BestEffort, then Burstable, then Guaranteed; little work done before much; what started last.
 
 Axes: K claims, U units, R resources, N nodes. Whole numbers.
 """
@@ -71,8 +71,8 @@ class Victims:
         np.maximum.at(
             priority, unit, ledger.priority[slots]
         )  # the pods of a foreign gang may have several priorities
-        keys = (ledger.node[slots][first], -since, lost, qos, 2 * has_begun + (rest < 0), priority)
-        order = _by_name(_sorted(keys), keys, [ledger.owner[slot] for slot in slots[first].tolist()])
+        numbers = np.arange(size)  # they rise with age
+        order = _sorted((-numbers, -since, lost, qos, 2 * has_begun + (rest < 0), priority))
         young = has_begun & (now - began < min_runtime_ms)
         self.later_ms = int(began[young].min()) + min_runtime_ms if young.any() else None
         order = order[~young[order]]
@@ -220,18 +220,6 @@ def _sorted(keys: Sequence[NDArray[Any]]) -> Ints:
     order = np.arange(len(keys[0]))
     for key in keys:
         order = order[np.argsort(key[order], kind="stable")]
-    return order
-
-
-def _by_name(order: Ints, keys: Sequence[NDArray[Any]], names: Sequence[str]) -> Ints:
-    """Order (U,), with those that are alike in all keys sorted by name: numbers of units are not the same after a restart."""
-    alike = np.ones(max(0, len(order) - 1), dtype=np.bool_)
-    for key in keys:
-        alike &= key[order[1:]] == key[order[:-1]]
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], alike, [False]]).astype(np.int8)))
-    for first, last in edges.reshape(-1, 2).tolist():
-        part = order[first : last + 1].tolist()
-        order[first : last + 1] = sorted(part, key=names.__getitem__)
     return order
 
 

@@ -305,14 +305,14 @@ def test_a_gang_of_others_takes_the_room_of_our_lower_work_and_is_bound_when_it_
     work = {"name": "s", "scatter": {"count": 6}, "command": ["x"], "resources": {"cpu": 1, "memory": "64Mi"}}
     scene.submit("low", work)
     scene.tell(gang(minimum=2), waits("a", priority=7), waits("b", priority=7))
-    assert scene.released == ["fs-low-s-0-0", "fs-low-s-1-0"]
+    assert scene.released == ["fs-low-s-2-0", "fs-low-s-3-0"]
     assert sorted(each.code for each in scene.state.round.reasons.values()) == [
         "Insufficient",
         "WaitingForVictims",
     ]
-    scene.end("fs-low-s-0-0", code=143, reason="Released")
+    scene.end("fs-low-s-2-0", code=143, reason="Released")
     assert (bound(scene), scene.launched) == ([], [])
-    scene.end("fs-low-s-1-0", code=143, reason="Released")
+    scene.end("fs-low-s-3-0", code=143, reason="Released")
     assert (bound(scene), scene.launched) == ([("a", "n0"), ("b", "n0")], [])
     assert scene.state.cluster.snapshot.nominations == {}
 

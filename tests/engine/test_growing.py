@@ -109,10 +109,10 @@ def test_a_member_that_comes_back_has_its_rank_again() -> None:
     scene.submit("g", gang())
     scene.start(*(f"fs-g-t-{n}-0" for n in range(4)))
     scene.submit("high", bag(2), priority=1)
-    assert scene.released == ["fs-g-t-1-0", "fs-g-t-2-0"]
-    scene.end("fs-g-t-1-0", "fs-g-t-2-0", code=143, reason="Released")
+    assert scene.released == ["fs-g-t-2-0", "fs-g-t-3-0"]
+    scene.end("fs-g-t-2-0", "fs-g-t-3-0", code=143, reason="Released")
     scene.end("fs-high-t-1-0", "fs-high-t-0-0")
-    before, after = ([scene.pods[f"fs-g-t-{n}-{attempt}"].gang for n in (1, 2)] for attempt in (0, 1))
+    before, after = ([scene.pods[f"fs-g-t-{n}-{attempt}"].gang for n in (2, 3)] for attempt in (0, 1))
     assert [(each.rank, each.roster, each.token) for each in before if each] == [
         (each.rank, each.roster, each.token) for each in after if each
     ]

@@ -61,7 +61,7 @@ def test_history_says_that_the_gang_goes_on() -> None:
     scene.submit("high", bag(1), priority=1)
     told = [dict(row.body) for row in scene.last.delta.events if row.kind == "task.evicted"]
     assert [(each["index"], each["reason"], each["message"]) for each in told] == [
-        (2, "Preempted", "high/many of priority 1 takes its room; its own is 0; its gang goes on without it")
+        (3, "Preempted", "high/many of priority 1 takes its room; its own is 0; its gang goes on without it")
     ]
 
 
@@ -115,13 +115,13 @@ def test_a_gang_that_starts_anew_has_its_spare_members_again() -> None:
     """A member fails after the gang has shrunk: the next attempt is placed with all for whom there is room."""
     scene = running(retry={"attempts": 2})
     scene.submit("high", bag(1), priority=1)
-    released(scene, "fs-low-train-2-0")
-    assert scene.states("low", "train") == "RUNNING RUNNING QUEUED RUNNING"
+    released(scene, "fs-low-train-3-0")
+    assert scene.states("low", "train") == "RUNNING RUNNING RUNNING QUEUED"
     scene.end("fs-low-train-1-0", code=1)
     scene.end("fs-high-many-0-0")
-    released(scene, "fs-low-train-0-0", "fs-low-train-3-0")
+    released(scene, "fs-low-train-0-0", "fs-low-train-2-0")
     scene.tell(after=60_000)
-    again = ["fs-low-train-0-1", "fs-low-train-1-1", "fs-low-train-2-2", "fs-low-train-3-1"]
+    again = ["fs-low-train-0-1", "fs-low-train-1-1", "fs-low-train-2-1", "fs-low-train-3-2"]
     assert scene.launched == again
 
 

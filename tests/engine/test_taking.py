@@ -53,20 +53,20 @@ def test_a_bag_makes_way_for_a_gang_and_goes_on_after_it() -> None:
     """Three of four leave, the gang starts when all three have left, and what was taken away runs again at no charge."""
     scene = filled()
     scene.submit("high", RING, priority=10)
-    assert scene.released == ["fs-low-many-0-0", "fs-low-many-1-0", "fs-low-many-2-0"]
+    assert scene.released == ["fs-low-many-1-0", "fs-low-many-2-0", "fs-low-many-3-0"]
     assert scene.launched == []
-    assert scene.states("low", "many") == "RELEASING RELEASING RELEASING RUNNING QUEUED QUEUED"
-    released(scene, "fs-low-many-0-0", "fs-low-many-1-0")
+    assert scene.states("low", "many") == "RUNNING RELEASING RELEASING RELEASING QUEUED QUEUED"
+    released(scene, "fs-low-many-1-0", "fs-low-many-2-0")
     assert scene.launched == []  # neither the gang, nor those that wait
-    released(scene, "fs-low-many-2-0")
+    released(scene, "fs-low-many-3-0")
     assert scene.launched == ["fs-high-ring-0-0", "fs-high-ring-1-0", "fs-high-ring-2-0"]
-    assert scene.states("low", "many") == "QUEUED QUEUED QUEUED RUNNING QUEUED QUEUED"
+    assert scene.states("low", "many") == "RUNNING QUEUED QUEUED QUEUED QUEUED QUEUED"
     assert nominations(scene) == []
     scene.end("fs-high-ring-0-0", "fs-high-ring-1-0", "fs-high-ring-2-0")
-    assert scene.launched == ["fs-low-many-0-1", "fs-low-many-1-1", "fs-low-many-2-1"]
+    assert scene.launched == ["fs-low-many-1-1", "fs-low-many-2-1", "fs-low-many-3-1"]
     assert scene.runs["low"].stages[0].charged.tolist() == [0] * 6
     assert scene.runs["low"].stages[0].lost.tolist() == [0] * 6
-    scene.end("fs-low-many-3-0", *(f"fs-low-many-{n}-1" for n in range(3)))
+    scene.end("fs-low-many-0-0", *(f"fs-low-many-{n}-1" for n in (1, 2, 3)))
     scene.end("fs-low-many-4-0", "fs-low-many-5-0")
     assert scene.state_of("low") == "SUCCEEDED: many SUCCEEDED"
     scene.nothing_left()
@@ -78,11 +78,11 @@ def test_history_says_who_took_the_room_and_why() -> None:
     scene.submit("high", RING, priority=10)
     told = events(scene, "task.evicted")
     message = "high/ring of priority 10 takes its room; its own is 0"
-    body = {"stage": "many", "index": 0, "attempt": 0, "reason": "Preempted", "message": message}
+    body = {"stage": "many", "index": 3, "attempt": 0, "reason": "Preempted", "message": message}
     assert told[0] == ("low", body)
     assert len(told) == 3
     rows = {row.index: row.reason for row in scene.last.delta.tasks if row.workflow == "low"}
-    assert rows == {0: "Preempted", 1: "Preempted", 2: "Preempted"}
+    assert rows == {1: "Preempted", 2: "Preempted", 3: "Preempted"}
 
 
 def test_who_waits_for_its_victims_says_so() -> None:
@@ -129,7 +129,7 @@ def test_who_was_stopped_and_waits_again_says_so() -> None:
     """Beside the reason for which it waits now; those that never ran are counted in the same line."""
     scene = filled()
     scene.submit("high", RING, priority=10)
-    released(scene, *(f"fs-low-many-{n}-0" for n in range(3)))
+    released(scene, *(f"fs-low-many-{n}-0" for n in (1, 2, 3)))
     [waits] = [each for each in explain(scene.state, scene.runs["low"], scene.now) if each.state == "QUEUED"]
     assert (waits.code, waits.tasks) == ("Insufficient", 5)
     assert waits.message.endswith("; 3 of 5 were stopped before: Preempted (the events say for what)")
@@ -152,7 +152,7 @@ def test_room_that_is_being_freed_goes_to_nobody_else() -> None:
     released(scene, "fs-low-many-1-0")
     scene.submit("higher", bag(1), priority=20)
     assert scene.launched == []
-    assert scene.released == ["fs-low-many-3-0"]
+    assert scene.released == ["fs-low-many-0-0"]
 
 
 def test_a_task_that_ends_well_while_it_is_being_taken_away_is_done() -> None:
@@ -160,9 +160,9 @@ def test_a_task_that_ends_well_while_it_is_being_taken_away_is_done() -> None:
     scene = filled()
     scene.submit("high", RING, priority=10)
     scene.end("fs-low-many-1-0")
-    assert scene.states("low", "many") == "RELEASING SUCCEEDED RELEASING RUNNING QUEUED QUEUED"
+    assert scene.states("low", "many") == "RUNNING SUCCEEDED RELEASING RELEASING QUEUED QUEUED"
     assert events(scene, "task.succeeded")[0][1]["index"] == 1
-    released(scene, "fs-low-many-0-0", "fs-low-many-2-0")
+    released(scene, "fs-low-many-2-0", "fs-low-many-3-0")
     assert len(scene.launched) == 3
 
 
@@ -270,7 +270,7 @@ def test_the_room_that_is_held_for_a_queue_is_its_own_under_its_cap(tasks: int) 
     scene.tell(QueueChanged(Queue("quick", priority=1, cap=(2000,))))
     scene.submit("short", bag(tasks), queue="quick")
     most = min(tasks, 2)
-    assert scene.released == [f"fs-low-many-{n}-0" for n in range(most)]
+    assert scene.released == ["fs-low-many-2-0", "fs-low-many-3-0"][-most:]
     released(scene, *scene.released)
     assert scene.launched == [f"fs-short-many-{n}-0" for n in range(most)]
     assert nominations(scene) == []
@@ -293,9 +293,9 @@ def test_a_policy_on_evictions_is_kept() -> None:
     """Who said that an evicted task fails its stage gets that."""
     scene = filled(policies=[{"event": "task_evicted", "action": "fail_stage"}])
     scene.submit("high", RING, priority=10)
-    assert scene.states("low", "many") == "RELEASING RELEASING RELEASING RUNNING CANCELLED CANCELLED"
-    released(scene, *(f"fs-low-many-{n}-0" for n in range(3)))
-    scene.end("fs-low-many-3-0")
+    assert scene.states("low", "many") == "RUNNING RELEASING RELEASING RELEASING CANCELLED CANCELLED"
+    released(scene, *(f"fs-low-many-{n}-0" for n in (1, 2, 3)))
+    scene.end("fs-low-many-0-0")
     assert scene.state_of("low") == "FAILED: many FAILED"
 
 

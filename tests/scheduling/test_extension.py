@@ -241,8 +241,8 @@ def test_an_order_of_victims_decides_who_goes() -> None:
     """Among those of equal priority; lower priority goes first all the same."""
 
     @plugin("victim")
-    def last_node_first(snapshot: Snapshot, victims: Any, now: int) -> Any:
-        return np.array([-max(claim.node for claim in unit) for unit in victims], dtype=np.int64)
+    def first_node_first(snapshot: Snapshot, victims: Any, now: int) -> Any:
+        return np.array([min(claim.node for claim in unit) for unit in victims], dtype=np.int64)
 
     def taken(profile: Profile, *priorities: int) -> list[tuple[str, ...]]:
         snapshot = cluster(2, 2, 2)
@@ -252,12 +252,12 @@ def test_an_order_of_victims_decides_who_goes() -> None:
             each.owners for each in decided(snapshot, profile, bag(1, what=shape(2), priority=9)).evictions
         ]
 
-    guard = guarded(offered("last", last_node_first), {})
+    guard = guarded(offered("first", first_node_first), {})
     profile = Profile(victim_order=guard)  # type: ignore[arg-type]
-    assert taken(Profile(), 0, 0, 0) == [("p0",)]
-    assert taken(profile, 0, 0, 0) == [("p2",)]
-    assert taken(profile, 0, 0, 1) == [("p1",)]
+    assert taken(Profile(), 0, 0, 0) == [("p2",)]
+    assert taken(profile, 0, 0, 0) == [("p0",)]
+    assert taken(profile, 1, 0, 0) == [("p1",)]
     assert guard.trouble.times == 0
     broken = Profile(victim_order=answering("victim", np.array([1.5])))
-    assert taken(broken, 0, 0, 0) == [("p0",)]
+    assert taken(broken, 0, 0, 0) == [("p2",)]
     assert "float64" in broken.victim_order.trouble.last  # type: ignore[union-attr]

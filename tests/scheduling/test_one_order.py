@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -168,8 +169,8 @@ def test_reclaim_measures_a_department_by_what_the_taker_asks_for() -> None:
 def worlds(draw: st.DrawFn) -> tuple[Snapshot, QueueTree, list[PodGroup]]:
     """A cluster on which something runs, queues with weights, guarantees and priorities, and groups that have waited for hours."""
     snapshot = cluster(*draw(st.lists(st.integers(2, 6), min_size=1, max_size=2)))
-    names = ["a", "b", "c", "d/e", "d/f"]
-    tree = QueueTree([Queue("d", weight=draw(st.integers(1, 3)))])
+    names, users = ["a", "b", "c", "d", "d/e", "d/f"], ["", "ann", "bob"]
+    tree = QueueTree()
     for name in names:
         tree.put(
             Queue(
@@ -178,6 +179,7 @@ def worlds(draw: st.DrawFn) -> tuple[Snapshot, QueueTree, list[PodGroup]]:
                 parent="d" if "/" in name else None,
                 guarantee=draw(st.sampled_from([None, None, (2000,)])),
                 priority=draw(st.integers(0, 2)),
+                order=draw(st.sampled_from(["best-effort", "best-effort", "fifo"])),
             )
         )
     snapshot.usage.begin(NOW, 24 * HOUR)
@@ -188,21 +190,14 @@ def worlds(draw: st.DrawFn) -> tuple[Snapshot, QueueTree, list[PodGroup]]:
     for at in range(draw(st.integers(0, 4))):
         node = draw(st.integers(0, len(snapshot) - 1))
         if int(snapshot.allocatable[node, 0] - snapshot.used[node, 0]) >= 1000:
-            run(
-                snapshot,
-                f"old{at}",
-                node,
-                1,
-                queue=draw(st.sampled_from(names)),
-                unit=f"old{at}",
-                started_ms=0,
-            )
+            who = {"queue": draw(st.sampled_from(names)), "user": draw(st.sampled_from(users))}
+            run(snapshot, f"old{at}", node, 1, unit=f"old{at}", started_ms=0, **who)
     backlog = []
     for key in range(1, draw(st.integers(2, 7))):
         pods, cores = draw(st.integers(1, 4)), draw(st.sampled_from([1, 1, 2]))
         more = {
             "queue": draw(st.sampled_from(names)),
-            "user": draw(st.sampled_from(["", "ann", "bob"])),
+            "user": draw(st.sampled_from(users)),
             "priority": draw(st.integers(0, 2)),
             "ready_ms": NOW - draw(st.integers(0, 4)) * HOUR,
         }
@@ -211,7 +206,7 @@ def worlds(draw: st.DrawFn) -> tuple[Snapshot, QueueTree, list[PodGroup]]:
     return snapshot, tree, backlog
 
 
-# Always the same worlds: in some of thousands a gang, or a user whose tasks have waited, takes back what was started.
+# Always the same worlds: in one of thousands a group takes back what was started (the xfails below).
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(worlds())
 def test_no_cycle_takes_away_what_the_one_before_it_started(
@@ -222,6 +217,37 @@ def test_no_cycle_takes_away_what_the_one_before_it_started(
     before = set(snapshot.claims)
     waits = start(snapshot, tree, *backlog)
     assert set(evicted(decide(snapshot, tree, *waits))) <= before
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the order compares shares before a group starts, reclaim those after it"
+)
+def test_a_gang_that_lifts_its_queue_far_above_another_does_not_cost_an_older_pod() -> None:
+    """Queues a and c have a core each. A's gang of two is first by name, and c's second pod takes back a's first."""
+    snapshot, queues = cluster(2, 3), QueueTree([Queue("promised", guarantee=(2000,))])
+    waits = start(
+        snapshot,
+        queues,
+        bag(1, 1, queue="a", ready_ms=NOW),
+        bag(2, 1, queue="b", ready_ms=NOW),
+        bag(3, 2, queue="c", ready_ms=NOW),
+        gang(4, 2, queue="a", ready_ms=NOW),
+    )
+    assert evicted(decide(snapshot, queues, *waits)) == []
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a bag takes room for all its pods at once, not for as many as its turn has"
+)
+def test_a_queue_that_takes_more_than_its_turn_does_not_lose_what_was_started_to_the_next() -> None:
+    """D takes three cores from a, and has four then. B, with one, takes back the one that d was given, and none of a's."""
+    snapshot = cluster(4, 2)
+    queues = QueueTree([Queue("b", weight=2, priority=1), Queue("d", weight=3, priority=1)])
+    for at in range(4):
+        run(snapshot, f"old{at}", 0, 1, queue="a", unit=f"old{at}", started_ms=0)
+    waits = start(snapshot, queues, bag(1, 4, queue="d", ready_ms=NOW), bag(2, 2, queue="b", ready_ms=NOW))
+    assert sorted(snapshot.claims) == ["1.0", "2.0", "old0", "old1", "old2", "old3"]
+    assert "1.0" not in evicted(decide(snapshot, queues, *waits))
 
 
 def test_the_tasks_of_one_user_that_have_waited_do_not_cost_another_user_its_start() -> None:
@@ -257,6 +283,38 @@ def test_a_gang_of_a_user_that_waited_does_not_pass_a_higher_priority_of_another
         bag(2, 1, queue="a", user="ann", priority=2, ready_ms=NOW),
     )
     assert list(snapshot.claims) == ["2.0"]
+    assert evicted(decide(snapshot, queues, *waits)) == []
+
+
+def test_what_filled_gaps_beside_a_group_does_not_make_older_pods_takeable() -> None:
+    """Pod 1.1 finds no two cores on one node, so b gets the gaps beyond its guarantee. What b got first stays guaranteed."""
+    snapshot = cluster(4, 3)
+    queues = QueueTree([Queue("a", priority=1), Queue("b", guarantee=(2000,))])
+    run(snapshot, "old", 0, 1, queue="a", unit="old", started_ms=0)
+    guaranteed = [bag(key, queue="b", ready_ms=NOW) for key in (2, 3, 4, 5)]
+    waits = start(snapshot, queues, bag(1, 2, shape(2), queue="a", ready_ms=NOW), *guaranteed)
+    assert sorted(snapshot.claims) == ["1.0", "2.0", "3.0", "4.0", "5.0", "old"]
+    assert evicted(decide(snapshot, queues, *waits)) == []
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a plan has one entry for a bag, which does not say which pods came last"
+)
+def test_a_gang_is_not_taken_for_what_a_bag_of_its_queue_got_after_it() -> None:
+    """The second pod of b's bag fills a gap beside a's pod, which finds no two cores. The gang that started first goes on."""
+    snapshot = cluster(2, 5)
+    queues = QueueTree([Queue("a"), Queue("b", guarantee=(2000,))])
+    run(snapshot, "old", 0, 1, queue="a", unit="old", started_ms=0)
+    snapshot.usage.begin(NOW, 24 * HOUR)
+    snapshot.usage.load([UsageRow("b", "", NOW, 0, {"cpu": 3000 * 24 * HOUR})], snapshot.axes)
+    waits = start(
+        snapshot,
+        queues,
+        bag(1, 1, shape(2), queue="a", ready_ms=NOW),
+        gang(3, 4, queue="b", ready_ms=NOW - HOUR),
+        bag(4, 2, queue="b", user="ann", ready_ms=NOW - HOUR),
+    )
+    assert sorted(snapshot.claims) == ["3.0", "3.1", "3.2", "3.3", "4.0", "4.1", "old"]
     assert evicted(decide(snapshot, queues, *waits)) == []
 
 
