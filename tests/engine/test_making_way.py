@@ -273,7 +273,7 @@ def test_executors_make_way_although_their_driver_must_stay() -> None:
     assert asked(scene) == []  # four are more than three
     scene.tell(*(PodLeft(f"x{n}") for n in range(4)))
     scene.tell(gang("high", 2), *(waits(f"y{n}", "high", priority=7) for n in range(2)))
-    assert asked(scene) == [("e-2", "low"), ("e-3", "low")]
+    assert asked(scene) == [("e-3", "low"), ("e-2", "low")]
 
 
 def test_one_that_must_stay_and_could_be_spared_keeps_its_own_room_only() -> None:
