@@ -109,11 +109,19 @@ async def test_the_log_of_a_cancelled_task_stays(running: Running) -> None:
 
 
 async def test_the_log_of_a_task_whose_pod_others_deleted_stays(running: Running, world: KubeWorld) -> None:
-    """By kubectl delete pod: it ends by SIGTERM, and its log can be read once the object is gone."""
+    """By kubectl delete pod: it ends by SIGTERM, the task is tried again, and its log can be read once the object is gone."""
     workflow = await talking(running)
     (pod,) = [name.removeprefix("pods/") for name in await leftovers(world) if name.startswith("pods/")]
     await world.client.call("DELETE", f"/api/v1/namespaces/{world.namespace}/pods/{pod}")
-    assert (await running.ended(workflow)).state == "FAILED"
+
+    async def tried_again() -> bool:
+        return [each.reason for each in (await running.service.task(workflow, "say", 0)).attempts][:1] == [
+            "PodDeleted"
+        ]
+
+    await running.until(tried_again)
+    await running.service.command(workflow, "cancel")
+    assert (await running.ended(workflow)).state == "CANCELLED"
     assert await leftovers(world) == []
     await running.until(lambda: said(running, workflow))
     assert await said(running, workflow) == b"still here\n"
