@@ -87,7 +87,8 @@ async def test_fault_13_a_leader_that_is_paused_in_mid_write(
             proxy.asking = False
             await world.hollow.cordon(world.nodes[0], cordoned=False)
             workflow = await new.submit(document(gang(2), bag(1)), "work")
-            await until(lambda: proxy.kept >= 3)  # the gang's Service, the bag's pod, the binding
+            await begun(new, workflow)
+            await until(lambda: proxy.kept >= 4)  # the Lease, the gang's Service, the bag's pod, the binding
             old.signal(signal.SIGSTOP)
             stopped = time.monotonic()
             await world.hollow.cordon(
@@ -122,6 +123,13 @@ async def test_fault_13_a_leader_that_is_paused_in_mid_write(
             old.signal(signal.SIGCONT) if not old.dead() else None
             await old.close()
             await new.close()
+
+
+async def begun(service: Service, workflow: str) -> None:
+    """Wait until the first attempt of the bag's task is stored: its create follows."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not (await service.client.task(workflow, "bag", 0)).attempts:
+            await asyncio.sleep(0.02)
 
 
 async def given_up(service: Service, workflow: str) -> None:
