@@ -119,13 +119,13 @@ class Installation:
             raise NotStarted(f"helm {arguments[0]}: {done.stderr.strip()}")
         return done.stdout
 
-    def ready(self) -> None:
+    def ready(self, within_s: int = _WITHIN_S) -> None:
         """Wait until the service and the agents are rolled out, and none of the replicas before them leads any more."""
         for what in ("deployment/flowsched", "daemonset/flowsched-agent"):
             self.cluster.kubectl(
-                "-n", SYSTEM, "rollout", "status", what, f"--timeout={_WITHIN_S}s", timeout_s=150
+                "-n", SYSTEM, "rollout", "status", what, f"--timeout={within_s}s", timeout_s=within_s + 30
             )
-        end = time.monotonic() + _WITHIN_S
+        end = time.monotonic() + within_s
         while any("deletionTimestamp" in pod["metadata"] for pod in self.pods("service")):
             if time.monotonic() > end:
                 raise NotStarted("a replica of before is still there")
