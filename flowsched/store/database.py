@@ -280,12 +280,12 @@ _PRAGMAS: Final = (
     # log for the headroom, 9 ms of CPU.
     "PRAGMA secure_delete=FAST",
 )
-#: PostgreSQL: a lock is given up (and the batch tried again) rather than waited for without end; a session
-#: whose process is cut off ends and frees its locks; and an accepted commit is on disk even where the
-#: server's default says otherwise.
+#: PostgreSQL: a lock is given up (and the batch tried again) rather than waited for without end. The server ends a session whose
+#: process stops within a transaction: each step of a leader locks the row of its lease, and no standby can take over while it is
+#: locked. An accepted commit is on disk even where the server's default says otherwise.
 _SESSION: Final = (
     "SET lock_timeout = '5s'",
-    "SET idle_in_transaction_session_timeout = '60s'",
+    "SET idle_in_transaction_session_timeout = '12s'",
     "SET client_min_messages = warning",
     "SELECT set_config('synchronous_commit', 'on', false) "
     "WHERE current_setting('synchronous_commit') = 'off'",

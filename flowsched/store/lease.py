@@ -116,8 +116,13 @@ def _renewing(now: str) -> TextClause:
     )
 
 
-#: What a session that renews waits for locks and answers: then it asks again, on another connection if need be.
-_IMPATIENT: Final = ("SET lock_timeout = '3s'", "SET statement_timeout = '4s'")
+#: What a session that renews waits for locks and answers: then it asks again, on another connection if need be. The server waits as
+#: long for its commit: a process that is stopped before it must not keep the row locked.
+_IMPATIENT: Final = (
+    "SET lock_timeout = '3s'",
+    "SET statement_timeout = '4s'",
+    "SET idle_in_transaction_session_timeout = '4s'",
+)
 
 
 class Renewal:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+from sqlalchemy import Connection, Engine, event
 from store_samples import rows
 
+from flowsched.errors import Unavailable
 from flowsched.store import tables
 from flowsched.store.database import Database, url_for
-from flowsched.store.lease import Lease
+from flowsched.store.lease import Lease, Renewal
 
 
 async def expire(database: Database) -> None:
@@ -68,3 +74,72 @@ async def test_a_restart_on_sqlite_waits_for_nothing(tmp_path: Path) -> None:
     async with await Database.open(url) as database:
         assert await Lease(database).acquire("b", 3_600_000, 1_001) == 2
         assert await rows(database, "SELECT holder FROM lease") == [("b",)]
+
+
+async def taken(lease: Lease) -> int:
+    """The epoch of a standby that asks until it leads."""
+    while True:
+        try:
+            epoch = await lease.acquire("standby", 10_000, 0)
+        except Unavailable:  # the row is locked
+            continue
+        if epoch is not None:
+            return epoch
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.postgresql
+async def test_a_leader_that_stops_before_its_renewal_is_committed_keeps_no_lock(
+    fresh_postgres: Callable[[], str],
+) -> None:
+    """The server ends its session: a process stopped by SIGSTOP or a paused machine would keep the row locked for ever."""
+    async with await Database.open(fresh_postgres()) as database:
+        lease, stopped, awake = Lease(database), threading.Event(), threading.Event()
+        assert await lease.acquire("leader", 500, 0) == 1
+
+        def stop(_connection: Connection) -> None:
+            if threading.current_thread().name == "lease":
+                stopped.set()
+                awake.wait(60)
+
+        event.listen(Engine, "commit", stop)
+        renewal = Renewal(
+            database,
+            1,
+            500,
+            period_s=0.01,
+            pause_s=60,
+            alive=lambda: True,
+            renewed=0,
+            monotonic=lambda: 0,
+        )
+        renewal.start()
+        try:
+            assert await asyncio.to_thread(stopped.wait, 60)
+            async with asyncio.timeout(60):
+                assert await taken(lease) == 2
+        finally:
+            renewal.stop()
+            awake.set()
+            while not renewal.stopped:
+                await asyncio.sleep(0.05)
+            event.remove(Engine, "commit", stop)
+        assert renewal.trouble
+
+
+@pytest.mark.postgresql
+async def test_a_leader_that_stops_within_a_step_keeps_no_lock(fresh_postgres: Callable[[], str]) -> None:
+    """Each step locks the row of its lease. Its session ends when a standby may lead: nothing of that step is written."""
+    url = fresh_postgres()
+
+    async def stopped(leader: Database, standby: Database) -> None:
+        async with leader.writing() as connection:
+            await connection.execute(tables.lease.update().values(holder="stopped"))
+            async with asyncio.timeout(60):
+                assert await taken(Lease(standby)) == 2
+
+    async with await Database.open(url) as leader, await Database.open(url) as standby:
+        assert await Lease(leader).acquire("leader", 500, 0) == 1
+        with pytest.raises(Unavailable):
+            await stopped(leader, standby)
+        assert (await Lease(leader).look()).holder == "standby"
