@@ -181,6 +181,7 @@ def test_what_is_known_of_a_failing_copy_is_forgotten_with_who_wanted_it() -> No
     scene.miss(scene.last.transfers[0])
     assert len(scene.state.data.backoff) == 1
     scene.command("w", "cancel")
+    scene.tell(Tick(), after=1_000)  # then it would be tried again
     assert scene.state.data.backoff == {}
     scene.nothing_left()
 
@@ -301,3 +302,34 @@ def test_a_task_whose_inputs_were_copied_keeps_why_they_were_copied_there() -> N
     assert kept["cost_ms"]["stage-in"] >= 1_000
     scene.end("fs-w-a-0-0")
     scene.nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("more", "asked_s"),
+    [({}, [0, 1, 3, 7, 15, 31, 63, 123, 183]), ({"permanent": True}, [0, 60, 120, 180])],
+)
+def test_a_copy_ahead_of_time_that_fails_rests_as_others_do(
+    more: dict[str, bool], asked_s: list[int]
+) -> None:
+    """Its task waits for room meanwhile, and fails by nothing. Once the task has a node, its own tries begin anew, at once."""
+    scene = Scene()
+    scene.submit(
+        "busy", {"name": "b", "command": ["x"], "resources": {"cpu": 3}, "estimate": {"runtime": "10m"}}
+    )
+    scene.start("fs-busy-b-0-0")
+    scene.submit("w", reader(resources={"cpu": 4}, estimate={"runtime": "1m"}))
+    begun, asked = scene.now, []
+    while scene.now < begun + 200_000:
+        if scene.last.transfers:
+            (order,) = scene.last.transfers
+            asked.append((scene.now - begun) // 1000)
+            scene.miss(order, **more)
+        else:
+            scene.tell(Tick(), after=1_000)
+    assert asked == asked_s
+    assert scene.states("w", "a") == "QUEUED"
+    scene.end("fs-busy-b-0-0")
+    assert scene.states("w", "a") == "STAGING"
+    assert [(order.uri, order.ahead) for order in scene.last.transfers] == [(X, 0)]
+    scene.miss(scene.last.transfers[0], permanent=True)
+    assert scene.state_of("w") == "FAILED: a FAILED"

@@ -163,6 +163,10 @@ class Targets:
         state.data.next_staging += 1
         statement.put(state.data.staging, number, staging)
         for pair in sorted(pending):
+            if pair not in state.data.wanted:
+                statement.pop(
+                    state.data.backoff, pair
+                )  # what failed ahead of time is not counted against a task
             state.data.wanted.add(TransferWant(*pair, group.rank_ms, group.priority), number, statement)
         key = state.work.groups[group.key]
         assert isinstance(key, GroupKey)  # foreign groups are not staged
@@ -240,10 +244,13 @@ def failed(recorder: Recorder, event: TransferFailed) -> None:
     before = state.data.backoff.get(pair, Backoff(0, 0))
     tries = before.tries + (0 if event.lost or event.full else 1)
     if event.permanent or tries >= MAX_TRIES:
-        statement.pop(state.data.backoff, pair)
-        for number in state.data.wanted.groups(*pair):
+        waiting = state.data.wanted.groups(*pair)
+        for number in waiting:
             _give_up(recorder, number, event)
-        return
+        if waiting:
+            statement.pop(state.data.backoff, pair)
+            return
+        tries = MAX_TRIES - 1  # no task waits for it yet
     waits = before.waits + 1 if event.full else 0
     moment = recorder.now if event.lost else recorder.now + _delay_ms(tries + waits)
     statement.put(
@@ -290,8 +297,6 @@ def sweep(recorder: Recorder) -> None:
             for dataset, at in group.pending
         ):
             finish(recorder, number)
-    for pair in [pair for pair in state.data.backoff if pair not in state.data.wanted]:
-        recorder.statement.pop(state.data.backoff, pair)
 
 
 def _unswept(recorder: Recorder) -> list[tuple[int, StagingGroup]]:
@@ -315,7 +320,11 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
     recorder.absorb()
     sweep(recorder)
     recorder.absorb()
+    wants = state.data.wanted, state.data.foreseen, Wants((*pushes(recorder), *spreading(recorder)))
     resting = {pair for pair, wait in state.data.backoff.items() if wait.not_before > recorder.now}
+    for pair in [pair for pair in state.data.backoff if not any(pair in each for each in wants)]:
+        if pair not in resting:  # a copy ahead of time may be wanted again in the next look
+            statement.pop(state.data.backoff, pair)
     for pair in resting:
         recorder.wake_at(state.data.backoff[pair].not_before)
 
@@ -323,7 +332,6 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
         """Whether it failed a moment ago, or moves ahead of time and would find no room: it takes no other's slot."""
         return (want.dataset, want.dest) in resting or (want.ahead > 0 and not has_room(recorder, want))
 
-    wants = state.data.wanted, state.data.foreseen, Wants((*pushes(recorder), *spreading(recorder)))
     active, limits = list(state.data.moving.values()), limits_now(state)
     orders = admit(wants, active, state.cluster.snapshot, state.cluster.catalogue, limits, rests)
     transfers = []
