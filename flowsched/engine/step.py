@@ -179,7 +179,7 @@ def _write_usage(recorder: Recorder) -> None:
     recorder.statement.assign(usage, "written", usage.step)
 
 
-def _apply(recorder: Recorder, event: EngineEvent) -> None:
+def _apply(recorder: Recorder, event: EngineEvent) -> None:  # noqa: C901 # one case for each kind of event
     state, statement = recorder.state, recorder.statement
     if isinstance(event, Tick):
         recorder.ticked = True
