@@ -13,7 +13,7 @@ import pytest
 
 from flowsched.cluster.kubernetes.api.client import Connection
 from flowsched.control.leading import leadership
-from flowsched.errors import LeadershipLost
+from flowsched.errors import LeadershipLost, Unavailable
 from flowsched.values import replace
 from tests.kubernetes.fake import FakeApi, answering, status_body, when
 from tests.kubernetes.faults.world import ENDLESS, UNDISTURBED, World, bag, document
@@ -185,6 +185,56 @@ async def test_while_the_api_server_is_away_for_all_the_leader_stays(
         assert (await one.ended(made.id, 60)).state == "SUCCEEDED"
         assert (one.leader.leadership.epoch, one.leader.dispatcher is term) == (1, True)
         assert other.leader.leadership.epoch == 0
+
+
+def set_read_only(url: str, setting: str) -> None:
+    """Let a database take no writes (`on`), or let it take them again, and end all its sessions."""
+    import psycopg
+
+    options = "-c default_transaction_read_only=off"
+    with psycopg.connect(url.replace("+psycopg", ""), options=options, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = {setting}'.encode())
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid != pg_backend_pid()"
+        )
+
+
+@pytest.mark.postgresql
+async def test_while_the_database_takes_no_writes_neither_replica_leads(
+    fake_world: World,
+    fresh_postgres: Callable[[], str],  # noqa: F811
+) -> None:
+    """After a fail-over to a standby server, say. Both live on and say why; once it takes writes one of them leads, and works."""
+    url = fresh_postgres()
+    async with Replicas(fake_world, url) as replicas:
+        one = await replicas.start("one")
+        other = await replicas.start("other", awaited=standing_by)
+        set_read_only(url, "on")
+        async with asyncio.timeout(30):
+            while one.leader.leadership.holds():
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(2 * LEASE_S)
+        assert not one.leader.leadership.holds()
+        assert not other.leader.leadership.holds()
+        for each in (one, other):
+            ready, why = each.service.ready()
+            assert not ready
+            assert "read-only" in why
+            assert each.service.live() == (True, "ok")
+        set_read_only(url, "off")
+        made = await one.until(lambda: accepted(one, bag(3)), 30)
+        assert (await one.ended(made.id, 60)).state == "SUCCEEDED"
+        assert [each.leader.leadership.holds() for each in (one, other)].count(True) == 1
+        await fake_world.nothing_left(one if one.leader.leadership.holds() else other)
+
+
+async def accepted(running: Running, stage: dict[str, Any]) -> Any:
+    """A submission, once the database takes it."""
+    try:
+        return await running.service.submit(document(stage))
+    except Unavailable:
+        return None
 
 
 async def test_two_databases_do_not_lead_in_one_cluster(fake_world: World) -> None:
