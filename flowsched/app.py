@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -540,6 +541,7 @@ async def running(
         await runner.setup()
         servers: Sequence[asyncio.Server] = ()
         leading = asyncio.create_task(leader.run(), name="leader")
+        fall = partial(_fall, caller=asyncio.current_task())
         loops = BackgroundTasks("the service")
         loops.keep(service.plans.run, "plans")
         loops.keep(service.late_ranks.run, "ranks")
@@ -556,14 +558,14 @@ async def running(
             get_logger(__name__).info("listening", url=url)
             if not settings.replicated:
                 await _until(lambda: service.ready()[0], leading)
-            caller = asyncio.current_task()
-            leading.add_done_callback(lambda done: _fall(done, caller))
+            leading.add_done_callback(fall)
             yield Running(url, service, service, executor)
         finally:
             for server in servers:
                 server.close()
             await runner.cleanup()
             await loops.close()
+            leading.remove_done_callback(fall)
             leading.cancel()
             await asyncio.gather(leading, return_exceptions=True)
 
@@ -589,9 +591,7 @@ def _url_of(settings: Settings, servers: Sequence[asyncio.Server]) -> str:
 
 def _fall(done: asyncio.Task[None], caller: asyncio.Task[Any] | None) -> None:
     """The leader's loops ended by themselves: so does the service (a supervisor starts it again)."""
-    error = None if done.cancelled() else done.exception()
-    if error is None:
-        return
+    error = asyncio.CancelledError() if done.cancelled() else done.exception()
     if isinstance(error, BaseExceptionGroup) and error.subgroup(LeadershipLost) is not None:
         get_logger(__name__).warning("the service stops: another process leads now")
     else:

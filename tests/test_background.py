@@ -6,7 +6,9 @@ import asyncio
 import re
 from pathlib import Path
 
-from flowsched.background import BackgroundTasks
+import pytest
+
+from flowsched.background import BackgroundTasks, task_group
 
 #: Where a task is awaited by the function that makes it, or looked at by a callback: file -> how often `create_task` stands there.
 AWAITED = {
@@ -44,6 +46,48 @@ async def test_what_waits_for_a_task_that_raises_is_told() -> None:
     async with asyncio.timeout(10):
         await told.wait()
     await tasks.close()
+
+
+async def test_after_a_group_has_failed_its_parent_is_not_to_be_cancelled() -> None:
+    """A timeout that expires in the parent is a TimeoutError, also with Python 3.11.2, where it was CancelledError."""
+
+    async def breaks() -> None:
+        raise ValueError("broken")
+
+    async def lasts() -> None:
+        await asyncio.sleep(100)
+
+    async def fails() -> None:
+        async with task_group() as group:
+            group.create_task(lasts())
+            group.create_task(breaks())
+
+    parent = asyncio.current_task()
+    assert parent is not None
+    for _ in range(2):
+        with pytest.raises(BaseExceptionGroup):
+            await fails()
+        assert parent.cancelling() == 0
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await lasts()
+
+
+async def test_a_group_passes_on_a_cancel_of_its_parent() -> None:
+    """Its tasks end, and the parent is cancelled."""
+
+    async def lasts() -> None:
+        await asyncio.sleep(100)
+
+    async def parent() -> None:
+        async with task_group() as group:
+            group.create_task(lasts())
+
+    task = asyncio.create_task(parent())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_a_loop_that_raises_begins_anew() -> None:

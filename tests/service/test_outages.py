@@ -339,3 +339,17 @@ def test_a_second_replica_on_another_root_says_for_whom_it_stands_by_and_answers
             assert second.get(f"/api/v1/workflows/{workflow}")[0] == 200
             status, text = second.get("/api/v1/nodes")
             assert (status, "--take-over" in text, "in a moment" in text) == (409, True, False)
+
+
+async def test_a_service_whose_leader_is_cancelled_stops(tmp_path: Path) -> None:
+    """It lived on, without leading and without standing by, and nothing started it again."""
+
+    async def serving() -> None:
+        async with running(Settings(port=0, root=tmp_path, log_level="error")):
+            (leader,) = [task for task in asyncio.all_tasks() if task.get_name() == "leader"]
+            leader.cancel()
+            await asyncio.Event().wait()
+
+    async with asyncio.timeout(60):
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(serving())

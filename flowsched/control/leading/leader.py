@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from flowsched.background import task_group
 from flowsched.control.intake import Documents, Intake
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.leading.draining import remembered
@@ -265,7 +266,7 @@ class Leader:
             await start_executor()
             await leadership.take()
             log.info("leading", epoch=leadership.epoch, nodes=len(self.nodes))
-            async with asyncio.TaskGroup() as group:
+            async with task_group() as group:
                 group.create_task(leadership.renew(self._busy_s), name="lease")
                 group.create_task(self._terms(), name="terms")
         finally:
@@ -351,7 +352,7 @@ class Leader:
         self.dispatcher, self.intake = dispatcher, intake
         dispatcher.tell([change(state) for change in self._changes])
         try:
-            async with asyncio.TaskGroup() as group:
+            async with task_group() as group:
                 group.create_task(self._listen(dispatcher), name="cluster")
                 group.create_task(dispatcher.run(), name="dispatch")
                 group.create_task(intake.run(), name="intake")

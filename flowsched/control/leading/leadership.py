@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from flowsched import tokens
+from flowsched.background import task_group
 from flowsched.errors import ConfigurationError, FlowschedError, LeadershipLost, NotLeader, Unavailable
 from flowsched.executor.protocol import Executor, LeaderLease, Pairing
 from flowsched.log_lines import get_logger
@@ -333,7 +334,7 @@ class Leadership:
         Raises:
             LeadershipLost: Another process leads.
         """
-        async with asyncio.TaskGroup() as group:
+        async with task_group() as group:
             group.create_task(self._renew_here(busy_s))
             if self._executor.leader_lease is not None:
                 group.create_task(self._renew_there(self._executor.leader_lease))

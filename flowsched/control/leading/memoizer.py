@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from flowsched.background import task_group
 from flowsched.control.intake import Documents
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.leading.recover import load_run
@@ -113,7 +114,7 @@ class Memoizer:
 
     async def run(self) -> None:
         """Answer for ever: each stage by itself, because one may wait for a slow server or read a genome."""
-        async with asyncio.TaskGroup() as group:
+        async with task_group() as group:
             while True:
                 for pair in await self._dispatcher.asked():
                     if pair in self._busy:

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from flowsched.background import task_group
 from flowsched.errors import FlowschedError, NotFound, Unavailable
 from flowsched.log_lines import get_logger
 
@@ -68,7 +69,7 @@ class RunPlanner:
 
     async def run(self) -> None:
         """Plan the wanted runs, for ever."""
-        async with asyncio.TaskGroup() as group:
+        async with task_group() as group:
             while True:
                 root, run = await self._new.get()
                 group.create_task(self._until_planned(root, run), name=f"plan-{root}")
