@@ -21,7 +21,6 @@ AWAITED = {
     "cli/simulate.py": 1,
     "client/loop_thread.py": 1,
     "client/calls.py": 2,
-    "cluster/conformance.py": 1,
     "cluster/kubernetes/agent/pods.py": 1,
     "cluster/kubernetes/agent/streams.py": 1,
     "cluster/kubernetes/agent/transfers.py": 1,

@@ -1,3 +1,3 @@
 import pytest
 
-pytest.register_assert_rewrite("flowsched.cluster.conformance")
+pytest.register_assert_rewrite("tests.executors.executor_contract")

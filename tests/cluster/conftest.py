@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.conformance import FactoryWorld
 from flowsched.cluster.local.executor import LocalCluster, Processes
 from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.cluster.local.virtual_nodes import virtual_nodes
 from flowsched.executor.protocol import Pod
 from tests.cluster.fake import FakeProcesses, Outcome
+from tests.executors.executor_contract import FactoryWorld
 
 
 class RealWorld(FactoryWorld):

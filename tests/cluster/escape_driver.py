@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flowsched.cluster.conformance import Observer, pod
 from flowsched.executor.protocol import PodEnded, PodGone
 from tests.cluster.conftest import RealWorld
 from tests.cluster.escape import WAYS
+from tests.executors.executor_contract import Observer, pod
 
 SCRIPT = Path(__file__).with_name("escape.py")
 TIMEOUT_MS = 8_000

@@ -19,13 +19,13 @@ from pathlib import Path
 
 from msgspec import structs
 
-from flowsched.cluster.conformance import pod
 from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.images import ContainerSettings
 from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.cluster.local.virtual_nodes import virtual_nodes
 from flowsched.executor.protocol import ClusterEvent, ContainerReport, Pod, PodEnded, PodGone
 from flowsched.workflow.spec import Container, Delivered, Mount, Step
+from tests.executors.executor_contract import pod
 
 #: Appends a line to a file that only this task writes, while it holds a lock that only this task takes.
 #: Every second task is a container task, which runs it as its first step.

@@ -10,9 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-from flowsched.cluster.conformance import contained
 from flowsched.workflow.spec import Delivered, Placed
 from tests.cluster.conftest import RealWorld
+from tests.executors.executor_contract import contained
 
 
 async def main(folder: Path) -> None:

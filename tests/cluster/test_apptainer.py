@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from flowsched.cluster.conformance import ExecutorContract, pod, shell
 from flowsched.cluster.local.executor import LocalCluster, Processes
 from flowsched.cluster.local.images import ContainerSettings
 from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.executor.protocol import Pod
 from tests.cluster.conftest import RealWorld
+from tests.executors.executor_contract import ExecutorContract, pod, shell
 
 IMAGE = "docker.io/library/tool:1"
 APPTAINER = """#!{python}

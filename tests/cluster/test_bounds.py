@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowsched.cluster.conformance import contained, pod
 from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.cluster.local.runner.bounds import Bounds
 from flowsched.cluster.node.origins import Origins
@@ -25,6 +24,7 @@ from flowsched.executor.protocol import (
 from flowsched.values import replace
 from flowsched.workflow.spec import Delivered, Left, Mount, Placed, Step
 from tests.cluster.conftest import RealWorld
+from tests.executors.executor_contract import contained, pod
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' mount namespaces")
 

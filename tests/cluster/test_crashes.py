@@ -15,7 +15,6 @@ import pytest
 from msgspec import structs
 
 import flowsched.cluster
-from flowsched.cluster.conformance import Observer, pod, shell
 from flowsched.cluster.local import processes
 from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.processes import RunnerProcesses
@@ -23,6 +22,7 @@ from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import OutputFile, PodEnded, PodGone, PodStarted
 from tests.cluster import lives
 from tests.cluster.conftest import RealWorld
+from tests.executors.executor_contract import Observer, pod, shell
 
 
 def faulty(where: str, what: str) -> Sequence[str]:

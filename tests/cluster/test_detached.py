@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.conformance import contained, pod
 from flowsched.cluster.local import attempts, processes
 from flowsched.cluster.local import attempts as kin
 from flowsched.cluster.local.runner import cgroups
@@ -24,6 +23,7 @@ from flowsched.workflow.spec import Delivered, Step
 from tests.cluster import lives as journaled
 from tests.cluster.conftest import RealWorld
 from tests.cluster.test_crashes import faulty, open_with, until
+from tests.executors.executor_contract import contained, pod
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc to find them")
 

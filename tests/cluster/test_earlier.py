@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.conformance import pod
 from flowsched.cluster.local.runner.kin import boot_id, start_time
 from flowsched.executor.protocol import PodEnded, PodGone
 from tests.cluster.conftest import RealWorld
+from tests.executors.executor_contract import pod
 
 ENDED = {
     "started_ms": 1, "at_ms": 2, "exit_code": 3, "reason": "", "message": "said", "outputs": [], "usage": {"cpu_ms": 7},

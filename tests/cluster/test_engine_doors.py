@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.conformance import pod
 from flowsched.cluster.local.executor import Processes
 from flowsched.cluster.local.images import ContainerSettings
 from flowsched.cluster.local.processes import RunnerProcesses
@@ -17,6 +16,7 @@ from flowsched.cluster.local.runner.engine import Engine
 from flowsched.cluster.local.runner.outputs import Refused
 from tests.cluster.conftest import RealWorld
 from tests.cluster.test_engines import engine_that, version
+from tests.executors.executor_contract import pod
 
 HOSTILE = {
     "LD_PRELOAD": "/tmp/evil.so",

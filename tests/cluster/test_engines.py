@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.conformance import pod
 from flowsched.cluster.local.containers import find_engine
 from flowsched.cluster.local.images import ContainerSettings, Images
+from tests.executors.executor_contract import pod
 
 ROOTLESS = "Resource limits are not supported and ignored on cgroups V1 rootless systems"
 SETRLIMIT = "Error: runc: runc create failed: error setting rlimits for process: setrlimit RLIMIT_NOFILE: Operation not permitted"

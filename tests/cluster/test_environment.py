@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from flowsched.cluster.conformance import pod
 from flowsched.cluster.node.environment import Paths, environment, expand, folded, gang_files
 from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, Roster
+from tests.executors.executor_contract import pod
 
 PATHS = Paths("/a", "/a/work", {"reads": "/a/work/inputs/reads/x.fq", "all-bams": "/m"}, "/venv/bin:/bin")
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.conformance import pod, shell
 from flowsched.cluster.local.runners import living
 from tests.cluster import lives as journaled
 from tests.cluster.conftest import RealWorld
 from tests.cluster.test_crashes import until
 from tests.cluster.test_detached import child_of, detaching, killed_at_the_end, lives
+from tests.executors.executor_contract import pod, shell
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a subreaper")
 

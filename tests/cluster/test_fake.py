@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.conformance import Observer, pod
 from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.virtual_nodes import virtual_nodes
 from flowsched.executor.protocol import (
@@ -22,6 +21,7 @@ from flowsched.executor.protocol import (
     TransferFailed,
 )
 from tests.cluster.fake import FakeProcesses, Outcome
+from tests.executors.executor_contract import Observer, pod
 
 NODES = virtual_nodes(2, cpu_millicores=1000, memory_bytes=1 << 40, nic_rate=1000, disk_rate=0)
 Open = Callable[[FakeProcesses], "asyncio.Future[tuple[LocalCluster, Observer]]"]

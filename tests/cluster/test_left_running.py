@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.conformance import contained, pod, shell
 from flowsched.cluster.local.runner.finishing import Finishing, Process, draining
 from flowsched.executor.protocol import OutputFile, PodEnded
 from flowsched.workflow.spec import Delivered, Step
 from tests.cluster.conftest import RealWorld
+from tests.executors.executor_contract import contained, pod, shell
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="needs /proc to see what is left"

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.conformance import contained, shell
 from flowsched.cluster.kubernetes.agent import trees
 from flowsched.cluster.local.runner import safe_paths
 from flowsched.cluster.local.runner.trees import seal
@@ -27,6 +26,7 @@ from flowsched.executor.protocol import OutputFile
 from flowsched.workflow.spec import Delivered, Mount
 from tests.cluster.conftest import RealWorld
 from tests.cluster.test_steps import run, sh
+from tests.executors.executor_contract import contained, shell
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' mount namespaces")
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.conformance import contained
 from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.writers import Writers, written_paths
 from flowsched.executor.protocol import Pod, PodHeld
@@ -19,6 +18,7 @@ from flowsched.workflow.spec import Delivered, Mount, Step
 from tests.cluster import lives
 from tests.cluster.conftest import RealWorld
 from tests.cluster.test_crashes import until
+from tests.executors.executor_contract import contained
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' mount namespaces")
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.conformance import contained, shell
 from flowsched.cluster.local.runner import outputs
 from flowsched.cluster.local.runner.outputs import Refused
 from flowsched.cluster.node.cache import Cache
@@ -24,6 +23,7 @@ from flowsched.values import replace
 from flowsched.workflow.spec import Delivered, Mount, Step
 from tests.cluster.conftest import RealWorld
 from tests.cluster.test_tasks import cached, linux
+from tests.executors.executor_contract import contained, shell
 
 SECRET = "precious\n"
 

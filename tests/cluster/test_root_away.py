@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.conformance import shell
 from flowsched.cluster.local import attempts
 from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import OutputFile, PodEnded
 from tests.cluster.conftest import RealWorld
 from tests.cluster.test_crashes import until
+from tests.executors.executor_contract import shell
 
 FOLDERS = [".", "runners", "nodes", "nodes/node-0", "nodes/node-0/attempts"]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.conformance import pod, shell
 from flowsched.cluster.local.orders import list_secrets, remove_secret, set_secret
 from flowsched.errors import InvalidRequest, NotFound
 from tests.cluster import lives
 from tests.cluster.conftest import RealWorld
 from tests.cluster.test_tasks import run
+from tests.executors.executor_contract import pod, shell
 
 CANARY = "canary-7f3a"
 

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 import flowsched
-from flowsched.cluster.conformance import contained, eventually, pod, said
 from flowsched.cluster.local.runner.outputs import Refused
 from flowsched.cluster.local.runner.places import Places, plan
 from flowsched.cluster.local.runner.steps import Appended
@@ -34,6 +33,7 @@ from flowsched.executor.protocol import (
 from flowsched.workflow.spec import Delivered, Left, Mount, Placed, Step
 from tests.cluster import lives
 from tests.cluster.conftest import RealWorld
+from tests.executors.executor_contract import contained, eventually, pod, said
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' mount namespaces")
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.conformance import contained, pod
 from flowsched.executor.protocol import InputFile, Pod, PodEnded, PodGone, Transfer
 from flowsched.workflow.spec import Delivered, Mount, Placed, Step
 from tests.cluster.conftest import RealWorld
+from tests.executors.executor_contract import contained, pod
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' mount namespaces")
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.conformance import shell
 from flowsched.cluster.kubernetes.agent.ledger import Ledger
 from flowsched.cluster.kubernetes.agent.logs import Logs
 from flowsched.cluster.local.containers import devices
 from flowsched.cluster.node.cache import Cache
 from tests.cluster.conftest import RealWorld
+from tests.executors.executor_contract import shell
 
 HASH = "ab" * 32
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.conformance import pod, shell
 from flowsched.cluster.local.attempts import clear_work
 from flowsched.cluster.local.gang_files import GangFiles
 from flowsched.cluster.local.runner import kin as running
@@ -24,6 +23,7 @@ from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, PodEnde
 from tests.cluster import lives
 from tests.cluster.conftest import RealWorld
 from tests.cluster.test_crashes import living, until
+from tests.executors.executor_contract import pod, shell
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' /proc and prctl")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowsched.cluster.conformance import ExecutorContract
 from tests.containers.conftest import ContainerWorld
+from tests.executors.executor_contract import ExecutorContract
 
 
 class TestInContainers(ExecutorContract):

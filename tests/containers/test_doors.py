@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from flowsched.cluster.conformance import pod
 from tests.containers.conftest import ContainerWorld
+from tests.executors.executor_contract import pod
 
 #: What engines and the system's loader read, and values that lines of files, command lines and shells change.
 VARIABLES = {

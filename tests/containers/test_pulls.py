@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.conformance import Observer, pod
 from flowsched.executor.protocol import PodEnded, PodHeld, ReplicaSeen
 from tests.containers.conftest import ContainerWorld, Podman
+from tests.executors.executor_contract import Observer, pod
 from tests.images import unavailable
 
 #: Of user:secret.

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.conformance import OUTSIDE, contained, pod, reads, shell
 from flowsched.cluster.local import attempts
 from flowsched.cluster.local.images import ContainerSettings
 from flowsched.executor.protocol import InputFile, PodHeld, Transfer, UsedImage
 from flowsched.workflow.spec import Delivered, Mount, Placed, Step
 from tests.cluster import lives
 from tests.containers.conftest import ContainerWorld, EngineOfTests
+from tests.executors.executor_contract import OUTSIDE, contained, pod, reads, shell
 
 
 async def test_a_task_sees_its_image_and_not_this_machine(container_world: ContainerWorld) -> None:

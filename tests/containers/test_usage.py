@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flowsched.cluster.conformance import shell
 from flowsched.cluster.local.runner.engine import cpu_time_ms, memory_stat
 from tests.containers.conftest import ContainerWorld
+from tests.executors.executor_contract import shell
 
 
 async def test_cpu_time_is_that_of_the_containers_processes(container_world: ContainerWorld) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.conformance import ExecutorContract, FactoryWorld
 from flowsched.executor.protocol import Executor, ServiceContext
+from tests.executors.executor_contract import ExecutorContract, FactoryWorld
 from tests.executors.hosts import open_hosts
 
 

@@ -10,12 +10,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from flowsched.cluster.conformance import Observer
 from flowsched.cluster.kubernetes.api.client import Client, Connection
 from flowsched.cluster.kubernetes.executor import ClusterSettings, KubernetesCluster
 from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.executor.nodes import NodeInfo
+from tests.executors.executor_contract import Observer
 from tests.kubernetes.hollow.agent import SYSTEM, agent_pod
 from tests.kubernetes.hollow.nodes import HollowNodes
 from tests.kubernetes.hollow.templates import NodeTemplate

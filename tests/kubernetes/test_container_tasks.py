@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.conformance import pod
 from flowsched.cluster.kubernetes.api.client import Connection
 from flowsched.cluster.node.container_paths import SharedVolume
 from flowsched.executor.protocol import DeliveredFile, InputFile, Pod, PodEnded
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
+from tests.executors.executor_contract import pod
 from tests.kubernetes.exec_world import KubeWorld
 from tests.kubernetes.service_world import serving
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.conformance import ExecutorContract, program, reads, shell
 from flowsched.cluster.kubernetes.api.client import Connection
+from tests.executors.executor_contract import ExecutorContract, program, reads, shell
 from tests.kubernetes.exec_world import KubeWorld
 
 

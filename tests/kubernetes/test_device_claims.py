@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.conformance import shell
 from flowsched.cluster.kubernetes import executor
 from flowsched.cluster.kubernetes.api.client import Client, Connection
 from flowsched.cluster.kubernetes.dra.claims import DeviceClaims
@@ -19,6 +18,7 @@ from flowsched.cluster.kubernetes.executor import KubernetesCluster
 from flowsched.cluster.kubernetes.objects.release import GpuSettings
 from flowsched.executor.protocol import NodeChanged
 from flowsched.values import replace
+from tests.executors.executor_contract import shell
 from tests.kubernetes import device_world as gpus
 from tests.kubernetes.device_world import CONFIG, Gpus, given, reserved, until, workflow
 from tests.kubernetes.exec_world import KubeWorld

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from flowsched.cluster.conformance import pod
 from flowsched.miniwdl.order import Order, document
 from flowsched.miniwdl.places import Place
 from flowsched.workflow.document.decode import decode_workflow
+from tests.executors.executor_contract import pod
 from tests.kubernetes.exec_world import KubeWorld
 from tests.kubernetes.test_container_tasks import LAB, lab, outcome, pytestmark, world
 

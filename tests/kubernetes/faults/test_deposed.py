@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from flowsched.app import now_ms
-from flowsched.cluster.conformance import Observer
 from flowsched.cluster.kubernetes.executor import KubernetesCluster
 from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.executor.protocol import GangSeat, Pod, Roster
 from flowsched.values import replace
+from tests.executors.executor_contract import Observer
 from tests.kubernetes import written as w
 from tests.kubernetes.exec_world import nothing
 from tests.kubernetes.fake import FakeApi, Request, answering, status_body, when

@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from flowsched.cluster.conformance import pod as order
 from flowsched.cluster.kubernetes.api.watch import MISUNDERSTOOD, Batch
 from flowsched.cluster.kubernetes.executor import KubernetesCluster
 from flowsched.cluster.kubernetes.lease import Lease
@@ -25,6 +24,7 @@ from flowsched.cluster.kubernetes.view import View
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
 from flowsched.executor.foreign import RoomTaken
+from tests.executors.executor_contract import pod as order
 from tests.kubernetes.exec_world import nothing
 from tests.kubernetes.fake import FakeApi
 from tests.kubernetes.faults.world import World

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from flowsched.cluster.conformance import OUTSIDE, PATIENCE_S, ExecutorContract, Observer, contained, program
 from flowsched.cluster.kubernetes.executor import ClusterSettings, KubernetesCluster
 from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
@@ -25,6 +24,14 @@ from flowsched.executor.protocol import (
     ReplicaSeen,
     TransferDone,
     TransferFailed,
+)
+from tests.executors.executor_contract import (
+    OUTSIDE,
+    PATIENCE_S,
+    ExecutorContract,
+    Observer,
+    contained,
+    program,
 )
 from tests.images import FLOWSCHED, image
 from tests.kubernetes.exec_world import nothing

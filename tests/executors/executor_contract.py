@@ -1,4 +1,6 @@
-"""What each executor promises, as tests: docs/executors.md. They need pytest with pytest-asyncio, and import neither.
+"""What each executor promises, as tests: docs/executors.md. They need pytest with pytest-asyncio.
+
+This file imports nothing else of `tests`: an author of an executor runs it from a clone.
 
 Subclass `ExecutorContract` as a test class and give it a fixture `world`: a `FactoryWorld` with a function that makes executors.
 The executor under test has two nodes, `node-0` and `node-1`, and runs commands (`/bin/sh`, `head`, `sleep`).
@@ -8,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import unittest
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
+import pytest
 from msgspec import structs
 
 from flowsched.executor.nodes import NodeInfo
@@ -573,7 +575,7 @@ class ExecutorContract:
         """Without a copy, where the executor can; it counts as moved, and stays while it is read. What is not there is lost."""
         cluster, ear, _ = await world.open()
         if not cluster.remote_reads:
-            raise unittest.SkipTest("pods of this executor read on their own node only")
+            pytest.skip("pods of this executor read on their own node only")
         await cluster.launch([program("a", "write bam 12")])
         await ear.ended("a")
         elsewhere: dict[str, Any] = {"node": "node-1", "remote": {"flowsched:a/bam": "node-0"}}
@@ -673,7 +675,7 @@ class ExecutorContract:
     async def test_container_tasks_are_refused_where_they_cannot_run(self, world: World) -> None:
         """The task ends at once and says why; it does not run without its container."""
         if self.container_tasks:
-            raise unittest.SkipTest("this executor runs container tasks")
+            pytest.skip("this executor runs container tasks")
         cluster, ear, _ = await world.open()
         await cluster.launch([contained("a", "true")])
         end = await ear.ended("a")
@@ -693,4 +695,4 @@ class ExecutorContract:
 
     def _needs_container_tasks(self) -> None:
         if not self.container_tasks:
-            raise unittest.SkipTest("this executor refuses container tasks")
+            pytest.skip("this executor refuses container tasks")
