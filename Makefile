@@ -91,7 +91,7 @@ bench-pains: $(STAMPS)/test ## deadlocks, starving, staggering, Spark, shared di
 
 soak: $(STAMPS)/test ## many seeds of the random worlds, every two of eight faults of a cluster, then traces while the service is killed: make soak TRACES="a.json b.json.gz" MINUTES=5
 	FLOWSCHED_SOAK=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) -m soak --timeout 3000
-	$(BIN)/python bench/soak.py --minutes $(MINUTES) $(TRACES)
+	$(BIN)/python -m bench.soak --minutes $(MINUTES) $(TRACES)
 
 blackbox: $(STAMPS)/test ## strangers, faults and a judge, on each database: make blackbox MINUTES=60 SEED=1 (Linux, root)
 	$(BIN)/python -m bench.blackbox --database sqlite --minutes $(MINUTES) --seed $(SEED)

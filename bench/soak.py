@@ -1,6 +1,6 @@
 """Replays traces for some minutes while the service is killed again and again, and looks whether anything was lost.
 
-`python bench/soak.py --minutes 5 --kill-every 15 trace.json.gz …` (WfFormat documents; without one a made-up pipeline). Several
+`python -m bench.soak --minutes 5 --kill-every 15 trace.json.gz …` (WfFormat documents; without one a made-up pipeline). Several
 traces are under way at any time. At the end every workflow must have succeeded, and each task must have started once: one that
 a kill of the service had ended, or that ran twice, would have started again. (An attempt that was written down and not yet
 launched when the service died is given up, and counts for nothing.) Each task checks the bytes it reads by itself.
@@ -25,10 +25,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from flowsched.cli import traces
+from bench.synthetic.document import Scale
+from bench.synthetic.replay import load, replaying
 from flowsched.client import Client
 from flowsched.errors import FlowschedError
-from flowsched.workflow.traces.synthetic import Scale
 
 UNDER_WAY = 3
 PATIENCE_S = 600.0
@@ -106,10 +106,10 @@ async def killing(service: Service, every_s: float, chance: random.Random) -> No
 
 async def replay(service: Service, folder: Path, path: str, scale: Scale, ends: list[dict[str, Any]]) -> None:
     """One trace from its submission to its end, whoever is killed meanwhile."""
-    loaded = traces.load(path, traces.ReplayOptions(scale, folder))
+    trace = load(Path(path))
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(service.url))
-        found = await patiently(lambda: stack.enter_async_context(traces.replaying(client, loaded, folder)))
+        found = await patiently(lambda: stack.enter_async_context(replaying(client, trace, scale, folder)))
         key = f"{os.path.basename(path)}-{len(ends)}-{time.time_ns()}"
         run = await patiently(lambda: client.submit(found.document, idempotency_key=key))
         end = time.monotonic() + PATIENCE_S
@@ -152,7 +152,7 @@ async def main(options: argparse.Namespace) -> int:
         while time.monotonic() < end or under_way:
             while len(under_way) < UNDER_WAY and time.monotonic() < end:
                 path = paths[number % len(paths)]
-                under_way.add(asyncio.create_task(replay(service, root / "inputs", path, scale, ends)))
+                under_way.add(asyncio.create_task(replay(service, root, path, scale, ends)))
                 number += 1
             done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
             for each in done:

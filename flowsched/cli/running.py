@@ -8,7 +8,7 @@ import re
 import secrets
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,7 +38,6 @@ from flowsched.workflow.views import OutputView, StageView, WorkflowView
 
 if TYPE_CHECKING:
     from flowsched.app import Settings
-    from flowsched.cli.traces import Loaded, Replay, ReplayOptions, Report
 
 #: How a document in WDL begins, behind its comments.
 _WDL: Final = re.compile(
@@ -84,6 +83,15 @@ class Document(msgspec.Struct, frozen=True):
         except InvalidDocument as error:
             raise with_lines(error, self.name, self.written) from None
 
+    async def submit(self, client: Client, key: str | None = None, resume: str | None = None) -> Run:
+        """Hand it in.
+
+        Raises:
+            InvalidDocument: With the lines of its faults.
+        """
+        with self.faults_by_line():
+            return await client.submit(self.raw, idempotency_key=key, resume=resume)
+
 
 def document(path: str) -> Document:
     """A document (JSON or YAML) from a file, or from standard input (`-`).
@@ -99,8 +107,8 @@ def document(path: str) -> Document:
         )
     if raw[:2] == _GZIP:
         raise InvalidRequest(
-            f"{where} is compressed by gzip: a workflow comes as plain JSON or YAML (`gunzip`); a WfFormat trace is replayed by "
-            "--synthetic"
+            f"{where} is compressed by gzip: a workflow comes as plain JSON or YAML (`gunzip`); `flowsched simulate` reads a "
+            "WfFormat trace as it is"
         )
     if path.endswith(".wdl") or _WDL.search(raw[:65536]):
         raise InvalidRequest(
@@ -134,44 +142,6 @@ def _as_json(raw: bytes, where: str) -> bytes:
     return raw
 
 
-class HandedIn(msgspec.Struct, frozen=True):
-    """A document, and the trace that it was made of, if it was."""
-
-    raw: bytes
-    replay: Replay | None = None
-    document: Document | None = None
-
-    async def submit(self, client: Client, key: str | None = None, resume: str | None = None) -> Run:
-        """Hand it in.
-
-        Raises:
-            InvalidDocument: With the lines of its faults, where a user wrote it.
-        """
-        with nullcontext() if self.document is None else self.document.faults_by_line():
-            return await client.submit(self.raw, idempotency_key=key, resume=resume)
-
-
-def source(path: str, replay: ReplayOptions | None) -> Document | Loaded:
-    """The input of a command: a document, or a trace to replay."""
-    if replay is None:
-        return document(path)
-    from flowsched.cli.traces import load
-
-    return load(path, replay)
-
-
-@asynccontextmanager
-async def handed_in(client: Client, found: Document | Loaded, own: Path | None) -> AsyncIterator[HandedIn]:
-    """The document: as it is, or made of a trace for this service's nodes."""
-    if isinstance(found, Document):
-        yield HandedIn(found.raw, document=found)
-        return
-    from flowsched.cli.traces import replaying
-
-    async with replaying(client, found, own) as replay:
-        yield HandedIn(replay.document, replay)
-
-
 def check(paths: Sequence[str]) -> int:
     """`flowsched submit --dry-run`: read documents as the service does, and tell the faults of the first that has some.
 
@@ -198,37 +168,33 @@ async def submit(
     key: str | None,
     wait: bool,
     form: Form,
-    replay: ReplayOptions | None = None,
 ) -> int:
     """`flowsched submit`. Reads all documents before it hands in the first, and hands in all before it waits for one.
 
     The exit code is the first that is not 0.
     """
-    sources = [source(path, replay) for path in paths]
-    async with AsyncExitStack() as stack:
-        accepted: list[tuple[str, HandedIn, Run]] = []
-        for path, found in zip(paths, sources, strict=True):
-            given = await stack.enter_async_context(handed_in(client, found, None))
-            await _warn_of_a_new_queue(client, given.raw)
-            run = await given.submit(client, key)
-            accepted.append((path, given, run))
-            if not run.created:
-                say(f"{run.id} had been accepted before, under the same key")
-            for note in run.notes:
-                say(note)
-            if wait:
-                say(f"submitted {run.id}")
-                continue
-            answer = {"id": run.id, "created": run.created}
-            output.one(answer, form, lambda ident=run.id: ident)  # type: ignore[misc]
-            await _warn_of_what_never_starts(client, run.id)
-        code = DONE
-        for path, given, run in accepted if wait else ():
-            ended = await following.watch(client, run.id)
-            if ended == INTERRUPTED:
-                return ended
-            await result(client, run.id, form, own=None, replay=given.replay, path=path)
-            code = code or ended
+    accepted: list[tuple[str, Run]] = []
+    for path, found in [(path, document(path)) for path in paths]:
+        await _warn_of_a_new_queue(client, found.raw)
+        run = await found.submit(client, key)
+        accepted.append((path, run))
+        if not run.created:
+            say(f"{run.id} had been accepted before, under the same key")
+        for note in run.notes:
+            say(note)
+        if wait:
+            say(f"submitted {run.id}")
+            continue
+        answer = {"id": run.id, "created": run.created}
+        output.one(answer, form, lambda ident=run.id: ident)  # type: ignore[misc]
+        await _warn_of_what_never_starts(client, run.id)
+    code = DONE
+    for path, run in accepted if wait else ():
+        ended = await following.watch(client, run.id)
+        if ended == INTERRUPTED:
+            return ended
+        await result(client, run.id, form, own=None, path=path)
+        code = code or ended
     return code
 
 
@@ -279,8 +245,7 @@ async def resubmit(given: Options, workflow: str, path: str, form: Form, *, wait
     raw = document(path)
     async with client_of(given.server, given.token) as client:
         base = await naming.find(client, workflow, own=True)
-        with raw.faults_by_line():
-            accepted = await client.submit(raw.raw, resume=base)
+        accepted = await raw.submit(client, resume=base)
         if wait:
             say(f"submitted {accepted.id}")
             code = await following.watch(client, accepted.id)
@@ -301,7 +266,6 @@ async def run(
     settings: Settings | None,
     form: Form,
     results: Results | None = None,
-    replay: ReplayOptions | None = None,
     *,
     endless: bool = False,
     resume: str | None = None,
@@ -311,18 +275,15 @@ async def run(
     `endless`: a stage that asks for what no node has waits until there is one. `resume`: the run whose results are taken; "" = the
     newest ended one of the same name.
     """
-    named = source(path, replay)
-    if results is not None and isinstance(named, Document):
-        fetching.check(named.raw, results.fetch)
+    found = document(path)
+    if results is not None:
+        fetching.check(found.raw, results.fetch)
     there = None if settings is None else tokens.url_of(settings.root)
     if settings is not None and there is not None:
         say(f"{settings.root} belongs to the service at {there}: it runs there, on that service's nodes")
         settings = None
     if settings is None:
-        async with (
-            client_of(there or given.server, given.token) as client,
-            handed_in(client, named, None) as found,
-        ):
+        async with client_of(there or given.server, given.token) as client:
             accepted = await found.submit(client, resume=await _resumed(client, found.raw, resume))
             say(f"submitted {accepted.id}")
             try:
@@ -330,20 +291,16 @@ async def run(
             except following.NeverStarts as never:
                 return await following.give_up(client, accepted.id, never)
             if code != INTERRUPTED:
-                await result(
-                    client, accepted.id, form, own=None, results=results, replay=found.replay, path=path
-                )
+                await result(client, accepted.id, form, own=None, results=results, path=path)
             return code
-    async with _embedded(settings) as client, handed_in(client, named, settings.root) as found:
+    async with _embedded(settings) as client:
         accepted = await found.submit(client, resume=await _resumed(client, found.raw, resume, own=True))
         try:
             code = await following.watch_own(client, accepted.id, endless=endless)
         except following.NeverStarts as never:
             return await following.give_up(client, accepted.id, never)
         if code != INTERRUPTED:
-            await result(
-                client, accepted.id, form, own=settings.root, results=results, replay=found.replay, path=path
-            )
+            await result(client, accepted.id, form, own=settings.root, results=results, path=path)
         else:
             say(f"go on: `flowsched run {path} --resume` takes what had succeeded")
         return code
@@ -443,7 +400,6 @@ async def result(
     form: Form,
     own: Path | None,
     results: Results | None = None,
-    replay: Replay | None = None,
     path: str = "FILE",
 ) -> None:
     """What a workflow made, or why it failed, and what to type next.
@@ -454,18 +410,16 @@ async def result(
         form: JSON for programs.
         own: The folder of the service in this process, if it ran there: later commands need a service on it.
         results: What to save.
-        replay: The trace it was made of.
         path: Its document, as the user named it.
     """
     view, stages = await client.get(ident), await client.stages(ident)
     made = await produced(client, ident, stages)
     images = await used_images.used_images(client, ident, stages)
-    report = None if replay is None else await _report(client, view, replay)
     if form is not Form.TABLE:
         outputs = [{"stage": p.stage, "index": p.index, **msgspec.to_builtins(p.output)} for p in made]
         answer = {"workflow": view, "stages": stages, "outputs": outputs, "images": images}
         with output.while_read():
-            output.one(answer if report is None else {**answer, "synthetic": report}, form, lambda: "")
+            output.one(answer, form, lambda: "")
         if results is not None and following.verdict(view) == DONE:
             await fetching.save_results(client, ident, results.out, results.fetch)
         return
@@ -474,9 +428,8 @@ async def result(
             print()
         else:
             output.show(render.workflow_head(view))
-        if report is None:
-            output.show(render.stage_table(stages))
-        if made and report is None:
+        output.show(render.stage_table(stages))
+        if made:
             print()
             output.show(output_table(made))
             writing = {each.stage for each in made}
@@ -485,10 +438,6 @@ async def result(
                 output.hint(f"… and those of {more} more tasks: `flowsched get {ident} {made[-1].stage}`")
         for image in images:
             output.show(used_images.image_line(image))
-        if report is not None:
-            from flowsched.cli import traces
-
-            output.show(traces.table(report))
     log = ""
     if following.verdict(view) != DONE:
         log = await failures.show(client, view, own or tokens.root_of(client.url), most=3)
@@ -503,14 +452,6 @@ async def result(
     _next_steps(view, made, stages, own, saved=results is not None, log=log, path=path, retry=retry)
     if results is not None and view.state != "SUCCEEDED":
         say(f"{results.out} was not written: the run has not succeeded")
-
-
-async def _report(client: Client, view: WorkflowView, replay: Replay) -> Report:
-    """The result of a trace; from here on no task reads the files that it started from."""
-    from flowsched.cli import traces
-
-    replay.over = True
-    return await traces.report(client, view, replay)
 
 
 async def produced(client: Client, ident: str, stages: Sequence[StageView]) -> list[Produced]:

@@ -8,10 +8,10 @@ from expanding import Expanded, expand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.synthetic.document import Largest, Place, Scale, synthetic
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.spec import Match
 from flowsched.workflow.traces.grouping import Read, grouped
-from flowsched.workflow.traces.synthetic import Largest, Place, Scale, synthetic
 from flowsched.workflow.traces.trace import Trace, TraceFile, TraceTask
 
 LARGE = Largest(64_000, 1 << 40)

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from trace_documents import DIVIDED, changed, raw
 
-from flowsched import synthetic as program
+from bench.synthetic import task as program
+from bench.synthetic.document import Largest, Place, Scale, synthetic
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.formats.wfformat import read_trace
-from flowsched.workflow.traces.synthetic import Largest, Place, Scale, synthetic
 
-PLACE = Place("file:///in", image="flowsched:1", env={"A": "b"})
+PLACE = Place("file:///in", env={"A": "b"})
 
 
 def test_a_stage_does_what_its_tasks_did() -> None:
@@ -39,7 +39,7 @@ def test_a_stage_does_what_its_tasks_did() -> None:
         "command": [
             "python",
             "-m",
-            "flowsched.synthetic",
+            "bench.synthetic.task",
             "--input",
             "i0",
             "--input",
@@ -53,7 +53,6 @@ def test_a_stage_does_what_its_tasks_did() -> None:
             {"name": "i0", "uri": "file:///in/shared1", "size": 250},
             {"name": "i1", "from": "split.f0", "match": "all"},
         ],
-        "container": {"image": "flowsched:1"},
         "env": {"A": "b"},
     }
     assert made.document["stages"][2]["command"][3:] == ["--manifest", "i0", "--output", "f0"]
@@ -108,8 +107,8 @@ def work(**given: Any) -> str:
 def perform(folder: Path, item: str, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
     paths = {f"FLOWSCHED_{name}": str(folder / path) for name, path in variables.items()}
     return subprocess.run(
-        [sys.executable, "-m", "flowsched.synthetic", *args],
-        env={**os.environ, **paths, "FLOWSCHED_ITEM": item, "PYTHONPATH": str(Path(program.__file__).parents[1])},
+        [sys.executable, "-m", "bench.synthetic.task", *args],
+        env={**os.environ, **paths, "FLOWSCHED_ITEM": item, "PYTHONPATH": str(Path(program.__file__).parents[2])},
         cwd=folder, text=True, capture_output=True, timeout=200, check=False,
     )  # fmt: skip
 

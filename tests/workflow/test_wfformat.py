@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_documents import DIVIDED, FLAT, changed, raw
 
+from bench.synthetic.document import Largest, Place, Scale, synthetic
 from flowsched.errors import InvalidDocument, InvalidRequest, TooLarge
 from flowsched.values import replace
 from flowsched.workflow.formats.wfformat import LIMITS, read_trace
-from flowsched.workflow.traces.synthetic import Largest, Place, Scale, synthetic
 from flowsched.workflow.traces.trace import Trace, TraceFile, TraceTask, Work, work
 
 SPLIT = TraceTask("split_ID1", "split", 4.0, (), (0,), (2, 3), busy_cores=0.5)

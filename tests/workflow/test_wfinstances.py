@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from expanding import expand
 
+from bench.synthetic.document import Largest, Place, Scale, synthetic
 from flowsched.workflow.document.decode import decode_workflow
 from flowsched.workflow.formats.wfformat import read_trace
-from flowsched.workflow.traces.synthetic import Largest, Place, Scale, synthetic
 
 #: Beside the checkout, or beside a folder that it is in.
 DATA = [

@@ -32,9 +32,7 @@ from flowsched.cli.commands.options import (
     Gpus,
     Group,
     Id,
-    Image,
     Images,
-    Inputs,
     KeepDays,
     Kubeconfig,
     Labels,
@@ -54,16 +52,11 @@ from flowsched.cli.commands.options import (
     Racks,
     Reason,
     Root,
-    SizeScale,
-    Sleep,
     Supervise,
-    Synthetic,
-    TimeScale,
     WdlPath,
     folders_of,
     key_values,
     kubernetes_settings,
-    replay_of,
     settings_for,
     token_from,
     warn_of_unknown_variables,
@@ -136,12 +129,6 @@ def run_command(
     container_network: ContainerNetwork = "host",
     out: Out = None,
     fetch: Fetch = None,
-    synthetic: Synthetic = False,
-    time_scale: TimeScale = 0.01,
-    size_scale: SizeScale = 0.001,
-    sleep: Sleep = False,
-    inputs: Inputs = None,
-    image: Image = None,
     allow_paths: AllowPaths = None,
     wait_for_nodes: Annotated[
         bool, typer.Option("--wait-for-nodes", help="Wait where a task asks for what no node has.")
@@ -179,8 +166,7 @@ def run_command(
             containers=containers, container_network=container_network, allow_paths=folders_of(allow_paths),
         )  # fmt: skip
     results = None if out is None else running.Results(out, tuple(fetch or ()))
-    replay = replay_of(synthetic, time_scale, size_scale, sleep, inputs, image)
-    run(given, running.run(given, document, settings, output, results, replay, endless=wait_for_nodes,
+    run(given, running.run(given, document, settings, output, results, endless=wait_for_nodes,
                            resume=resume_from or ("" if resume else None)))  # fmt: skip
 
 
@@ -276,12 +262,6 @@ def submit(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only check the document; needs no server, and submits nothing.")
     ] = False,
-    synthetic: Synthetic = False,
-    time_scale: TimeScale = 0.01,
-    size_scale: SizeScale = 0.001,
-    sleep: Sleep = False,
-    inputs: Inputs = None,
-    image: Image = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Hand workflows to a server; prints their ids."""
@@ -292,12 +272,9 @@ def submit(
             "a key stands for one document: submit them one by one", param_hint="--idempotency-key"
         )
     if dry_run:
-        if synthetic:
-            raise typer.BadParameter("--synthetic makes the document on the server: leave out --dry-run")
         carry_out(options(ctx), lambda: running.check(documents))
         return
-    replay = replay_of(synthetic, time_scale, size_scale, sleep, inputs, image)
-    ask(ctx, lambda client: running.submit(client, documents, key, wait, output, replay))
+    ask(ctx, lambda client: running.submit(client, documents, key, wait, output))
 
 
 @app.command("ls")

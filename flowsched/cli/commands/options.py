@@ -15,7 +15,6 @@ from flowsched.cli.printing.form import Form
 
 if TYPE_CHECKING:
     from flowsched.app import Settings
-    from flowsched.cli.traces import ReplayOptions
     from flowsched.cluster.kubernetes.settings import KubernetesSettings
 
 #: Options that are hoisted to the front, wherever they stand: with a value, and without.
@@ -272,34 +271,6 @@ ProfilePath = Annotated[
         help="A file with profiles in YAML, which extend --policy; looked at again whenever it changes.",
     ),
 ]  # fmt: skip
-Synthetic = Annotated[
-    bool,
-    typer.Option(
-        "--synthetic",
-        help="DOCUMENT is a WfFormat trace (.json or .json.gz): replay it with synthetic work. See docs/traces.md.",
-    ),
-]
-TimeScale = Annotated[
-    float, typer.Option(min=0, max=1e6, help="With --synthetic: CPU time, as a part of the trace's.")
-]
-SizeScale = Annotated[
-    float,
-    typer.Option(
-        min=0, max=1e6, help="With --synthetic: bytes of files and memory, as a part of the trace's."
-    ),
-]
-Sleep = Annotated[bool, typer.Option("--sleep", help="With --synthetic: sleep instead of computing.")]
-Inputs = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="With --synthetic: where the files are made that the trace starts from; every node must see it. They stay.",
-    ),
-]
-Image = Annotated[
-    str | None,
-    typer.Option(help="With --synthetic, on Kubernetes: an image with Python and flowsched for its tasks."),
-]
 
 
 def settings_for(
@@ -335,18 +306,6 @@ def key_values(pairs: list[str] | None) -> tuple[tuple[str, str], ...]:
         if not key or not equals:
             raise typer.BadParameter(f"{key!r} is no KEY=VALUE", param_hint="--cluster-option")
     return tuple((key, value) for key, _, value in found)
-
-
-def replay_of(
-    synthetic: bool, time_scale: float, size_scale: float, sleep: bool, inputs: Path | None, image: str | None
-) -> ReplayOptions | None:
-    """How a trace shall be replayed; None for an ordinary document."""
-    if not synthetic:
-        return None
-    from flowsched.cli.traces import ReplayOptions
-    from flowsched.workflow.traces.synthetic import Scale
-
-    return ReplayOptions(Scale(time_scale, size_scale, sleep), inputs, image)
 
 
 def token_from(path: Path | None) -> str | None:

@@ -1,1 +1,1 @@
-"""Recorded and synthetic traces as workflows."""
+"""Recorded traces of workflows."""

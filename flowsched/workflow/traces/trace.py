@@ -1,6 +1,6 @@
 """A recorded workflow as values: tasks, files, seconds and bytes. Replays and simulations start here.
 
-Nothing of flowsched's own documents is known here (`grouping` and `synthetic` make one of it), nor any format
+Nothing of flowsched's own documents is known here (`grouping` finds its stages), nor any format
 (`formats.wfformat` reads one).
 """
 

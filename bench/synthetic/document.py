@@ -14,7 +14,7 @@ from flowsched.workflow.traces.grouping import Group, Read, grouped
 from flowsched.workflow.traces.trace import Trace, Work, work
 
 #: What runs in place of a task's program.
-PROGRAM: Final = ("python", "-m", "flowsched.synthetic")
+PROGRAM: Final = ("python", "-m", "bench.synthetic.task")
 #: What the interpreter needs beside the memory it touches, and the least a task asks for.
 OVERHEAD_BYTES: Final = 48 << 20
 _LONGEST_NAME: Final = 50
@@ -40,12 +40,10 @@ class Place:
 
     Args:
         folder: URI of the folder for the files that no task writes, without a slash at its end.
-        image: With Python and flowsched, where the cluster uses images.
         env: Variables of every task.
     """
 
     folder: str
-    image: str | None = None
     env: Mapping[str, str] = field(default_factory=lambda: EMPTY)
 
 
@@ -208,8 +206,6 @@ def _stage(
     }
     if inputs:
         stage["inputs"] = inputs
-    if place.image:
-        stage["container"] = {"image": place.image}
     if place.env:
         stage["env"] = dict(place.env)
     if group.needs:
@@ -218,7 +214,7 @@ def _stage(
 
 
 def _item(trace: Trace, group: Group, planned: Planned, scale: Scale) -> str:
-    """What one shard has to do, as `flowsched.synthetic` reads it."""
+    """What one shard has to do, as `task` reads it."""
     sizes = [scale.bytes(trace.files[files[planned.shard]].size_bytes) for files in group.writes]
     amounts = {
         "task": trace.tasks[planned.task].name,

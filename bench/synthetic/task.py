@@ -1,6 +1,6 @@
 """Stands in for a task of a trace: reads all of its inputs, keeps cores busy, touches memory, writes files of given sizes.
 
-`python -m flowsched.synthetic --input i0 --manifest i1 --output f0`, with the amounts in FLOWSCHED_ITEM as JSON:
+`python -m bench.synthetic.task --input i0 --manifest i1 --output f0`, with the amounts in FLOWSCHED_ITEM as JSON:
 `{"task": "align_7", "cores": 2, "cpu_s": 1.5, "read": 4096, "memory": 0, "write": [100]}`. Inputs and outputs are named as in the
 workflow document. It needs the standard library alone, and ends with 1 if it did not find exactly the bytes it should read.
 """
@@ -26,7 +26,7 @@ _HASHED: Final = b"\0" * (256 << 10)  #: hashing releases the interpreter, so th
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do the work and say what was done, as one line of JSON; the exit code."""
-    parser = argparse.ArgumentParser(prog="flowsched.synthetic", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="bench.synthetic.task", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sleep", action="store_true", help="sleep instead of computing")
     parser.add_argument("--input", action="append", default=[], help="an input that is one file")
     parser.add_argument("--manifest", action="append", default=[], help="an input that lists files")
