@@ -1,4 +1,4 @@
-"""Bodies of the commands about policies: profiles, plug-ins, snapshots, and what would let a group of a snapshot start."""
+"""Bodies of the commands about policies: profiles, plug-ins and snapshots."""
 
 from __future__ import annotations
 
@@ -6,23 +6,17 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
 from rich.console import Group
 from rich.table import Table
-from rich.text import Text
 
-from flowsched.cli.printing import output, render
+from flowsched.cli.printing import output
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
-from flowsched.errors import ConfigurationError, NotFound
+from flowsched.errors import ConfigurationError
 from flowsched.tokens import write_whole
 from flowsched.workflow.views import PluginView, ProfileView
-
-if TYPE_CHECKING:
-    from flowsched.scheduling.explain.recording import Record
-    from flowsched.scheduling.explain.situation import Situation
 
 
 async def show(client: Client, form: Form) -> int:
@@ -90,7 +84,6 @@ async def replay(file: Path, other: Path | None, form: Form) -> int:
     lines = differences(before, after, record.inputs["backlog"], record.inputs["snapshot"].names)
     told = {
         "same": same,
-        "version": record.version,
         "profile": profile.name if profile is not None else record.profile.name,
         "recorded": summary(before),
         "replayed": summary(after),
@@ -181,80 +174,7 @@ def _replay(told: dict[str, Any]) -> Any:
     )
     return Group(
         head,
-        f"  recorded (flowsched {told['version']}): {told['recorded']}",
+        f"  recorded: {told['recorded']}",
         f"  replayed: {told['replayed']}",
         *[f"  {line}" for line in told["differences"]],
     )
-
-
-# ---- replay --suggest: what would let a group of a snapshot start ----
-
-
-async def suggest(file: Path, name: str, form: Form) -> int:
-    """Print what binds a group that waits, and what would let it start beside all others of the snapshot.
-
-    Raises:
-        NotFound: No group of this name waits in it.
-    """
-    from flowsched.scheduling.explain.remedies import outlook
-
-    situation, code, message = situation_of(_record(file), name)
-    seen = outlook(situation)
-    told: dict[str, Any] = {
-        "group": name,
-        "code": code,
-        "message": message,
-        "binds": [f"{who}: {what}" if who else what for who, what in seen.binds],
-        "suggestions": [msgspec.structs.asdict(each) for each in seen.suggestions],
-    }
-    output.one(told, form, lambda: _panel(told))
-    return 0
-
-
-def _record(file: Path) -> Record:
-    from flowsched.control.profiles import find_plugins
-    from flowsched.scheduling.explain.recording import unpacked
-
-    found = find_plugins()
-    try:
-        raw = file.read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"{file}: {error.strerror}") from error
-    return unpacked(raw, found.plugins, found.broken)
-
-
-def situation_of(record: Record, name: str) -> tuple[Situation, str, str]:
-    """All that decides over a group of a snapshot, and the code and the message with which it waits there."""
-    from flowsched.scheduling.explain.recording import replayed
-    from flowsched.scheduling.explain.situation import Situation
-
-    plan, inputs = replayed(record), record.inputs
-    reasons = {reason.group: reason for reason in plan.reasons}
-    waiting = {group.name: group for group in inputs["backlog"] if group.key in reasons}
-    if name not in waiting:
-        known = ", ".join(sorted(waiting)[:10]) or "nobody"
-        raise NotFound(f"no group {name!r} waits in this snapshot; who waits: {known}")
-    group = waiting[name]
-    others = tuple(each for each in inputs["backlog"] if each.key != group.key)
-    situation = Situation(
-        inputs["snapshot"],
-        inputs["catalogue"],
-        inputs["queues"],
-        group,
-        others,
-        record.profile,
-        inputs["now"],
-    )
-    reason = reasons[group.key]
-    return situation.copy(), reason.code.value, reason.message
-
-
-def _panel(told: dict[str, Any]) -> Group:
-    lines = [render.text(f"{told['group']}  {told['code']}"), render.text(f"  {told['message']}")]
-    if told["binds"]:
-        lines.append(render.text(f"  binds: {', '.join(told['binds'])}"))
-    for at, each in enumerate(told["suggestions"]):
-        lines.append(render.text(f"  {'or' if at else 'to start it'}: {each['message']}"))
-    if not told["suggestions"]:
-        lines.append(Text("  no single change would let it start"))
-    return Group(*lines)

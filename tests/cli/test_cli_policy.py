@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scheduling"))
 
-from scheduling_cases import bag, cluster, gang, shape
+from scheduling_cases import bag, cluster
 
 from flowsched.cli.commands.app import app
 from flowsched.scheduling.cycle import cycle
@@ -43,7 +43,7 @@ def test_a_snapshot_is_replayed_to_the_same_bytes(taken: Path) -> None:
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         "the plan is the same, byte for byte",
-        "  recorded (flowsched 0.1.0): 2 pods of 1 groups placed, 0 reserved; who waits: nobody",
+        "  recorded: 2 pods of 1 groups placed, 0 reserved; who waits: nobody",
         "  replayed: 2 pods of 1 groups placed, 0 reserved; who waits: nobody",
     ]
 
@@ -130,29 +130,3 @@ def test_plugins_of_this_machine_are_listed_without_a_server() -> None:
     assert (result.exit_code, result.stdout) == (
         0, "no plugins are installed; docs/plugins.md shows how one is written\n",
     )  # fmt: skip
-
-
-def test_a_snapshot_says_what_would_let_a_group_start(tmp_path: Path) -> None:
-    """Beside all others that were there: of 8 cores a gang takes 6, and 3 more are wanted."""
-    first = gang(1, 6, priority=1, name="train/fit")
-    given: Any = (
-        cluster(4, 4),
-        Catalogue(),
-        QueueTree(),
-        [first, bag(2, what=shape(3), name="etl/sort")],
-        Profile(),
-        50,
-        None,
-    )
-    file = tmp_path / "cycle.zip"
-    file.write_bytes(recorded(cycle(*given), *given).packed())
-    result = local("replay", str(file), "--suggest", "etl/sort")
-    lines = result.stdout.splitlines()
-    assert (result.exit_code, lines[0]) == (0, "etl/sort  Insufficient")
-    assert "  binds: task: cpu" in lines
-    assert "  to start it: ask for 2 CPU instead of 3 CPU for each task" in lines
-    told = json.loads(local("replay", str(file), "--suggest", "etl/sort", "-o", "json").stdout)
-    assert (told["suggestions"][0]["kind"], told["suggestions"][0]["to"]) == ("request", 2000)
-    refused = local("replay", str(file), "--suggest", "train/fit")
-    assert refused.exit_code != 0
-    assert "who waits: etl/sort" in refused.stderr

@@ -5,9 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import json
-import pickle
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +21,6 @@ from flowsched.scheduling.explain.recording import (
     Reader,
     Writer,
     differences,
-    draft,
     plan_bytes,
     recorded,
     replayed,
@@ -37,17 +34,14 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.statement import Statement
 from flowsched.values import replace
 
-RECORDINGS = Path(__file__).parent / "recordings"
-
 
 @given(st.sampled_from(sorted(KINDS)), st.integers(0, 10**6))
 @settings(max_examples=120, deadline=None)
 def test_a_recorded_cycle_decides_the_same_again(kind: str, seed: int) -> None:
-    """Byte for byte, and again; reading and writing it gives the same file; the cluster is the same, slot by slot."""
+    """Byte for byte, and again; the cluster is the same, slot by slot."""
     arguments = random_cycle(kind, seed)
     raw = recorded(cycle(*arguments), *arguments).packed()
     record = unpacked(raw)
-    assert draft(record.inputs, record.plan).packed() == raw
     assert frozen(record.inputs["snapshot"]) == frozen(arguments[0])
     assert record.profile == arguments[4]
     assert list(record.inputs["backlog"]) == list(arguments[3])
@@ -77,7 +71,7 @@ def test_all_that_a_cycle_is_given_is_recorded() -> None:
 
 
 def test_the_file_holds_the_plan_and_the_profile_for_people() -> None:
-    """As JSON in a zip archive, with arrays beside it."""
+    """As JSON in a zip archive."""
     given = (cluster(4), Catalogue(), QueueTree(), [bag(7, 6)], PROFILES["flowsched"], 50, None)
     raw = recorded(cycle(*given), *given).packed()  # type: ignore[arg-type]
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
@@ -140,64 +134,26 @@ def repacked(raw: bytes, **changes: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("part", "value", "told"),
     [
-        ("record", b'{"format": 9, "version": "9.9"}', "of format 9, made by flowsched 9.9; this is"),
+        ("record", b'{"version": "9.9"}', "made by flowsched 9.9, and this is"),
         ("record", b"{}", "no snapshot that flowsched"),
-        ("objects", b"[", "no snapshot that flowsched"),
-        ("objects", b'{"snapshot": {"=": "object", "is": "os:system", "of": {}}}', "is no class of this version"),
-        ("objects", b'{"snapshot": {"=": "object", "is": "flowsched.errors:Fault", "of": {}}}', "is no class"),
-        ("objects", b'{"snapshot": {"=": "enum", "is": "builtins:eval", "of": "1"}}', "is no class"),
-        ("objects", b'{"snapshot": {"=": "array", "at": 99999}}', "no snapshot"),
-        ("objects", b'{"snapshot": {"=": "code", "of": "1"}}', "is nothing that a snapshot holds"),
-        ("objects", b'{"snapshot": {"=": "small", "type": "object", "shape": [1], "of": [1]}}', "whole numbers"),
-        ("objects", b'{"now": 3}', "the snapshot was made by flowsched"),
+        ("inputs", b"[", "no snapshot that flowsched"),
+        ("inputs", b'{"now": {"=": "object", "is": "os:system", "of": {}}}', "is no class of this version"),
+        ("inputs", b'{"now": {"=": "object", "is": "flowsched.errors:Fault", "of": {}}}', "is no class"),
+        ("inputs", b'{"now": {"=": "object", "is": "flowsched.scheduling.cycle:cycle", "of": {}}}', "is no class"),
+        ("inputs", b'{"now": {"=": "object", "is": "flowsched.scheduling.cycle:PodGroup", "of": {}}}', "is no class"),
+        ("inputs", b'{"now": {"=": "made", "is": "flowsched.workflow.spec:Any", "of": ["1"]}}', "is no class"),
+        ("inputs", b'{"now": {"=": "made", "is": "builtins:eval", "of": ["1"]}}', "is no class"),
+        ("inputs", b'{"now": {"=": "same", "as": 99999}}', "no snapshot"),
+        ("inputs", b'{"now": {"=": "code", "of": "1"}}', "is nothing that a snapshot holds"),
+        ("inputs", b'{"now": {"=": "array", "type": "object", "shape": [1], "of": ""}}', "is nothing that"),
+        ("inputs", b'{"now": {"=": "array", "type": "int8", "shape": [9], "of": "AA=="}}', "no snapshot"),
+        ("inputs", b'{"now": 3}', "lacks what a cycle of this version needs"),
     ],
 )  # fmt: skip
 def test_what_is_no_snapshot_is_refused(part: str, value: bytes, told: str) -> None:
     """With what is wrong; nothing in a file is run."""
     with pytest.raises(InvalidRequest, match=told):
-        replayed(unpacked(repacked(random_file("data", 3), **{part: value})))
-
-
-@pytest.mark.parametrize("kind", ["data", "gpus", "numa", "rules", "takers"])
-def test_a_snapshot_that_names_modules_is_read(kind: str) -> None:
-    """Files of format 2, as flowsched 0.1.0 of November 2026 wrote them; a cycle can be decided again from each."""
-    raw = (RECORDINGS / f"format-2-{kind}.snapshot").read_bytes()
-    assert b"flowsched.scheduling.snapshot:Snapshot" in part_of(raw, "objects.json")
-    record = unpacked(raw)
-    about = json.loads(part_of(raw, "record.json"))
-    assert (len(record.inputs["snapshot"]), len(record.inputs["backlog"])) == (
-        about["nodes"],
-        about["groups"],
-    )
-    assert plan_bytes(replayed(record)) == plan_bytes(replayed(record))
-
-
-@pytest.mark.parametrize("kind", ["data", "gpus", "numa", "rules", "takers"])
-def test_a_snapshot_names_no_module(kind: str) -> None:
-    """So that code can move."""
-    held = part_of(random_file(kind, 3), "objects.json")
-    assert b'"is":"Snapshot"' in held
-    assert b"flowsched." not in held
-
-
-def part_of(raw: bytes, name: str) -> bytes:
-    """One of the parts of a file."""
-    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-        return archive.read(name)
-
-
-def test_pickled_arrays_are_refused() -> None:
-    """Loading one could run anything."""
-    held = io.BytesIO()
-    np.save(held, np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    raw = io.BytesIO()
-    with zipfile.ZipFile(raw, "w") as archive:
-        archive.writestr("record.json", '{"format": 2, "version": "0.1.0"}')
-        archive.writestr("arrays/00000.npy", held.getvalue())
-    with pytest.raises(InvalidRequest, match="allow_pickle"):
-        unpacked(raw.getvalue())
-    with pytest.raises(InvalidRequest, match="File is not a zip file"):
-        unpacked(pickle.dumps({"a": 1}))
+        unpacked(repacked(random_file("data", 3), **{part: value}))
 
 
 @given(st.binary(max_size=40), st.integers(0, 10**6))
@@ -217,7 +173,7 @@ def test_what_no_file_can_hold_is_refused_when_it_is_written() -> None:
     """Functions, floats in arrays, objects of other packages."""
     for value, told in (
         (lambda: 1, "cannot be recorded"),
-        (np.array([1.5]), "float64 is none of whole numbers"),
+        (np.array([1.5]), "numpy:ndarray cannot be recorded"),
         (io.BytesIO(), "_io:BytesIO cannot be recorded"),
         (1.5, "float cannot be recorded"),
     ):
@@ -231,9 +187,9 @@ def test_values_come_back_as_they_were() -> None:
     for value in ((1, [2, (3,)], {"a": {1: (2,)}}, {3, 1}, frozenset({"x"}), 1 << 80, None, True, ""), ()):
         writer = Writer()
         plain = json.loads(json.dumps(writer.plain(value)))
-        assert Reader(writer.arrays).value(plain) == value
+        assert Reader().value(plain) == value
     tree = QueueTree()
     writer = Writer()
-    one, other = Reader([]).value(json.loads(json.dumps(writer.plain((tree, tree)))))
+    one, other = Reader().value(json.loads(json.dumps(writer.plain((tree, tree)))))
     assert one is other
     assert shared == Profile()

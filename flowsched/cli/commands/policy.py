@@ -91,10 +91,6 @@ def replay(
         Path | None,
         typer.Option("--profile", metavar="FILE", help="Decide under this profile instead, and compare."),
     ] = None,
-    suggest: Annotated[
-        str | None,
-        typer.Option(metavar="GROUP", help="Say what would let this group start, as train/fit, instead."),
-    ] = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Decide again what a snapshot recorded; needs no server.
@@ -104,9 +100,4 @@ def replay(
     """
     from flowsched.cli import policy
 
-    if suggest is None:
-        run(options(ctx), policy.replay(file, other, output))
-        return
-    if other is not None:
-        raise typer.BadParameter("--suggest goes with the recorded profile; leave --profile out")
-    run(options(ctx), policy.suggest(file, suggest, output))
+    run(options(ctx), policy.replay(file, other, output))
