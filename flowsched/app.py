@@ -770,11 +770,17 @@ def root_holder(root: Path) -> str:
     return holder_of(root)
 
 
-def knows_schema(revision: str) -> bool:
-    """Whether a database's schema is of this version, or of one before it."""
-    from flowsched.store.database import known_revisions
+def schema_remedy(revision: str) -> tuple[str, str, bool]:
+    """Of the schema of another version: how it differs, what to do, and whether the next start of the service does it."""
+    from flowsched.store.database import REVISION, START_ANEW, is_unreleased, known_revisions
 
-    return revision in known_revisions()
+    if is_unreleased(revision):
+        return "is of a version before 0.1.0", START_ANEW, False
+    if revision in known_revisions():
+        step = "back it up; the next start of the service upgrades it (or `flowsched db upgrade` while it is stopped)"
+        return f"is older than this version needs ({REVISION})", step, True
+    step = "start the newer version, or restore the backup made before its upgrade"
+    return f"is newer than this version knows ({REVISION})", step, False
 
 
 async def database_expire(url: str, before_ms: int) -> int:

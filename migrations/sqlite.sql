@@ -2,7 +2,7 @@ CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL,
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
-INSERT INTO "alembic_version" VALUES('0016');
+INSERT INTO "alembic_version" VALUES('0.1.0');
 CREATE TABLE attempts (
 	name TEXT NOT NULL,
 	workflow_id TEXT NOT NULL,
@@ -18,7 +18,9 @@ CREATE TABLE attempts (
 	reason TEXT DEFAULT '' NOT NULL,
 	message TEXT DEFAULT '' NOT NULL,
 	usage TEXT DEFAULT '{}' NOT NULL,
-	pod BLOB NOT NULL, report TEXT DEFAULT '' NOT NULL, choice TEXT DEFAULT '' NOT NULL,
+	report TEXT DEFAULT '' NOT NULL,
+	choice TEXT DEFAULT '' NOT NULL,
+	pod BLOB NOT NULL,
 	CONSTRAINT pk_attempts PRIMARY KEY (name)
 );
 CREATE TABLE bindings (
@@ -63,7 +65,11 @@ CREATE TABLE counters (
 );
 CREATE TABLE drains (
 	node TEXT NOT NULL,
-	until_ms BIGINT DEFAULT 0 NOT NULL, from_ms BIGINT DEFAULT 0 NOT NULL, at_ms BIGINT DEFAULT 0 NOT NULL, reason TEXT DEFAULT '' NOT NULL, author TEXT DEFAULT '' NOT NULL,
+	until_ms BIGINT DEFAULT 0 NOT NULL,
+	from_ms BIGINT DEFAULT 0 NOT NULL,
+	at_ms BIGINT DEFAULT 0 NOT NULL,
+	reason TEXT DEFAULT '' NOT NULL,
+	author TEXT DEFAULT '' NOT NULL,
 	CONSTRAINT pk_drains PRIMARY KEY (node)
 );
 CREATE TABLE events (
@@ -190,7 +196,8 @@ CREATE TABLE queues (
 	guarantee TEXT DEFAULT '{}' NOT NULL,
 	cap TEXT DEFAULT '{}' NOT NULL,
 	reclaimable BOOLEAN DEFAULT 1 NOT NULL,
-	paused BOOLEAN DEFAULT 0 NOT NULL, "order" TEXT DEFAULT 'best-effort' NOT NULL,
+	paused BOOLEAN DEFAULT 0 NOT NULL,
+	"order" TEXT DEFAULT 'best-effort' NOT NULL,
 	CONSTRAINT pk_queues PRIMARY KEY (name)
 );
 CREATE TABLE replicas (
@@ -209,7 +216,9 @@ CREATE TABLE runs (
 	source TEXT DEFAULT '' NOT NULL,
 	queue TEXT DEFAULT '' NOT NULL,
 	labels TEXT DEFAULT '{}' NOT NULL,
-	created_ms BIGINT DEFAULT 0 NOT NULL, state TEXT DEFAULT '' NOT NULL, reason TEXT DEFAULT '' NOT NULL,
+	created_ms BIGINT DEFAULT 0 NOT NULL,
+	state TEXT DEFAULT '' NOT NULL,
+	reason TEXT DEFAULT '' NOT NULL,
 	CONSTRAINT pk_runs PRIMARY KEY (id),
 	CONSTRAINT uq_runs_seq UNIQUE (seq)
 );
@@ -244,13 +253,14 @@ CREATE TABLE tasks (
 	exit_code INTEGER,
 	ready_ms BIGINT,
 	staging_ms BIGINT,
+	staged_ms BIGINT,
 	bound_ms BIGINT,
 	started_ms BIGINT,
 	ended_ms BIGINT,
 	bytes_local BIGINT DEFAULT 0 NOT NULL,
 	bytes_moved BIGINT DEFAULT 0 NOT NULL,
 	charged INTEGER DEFAULT 0 NOT NULL,
-	memory_steps INTEGER DEFAULT 0 NOT NULL, staged_ms BIGINT,
+	memory_steps INTEGER DEFAULT 0 NOT NULL,
 	CONSTRAINT pk_tasks PRIMARY KEY (workflow_id, stage, "index")
 )
  WITHOUT ROWID
@@ -286,24 +296,30 @@ CREATE TABLE workflows (
 	stages INTEGER NOT NULL,
 	tasks BIGINT DEFAULT 0 NOT NULL,
 	spec_bytes BIGINT DEFAULT 0 NOT NULL,
-	spec BLOB NOT NULL, run TEXT DEFAULT '' NOT NULL, node TEXT DEFAULT '' NOT NULL, shard BIGINT, call_attempt INTEGER DEFAULT 1 NOT NULL, "after" TEXT DEFAULT '[]' NOT NULL, task TEXT DEFAULT '' NOT NULL,
+	run TEXT DEFAULT '' NOT NULL,
+	node TEXT DEFAULT '' NOT NULL,
+	task TEXT DEFAULT '' NOT NULL,
+	shard BIGINT,
+	call_attempt INTEGER DEFAULT 1 NOT NULL,
+	"after" TEXT DEFAULT '[]' NOT NULL,
+	spec BLOB NOT NULL,
 	CONSTRAINT pk_workflows PRIMARY KEY (id),
 	CONSTRAINT uq_workflows_seq UNIQUE (seq)
 );
-CREATE INDEX ix_workflows_ended_ms ON workflows (ended_ms);
-CREATE INDEX ix_workflows_live ON workflows (seq) WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'SKIPPED');
 CREATE INDEX ix_attempts_open ON attempts (workflow_id) WHERE ended_ms IS NULL;
 CREATE INDEX ix_attempts_task ON attempts (workflow_id, stage, "index");
-CREATE INDEX ix_events_workflow ON events (workflow_id, id);
-CREATE INDEX ix_idempotency_workflow_id ON idempotency (workflow_id);
-CREATE INDEX ix_commands_open ON commands (id) WHERE NOT done;
-CREATE INDEX ix_commands_workflow_id ON commands (workflow_id);
-CREATE INDEX ix_workflows_run ON workflows (run, seq) WHERE run <> '';
-CREATE INDEX ix_tes_tasks_seq ON tes_tasks (seq);
-CREATE INDEX ix_plans_seq ON plans (seq);
-CREATE INDEX ix_plans_run ON plans (run);
 CREATE INDEX ix_cache_keys_key ON cache_keys ("key");
 CREATE INDEX ix_cache_keys_place ON cache_keys (place, at_ms);
 CREATE INDEX ix_cache_keys_source ON cache_keys (source);
+CREATE INDEX ix_events_workflow ON events (workflow_id, id);
+CREATE INDEX ix_idempotency_workflow_id ON idempotency (workflow_id);
+CREATE INDEX ix_plans_seq ON plans (seq);
+CREATE INDEX ix_plans_run ON plans (run);
 CREATE INDEX ix_runs_open ON runs (seq) WHERE state = '';
+CREATE INDEX ix_tes_tasks_seq ON tes_tasks (seq);
+CREATE INDEX ix_workflows_ended_ms ON workflows (ended_ms);
+CREATE INDEX ix_workflows_live ON workflows (seq) WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'SKIPPED');
+CREATE INDEX ix_workflows_run ON workflows (run, seq) WHERE run <> '';
 CREATE INDEX ix_workflows_live_calls ON workflows (run) WHERE run <> '' AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'SKIPPED');
+CREATE INDEX ix_commands_open ON commands (id) WHERE NOT done;
+CREATE INDEX ix_commands_workflow_id ON commands (workflow_id);

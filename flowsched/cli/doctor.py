@@ -298,20 +298,15 @@ def _exists(url: str) -> bool:
 
 
 def _database(facts: Mapping[str, object]) -> Check:
-    from flowsched.app import knows_schema
+    from flowsched.app import schema_remedy
 
     said = f"{facts['database']} {facts.get('version', '')}, {facts.get('workflows', 0)} workflows, {facts['url']}"
     found, expected = facts["revision"], facts["expected_revision"]
     if found is None:
         return Check("database", "ok", f"{said}: empty; the first start makes the schema")
-    if found != expected and knows_schema(str(found)):
-        step = "back it up; the next start of the service upgrades it (or `flowsched db upgrade` while it is stopped)"
-        return Check("database", "warn", f"{said}: schema {found}, and this version needs {expected}", step)
     if found != expected:
-        step = "start the newer version, or restore the backup made before its upgrade"
-        return Check(
-            "database", "fail", f"{said}: schema {found} is newer than this version knows ({expected})", step
-        )
+        differs, step, upgraded = schema_remedy(str(found))
+        return Check("database", "warn" if upgraded else "fail", f"{said}: schema {found} {differs}", step)
     if facts.get("integrity_check", "ok") != "ok":
         return Check("database", "fail", f"{said}: {facts['integrity_check']}", "restore it from a backup")
     if facts.get("fsync", "on") != "on":

@@ -113,7 +113,13 @@ class FileLock:
 
 
 #: The newest revision in `migrations/versions`: known here so that an ordinary start need not load alembic.
-REVISION: Final = "0016"
+REVISION: Final = "0.1.0"
+#: Revisions of the versions before 0.1.0, none of which was released.
+_UNRELEASED: Final = re.compile(r"00\d\d")
+#: What to do with a database that has one of them.
+START_ANEW: Final = (
+    "let its runs end with that version and fetch their results; then start this one on a new --db or --root"
+)
 #: Any number that no other lock uses: replicas that start together migrate one after the other.
 _ADVISORY_LOCK: Final = 0x666C6F77
 
@@ -146,6 +152,10 @@ def check(revision: str | None, where: str) -> None:
     """
     if revision == REVISION:
         return
+    if is_unreleased(revision):
+        raise ConfigurationError(
+            f"the schema of {where} ({revision}) is of a version before 0.1.0, and cannot be upgraded: {START_ANEW}"
+        )
     if revision is None or revision in known_revisions():
         raise ConfigurationError(
             f"the schema of {where} is older ({revision or 'empty'}) than this version needs ({REVISION}): "
@@ -155,6 +165,11 @@ def check(revision: str | None, where: str) -> None:
         f"the schema of {where} ({revision}) is newer than this version ({VERSION}, "
         f"schema {REVISION}) knows: start the newer version, or restore the backup made before its upgrade"
     )
+
+
+def is_unreleased(revision: str | None) -> bool:
+    """Whether a version before 0.1.0 made the schema."""
+    return revision is not None and _UNRELEASED.fullmatch(revision) is not None
 
 
 def known_revisions() -> frozenset[str]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from sqlalchemy import text
 
 from flowsched import app
-from flowsched.store.database import REVISION, Database
+from flowsched.store.database import Database
 from tests.docs.pages import ROOT, Block, Reader
 from tests.postgres import Server, binaries
+from tests.store.new_schema import add_revision
 
 PAGE = ROOT / "docs" / "tutorials" / "operator.md"
 
 
-async def test_a_restored_backup_can_be_upgraded_again(postgres_server: Server, tmp_path: Path) -> None:
+async def test_a_restored_backup_can_be_upgraded_again(
+    postgres_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Dumped at the schema before this one, upgraded, restored as the page says: nothing of the newer schema is left."""
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -43,17 +47,15 @@ async def test_a_restored_backup_can_be_upgraded_again(postgres_server: Server, 
     type_block_with("CREATE ROLE")
     url = (reader.folder / "database-url.txt").read_text()
     await app.database_upgrade(url)
-    async with await Database.open(url, exclusive=False) as database:
-        await database.downgrade("-1")
-        before = await database.current()
-        async with database.writing() as connection:
-            await connection.execute(text("CREATE TABLE mark (kept int)"))
+    async with await Database.open(url, exclusive=False) as database, database.writing() as connection:
+        await connection.execute(text("CREATE TABLE mark (kept int)"))
     type_block_with("pg_dump")
-    assert await app.database_upgrade(url) == (before, REVISION)
+    add_revision(tmp_path, monkeypatch)
+    assert await app.database_upgrade(url) == ("0.1.0", "next")
 
     type_block_with("pg_restore")
-    assert postgres_server.execute("SELECT version_num FROM alembic_version", "restored") == [(before,)]
-    assert await app.database_upgrade(url) == (before, REVISION)
+    assert postgres_server.execute("SELECT version_num FROM alembic_version", "restored") == [("0.1.0",)]
+    assert await app.database_upgrade(url) == ("0.1.0", "next")
     assert postgres_server.execute("SELECT count(*) FROM mark", "restored") == [(0,)]
     postgres_server.drop(url)
     postgres_server.execute("DROP ROLE operator")

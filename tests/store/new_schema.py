@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import tempfile
 from pathlib import Path
 
+import pytest
 from sqlalchemy import create_engine
 
+from flowsched.store import database
 from flowsched.store.database import migrations_folder, upgrade
+
+_NEXT = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "next"
+down_revision = "{before}"
+
+
+def upgrade():
+    op.create_table("added", sa.Column("name", sa.Text(), primary_key=True))
+
+
+def downgrade():
+    op.drop_table("added")
+"""
 
 
 def migrated(file: Path) -> None:
@@ -17,6 +36,15 @@ def migrated(file: Path) -> None:
     with engine.begin() as connection:
         upgrade(connection)
     engine.dispose()
+
+
+def add_revision(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this the version after the newest one: its revision `next` adds the table `added`."""
+    made = folder / "migrations"
+    shutil.copytree(migrations_folder(), made)
+    (made / "versions" / "next.py").write_text(_NEXT.format(before=database.REVISION))
+    monkeypatch.setattr(database, "migrations_folder", lambda: made)
+    monkeypatch.setattr(database, "REVISION", "next")
 
 
 def statements() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import signal
@@ -16,7 +15,7 @@ from typing import Any
 
 import new_schema
 import pytest
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import inspect, text
 from store_samples import rows, submission
 
 import flowsched
@@ -54,7 +53,7 @@ def hold(url: str) -> subprocess.Popen[str]:
 async def test_a_new_database_is_durable_and_whole(database: Database) -> None:
     """What `doctor` says of a database we made."""
     facts = await database.doctor()
-    assert facts["revision"] == facts["expected_revision"] == "0016"
+    assert facts["revision"] == facts["expected_revision"] == "0.1.0"
     assert facts["workflows"] == 0
     if database.kind == "sqlite":
         assert (facts["journal_mode"], facts["synchronous"], facts["foreign_keys"]) == ("wal", 2, 1)
@@ -140,7 +139,9 @@ async def test_fault_12_a_newer_schema_is_refused(url: str) -> None:
             await Database.open(url, migrate=migrate)
 
 
-async def test_fault_12_an_older_schema_is_refused_without_migration(url: str) -> None:
+async def test_fault_12_an_older_schema_is_refused_without_migration(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where migration is off, the message names the command; where it is on, the schema comes up."""
     if url.startswith("sqlite"):
         Path(url.removeprefix("sqlite+aiosqlite:///")).touch()
@@ -150,11 +151,24 @@ async def test_fault_12_an_older_schema_is_refused_without_migration(url: str) -
     assert (facts["revision"], "workflows" in facts) == (None, False)  # a look says what is there
     async with await Database.open(url) as database:
         assert database.upgraded_from == ""
-        await database.downgrade("-1")
-        before = await database.current()
+    new_schema.add_revision(tmp_path, monkeypatch)
+    with pytest.raises(ConfigurationError, match=r"older \(0\.1\.0\) than this version needs \(next\)"):
+        await Database.open(url, migrate=False)
     async with await Database.open(url) as database:
-        assert database.upgraded_from == before
+        assert (database.upgraded_from, await database.current()) == ("0.1.0", "next")
+        assert await rows(database, "SELECT count(*) FROM added") == [(0,)]
     await (await Database.open(url, migrate=False)).close()
+
+
+async def test_a_schema_that_was_never_released_is_refused(url: str) -> None:
+    """Development versions had revisions 0001 to 0016; the message says what to do with what is in it."""
+    async with await Database.open(url) as database, database.writing() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '0016'"))
+    for migrate in (True, False):
+        with pytest.raises(
+            ConfigurationError, match=r"0016.* before 0\.1\.0, .* start this one on a new --db"
+        ):
+            await Database.open(url, migrate=migrate)
 
 
 async def test_old_workflows_are_not_removed_beside_a_leader(url: str) -> None:
@@ -329,24 +343,7 @@ def test_migrations_are_found_in_a_wheel(tmp_path: Path, monkeypatch: pytest.Mon
         schema.migrations_folder()
     shutil.copytree(ROOT / "migrations", package / "_share" / "migrations")
     assert schema.migrations_folder() == package / "_share" / "migrations"
-    assert schema.known_revisions() == {
-        "0001",
-        "0002",
-        "0003",
-        "0004",
-        "0005",
-        "0006",
-        "0007",
-        "0008",
-        "0009",
-        "0010",
-        "0011",
-        "0012",
-        "0013",
-        "0014",
-        "0015",
-        "0016",
-    }
+    assert schema.known_revisions() == {"0.1.0"}
 
 
 async def test_an_error_of_the_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,25 +362,3 @@ async def test_an_error_of_the_disk_is_no_damage(tmp_path: Path, monkeypatch: py
         with pytest.raises(StorageCorrupt, match="is damaged: database disk image is malformed"):
             async with database.reading():
                 raise malformed
-
-
-def test_members_of_gangs_that_run_are_known_after_the_upgrade(tmp_path: Path) -> None:
-    """Orders of before revision 0014 list addresses and roles. Open ones become runs of members; what has ended stays."""
-    engine = create_engine(f"sqlite:///{tmp_path / 'db'}")
-    listed = {"role": "w", "role_index": 1, "rank": 2, "token": "", "roles": ["ps", "w", "w"],
-              "addresses": ["127.64.255.255", "127.65.0.0", "127.65.0.1"]}  # fmt: skip
-    old = json.dumps({"name": "p", "gang": listed}).encode()
-    alone = json.dumps({"name": "q", "gang": None}).encode()
-    with engine.begin() as connection:
-        schema.upgrade(connection, "0013")
-        row = 'INSERT INTO attempts (name, workflow_id, stage, "index", attempt, node, epoch, at_ms, ended_ms, pod) '
-        for name, ended, pod in (("p", None, old), ("done", 5, old), ("q", None, alone)):
-            connection.exec_driver_sql(row + "VALUES (?, 'w', 0, 0, 0, 'n', 1, 1, ?, ?)", (name, ended, pod))
-    with engine.begin() as connection:
-        schema.upgrade(connection)
-        found = {row.name: row.pod for row in connection.exec_driver_sql("SELECT name, pod FROM attempts")}
-    engine.dispose()
-    seat = {"role": "w", "role_index": 1, "rank": 2, "token": "", "number": 65537}
-    runs = [["ps", 65535, 1], ["w", 65536, 2]]
-    assert json.loads(found["p"]) == {"name": "p", "gang": {**seat, "roster": {"runs": runs}}}
-    assert (found["done"], found["q"]) == (old, alone)

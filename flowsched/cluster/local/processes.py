@@ -24,7 +24,6 @@ import msgspec
 from flowsched.background import BackgroundTasks
 from flowsched.cluster.local import attempts
 from flowsched.cluster.local.attempts import Attempts, Sight
-from flowsched.cluster.local.earlier import take_over
 from flowsched.cluster.local.gang_files import GangFiles
 from flowsched.cluster.local.images import REFUSED, ContainerSettings, Images
 from flowsched.cluster.local.journals import Life
@@ -230,9 +229,6 @@ class RunnerProcesses:
             for name in site.nodes
         }
         await self._in_thread(self._attempts.open)
-        ran = await self._in_thread(take_over, site.root, self._attempts.all())
-        if ran:
-            log.warning("attempts of an earlier version run again", attempts=ran)
         self._cgroups = await self._in_thread(find_base)
         self._runners = Runners(site.root, self._command, site.presence.check, site.clock)
         if strangers := await self._in_thread(self._open_runners):
