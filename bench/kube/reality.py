@@ -34,6 +34,8 @@ from typing import Any, Final
 
 from processes import Service
 
+from bench.synthetic.document import critical_path
+
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.objects.labels import INDEX, STAGE
 from flowsched.scheduling.policy.framework import PROFILES
@@ -85,7 +87,7 @@ def scaled(raw: bytes, name: str, nodes: int, seconds: float) -> tuple[Workload,
     cluster = SimulatedCluster(tuple(SimulatedNode(f"{name}-{at}", CORES) for at in range(nodes)))
     jobs = from_trace(trace, name, name, cluster).jobs
     area = sum(job.cores * job.compute_s for job in jobs) / (nodes * CORES)
-    scale = seconds / max(area, trace.critical_path([job.compute_s for job in jobs]))
+    scale = seconds / max(area, critical_path(trace, [job.compute_s for job in jobs]))
     trace = replace(
         trace, tasks=tuple(replace(task, runtime_s=task.runtime_s * scale) for task in trace.tasks)
     )

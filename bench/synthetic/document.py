@@ -91,12 +91,26 @@ class Synthetic:
 
     def critical_path(self, trace: Trace) -> float:
         """Seconds: the longest way through the DAG, computing alone. No run is shorter."""
-        return trace.critical_path([planned.work.seconds for planned in self.tasks])
+        return critical_path(trace, [planned.work.seconds for planned in self.tasks])
 
     @property
     def cpu_seconds(self) -> float:
         """Core-seconds of computing in all."""
         return sum(planned.work.cpu_seconds for planned in self.tasks)
+
+
+def critical_path(trace: Trace, seconds: Sequence[float]) -> float:
+    """The longest way through the DAG: no schedule is shorter.
+
+    Args:
+        trace: What ran.
+        seconds: Per task.
+    """
+    ended = [0.0] * len(trace.tasks)
+    for number in trace.order():
+        begin = max((ended[parent] for parent in trace.tasks[number].parents), default=0.0)
+        ended[number] = begin + seconds[number]
+    return max(ended, default=0.0)
 
 
 def synthetic(trace: Trace, scale: Scale, largest: Largest, place: Place) -> Synthetic:

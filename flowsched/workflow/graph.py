@@ -109,17 +109,8 @@ class StageGraph:
                 found[parent] = Edge(parent, number, Match.ALL, other.input)
         return tuple(found[parent] for parent in sorted(found))
 
-    def shard_parents(self, edge: Edge, shard: int) -> range:
-        """Which shards of the parent one shard of the child waits for, or reads."""
-        items = self.widths[edge.parent]
-        if edge.match is Match.INDEX:
-            return range(shard, shard + 1)
-        if edge.match is Match.CHUNK:
-            return chunk_of(shard, self.widths[edge.child], items)
-        return range(items)
-
     def shard_children(self, edge: Edge, shard: int) -> range:
-        """Which shards of the child wait for one shard of the parent. The inverse of `shard_parents`."""
+        """Which shards of the child wait for one shard of the parent."""
         shards = self.widths[edge.child]
         if edge.match is Match.INDEX:
             return range(shard, shard + 1)
@@ -163,13 +154,6 @@ class StageGraph:
         bounds = np.arange(shards + 1, dtype=np.int64) * self.widths[edge.parent] // shards
         sizes: NDArray[np.int32] = np.diff(bounds).astype(np.int32)
         return sizes
-
-    def initial_missing(self, stage: int) -> NDArray[np.int32]:
-        """(W,) how many units each shard waits for at the start, over all edges (`parents_per_shard`)."""
-        missing = np.zeros(self.widths[stage], dtype=np.int32)
-        for edge in self.edges_in[stage]:
-            missing += self.parents_per_shard(edge)
-        return missing
 
     def upward_ranks(self, weights_ms: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """The critical path from the start of each stage to the end of the workflow.

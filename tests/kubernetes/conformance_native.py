@@ -92,7 +92,8 @@ class NativeConformance:
         found = await talk.client.get(f"{groups}/g", NativePodGroup)
         assert found is not None
         assert found.spec.scheduling_policy.gang is not None
-        assert (found.spec.scheduling_policy.gang.min_count, found.spec.disrupted_as_one) == (3, False)
+        assert found.spec.scheduling_policy.gang.min_count == 3
+        assert found.spec.disruption_mode in (None, "Pod", {"single": {}})
 
 
 def group(name: str, minimum: int) -> dict[str, Any]:

@@ -366,9 +366,9 @@ def test_native_podgroups_of_both_versions_are_read() -> None:
     )
     assert (
         alpha.spec.scheduling_policy.gang.min_count,
-        alpha.spec.disrupted_as_one,
+        alpha.spec.disruption_mode,
         alpha.spec.priority,
-    ) == (6, True, 5)
+    ) == (6, "PodGroup", 5)
     assert alpha.spec.scheduling_constraints.topology[0].key == "rack"
     beta = read(
         NativePodGroup, {"spec": {"schedulingPolicy": {"basic": {}}, "disruptionMode": {"single": {}}}}
@@ -376,9 +376,8 @@ def test_native_podgroups_of_both_versions_are_read() -> None:
     assert (
         beta.spec.scheduling_policy.gang,
         beta.spec.scheduling_policy.basic,
-        beta.spec.disrupted_as_one,
-    ) == (None, {}, False)
-    assert read(NativePodGroup, {"spec": {"disruptionMode": {"all": {}}}}).spec.disrupted_as_one
+        beta.spec.disruption_mode,
+    ) == (None, {}, {"single": {}})
 
 
 def test_foreign_podgroups_are_read_with_their_nulls() -> None:

@@ -26,7 +26,6 @@ from flowsched.cluster.kubernetes.objects.pod_requests import (
     qos_class,
     requests_of,
     resources_of,
-    unknown_in,
 )
 from flowsched.errors import InvalidRequest
 from flowsched.executor.constraints import HostPort, NodeTerm, PodTerm, Requirement, Spread
@@ -263,34 +262,13 @@ def test_claims_and_where_their_volumes_are() -> None:
     assert rules_of(given, [terms]).volumes == (terms,)
 
 
-def test_what_nobody_here_understands_is_said() -> None:
-    """So that two such pods are never taken for equal."""
-    given = pod(
-        {
-            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}],
-            "volumes": [
-                {"name": "new", "quantumDisk": {}},
-                {"name": "disk", "gcePersistentDisk": {"pdName": "d"}},
-                {"name": "lun", "iscsi": {"iqn": "i"}},
-                {"name": "ceph", "rbd": {"image": "i"}},
-                {"name": "ebs", "awsElasticBlockStore": {"volumeID": "v"}},
-                {"name": "scratch", "emptyDir": {}},
-            ],
-        }
-    )
-    assert unknown_in(given) == (
-        "resourceClaims",
-        "volume new",
-        "gcePersistentDisk disk",
-        "iscsi lun",
-        "rbd ceph",
-        "awsElasticBlockStore ebs",
-    )
+def test_a_pod_with_device_claims_has_a_problem() -> None:
+    """Its own problem is told first."""
+    given = pod({"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]})
     assert (
         template_of(given).problem == "it claims devices (gpu): dynamic resource allocation is not done here"
     )
     assert template_of(given, problem="no volume").problem == "no volume"
-    assert unknown_in(pod({"volumes": [{"name": "x", "configMap": {"name": "c"}}]})) == ()
 
 
 def test_equal_pods_have_equal_templates() -> None:

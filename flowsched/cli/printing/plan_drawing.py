@@ -96,10 +96,6 @@ def svg(plan: Plan) -> str:
     return "\n".join(parts)
 
 
-def _small(y: int, text: str) -> str:
-    return f'<text class="s" x="{_MARGIN}" y="{y}">{_escaped(text)}</text>'
-
-
 def _legend(plan: Plan) -> tuple[str, str]:
     return (
         f"{len(plan.nodes)} calls · {plan.language} · stacked box: scatter, × tasks (× ?: not known yet)",

@@ -420,10 +420,6 @@ class Leader:
             if isinstance(node, NodeInfo):
                 self.nodes = [n for n in self.nodes if n.name != node.name] + [node]
 
-    def stuck_s(self) -> float:
-        """For how long nothing has moved, seconds: the event loop, or a step that is under way."""
-        return max(self.leadership.still_s(), self._busy_s())
-
     def _busy_s(self) -> float:
         began = None if self.dispatcher is None else self.dispatcher.busy_since
         return 0.0 if began is None else (self._clock() - began) / 1000

@@ -7,7 +7,6 @@ Nothing of flowsched's own documents is known here (`grouping` finds its stages)
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowsched.workflow.graph import topological_order
@@ -100,15 +99,3 @@ class Trace:
         for number in self.order():
             found[number] = max((found[parent] + 1 for parent in self.tasks[number].parents), default=0)
         return found
-
-    def critical_path(self, seconds: Sequence[float]) -> float:
-        """The longest way through the DAG: no schedule is shorter.
-
-        Args:
-            seconds: Per task.
-        """
-        ended = [0.0] * len(self.tasks)
-        for number in self.order():
-            begin = max((ended[parent] for parent in self.tasks[number].parents), default=0.0)
-            ended[number] = begin + seconds[number]
-        return max(ended, default=0.0)

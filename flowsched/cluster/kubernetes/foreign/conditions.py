@@ -27,8 +27,6 @@ log = get_logger(__name__)
 PERIOD_S: Final = 0.5
 #: So many writes of a round, and no more: the rest waits for the next.
 WRITES: Final = 50
-#: A waiting group is not told anew within this time, unless it has another reason.
-EVENT_S: Final = 300.0
 #: The numbers of a group's pods are written no sooner after one another, unless its phase changes.
 COUNTS_MS: Final = 5_000
 _MESSAGE: Final = 1024

@@ -108,15 +108,6 @@ def claims_of(pod: Pod) -> tuple[str, ...]:
     return tuple(_claims(pod))
 
 
-def unknown_in(pod: Pod) -> tuple[str, ...]:
-    """The parts of its spec that may decide where it runs and that flowsched does not understand."""
-    found = ["resourceClaims"] if pod.spec.resource_claims else []
-    found += [f"volume {volume.name}" for volume in pod.spec.volumes if not volume.kind]
-    exclusive = ("gcePersistentDisk", "awsElasticBlockStore", "iscsi", "rbd")
-    found += [f"{each.kind} {each.name}" for each in pod.spec.volumes if each.kind in exclusive]
-    return tuple(found)
-
-
 def image_of(pod: Pod) -> str | None:
     """The image of the container that asks for the most CPU, the first of such: the one that is probably large."""
     if not pod.spec.containers:

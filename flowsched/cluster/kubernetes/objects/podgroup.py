@@ -54,12 +54,6 @@ class NativePodGroupSpec(Read, frozen=True):
     preemption_policy: str | None = None
     parent_composite_pod_group_name: str | None = None
 
-    @property
-    def disrupted_as_one(self) -> bool:
-        """Whether the group's pods may only be taken away together."""
-        mode = self.disruption_mode
-        return "all" in mode if isinstance(mode, dict) else mode == "PodGroup"
-
 
 class NativePodGroupStatus(Read, frozen=True):
     """PodGroupScheduled in v1alpha2, PodGroupInitiallyScheduled in v1beta1."""

@@ -172,11 +172,6 @@ Json = dict[str, Any]
 Message = dict[str, Any]
 
 
-def has_files(env: Env) -> bool:
-    """Whether the pod is a container task."""
-    return bool(env.get("FLOWSCHED_CONTAINER"))
-
-
 # --- stage-in ------------------------------------------------------------------------------------------------
 
 

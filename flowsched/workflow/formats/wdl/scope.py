@@ -9,7 +9,7 @@ from typing import Final
 from WDL import Env, Error, Expr, Type, Value
 
 from flowsched.errors import TooLarge
-from flowsched.workflow.formats.wdl.partial_values import Opaque, PlanLibrary, Unknown, opaque, reasons
+from flowsched.workflow.formats.wdl.partial_values import PlanLibrary, Unknown, opaque, reasons
 from flowsched.workflow.plan import Until
 
 Paths = frozenset[str]
@@ -136,8 +136,3 @@ def shown(expr: Expr.Base | None, most: int = 200) -> str:
     """An expression as it is written, shortened."""
     text = " ".join(str(expr).split()) if expr is not None else ""
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def is_known(value: Value.Base) -> bool:
-    """Whether nothing in it is unknown."""
-    return not isinstance(value, Opaque) and not reasons(value)
