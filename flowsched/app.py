@@ -532,7 +532,6 @@ async def running(
     """
     from flowsched.api.connections import Connections
     from flowsched.api.server import build_api, runner_of
-    from flowsched.control.leading.heartbeat import Heartbeat, Warnings
 
     async with assembled(settings) as (service, leader, _, executor):
         connections = Connections()
@@ -547,7 +546,6 @@ async def running(
         loops.keep(service.late_ranks.run, "ranks")
         loops.keep(service.engine_ends.run, "ends of runs")
         loops.keep(service.policies.run, "profile")
-        loops.keep(Heartbeat(Warnings()).run, "heartbeat")
         try:
             # The port first: what waits or recovers answers reads, takes cancels, and says in /readyz how far it is.
             servers = await _listen(connections, runner.server, settings, sockets)

@@ -35,7 +35,6 @@ from typing import Any, Final
 from processes import Service
 
 from bench.synthetic.document import critical_path
-
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.objects.labels import INDEX, STAGE
 from flowsched.scheduling.policy.framework import PROFILES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
@@ -19,7 +19,6 @@ from flowsched.engine.state.cluster import Drain
 from flowsched.errors import InvalidRequest
 from flowsched.executor.nodes import CORDONED, NodeInfo
 from flowsched.scheduling.explain.idle import Cause
-from flowsched.scheduling.queues.deserved import deserved
 from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares, guaranteed
 from flowsched.scheduling.reasons import quantity
 from flowsched.scheduling.state.claims import ClaimKind
@@ -722,7 +721,7 @@ def queue_views(state: EngineState) -> list[QueueView]:
         row = demand.setdefault(name, [0] * axes)
         for axis, more in enumerate(work.asked):
             row[axis] += more
-    due = deserved(tree, demand, snapshot.total)
+    due = deserved(tree, [name for name, row in demand.items() if any(row)], snapshot.total)
     users = _users(state)
     found = []
     for name in names:
@@ -750,6 +749,35 @@ def queue_views(state: EngineState) -> list[QueueView]:
                 warnings=warnings(tree, queue, snapshot.axes, snapshot.total),
             )
         )
+    return found
+
+
+def deserved(tree: QueueTree, busy: Iterable[str], total: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """(R,) the part of `total` that queues have by weight among the siblings that are busy.
+
+    It is for people and decides nothing. It is at least the guarantee of a queue and at most its cap.
+
+    Args:
+        tree: The queues.
+        busy: Queues with groups that hold or ask for something.
+        total: (R,) what there is.
+    """
+    below: dict[str | None, dict[str, None]] = {}
+    for name in busy:
+        for queue in tree.path(name):
+            below.setdefault(queue.parent, {})[queue.name] = None
+    found: dict[str, tuple[int, ...]] = {}
+    parts: list[tuple[str | None, Sequence[int]]] = [(None, total)]
+    for parent, whole in parts:  # grows while it is read
+        queues = [tree.get(name) for name in below.get(parent, ())]
+        weights = sum(queue.weight for queue in queues)
+        for queue in queues:
+            part = [amount * queue.weight // weights for amount in whole]
+            part = list(map(max, part, guaranteed(tree, queue.name, len(total))))
+            for axis, most in enumerate((queue.cap or ())[: len(total)]):
+                part[axis] = part[axis] if most < 0 else min(part[axis], most)
+            found[queue.name] = tuple(part)
+            parts.append((queue.name, part))
     return found
 
 

@@ -364,7 +364,7 @@ class QueueView(View, kw_only=True):
     used: dict[str, int] = {}  #: with everything below it
     deserved: dict[
         str, int
-    ] = {}  #: its part of the cluster by weight, for what it has and asks for, each resource by itself; with those below it
+    ] = {}  #: its part of the cluster by weight among its siblings that have or ask for something; with those below it
     pending: dict[str, int] = {}  #: what its own tasks ask for that are ready and not placed
     recent: dict[
         str, int

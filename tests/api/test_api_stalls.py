@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from flowsched.app import Settings, running
-from flowsched.control.leading.heartbeat import BEAT_S, HELD_S, Heartbeat, Stall
+from tests.heartbeat import BEAT_S, HELD_S, beat
 
 EXECUTOR = {"image": "a", "command": ["true"]}
 STAGE = {"command": ["true"], "resources": {"cpu": 900}}
@@ -70,9 +70,9 @@ async def test_fault_41_no_request_holds_the_loop(tmp_path: Path, name: str) -> 
     """Reading, checking, refusing or accepting it, and answering what was made of it."""
     path, make, status = REQUESTS[name]
     body = json.dumps(make()).encode()
-    stalls: list[Stall] = []
+    stalls: list[float] = []
     async with running(Settings(port=0, root=tmp_path, cpu="1", log_level="error")) as up:
-        beating = asyncio.create_task(Heartbeat(stalls.append).run())
+        beating = asyncio.create_task(beat(stalls))
         answered, said = await asyncio.to_thread(sent, up.url + path, body)
         assert answered == status, said[:500]
         if status == 202:
@@ -87,9 +87,9 @@ async def test_fault_41_no_request_holds_the_loop(tmp_path: Path, name: str) -> 
 
 async def test_fault_41_no_profile_holds_the_loop(tmp_path: Path) -> None:
     """PyYAML takes half a second for 31 KiB of brackets."""
-    stalls: list[Stall] = []
+    stalls: list[float] = []
     async with running(Settings(port=0, root=tmp_path, cpu="1", log_level="error")) as up:
-        beating = asyncio.create_task(Heartbeat(stalls.append).run())
+        beating = asyncio.create_task(beat(stalls))
         answered, said = await asyncio.to_thread(sent, f"{up.url}/api/v1/profile", b"[" * 32_000, "PUT")
         assert answered == 400, said[:500]
         await asyncio.sleep(4 * BEAT_S)  # the last beat counts what was used since the one before
@@ -101,13 +101,13 @@ async def test_fault_41_no_profile_holds_the_loop(tmp_path: Path) -> None:
 @pytest.mark.parametrize("view", ["BASIC", "FULL"])
 async def test_a_page_of_large_tasks_does_not_hold_the_loop(tmp_path: Path, view: str) -> None:
     """The stored bodies of 24 tasks, 3 MiB each, are unpacked and read beside it."""
-    stalls: list[Stall] = []
+    stalls: list[float] = []
     text = random.Random(1).randbytes(3 << 19).hex()
     async with running(Settings(port=0, root=tmp_path, cpu="1", log_level="error")) as up:
         for number in range(24):
             body = json.dumps({"executors": [EXECUTOR], "description": f"{number}{text}"}).encode()
             assert (await asyncio.to_thread(sent, up.url + TASKS, body))[0] == 200
-        beating = asyncio.create_task(Heartbeat(stalls.append).run())
+        beating = asyncio.create_task(beat(stalls))
         assert (await asyncio.to_thread(sent, f"{up.url}{TASKS}?view={view}&page_size=24"))[0] == 200
         await asyncio.sleep(4 * BEAT_S)  # the last beat counts what was used since the one before
         beating.cancel()

@@ -22,11 +22,11 @@ from sqlalchemy.event import listen
 
 from flowsched.app import Settings, running
 from flowsched.control.leading import leadership
-from flowsched.control.leading.heartbeat import BEAT_S, HELD_S, Heartbeat, Stall
 from flowsched.errors import LeadershipLost, Unavailable
 from flowsched.store.database import Database, url_for
 from flowsched.store.lease import Lease
 from tests.cluster.fake import FakeProcesses
+from tests.heartbeat import BEAT_S, HELD_S, beat
 from tests.postgres import fresh_postgres, postgres_server, postgres_url
 from tests.service.processes import Process, process
 
@@ -189,10 +189,10 @@ async def test_no_step_over_five_million_tasks_holds_the_loop(
     database_url: str | None, tmp_path: Path, form: str
 ) -> None:
     """Expanding, offering and cancelling them took 2 to 17 s in which nothing was answered."""
-    stalls: list[Stall] = []
+    stalls: list[float] = []
     settings = Settings(port=0, root=tmp_path / "root", database=database_url, cpu="1", log_level="error")
     async with running(settings) as up:
-        beating = asyncio.create_task(Heartbeat(stalls.append).run())
+        beating = asyncio.create_task(beat(stalls))
         ident = (await up.facade.submit(poison(form))).id
         async with asyncio.timeout(300):
             while (await up.facade.workflow(ident)).state not in ("QUEUED", "RUNNING"):
