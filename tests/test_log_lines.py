@@ -1,4 +1,4 @@
-"""Log lines: which are written, in which form, and when structlog is loaded."""
+"""Log lines: which are written, and in which form."""
 
 from __future__ import annotations
 
@@ -7,26 +7,23 @@ import subprocess
 import sys
 
 PROGRAM = """
-import sys
 from flowsched.log_lines import configure_logging, get_logger
 log = get_logger("work")
 configure_logging("warning", as_json=True)
 log.info("a step")
-print("structlog" in sys.modules)
 log.warning("the disk is full", path="/data")
 try:
     {}["key"]
 except KeyError:
     log.exception("work broke", on="key")
 log.debug("a detail")
-print("structlog" in sys.modules)
 """
 
 
-def test_the_first_line_that_is_written_loads_structlog() -> None:
+def test_lines_of_the_level_and_above_are_written() -> None:
     """Lines below the level are not written, before and after. An exception comes with its traceback."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True"]
+    assert done.stdout == ""
     full, broke = map(json.loads, done.stderr.splitlines())
     assert (full["level"], full["event"], full["path"]) == ("warning", "the disk is full", "/data")
     assert (broke["level"], broke["event"], broke["on"]) == ("error", "work broke", "key")

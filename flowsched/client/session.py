@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
+import aiohttp
 import msgspec
 
-from flowsched.client.http import aiohttp
 from flowsched.client.plain import wrong_url
 from flowsched.errors import (
     ConfigurationError,

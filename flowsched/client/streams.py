@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final
 
+import aiohttp
 import msgspec
 
-from flowsched.client.http import aiohttp
 from flowsched.client.session import Session, back_off, decoded
 from flowsched.errors import Unavailable
 from flowsched.workflow.views import EventView

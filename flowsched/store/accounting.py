@@ -19,10 +19,10 @@ from sqlalchemy import (
     select,
     union_all,
 )
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowsched.errors import InvalidRequest
 from flowsched.store import tables
-from flowsched.store.async_engine import AsyncConnection
 from flowsched.store.database import Database, unbroken
 from flowsched.store.dialects import insert_into, text_in
 

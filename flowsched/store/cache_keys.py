@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from sqlalchemy import and_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowsched.engine.delta import CacheKeyWrite
 from flowsched.store import tables
-from flowsched.store.async_engine import AsyncConnection
 from flowsched.store.bulk import insert, tidy
 from flowsched.store.database import Database
 from flowsched.workflow.run.advance import SPOILED

@@ -32,6 +32,7 @@ import msgspec
 from sqlalchemy import URL, Connection, Engine, Executable, Row, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 import flowsched
 from flowsched.errors import (
@@ -43,7 +44,6 @@ from flowsched.errors import (
     Unavailable,
 )
 from flowsched.private import make_database
-from flowsched.store.async_engine import AsyncConnection, AsyncEngine, create_async_engine
 from flowsched.store.headroom import KeptLog
 from flowsched.store.sqlite_connection import OneTrip, connect
 from flowsched.version import VERSION

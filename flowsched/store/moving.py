@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sqlalchemy import delete, func, insert, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowsched.errors import ConfigurationError, InUse
 from flowsched.store import tables
-from flowsched.store.async_engine import AsyncConnection
 from flowsched.store.database import Database
 from flowsched.store.lease import Lease
 

@@ -23,12 +23,12 @@ from sqlalchemy import (
     tuple_,
     union_all,
 )
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowsched.engine.delta import OutputWrite, TaskWrite
 from flowsched.scheduling.state.usage import UsageRow
 from flowsched.store import tables
 from flowsched.store.accounting import forget_sums, keep_sums
-from flowsched.store.async_engine import AsyncConnection
 from flowsched.store.database import Database, unbroken
 from flowsched.store.rows import Living, Recovered, Recovery, ReplicaRow
 from flowsched.store.workflows import (

@@ -24,11 +24,11 @@ from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 import msgspec
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowsched.engine.delta import Delta
 from flowsched.errors import FlowschedError, OutcomeUnknown, StorageBusy, StorageCorrupt, Unavailable
 from flowsched.log_lines import get_logger
-from flowsched.store.async_engine import AsyncConnection
 from flowsched.store.bulk import Statements
 from flowsched.store.changes import Changes, Step
 from flowsched.store.database import Database, chance, is_corrupt, is_transient, pauses, unbroken

@@ -176,8 +176,8 @@ async def test_a_certificate_that_is_not_trusted_is_said_with_what_to_do(tmp_pat
             await asyncio.to_thread(plain.ask, "GET", url)
 
 
-async def test_certificates_are_read_for_the_first_connection_with_tls(tmp_path: Path) -> None:
-    """Loading the client reads none. The first call by TLS reads those of SSL_CERT_FILE, and trusts them."""
+async def test_a_certificate_of_the_environment_is_trusted(tmp_path: Path) -> None:
+    """SSL_CERT_FILE names the authority of the service. Without it the client refuses to talk to it."""
     if (openssl := shutil.which("openssl")) is None:
         pytest.skip("there is no openssl to make a certificate with")
     made = (
@@ -190,25 +190,25 @@ async def test_certificates_are_read_for_the_first_connection_with_tls(tmp_path:
     server = TestServer(web.Application(), scheme="https")
     await server.start_server(ssl=context)
     program = (
-        "import asyncio, ssl, sys\n"
-        "real, read = ssl.SSLContext.load_default_certs, []\n"
-        "def noted(context, *given):\n    read.append(context)\n    real(context, *given)\n"
-        "ssl.SSLContext.load_default_certs = noted\n"
+        "import asyncio, sys\n"
         "from flowsched import Client, errors\n"
         "async def main():\n"
         "    async with Client(sys.argv[1]) as client:\n"
-        "        print(len(read))\n"
         "        try: await client.nodes()\n"
-        "        except errors.InvalidRequest: print(len(read), type(read[0]).__name__, *read[0].cert_store_stats().values())\n"
+        "        except errors.FlowschedError as error: print(type(error).__name__)\n"
         "asyncio.run(main())"
     )
+    given = {"SSL_CERT_FILE": str(tmp_path / "tls.crt"), "SSL_CERT_DIR": str(tmp_path)}
+    said = []
     async with server:
-        done = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", program, f"https://127.0.0.1:{server.port}", stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "SSL_CERT_FILE": str(tmp_path / "tls.crt"), "SSL_CERT_DIR": str(tmp_path)},
-        )  # fmt: skip
-        out, _ = await asyncio.wait_for(done.communicate(), 60)
-    assert out.decode().splitlines() == ["0", "1 SSLContext 1 0 1"]
+        for environment in (os.environ | given, os.environ):
+            done = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", program, f"https://127.0.0.1:{server.port}", stdout=asyncio.subprocess.PIPE,
+                env=dict(environment),
+            )  # fmt: skip
+            out, _ = await asyncio.wait_for(done.communicate(), 60)
+            said.append(out.decode().strip())
+    assert said == ["InvalidRequest", "ConfigurationError"]
 
 
 async def test_tls_with_a_service_that_speaks_none_is_said() -> None:
