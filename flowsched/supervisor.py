@@ -24,6 +24,8 @@ Rules:
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import json
 import os
 import signal
@@ -177,15 +179,11 @@ def _begin(order: dict[str, Any]) -> Life:
 
 
 def _copy(fd: int, above: int) -> int:
-    import fcntl
-
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above)
 
 
 def _end_with(supervisor: int) -> None:
     """In the child: let the kernel kill this process when the supervisor ends, however it ends (rule 5)."""
-    import ctypes
-
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != supervisor:  # it ended before the call
@@ -194,8 +192,6 @@ def _end_with(supervisor: int) -> None:
 
 def _close_process() -> None:
     """Keep other processes of this user from reading the credentials through /proc/PID/fd. Root still can."""
-    import ctypes
-
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 

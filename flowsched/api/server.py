@@ -16,6 +16,7 @@ from flowsched.api.connections import IDLE_SECONDS, PIECE_BYTES, Connections
 from flowsched.api.forwarding import forwarding
 from flowsched.api.handlers.pages import CONTENT_SECURITY_POLICY, to_page, wants_page
 from flowsched.api.handlers.tes import get_tes_task
+from flowsched.api.openapi import openapi
 from flowsched.api.parameters import decode_query
 from flowsched.api.problems import Handler, problems, refused
 from flowsched.api.routes import Call, Limits, Policy, Route, Serving
@@ -51,8 +52,6 @@ def build_api(
 
     @cache
     def document() -> bytes:
-        from flowsched.api.openapi import openapi  # a service, and each `flowsched run`, starts without
-
         return openapi(routes)
 
     serving = Serving(facade, limits or Limits(), token, document)

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from flowsched.errors import InvalidRequest, no_such
 from flowsched.values import replace
+from flowsched.workflow.html import table
 
 #: An amount of CPU, memory …: a number, or text such as "500m" or "8Gi".
 Quantity: TypeAlias = int | float | str
@@ -229,8 +230,6 @@ class Workflow:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: its stages."""
-        from flowsched.workflow.html import table
-
         stages = [_row(stage) for stage in self._stages.values()]
         number = len(stages)
         return table(stages, _Row._fields, f"workflow {self.name}: {number} stage{'s' * (number != 1)}")

@@ -18,6 +18,7 @@ from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from html import escape
 from itertools import chain, repeat
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -83,8 +84,6 @@ class Run:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: its id. How it goes has to be awaited: `await run.view()`."""
-        from html import escape  # 2,000 names of characters, which only a notebook needs
-
         return f"run <code>{escape(self.id)}</code>: <code>await run.view()</code> shows how it goes"
 
     async def view(self) -> WorkflowView:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from flowsched.errors import Fault, InvalidDocument
+from flowsched.workflow.formats.yaml_text import lines_of as yaml_lines
 
 #: A path from the document's top to a value: keys and numbers of entries.
 Steps = tuple[str | int, ...]
@@ -69,8 +70,6 @@ def lines_of(raw: bytes, paths: Sequence[Steps]) -> list[int]:
         if len(raw) > _LONGEST:
             raise ValueError("too long")
         return _json_lines(raw.decode(), paths)
-    from flowsched.workflow.formats.yaml_text import lines_of as yaml_lines
-
     if len(raw) > _LONGEST_YAML:
         raise ValueError("too long")
     return yaml_lines(raw, paths)

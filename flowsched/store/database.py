@@ -46,6 +46,7 @@ from flowsched.errors import (
 from flowsched.private import make_database
 from flowsched.store.headroom import KeptLog
 from flowsched.store.sqlite_connection import OneTrip, connect
+from flowsched.store.tables import with_partial_indexes
 from flowsched.version import VERSION
 
 if TYPE_CHECKING:
@@ -234,8 +235,6 @@ def differences(connection: Connection) -> list[Any]:
     """
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
-
-    from flowsched.store.tables import with_partial_indexes
 
     context = MigrationContext.configure(
         connection, opts={"compare_type": True, "compare_server_default": False}

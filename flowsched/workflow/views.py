@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
+from flowsched.workflow.html import fields, table
 from flowsched.workflow.plan import Plan, RankPlan, StageForecast
 
 V = TypeVar("V", bound="View")
@@ -26,8 +27,6 @@ class View(msgspec.Struct, kw_only=True, omit_defaults=False):
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from flowsched.workflow.html import fields
-
         return fields(self, self.SHOWN)
 
 
@@ -35,8 +34,6 @@ class Views(list[V]):
     """Views in a list; a notebook shows it as a table."""
 
     def _repr_html_(self) -> str:
-        from flowsched.workflow.html import table
-
         return table(self, self[0].SHOWN if self else ())
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from flowsched.cluster.local.pairing import pair
+from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.cluster.local.virtual_nodes import Site
 from flowsched.cluster.node.folder_lock import holder_of, lock_folder
 from flowsched.errors import ConfigurationError
@@ -160,8 +161,6 @@ class LocalCluster(Executor):
         failpoint: Callable[[str], object] = lambda _: None,
     ) -> None:
         if processes is None:
-            from flowsched.cluster.local.processes import RunnerProcesses
-
             processes = RunnerProcesses()
         self.nodes = tuple(nodes)
         self.processes = processes

@@ -7,13 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.images import ContainerSettings
+from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.cluster.local.runner.bounds import Bounds
+from flowsched.cluster.local.virtual_nodes import cache_limit, labelled, virtual_nodes
+from flowsched.cluster.node.origins import Origins
 from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import ServiceContext
+from flowsched.workflow.resources import parse_bytes, parse_cpu, parse_option
 
 if TYPE_CHECKING:
-    from flowsched.cluster.local.executor import LocalCluster
     from flowsched.cluster.node.space import Space
 
 #: Of each node. No meter watches how much disk a task of this machine takes, so what a task asks for never lets it wait.
@@ -64,12 +68,6 @@ async def open_cluster(settings: LocalSettings, service: ServiceContext) -> Loca
         ConfigurationError: There cannot be such nodes.
         InvalidRequest: A quantity is none.
     """
-    from flowsched.cluster.local.executor import LocalCluster
-    from flowsched.cluster.local.processes import RunnerProcesses
-    from flowsched.cluster.local.virtual_nodes import cache_limit, labelled, virtual_nodes
-    from flowsched.cluster.node.origins import Origins
-    from flowsched.workflow.resources import parse_bytes, parse_cpu, parse_option
-
     cache_bytes, cache_percent = cache_limit(settings.cache)
     nodes = virtual_nodes(
         settings.nodes,
@@ -100,8 +98,6 @@ async def open_cluster(settings: LocalSettings, service: ServiceContext) -> Loca
 
 def _some(option: str, parse: Callable[[object], int], said: str | None) -> int | None:
     """What each node has of a resource; None if nothing is said."""
-    from flowsched.workflow.resources import parse_option
-
     if not said:
         return None
     amount = parse_option(option, parse, said)

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from flowsched import errors
+from flowsched.workflow.formats.wdl.sources import sources
 from flowsched.workflow.plan import Plan
 
 #: What one plan may cost. The largest of WARP takes 3 s and 200 MiB.
@@ -51,8 +52,6 @@ def planned(job: PlanJob) -> Plan:
         TooLarge: A limit is exceeded.
         Unsupported: miniwdl is not installed.
     """
-    from flowsched.workflow.formats.wdl.sources import sources
-
     imports = job.imports if isinstance(job.imports, dict) else _unpacked(job.imports)
     found = sources(job.source, imports)
     try:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
+import aiohttp
+
 from flowsched.cluster.kubernetes.agent.trees import unpack
 from flowsched.cluster.node.cache import Entry, stored_name
 from flowsched.cluster.node.origins import (
@@ -97,8 +99,6 @@ class Guard:
 
     async def __call__(self, **options: Any) -> Any:
         """Make fsspec's HTTP session. It checks the address of each connection that it opens."""
-        import aiohttp
-
         connector = aiohttp.TCPConnector(socket_factory=self.socket_factory)
         return aiohttp.ClientSession(connector=connector, **options)
 
