@@ -44,14 +44,12 @@ from flowsched.engine.state import EngineState  # noqa: E402
 from flowsched.engine.step import Step, step  # noqa: E402
 from flowsched.executor.nodes import NodeInfo  # noqa: E402
 from flowsched.executor.protocol import NodeChanged, PodStarted, ReplicaSeen  # noqa: E402
-from flowsched.scheduling import batches as wave_module  # noqa: E402
-from flowsched.scheduling import cycle as cycle_module  # noqa: E402
-from flowsched.scheduling.cycle import cycle  # noqa: E402
-from flowsched.scheduling.placement.score_cache import ScoreCache  # noqa: E402
+from flowsched.scheduling import cycle_state  # noqa: E402
+from flowsched.scheduling.cycle import _Cycle, cycle  # noqa: E402
+from flowsched.scheduling.cycle_state import CycleState  # noqa: E402
 from flowsched.scheduling.plan import Plan  # noqa: E402
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape  # noqa: E402
 from flowsched.scheduling.policy.framework import PROFILES  # noqa: E402
-from flowsched.scheduling.queues.fair_share import FairShareOrder  # noqa: E402
 from flowsched.scheduling.queues.tree import Queue, QueueTree  # noqa: E402
 from flowsched.scheduling.state.claims import Claim, ClaimKind  # noqa: E402
 from flowsched.scheduling.state.data import Catalogue  # noqa: E402
@@ -221,14 +219,13 @@ NEW_NODE = [NodeInfo("other", 1_000, GIB, labels={"x": x}, ready=False) for x in
 
 
 class Phases:
-    """What parts of a cycle take: functions of its module and methods of its class, watched for a while."""
+    """What parts of a cycle take: functions of modules and methods of classes, watched for a while."""
 
-    def __init__(self, functions: tuple[str, ...], methods: tuple[str, ...], places: list[Any]) -> None:
+    def __init__(self, *places: tuple[Any, tuple[str, ...]]) -> None:
         self._inside = 0
-        places += [(cycle_module, name) for name in functions]
-        places += [(cycle_module._Cycle, name) for name in methods]
-        self.spent: dict[str, float] = {name: 0.0 for _, name in places}
-        self._kept = [(place, name, getattr(place, name)) for place, name in places if hasattr(place, name)]
+        watched = [(place, name) for place, names in places for name in names]
+        self.spent: dict[str, float] = {name: 0.0 for _, name in watched}
+        self._kept = [(place, name, getattr(place, name)) for place, name in watched]
 
     def __enter__(self) -> Phases:
         for place, name, action in self._kept:
@@ -291,11 +288,13 @@ def ordering_row(tree: QueueTree, queues: int) -> Row:
         wall, cpu, _ = timed(once)
         walls.append(wall)
         cpus.append(cpu)
-        at_once = [(ScoreCache, "place_each"), (wave_module, "enter"), (FairShareOrder, "none_looked_at")]
-        with Phases(("in_order", "commit"), ("fit", "turn", "barred", "skip"), at_once) as phases:
+        with Phases(
+            (cycle_state, ("in_order",)),
+            (_Cycle, ("fit", "turn", "barred", "skip")),
+            (CycleState, ("commit",)),
+        ) as phases:
             total = timed(once)[1]
-        not_ordering = ("fit", "commit", "skip", *(name for _, name in at_once))
-        placing = sum(phases.spent.get(name, 0.0) for name in not_ordering)
+        placing = sum(phases.spent.get(name, 0.0) for name in ("fit", "commit", "skip"))
         sums.append({**phases.spent, "ordering": total - placing})
     row: Row = {"nodes": nodes, "queues": queues, "waiting": 1_000 * queues, "released": released}
     row["cycle_ms"] = round(statistics.median(walls), 2)
@@ -446,7 +445,7 @@ def wake_row(nodes: int, repeats: int) -> Row:
             events = [Accepted(wide(f"w{now + at}", 1))]
             if kind == "cold":
                 gc.collect()
-            with Phases((), (), [(placing_module, "cycle")]) as phases:
+            with Phases((placing_module, ("cycle",))) as phases:
                 steps.append(cpu_ms(lambda events=events, now=now: step(state, events, now).keep()))
             cycles.append(phases.spent["cycle"])
         row |= {f"{kind}_step_cpu_ms": round(statistics.median(steps[5:]), 3)}

@@ -2,11 +2,9 @@
 
     python bench/shares.py [--queues N] [--pods N]
 
-`at once` is what a cycle does where groups are bags of equal pods, as these are: groups in order, shares, the order of all turns
-(`scheduling/batches`), and to note what each queue got. `by turns` is what it does where they are not: the tournament and each
-turn in it (`scheduling/queues/fair_share`). Both are the same order (tests/scheduling/test_wave.py).
+`turns` is what a cycle does: groups in order, shares, the tournament and each turn in it (`scheduling/queues/fair_share`).
 `scan` is the same order found by looking at every queue anew for each turn, which is what the tournament saves. Both in one
-process, by turns; CPU time (`time.process_time`), medians. `rest` is what ordering costs when only one queue asks.
+process; CPU time (`time.process_time`), medians. The last line is what ordering costs when only one queue asks.
 """
 
 from __future__ import annotations
@@ -20,10 +18,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import numpy as np
 
 from flowsched.executor.nodes import NodeInfo
-from flowsched.scheduling.batches import BatchRequest, first_turns
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.scheduling.queues.fair_share import FairShareOrder
@@ -31,7 +27,6 @@ from flowsched.scheduling.queues.ordering import in_order
 from flowsched.scheduling.queues.tree import BILLION, Queue, QueueTree, Shares
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.snapshot import Snapshot
-from flowsched.scheduling.state.usage import Payer
 from flowsched.statement import Statement
 
 GIB = 1 << 30
@@ -78,23 +73,6 @@ def ordering(snapshot: Snapshot, tree: QueueTree, backlog: list[PodGroup], pods:
         pods -= count
         rounds += 1
     return rounds
-
-
-def at_once(snapshot: Snapshot, tree: QueueTree, backlog: list[PodGroup], pods: int) -> int:
-    """The same turns, all sorted at once; how many pods that gave out."""
-    shares = Shares(tree, snapshot)
-    asker = BatchRequest(in_order(backlog, tree, OURS, NOW), tree, shares, snapshot.usage, OURS, NOW)
-    wave = first_turns(asker, SHAPE.requests, pods, lambda group: True)
-    if wave is None:
-        return 0
-    counts = np.bincount(wave.of, minlength=len(wave.groups)).tolist()
-    given: dict[Payer, int] = {}
-    for group, count in zip(wave.groups, counts, strict=True):
-        if count:
-            payer = Payer(group.queue, group.user)
-            given[payer] = given.get(payer, 0) + count
-    shares.add_each(given, SHAPE.requests)
-    return len(wave.of)
 
 
 def scan(snapshot: Snapshot, tree: QueueTree, backlog: list[PodGroup], pods: int) -> int:
@@ -145,18 +123,13 @@ def main() -> None:
     ):
         snapshot, backlog = cluster(queues, held, past), groups(queues, users)
         spent = median_ms(lambda: ordering(snapshot, tree, backlog, pods), 9)  # noqa: B023
-        quick = median_ms(lambda: at_once(snapshot, tree, backlog, pods), 9)  # noqa: B023
-        given = at_once(snapshot, tree, backlog, pods)
         sort = median_ms(lambda: in_order(backlog, tree, OURS, NOW), 9)  # noqa: B023
         rounds = ordering(snapshot, tree, backlog, pods)
-        print(
-            f"  {name:30} at once {quick:6.2f} ({given} pods)  by turns {spent:7.2f} ({rounds} turns)"
-            f"  of each, groups in order {sort:6.2f}"
-        )
+        print(f"  {name:30} turns {spent:7.2f} ({rounds} turns)  of it, groups in order {sort:6.2f}")
     snapshot, backlog = cluster(queues, True, False), groups(queues, 1)
     slow = median_ms(lambda: scan(snapshot, QueueTree(), backlog, pods), 1)
-    quick = median_ms(lambda: at_once(snapshot, QueueTree(), backlog, pods), 9)
-    print(f"  {'scan, flat, in use':30}          {slow:7.2f}  = {slow / quick:.0f} times `at once`")
+    quick = median_ms(lambda: ordering(snapshot, QueueTree(), backlog, pods), 9)
+    print(f"  {'scan, flat, in use':30} scan  {slow:7.2f}  = {slow / quick:.0f} times `turns`")
     alone = groups(1, 1)
     print(
         f"  {'one queue asks':30} ordering {median_ms(lambda: ordering(snapshot, flat, alone, 1), 99):7.3f}"

@@ -411,8 +411,7 @@ def _placed_text(node: str, choice: ChoiceView | None) -> str:
     ]
     for other in choice.others:
         terms = _terms_text(other.cost_ms)
-        name = other.node or "a node without its data"
-        said.append(f"{name}: {terms}, full" if other.full else f"{name}: {terms}")
+        said.append(f"{other.node}: {terms}, full" if other.full else f"{other.node}: {terms}")
     return "; ".join(said)
 
 

@@ -34,12 +34,7 @@ def kept(row: str) -> ChoiceView | None:
 
 def _of_role(choice: Choice, names: Sequence[str], staged: bool) -> dict[int, str]:
     cheapest = [
-        (
-            cost.node,
-            NodeCostView(
-                node="" if cost.node is None else names[cost.node], cost_ms=dict(cost.terms), full=cost.full
-            ),
-        )
+        (cost.node, NodeCostView(node=names[cost.node], cost_ms=dict(cost.terms), full=cost.full))
         for cost in choice.cheapest(OTHERS + 1)
     ]
     rows = {}

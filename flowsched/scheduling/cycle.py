@@ -16,20 +16,17 @@ import numpy as np
 from msgspec import structs
 
 from flowsched.executor.datasets import uri_of
-from flowsched.scheduling.batches import serve_first
 from flowsched.scheduling.cycle_state import CycleState, Family
 from flowsched.scheduling.kube_like import plan_kube_like
 from flowsched.scheduling.locality_delay import AvailableTimes, Wait, wait_for_data
 from flowsched.scheduling.placement.capacity import Mask
-from flowsched.scheduling.placement.choice import beside
 from flowsched.scheduling.placement.cost_table import Assignment, PlacementRequest, price
-from flowsched.scheduling.placement.gang import FEW, NodeChoice
-from flowsched.scheduling.placement.score_cache import best_of
+from flowsched.scheduling.placement.gang import NodeChoice
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.preemption import Preemption
-from flowsched.scheduling.queues.fair_share import FairShareOrder, Seat
+from flowsched.scheduling.queues.fair_share import FairShareOrder
 from flowsched.scheduling.queues.ordering import Promotions, take_promised, weighted
 from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.reasons import Refusals, none_ready, over_cap, over_quota
@@ -90,8 +87,6 @@ class _Cycle:
         # Once a group found no soft room, later ones get no new targets: it would be passed by for ever.
         self.closed = False
         self.any_ready = bool(state.snapshot.ready.any())
-        #: by the id of a role: how often room had changed, and whether it had room for a pod then
-        self.roomy: dict[int, tuple[int, bool]] = {}
         self.open_queues: dict[str, bool] = {}  #: whether nothing bars the groups of a queue but lost inputs
         self.taking = Preemption(
             state.snapshot,
@@ -114,15 +109,7 @@ class _Cycle:
         promised = take_promised(self.state.waiting, self.state.queues)
         if promised is not None:
             looked += self.consider(promised)
-        before = len(self.state.given)
-        served = serve_first(self.state, self.state.profile.window - looked)
-        looked += len(self.state.given) - before
-        if self.state.left > 0:
-            looked += self.by_turns(looked, served)
-        else:
-            self.reasons.extend(
-                FairShareOrder.none_looked_at(self.state.waiting, self.state.queues, _AT_ONCE)
-            )
+        looked += self.by_turns(looked)
         placements = self.placements()
         ahead = () if self.state.horizon is None else tuple(self.state.horizon.ahead)
         reasons, taking = tuple(self.reasons), self.taking
@@ -135,21 +122,15 @@ class _Cycle:
         promotions = Promotions(s.backlog, s.queues, s.snapshot.usage, s.now, s.profile.promote_ms)
         return tuple([given.placement(key, promotions.take(offered[key])) for key, given in s.given.items()])
 
-    def by_turns(self, looked: int, served: set[object]) -> int:
-        """Go through the queues. `served`: queues and payers with something already. Returns how many groups more it considered."""
+    def by_turns(self, looked: int) -> int:
+        """Go through the queues. Returns how many groups more it considered."""
         before, s = looked, self.state
-        self.turns = FairShareOrder(s.waiting, s.queues, s.shares, s.snapshot.usage, s.profile, s.now, served)
+        self.turns = FairShareOrder(s.waiting, s.queues, s.shares, s.snapshot.usage, s.profile, s.now)
         while (line := self.turns.first()) is not None:
             group = line.head
             again = group.key in self.state.given
             if self.state.left <= 0 or (looked >= self.state.profile.window and not again):
                 self.turns.leave(line)  # done for this cycle; a bag that is being served elsewhere goes on
-                continue
-            alike = self.refused_alike(line, self.state.profile.window - looked)
-            if alike:
-                looked += len(alike)
-                self.reasons += alike
-                self.turns.moved(line, True, False, self.reasons, len(alike))
                 continue
             looked += not again
             left = self.state.left
@@ -158,47 +139,6 @@ class _Cycle:
         self.serve_put_off()
         self.skip()
         return looked - before
-
-    def refused_alike(self, line: Seat, most: int) -> list[Reason]:
-        """Why the next groups of the first line are refused, as far as groups like them were: hundreds that wait for the same room.
-
-        `consider` would say the same of each. The line stays first meanwhile (`FairShareOrder.stays_first`).
-        """
-        state, taking = self.state, self.taking
-        if (
-            not (state.full or state.held)
-            or state.snapshot.nominations
-            or not self.open_queues.get(line.queue)
-        ):
-            return []
-        found: list[Reason] = []
-        given, priority = state.given, line.head.priority
-        reads_here, whole = state.profile.of(line.queue).locality, state.catalogue.whole
-        may = taking.may if taking.possible else None
-        refused: dict[int, Reason | None] = {}  #: of bags, by the id of their shape
-        by_shape = not state.held and not state.profile.queues  # nothing else decides
-        for group in self.turns.stays_first(line, most):  # hundreds in each cycle
-            if group.priority != priority or group.key in given:
-                break
-            roles = group.roles
-            if by_shape and len(roles) == 1 and not group.gang and group.min_resources is None:
-                kind = id(roles[0].shape)
-                if kind in refused:
-                    known = refused[kind]
-                else:
-                    known = refused[kind] = state.known_refusal(group)
-            else:
-                known = state.known_refusal(group)
-            if known is None or (may is not None and may(group)):
-                break
-            if (
-                reads_here
-                and (group.remote or whole.get(id(group.inputs)) is not group.inputs)
-                and self.lost_inputs(group) is not None
-            ):
-                break
-            found.append(known.of(group.key))
-        return found
 
     def serve_nominated(self) -> None:
         """Place the groups for which victims have left (see `preemption`), the oldest first, before all other groups.
@@ -254,16 +194,11 @@ class _Cycle:
         known = self.state.known_refusal(group, family)
         if known is not None and not self.taking.may(group):
             return self.refuse(known.of(group.key))
-        if known is None and (beside := self.beside_inputs(group)) is not None:
-            self.state.commit(beside)
-            return True
         if not (straight := self.state.budgets.room_for(group)):
             waits = self.state.budgets.hold(group)
             return waits is None or self.refuse(waits)
         if self.closed and self.nowhere_local(group):
             return self.refuse(Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET))
-        if self.finds_nothing(group):
-            return self.wait_for_room(self.state.pricer.unplaced(group), family, priced=False)
         offer = self.state.pricer.price(group)
         left = 0
         if not group.gang:
@@ -289,25 +224,12 @@ class _Cycle:
         if wait is not None:
             if wait.keep is not None:
                 self.state.commit(wait.keep)
-            start = None if group.extra else self.state.promises.reserve(wait.offer)
+            start = self.reserve(wait.offer)
             return self.refuse(wait.reason if start is None else structs.replace(wait.reason, start_ms=start))
         self.state.commit(fit)
         if group.gang or fit.pods == left:
             return True
         return fit.pods < offer.tables[0].count and self.wait_for_room(offer.wanting(1), family)
-
-    def finds_nothing(self, group: PodGroup) -> bool:
-        """Whether no node to which a bag may go has room for one of its pods, and no pod would make way for it: what it costs
-        decides nothing, but where it is promised a start.
-        """
-        if group.gang or group.roles[0].shape.rules is not None or not self.state.promises.at_most_one:
-            return False
-        requests, room = group.roles[0].shape.requests, self.state.room
-        lacks = self.state.promises.settled and room.lacks(requests)
-        if not lacks and self.closed and group.inputs and self.state.profile.of(group.queue).locality:
-            local = self.state.catalogue.nodes_with_all(group.inputs)
-            lacks = len(local) <= FEW and room.lacks_on(local, requests)
-        return lacks and not self.taking.may(group)
 
     def stay(self, fit: Assignment) -> Wait | None:
         """Whether pods of a bag are done earlier if they wait for a full node: its gather node, or one that has its inputs."""
@@ -399,48 +321,33 @@ class _Cycle:
         within = within and not (offer.group.in_quota and self.state.quotas.exceeded(full))
         return offer if within else offer.at_least()
 
-    def wait_for_room(self, offer: PlacementRequest, family: Family, *, priced: bool = True) -> bool:
-        """Refuse a group that found no room, and promise it some if it is the first. `priced`: the offer has all its costs."""
+    def wait_for_room(self, offer: PlacementRequest, family: Family) -> bool:
+        """Refuse a group that found no room, and promise it some if it is the first."""
         if not offer.group.gang and offer.missing is not None:
             count = offer.group.roles[0].count - self.state.placed(offer.group)
             self.open_horizon().foresee(offer, count, runtime_of(offer.group, self.state.profile))
         offer = offer.in_zones(self.state.snapshot)
         least = offer.at_least()
         lacks = not offer.group.gang and self.state.room.lacks(offer.group.roles[0].shape.requests)
-        if not lacks and self.finds_room(least, priced=priced):
+        if not lacks and self.fits(least, None, None):
             reason = self.held_up(least, family)
-            held = self.reserve(least, priced=priced) if reason.code is ReasonCode.RESERVED else None
+            held = self.reserve(least) if reason.code is ReasonCode.RESERVED else None
             return self.refuse(reason if held is None else structs.replace(reason, start_ms=held))
         left = 0 if offer.group.gang else offer.group.roles[0].count - self.state.placed(offer.group)
         taken = self.taking.attempt(offer, left, self.state.promises)
         if taken is not None:
             return self.refuse(taken)
         reason = self.refusals.why(offer, family.traits)
-        start = self.reserve(offer, priced=priced) if reason.code in _NOT_NOW else None
+        start = self.reserve(offer) if reason.code in _NOT_NOW else None
         if (
             start is None and offer.company is None and not offer.group.shut
         ):  # a pod that starts may let in a group with affinity to it
             self.state.full[family] = reason
         return self.refuse(structs.replace(reason, start_ms=start))
 
-    def finds_room(self, least: PlacementRequest, *, priced: bool) -> bool:
-        """Whether the least of a group fits what is free now, promised or not. Remembered of bags that are not priced."""
-        role, stamp = least.group.roles[0], len(self.state.room.changes)
-        if priced or least.company is not None or least.tables[0].most is not None:
-            return bool(self.fits(least, None, None))
-        known = self.roomy.get(id(role))
-        if known is None or known[0] != stamp:
-            known = self.roomy[id(role)] = stamp, bool(self.fits(least, None, None))
-        return known[1]
-
-    def reserve(self, offer: PlacementRequest, *, priced: bool) -> int | None:
+    def reserve(self, offer: PlacementRequest) -> int | None:
         """Promise a group a start, if the cycle has a promise left."""
-        promises = self.state.promises
-        if offer.group.extra:
-            return None
-        if not priced and not promises.settled:
-            offer = self.state.pricer.price(offer.group)
-        return promises.reserve(offer)
+        return None if offer.group.extra else self.state.promises.reserve(offer)
 
     def held_up(self, least: PlacementRequest, family: Family) -> Reason:
         """Why a group waits although free cores would do for it: they are promised, or its data are not there."""
@@ -491,35 +398,6 @@ class _Cycle:
             if all((missing[s.nodes] == 0).all() for s in spots):
                 return Assignment(offer, spots, (None,) * len(spots), long)
         return Assignment(offer, spots, tuple(np.zeros(len(s.nodes), dtype=np.bool_) for s in spots), long)
-
-    def beside_inputs(self, group: PodGroup) -> Assignment | None:
-        """The cheapest node that has all inputs of a uniform pod, and room; None where there is none, or are many.
-
-        Such a node costs less than 1,000 ms, any other at least as much for the copy alone (`COPY_OVERHEAD_MS`). So only these
-        few nodes need be compared, whatever the number of nodes.
-        """
-        state, role = self.state, group.roles[0]
-        if not group.inputs or group.gang or role.count != 1 or not group.is_uniform:
-            return None
-        if state.placed(group):  # on the room that was kept for it: `serve_nominated`
-            return None
-        bare = state.pricer.bare(group) if state.profile.of(group.queue).locality else None
-        if bare is None or not bare.plain:
-            return None
-        nodes = state.catalogue.nodes_with_all(group.inputs)
-        if len(nodes) > FEW:
-            return None
-        long, room = state.promises.outlasting(bare), state.room
-        if long is not None and long is not state.promises.everywhere:
-            return None
-        rows = [room.hard(axis) if long is None else room.least(axis) for axis in bare.axes]
-        whole = [room.allocatable(axis) for axis in bare.axes]
-        packing = state.profile.of(group.queue).packing
-        found = best_of(nodes, rows, whole, bare.tables[0], packing)
-        if found is None:
-            return None
-        why = beside(bare.tables[0], found[0].item(0), nodes, rows, state.pricer.elsewhere_ms(group))
-        return Assignment(bare, (NodeChoice(found[0], np.array([found[1]])),), (None,), long, why)
 
     def fits(
         self, offer: PlacementRequest, local: Mask | None, long: Mask | None, *, soft: bool = False

@@ -283,11 +283,10 @@ class AvailableTimes:
             need[IO] = min(need[IO], int(self._snapshot.allocatable[node, IO]))
         return need
 
-    def add(self, nodes: Ints, asked: Sequence[int], runtime_ms: int | Ints) -> None:
-        """Pods that ask for so much (R,) start there and will run for so long (all of them, or (P,) each)."""
-        runs = [runtime_ms] * len(nodes) if isinstance(runtime_ms, int) else runtime_ms.tolist()
-        for node, runs_ms in zip(nodes.tolist(), runs, strict=True):
-            self._touched(node).take(self._need(node, asked), min(runs_ms, _LONGEST_MS))
+    def add(self, nodes: Ints, asked: Sequence[int], runtime_ms: int) -> None:
+        """Pods that ask for so much (R,) start there and will run for so long."""
+        for node in nodes.tolist():
+            self._touched(node).take(self._need(node, asked), min(runtime_ms, _LONGEST_MS))
 
     def add_targets(self, nodes: Ints, asked: Sequence[int], runtime_ms: int) -> None:
         """The same of pods with inputs that are copied there first: they start when all that is on its way has come."""

@@ -101,12 +101,9 @@ CostTerms: TypeAlias = tuple[tuple[str, int], ...]
 
 
 class NodeCost(NamedTuple):
-    """A node that was not chosen.
+    """A node that was not chosen, by index. `full`: it had no room then."""
 
-    `node`: its index; None stands for every node that has none of the inputs. `full`: it had no room then.
-    """
-
-    node: int | None
+    node: int
     terms: CostTerms
     full: bool = False
 
@@ -129,9 +126,7 @@ class Choice(msgspec.Struct, frozen=True):
 
     def cheapest(self, most: int) -> list[NodeCost]:
         """The cheapest nodes that it knows, chosen or not: a pod's next best node is often one that a sibling went to."""
-        known: dict[int | None, NodeCost] = {
-            each: NodeCost(each, terms) for each, terms in self.nodes.items()
-        }
+        known = {each: NodeCost(each, terms) for each, terms in self.nodes.items()}
         known |= {each.node: each for each in self.others}
         return heapq.nsmallest(most, known.values(), key=lambda each: sum(ms for _, ms in each.terms))
 

@@ -9,7 +9,7 @@ Source: Lifka 1995 (EASY).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -35,10 +35,10 @@ OVERDUE_MS: Final = 1_000
 
 
 class Taken(msgspec.Struct, frozen=True, eq=False):
-    """Room that this cycle gave to pods which start now, until `end_ms` (of all, or (P,) of each); few hold it beyond `late_ms`."""
+    """Room that this cycle gave to pods which start now, until `end_ms`; few hold it beyond `late_ms`."""
 
-    end_ms: int | Ints
-    late_ms: int | Ints
+    end_ms: int
+    late_ms: int
     axes: tuple[int, ...]
     table: CostTable
     nodes: Ints
@@ -111,9 +111,8 @@ class Calendar:
                 amounts[span, axis] = need if isinstance(need, int) else need[part.nodes]
             if part.devices is not None:
                 devices[span] = part.devices
-        ends = np.concatenate(
-            [_each(part.late_ms if self._late else part.end_ms, part.nodes) for part in taken]
-        )
+        moments = [part.late_ms if self._late else part.end_ms for part in taken]
+        ends = np.repeat(np.array(moments, dtype=np.int64), [len(part.nodes) for part in taken])
         self._insert([ends], [nodes], [amounts], [devices])
 
     def _insert(self, ends: list[Ints], nodes: list[Ints], amounts: list[Ints], devices: list[Ints]) -> None:
@@ -189,11 +188,6 @@ def seats_of(spots: Sequence[NodeChoice], size: int, width: int) -> Ints:
     return sums
 
 
-def _each(moment: int | Ints, nodes: Ints) -> Ints | list[int]:
-    """(P,) the moments of all pods."""
-    return [moment] * len(nodes) if isinstance(moment, int) else moment
-
-
 def expected_ends(
     snapshot: Snapshot, slots: NDArray[np.intp], default_runtime_ms: int, now: int, *, late: bool = False
 ) -> Ints:
@@ -258,8 +252,6 @@ class Reservations:
         everywhere: (N,) all True.
     """
 
-    at_most_one: ClassVar[bool] = True  #: reservation in a cycle
-
     def __init__(self, snapshot: Snapshot, room: Capacity, profile: Profile, now: int) -> None:
         self._snapshot, self._room, self._profile, self._now = snapshot, room, profile, now
         self.made: list[Reservation] = []
@@ -267,11 +259,6 @@ class Reservations:
         self.everywhere: Mask = np.ones(len(snapshot), dtype=np.bool_)
         self._calendars: dict[bool, tuple[int, Calendar]] = {}  #: and of `taken`, how many it knows
         self._deadline = 0  #: ms; what would run beyond it stays off the reserved room
-
-    @property
-    def settled(self) -> bool:
-        """Whether this cycle promises no other group a start."""
-        return bool(self.made) or self._profile.backfill == "none"
 
     def too_long(self, group: PodGroup) -> bool:
         """Whether a group would outlast the reservation's start wherever it started now."""
@@ -328,7 +315,7 @@ class Reservations:
 
     def reserve(self, offer: PlacementRequest) -> int | None:
         """Promise a group its earliest start; None if there is a promise already, or it could never start."""
-        if self.settled:
+        if self.made or self._profile.backfill == "none":
             return None
         found = self.earliest(offer)
         if found is None:
@@ -529,8 +516,6 @@ def amounts_of(
 class ConservativePromises(Reservations):
     """As many reservations as groups wait."""
 
-    at_most_one: ClassVar[bool] = False
-
     def __init__(
         self, snapshot: Snapshot, room: Capacity, profile: Profile, now: int, backlog: Iterable[PodGroup]
     ) -> None:
@@ -539,11 +524,6 @@ class ConservativePromises(Reservations):
         self._lines: tuple[Timeline, Timeline] | None = None
         self._seen = 0  #: of `taken`, how many the timelines know
         self._chosen: tuple[int, int, int, Timeline] | None = None
-
-    @property
-    def settled(self) -> bool:
-        """Never: each group that waits is promised a start."""
-        return False
 
     def too_long(self, group: PodGroup) -> bool:
         """Never said of a group as such: what holds it up depends on where it would run."""

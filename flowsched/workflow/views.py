@@ -139,7 +139,7 @@ class StageView(View, kw_only=True):
 class NodeCostView(View, kw_only=True):
     """What a task would have cost on a node, in ms by term: stage-in, gather, slowdown, preferred, or a plug-in's name."""
 
-    node: str  #: empty: every node that has none of the inputs
+    node: str  #: its name
     cost_ms: dict[str, int]
     full: bool = False  #: it had no room then
 

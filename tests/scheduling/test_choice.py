@@ -40,10 +40,11 @@ def lab(*cores: int, io: int = 0) -> tuple[Snapshot, Catalogue, int]:
 
 
 def test_a_pod_beside_its_inputs_says_what_a_copy_would_cost() -> None:
-    """On n0, where its input is; any other node would have to copy 1 GB first."""
+    """On n0, where its input is; the two nodes that came next would have to copy 1 GB first."""
     snapshot, catalogue, data = lab(4, 4, 4)
     (choice,) = choices(snapshot, catalogue, bag(1, inputs=(data,)))
-    assert choice == Choice({0: (("stage-in", 0),)}, (NodeCost(None, (("stage-in", COPY_MS),)),))
+    copy = (("stage-in", COPY_MS),)
+    assert choice == Choice({0: (("stage-in", 0),)}, (NodeCost(1, copy), NodeCost(2, copy)))
 
 
 def test_a_full_node_with_the_data_is_told_as_full() -> None:

@@ -643,3 +643,38 @@ def test_disk_bandwidth_is_named_where_it_is_what_lacks() -> None:
     assert "bandwidth" not in full.message
     (busy,) = decide(cluster(8), bag(1, 9, shape(0.5, io=200_000_000))).reasons
     assert "200 MB/s disk bandwidth" in busy.message
+
+
+# ---- many alike ----
+
+
+def test_a_pod_goes_beside_its_inputs_however_full_the_others_are() -> None:
+    """Its node is emptier than the others; pods without inputs go to the fullest node that has room."""
+    snapshot, catalogue = Snapshot(), Catalogue()
+    for at, cores in enumerate((2, 4, 16)):
+        snapshot.put_node(node(f"n{at}", cores, 64))
+    dataset = catalogue.intern("s3://lab/x", GIB, True)
+    catalogue.add_replica(dataset, 2)
+    backlog = [bag(1), bag(2, inputs=(dataset,)), bag(3, what=shape(2))]
+    assert nodes(decide(snapshot, *backlog, catalogue=catalogue)) == {1: [[0]], 2: [[2]], 3: [[1]]}
+
+
+def test_all_that_wait_for_one_room_get_one_reason() -> None:
+    """One of a hundred finds room; each of the others is told why it does not, in its order."""
+    plan = decide(cluster(1), *[bag(key) for key in range(1, 101)])
+    assert [each.group for each in plan.placements] == [1]
+    assert [each.group for each in plan.reasons] == list(range(2, 101))
+    assert {each.code for each in plan.reasons} == {ReasonCode.INSUFFICIENT}
+    assert plan.looked_at == 100
+
+
+def test_pods_beside_full_nodes_wait_for_their_data() -> None:
+    """Free room is kept for copies, the only node with the inputs is full: ten pods wait, and where they will run is foreseen."""
+    snapshot, catalogue = cluster(4, 4), Catalogue()
+    data = catalogue.intern("data", 1 << 30)
+    catalogue.add_replica(data, 0)
+    run(snapshot, "runs", 0, 4, until_ms=90 * SECOND)
+    stage(snapshot, "staging", 1, 4)
+    plan = decide(snapshot, *[bag(key, inputs=(data,)) for key in range(1, 11)], catalogue=catalogue, now=0)
+    assert set(codes(plan).values()) == {ReasonCode.WAITING_FOR_DATA}
+    assert [node for _, node in plan.ahead] == [0] * 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -10,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from scheduling_cases import SECOND, bag, claim, cluster, gang, node, run, shape
+from scheduling_cases import GIB, SECOND, bag, claim, cluster, gang, node, run, shape
 
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.explain.recording import plan_bytes, recorded, replayed, unpacked
-from flowsched.scheduling.plan import Plan
-from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.plan import Nomination, Plan
+from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import PROFILES, Profile
 from flowsched.scheduling.queues.fair_share import FairShareOrder
 from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares
@@ -625,3 +626,82 @@ def test_a_row_is_as_long_as_until_the_next_one_is_first(
         if turns.first() is not line:
             break
     assert row == count
+
+
+# ---- many queues in one cycle ----
+
+
+def test_a_queue_that_has_nothing_gets_all_there_is() -> None:
+    """Seven others have 20 cores each: 12 pods of one cycle are all its own, which is more than a queue is thought to get."""
+    snapshot = Snapshot()
+    snapshot.put_node(node("n0", 160, 640))
+    for at in range(1, 8):
+        claim(snapshot, f"c{at}", 0, 20, ClaimKind.RUNNING, queue=f"q{at}")
+    some = [bag(at, 14, shape(1), queue=f"q{at}") for at in range(8)]
+    plan = cycle(snapshot, Catalogue(), QueueTree(), some, OURS, 0, 12)
+    assert [(each.group, len(each.nodes[0])) for each in plan.placements] == [(0, 12)]
+
+
+def test_who_is_nominated_is_placed_once() -> None:
+    """Ten queues, for the first of which a node is being left; the other node has room for all of them, and for none twice."""
+    snapshot = Snapshot()
+    for at in range(2):
+        snapshot.put_node(node(f"n{at}", 10))
+    snapshot.claim(Claim("leaving", 0, (10_000,), ClaimKind.RELEASING, "x", 0, None), Statement())
+    snapshot.nominations[3] = Nomination(3, "q3", 1, ((0, (1_000,)),), ("leaving",), 60_000)
+    some = [bag(at, 1, shape(1), queue=f"q{at}") for at in range(10)]
+    plan = cycle(snapshot, Catalogue(), QueueTree([Queue("q3", priority=1)]), some, OURS, 0, 100)
+    assert sorted((each.group, each.nodes[0].tolist()) for each in plan.placements) == [
+        (at, [1]) for at in range(10)
+    ]
+
+
+def test_what_may_take_long_is_counted_on_late() -> None:
+    """Ten queues fill a node at once, for 10 s, one of them perhaps for 100 s: who is promised its room is promised it for then."""
+    snapshot = Snapshot()
+    snapshot.put_node(node("n0", 10))
+    some = [bag(at, 1, shape(1), queue=f"q{at}", runtime_ms=10_000) for at in range(10)]
+    some[0] = structs.replace(some[0], high_ms=100_000)
+    last = gang(20, 1, shape(10), queue="z")
+    plan = cycle(snapshot, Catalogue(), QueueTree(), [*some, last], OURS, 0, 100)
+    assert [(each.group, each.start_ms) for each in plan.reservations] == [(20, 100_000)]
+
+
+def two_departments(first: tuple[int, ...], second: tuple[int, ...], asks: Shape) -> dict[str, int]:
+    """What 8 pods of one cycle are, by department of four queues; what each holds, and what those of the first ask for."""
+    snapshot, pods = Snapshot(), Counter[str]()
+    snapshot.put_node(node("n0", 64, 64))
+    for name, amount in (("a", first), ("b", second)):
+        held = Claim(name, 0, amount, ClaimKind.RUNNING, f"{name}0", 0, None)
+        snapshot.claim(held, Statement())
+    names = [f"{name}{at}" for name in "ab" for at in range(4)] + [f"b{at}" for at in range(4, 9)]
+    tree = QueueTree(Queue(name, parent=name[0]) for name in names)
+    some = [bag(at, 9, asks if name[0] == "a" else shape(1, 0), queue=name) for at, name in enumerate(names)]
+    plan = cycle(snapshot, Catalogue(), tree, some, OURS, 0, 8)
+    for each in plan.placements:
+        pods[names[each.group][0]] += len(each.nodes[0])
+    return dict(pods)
+
+
+def test_a_department_stands_by_what_its_next_pod_asks_for() -> None:
+    """One holds all memory, the other 8 of 64 cores: whoever asks for cores stands by cores alone."""
+    assert two_departments((0, 60 * GIB), (16_000, 0), shape(1, 0)) == {"a": 8}
+
+
+def test_a_department_that_asks_for_something_else_stands_by_that() -> None:
+    """It holds half of all cores and no memory, which it asks for; the other holds a core: it goes first."""
+    assert two_departments((32_000, 0), (1_000, 0), shape(0, 1)) == {"a": 5, "b": 3}
+
+
+def test_many_queues_get_pods_by_weight_and_priority() -> None:
+    """Ten queues, two of weight 3 and one of priority 1, 30 pods: the first gets what it asks for, the others by weight."""
+    snapshot = Snapshot()
+    for at in range(4):
+        snapshot.put_node(node(f"n{at}", 64))
+    tree = QueueTree([Queue("q0", weight=3), Queue("q1", weight=3), Queue("q2", priority=1)])
+    backlog = [bag(at + 1, 3 if at == 2 else 99, shape(1), queue=f"q{at}") for at in range(10)]
+    plan = cycle(snapshot, Catalogue(), tree, backlog, OURS, 0, 30)
+    assert counts(plan) == {
+        3: 3, 1: 7, 2: 6, 4: 2, 5: 2, 6: 2, 7: 2, 8: 2, 9: 2, 10: 2,
+    }  # fmt: skip
+    assert [reason.group for reason in plan.reasons] == [1, 2, 4, 5, 6, 7, 8, 9, 10]

@@ -7,7 +7,7 @@ use without touching what was promised.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import msgspec
@@ -126,15 +126,6 @@ class Capacity:
             if need > self._best[axis]:
                 return True
         return False
-
-    def lacks_on(self, nodes: Iterable[int], requests: Sequence[int]) -> bool:
-        """As `lacks`, of some nodes."""
-        asked = [
-            (self.hard(axis), need)
-            for axis, need in enumerate(requests[: len(self._snapshot.axes)])
-            if need > 0 and axis != IO
-        ]
-        return all(any(row.item(node) < need for row, need in asked) for node in nodes)
 
     def soft(self, axis: int) -> Ints:
         """(N,) `hard` without the targets of STAGING claims. Live; the same array as `hard` while nothing is staging."""

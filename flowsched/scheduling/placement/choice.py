@@ -6,7 +6,7 @@ weighed has none.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 from flowsched.scheduling.placement.cost_table import PlacementRequest
 from flowsched.scheduling.placement.gang import NEVER, CostTable, Ints
 from flowsched.scheduling.plan import Choice, CostTerms, NodeCost
-from flowsched.scheduling.policy.plugins.locality import StageIn
 from flowsched.scheduling.state.gpus import copies_by_device
 
 #: So many nodes that were not chosen are told.
 OTHERS: Final = 2
-_STAGE_IN: Final = StageIn.name
 
 
 def choice_of(offer: PlacementRequest, at: int, nodes: Ints, rows: Sequence[Ints]) -> Choice | None:
@@ -47,26 +45,6 @@ def choice_of(offer: PlacementRequest, at: int, nodes: Ints, rows: Sequence[Ints
         others.append(NodeCost(node, _terms_on(terms, node), not has_room(table, rows, node)))
         left[node] = NEVER
     return Choice({node: _terms_on(terms, node) for node in dict.fromkeys(nodes.tolist())}, tuple(others))
-
-
-def beside(
-    table: CostTable, node: int, holders: Collection[int], rows: Sequence[Ints], elsewhere_ms: int | None
-) -> Choice:
-    """Why a pod went to one of the few nodes that have all of its inputs.
-
-    Args:
-        table: What the pod asks for.
-        node: Where it goes.
-        holders: The nodes that have all inputs.
-        rows: As in `choice_of`.
-        elsewhere_ms: What a copy of all inputs would take; None = nodes differ.
-    """
-    here: CostTerms = ((_STAGE_IN, 0),)
-    more = sorted(each for each in holders if each != node and table.allowed[each])[:OTHERS]
-    others = [NodeCost(each, here, not has_room(table, rows, each)) for each in more]
-    if len(others) < OTHERS and elsewhere_ms is not None:
-        others.append(NodeCost(None, ((_STAGE_IN, elsewhere_ms),)))
-    return Choice({node: here}, tuple(others))
 
 
 def has_room(table: CostTable, rows: Sequence[Ints], node: int) -> bool:

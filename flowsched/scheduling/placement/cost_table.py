@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -17,7 +17,6 @@ from flowsched.scheduling.placement.one_by_one import Problem, place_in_one_rack
 from flowsched.scheduling.plan import Choice
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest
 from flowsched.scheduling.policy.framework import Cost, Profile, term_name
-from flowsched.scheduling.policy.plugins.locality import StageIn
 from flowsched.scheduling.queues.tree import BILLION
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.gpus import DEVICES, GPU, copies_by_device
@@ -27,10 +26,6 @@ from flowsched.values import replace
 
 #: Parts of a divisible bundle are counted in these; rounding favours the gang by less than one part per node.
 MILLION: Final = 1_000_000
-#: Offers without costs that are remembered (a bound on memory).
-_KEPT: Final = 4_096
-#: Of every pod, of the first on a node, and of each beside others of its group.
-Costs: TypeAlias = tuple[tuple[Cost, ...], tuple[Cost, ...], tuple[Cost, ...]]
 
 
 def bundle_on(left: Sequence[Ints], rest: Sequence[int], allowed: NDArray[np.bool_]) -> list[Ints] | None:
@@ -306,56 +301,14 @@ class Pricer:
         self._others: dict[int, Pricer] = {}  #: of queues that have a profile of their own, by its id
         self._filters = profile.all_filters()
         self._costs = (profile.all_costs(), profile.all_first_costs(), profile.all_step_costs())
-        self._stage_in = (
-            StageIn(profile.origin_rate, profile.move_price_percent) if profile.locality else None
-        )
         self._own_costs = not (profile.costs or profile.first_costs or profile.step_costs)
         self._packs = packing_axes(snapshot.axes)
         #: Offers that last by what they ask for: nothing that a cycle changes is in them.
         self._plain: dict[tuple[RoleRequest, bool], PlacementRequest | None] = {}
-        #: Of bags, without any costs, by the role's id: nodes and the profile decide what is in them.
-        self._costless: dict[int, PlacementRequest] = {}
 
     def price(self, group: PodGroup) -> PlacementRequest:
         """As `price`."""
         return self._of(group.queue)._own(group)
-
-    def bare(self, group: PodGroup) -> PlacementRequest | None:
-        """The offer of a uniform group, its inputs left out; None where a cycle changes what is in it."""
-        known = self._of(group.queue)._lasting(group)
-        return None if known is None else known.of(group)
-
-    def unplaced(self, group: PodGroup) -> PlacementRequest:
-        """The offer of a group that finds no room: its only costs are those of copies, if some node lacks inputs."""
-        own = self._of(group.queue)
-        if own is self and not self._costless:
-            self._costless = _kept_for(self._snapshot, self._profile)
-        missing = own._missing(group)
-        bare = own._free_of_costs(group)
-        if bare is None:
-            return own._with_costs(group, missing, ((), () if missing is None else own._costs[1], ()))
-        return bare.of(group) if missing is None else own._with_inputs(bare, group, missing)
-
-    def _free_of_costs(self, group: PodGroup) -> PlacementRequest | None:
-        """The offer of a bag as if it read nothing and cost nothing anywhere; None where other than nodes decide what is in it."""
-        role = group.roles[0]
-        if group.gang or group.shut or group.min_resources is not None or role.shape.rules is not None:
-            return None
-        # The offer keeps the role, and thus its id. To hash it takes longer.
-        found = self._costless.get(id(role))
-        if found is None:
-            found = self._with_costs(structs.replace(group, inputs=()), None, ((), (), ()))
-            if len(self._costless) >= _KEPT:
-                self._costless.clear()
-            self._costless[id(role)] = found
-        return found if found.lasts else None
-
-    def elsewhere_ms(self, group: PodGroup) -> int | None:
-        """Ms to bring all inputs of a group to a node that has none of them; None = nodes differ, or it does not matter."""
-        stage_in = self._of(group.queue)._stage_in
-        if stage_in is None:
-            return None
-        return stage_in.elsewhere_ms(self._snapshot, self._catalogue, group.inputs)
 
     def _of(self, queue: str) -> Pricer:
         """The pricer of a queue's profile."""
@@ -408,9 +361,6 @@ class Pricer:
             terms=(tuple(terms),),
         )
 
-    def _priced(self, group: PodGroup) -> PlacementRequest:
-        return self._with_costs(group, self._missing(group), self._costs)
-
     def _missing(self, group: PodGroup) -> Ints | None:
         """(N,) bytes of its inputs that nodes lack; None where no node lacks any, or it does not matter."""
         if not self._profile.locality or not group.inputs:
@@ -418,9 +368,8 @@ class Pricer:
         missing = self._catalogue.missing_bytes(group.inputs, len(self._snapshot))
         return missing if np.count_nonzero(missing) else None
 
-    def _with_costs(self, group: PodGroup, missing: Ints | None, costs: Costs) -> PlacementRequest:
-        """The offer of a group. `costs`: of every pod, of the first on a node, and of each beside others."""
-        snapshot, profile = self._snapshot, self._profile
+    def _priced(self, group: PodGroup) -> PlacementRequest:
+        snapshot, profile, missing = self._snapshot, self._profile, self._missing(group)
         roles = [0]
         if len(group.roles) > 1:
             roles = sorted(range(len(group.roles)), key=lambda r: (-dominance(group.roles[r], snapshot), r))
@@ -438,7 +387,7 @@ class Pricer:
             role = group.roles[r]
             mask = where.mask if company is None else company.masks[at]
             terms: list[tuple[str, Ints]] = []
-            pod_costs, first_costs, step_costs = costs
+            pod_costs, first_costs, step_costs = self._costs
             first = _sum(first_costs, snapshot, self._catalogue, group, role, terms)
             each = _sum(pod_costs, snapshot, self._catalogue, group, role, terms)
             step = _sum(step_costs, snapshot, self._catalogue, group, role, [])
@@ -486,15 +435,6 @@ class Pricer:
         if GPU in asked and self._snapshot.devices.matter:
             asked.add(DEVICES)
         return tuple(sorted(axis for axis in asked if axis < len(self._packs) or axis == DEVICES))
-
-
-def _kept_for(snapshot: Snapshot, profile: Profile) -> dict[int, PlacementRequest]:
-    """Offers that are remembered until a node changes, or the profile."""
-    kept = snapshot.cache.get("costless")
-    if kept is None or kept[0] is not profile:
-        kept = snapshot.cache["costless"] = profile, {}
-    offers: dict[int, PlacementRequest] = kept[1]
-    return offers
 
 
 def dominance(role: RoleRequest, snapshot: Snapshot) -> int:

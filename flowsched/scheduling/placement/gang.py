@@ -307,31 +307,6 @@ def first_costs(
     return np.where(fits, costs[: len(fits)], NEVER)  # without packing there is one for every node
 
 
-def costs_of(
-    room: Sequence[Ints], allocatable: Sequence[Ints], table: CostTable, packing: Packing, nodes: Ints
-) -> Ints:
-    """(P,) what each of some pods of a role costs, before the running maximum, if they go to these nodes in this order.
-
-    Args:
-        room, allocatable, packing: As in `place_role`.
-        table: A role that costs nothing but how full a node is, and asks for the same on every node.
-        nodes: (P,).
-    """
-    order = np.argsort(nodes, kind="stable")
-    there = nodes[order]
-    begins = np.concatenate([[True], there[1:] != there[:-1]]) if len(there) else np.zeros(0, dtype=np.bool_)
-    starts = np.flatnonzero(begins)
-    copy = np.empty(len(nodes), dtype=np.int64)
-    copy[order] = np.arange(len(nodes)) - np.repeat(starts, np.diff(np.append(starts, len(nodes)))) + 1
-    shares, axes = np.zeros(len(nodes), dtype=np.int64), 0
-    for have, total, need, packs in zip(room, allocatable, table.needs, table.packs, strict=True):
-        if packs and isinstance(need, int) and need:
-            shares += (have[nodes] - need * copy) * PER_MILLE // np.maximum(total[nodes], 1)
-            axes += 1
-    costs = shares // axes if axes > 1 else shares
-    return PER_MILLE - costs if axes and packing == "spread" else costs
-
-
 def _worth_a_look(
     room: Sequence[Ints], table: CostTable, count: int, limit: int
 ) -> tuple[NDArray[np.intp] | None, Ints]:

@@ -26,7 +26,6 @@ from flowsched.scheduling.placement.gang import (
     NodeChoice,
     Packing,
     cost_on,
-    costs_of,
     fill,
     first_costs,
     nearest,
@@ -80,15 +79,6 @@ class ScoreCache:
                 self._kept.pop(next(iter(self._kept)))
             standing = self._kept[key] = _ShapeScores(self._room, axes, table, packing, spare)
         return standing.place(table, table.count)
-
-    def place_each(
-        self, axes: tuple[int, ...], table: CostTable, packing: Packing, *, spare: bool
-    ) -> NodeChoice:
-        """As `place`, but what a pod costs is its own cost, as if each had been placed by itself."""
-        spots = self.place(axes, table, packing, spare=spare)
-        rows = [self._room.least(axis) if spare else self._room.hard(axis) for axis in axes]
-        whole = [self._room.allocatable(axis) for axis in axes]
-        return NodeChoice(spots.nodes, costs_of(rows, whole, table, packing, spots.nodes))
 
     def _cheapest(self, axes: tuple[int, ...], table: CostTable, packing: Packing, spare: bool) -> NodeChoice:
         """The node of one pod."""

@@ -26,7 +26,7 @@ documents: those users all have priority 0.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -207,11 +207,8 @@ class FairShareOrder:
         usage: UsageBook,
         profile: Profile,
         now: int,
-        served: Container[object] = (),
     ) -> None:
-        """`served`: queues and payers that have got something in this cycle (`batches`)."""
         self._tree, self._shares, self._usage, self._now = tree, shares, usage, now
-        self._served = served
         self._total, self._promote_ms = shares.total, profile.promote_ms
         self._root = _Node("", None, [], ())
         self._nodes: dict[str, _Node] = {}
@@ -258,13 +255,11 @@ class FairShareOrder:
             return
         above: _Node | None = node
         if payer is not None:
-            if payer not in self._served:
-                node.aged = self._steps(max(oldest, self._usage.served_users.get(payer, 0)))
+            node.aged = self._steps(max(oldest, self._usage.served_users.get(payer, 0)))
             above = node.parent
         while above is not None and above is not self._root:
-            if above.name not in self._served:
-                steps = self._steps(max(oldest, self._usage.served_queues.get(above.name, 0)))
-                above.aged = max(above.aged, steps)
+            steps = self._steps(max(oldest, self._usage.served_queues.get(above.name, 0)))
+            above.aged = max(above.aged, steps)
             above = above.parent
 
     def _steps(self, since: int) -> int:
@@ -501,16 +496,7 @@ class FairShareOrder:
             node = node.parent or self._root
         return False
 
-    def stays_first(self, line: Seat, most: int) -> Sequence[PodGroup]:
-        """The next groups of the first line, at most so many. If they get nothing, it is still first when a later one is its
-        head, as long as their priority is the same.
-        """
-        alone = self._picky or line.strict
-        return line.groups[line.at : line.at + (min(most, 1) if alone else max(most, 0))]
-
-    def moved(
-        self, line: Seat, done: bool, served: bool, reasons: Sequence[Reason], considered: int = 1
-    ) -> None:
+    def moved(self, line: Seat, done: bool, served: bool, reasons: Sequence[Reason]) -> None:
         """The head of the line was considered.
 
         Args:
@@ -518,14 +504,13 @@ class FairShareOrder:
             done: The head is done with for this cycle.
             served: The head got something. The line and the queues above it lose the priority that they gained by waiting.
             reasons: Why groups were refused, the head last.
-            considered: So many groups were, the last of them as said here. The others were refused, and the line stayed first.
         """
         node: _Node | None = line.node
         while served and node is not None:
             node.aged = 0
             node = node.parent
         if done:
-            line.at += considered
+            line.at += 1
             if line.strict:
                 line.hold_up(reasons)
         if line.at < len(line.groups) and line.behind is None:
@@ -554,16 +539,6 @@ class FairShareOrder:
         node.line = None
         if node.parent is not None and node.parent is not self._root:
             self._refresh(node.parent)
-
-    @staticmethod
-    def none_looked_at(waiting: Mapping[str, Sequence[PodGroup]], tree: QueueTree, text: str) -> list[Reason]:
-        """As `passed_over`, for all waiting groups of a cycle that serves no line any more."""
-        found = []
-        for name, groups in waiting.items():
-            if len(groups) > 1 and tree.get(name).order != "fifo":
-                groups = sorted(groups, key=lambda group: group.user)
-            found += [Reason(group.key, ReasonCode.BACKLOG_WINDOW, text) for group in groups]
-        return found
 
     def passed_over(self, text: str) -> list[Reason]:
         """Why the cycle did not consider the remaining groups, by queue: `text`, unless the queue's order is the reason."""

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from flowsched.errors import ConfigurationError
 from flowsched.scheduling.state.snapshot import Snapshot
@@ -53,7 +51,6 @@ class _Facts(NamedTuple):
     """What is true of any queue of a tree, worked out once: there may be thousands."""
 
     nested: bool
-    limits: bool
     promises: bool
     ranks: bool
     parents: frozenset[str]
@@ -101,16 +98,6 @@ class QueueTree:
         """The queue, if it is configured."""
         return self._queues.get(name)
 
-    def weights_of(self, names: Iterable[str]) -> list[tuple[int, int]]:
-        """Weights and priorities of many queues."""
-        found = map(self._queues.get, names)
-        return [(1, 0) if queue is None else (queue.weight, queue.priority) for queue in found]
-
-    def parent_of(self, name: str) -> str | None:
-        """The queue it belongs to; None = the root."""
-        queue = self._queues.get(name)
-        return None if queue is None else queue.parent
-
     def __len__(self) -> int:
         """How many are configured."""
         return len(self._queues)
@@ -144,11 +131,6 @@ class QueueTree:
         return self._told().nested
 
     @property
-    def limits(self) -> bool:
-        """Whether any queue has a cap, or is paused."""
-        return self._told().limits
-
-    @property
     def promises(self) -> bool:
         """Whether any queue has a guarantee."""
         return self._told().promises
@@ -168,7 +150,6 @@ class QueueTree:
             every = self._queues.values()
             self._facts = _Facts(
                 any(queue.parent is not None for queue in every),
-                any(queue.cap is not None or queue.paused for queue in every),
                 any(queue.guarantee for queue in every),
                 any(queue.priority for queue in every),
                 frozenset([queue.parent for queue in every if queue.parent is not None]),
@@ -197,32 +178,6 @@ def largest_share(amount: Sequence[int], total: Sequence[int]) -> int:
         for need, whole in zip(amount, total, strict=False)
     ]
     return parts.index(max(parts, default=-1)) if parts else 0
-
-
-def billionths(amounts: NDArray[np.int64], total: int) -> NDArray[np.int64]:
-    """`amounts * 10**9 // total`, exactly, also where the product has more than 64 bits.
-
-    Args:
-        amounts: Each >= 0, less than 2 ** 62. Not modified.
-        total: > 0, less than 2 ** 62 / 10.
-    """
-    every = int(np.bitwise_or.reduce(amounts, axis=None, initial=total))
-    shift = (every & -every).bit_length() - 1  # of bytes there are mostly whole MiB
-    amounts, total = amounts >> shift, total >> shift
-    if int(amounts.max(initial=0)) < _MOST // BILLION:
-        result: NDArray[np.int64] = amounts * BILLION // total
-        return result
-    whole = amounts // total
-    rest = amounts - whole * total
-    digits = 9
-    while digits:
-        step = next(each for each in range(digits, 0, -1) if total < _MOST // 10**each)
-        rest *= 10**step
-        part = rest // total
-        whole = whole * 10**step + part
-        rest -= part * total
-        digits -= step
-    return whole
 
 
 class Shares:
@@ -273,18 +228,6 @@ class Shares:
             self._usage[name] = used
         return used
 
-    def usages(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """(Q, R) as `usage`, of many queues that have none below them."""
-        known, held, nothing = self._usage, self._book.held_by_queues, (0,) * self._axes
-        rows = [known.get(name) or held.get(name) or nothing for name in names]
-        if any(len(row) != self._axes for row in rows):
-            rows = [self.usage(name) for name in names]
-        return np.array(rows, dtype=np.int64)
-
-    def pasts(self, names: Sequence[str]) -> list[Sequence[int]]:
-        """As `past`, of many queues; an empty list if no queue held anything of late."""
-        return [self._past.get(name, ()) for name in names] if self._past else []
-
     def past(self, name: str) -> Sequence[int]:
         """(R,) what the queue and those below it have held of late (`UsageBook.faded`); empty = nothing."""
         return self._past.get(name, ())
@@ -315,22 +258,6 @@ class Shares:
             for axis, value in enumerate(amount[: len(used)]):
                 if value:
                     used[axis] += times * value
-
-    def add_each(self, pods: Mapping[Payer, int], amount: Sequence[int]) -> None:
-        """As `add`, for so many pods of this amount of each user of a queue: what is above many queues is added to once."""
-        needs = [(axis, value) for axis, value in enumerate(amount[: self._axes]) if value]
-        above: dict[str, int] = {}
-        for payer, times in pods.items():
-            used, user = self.usage(payer.queue), self._users.get(payer) if self._users else None
-            for axis, value in needs:
-                used[axis] += times * value
-                if user is not None:
-                    user[axis] += times * value
-            parent = self._tree.parent_of(payer.queue) if self._nested else None
-            if parent is not None:
-                above[parent] = above.get(parent, 0) + times
-        for name, times in above.items():
-            self.add(name, amount, times)
 
     def paused(self, name: str) -> bool:
         """As `QueueTree.paused`."""

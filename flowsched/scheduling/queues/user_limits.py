@@ -17,23 +17,19 @@ _HOLDING = (ClaimKind.RUNNING, ClaimKind.RELEASING)
 
 
 class UserLimits:
-    """The limits of users in one cycle, and what each user has, with what the cycle gives.
-
-    Attributes:
-        exist: Whether any queue has such a limit. Without one, nothing is counted.
-    """
+    """The limits of users in one cycle, and what each user has, with what the cycle gives. Without limits nothing is counted."""
 
     def __init__(self, profile: Profile, snapshot: Snapshot) -> None:
         self._profile, self._snapshot = profile, snapshot
         every = (profile, *profile.queues.values())
-        self.exist = any(each.max_cores_per_user or each.max_tasks_per_user for each in every)
+        self._exist = any(each.max_cores_per_user or each.max_tasks_per_user for each in every)
         self._more: Counter[tuple[Payer, str]] = Counter()
         self._running: Counter[Payer] | None = None
 
     def bind(self, queue: str) -> bool:
         """Whether users of a queue have a limit."""
         own = self._profile.of(queue)
-        return self.exist and bool(own.max_cores_per_user or own.max_tasks_per_user)
+        return self._exist and bool(own.max_cores_per_user or own.max_tasks_per_user)
 
     def allowed(self, group: PodGroup, most: int) -> int:
         """How many pods of a bag its user may have more: 0..most."""
@@ -69,13 +65,13 @@ class UserLimits:
 
     def take(self, group: PodGroup, millicores: int, pods: int) -> None:
         """The cycle gives a user so many pods, of so many milli-CPU in all."""
-        if self.exist:
+        if self._exist:
             for what, amount in _asked(millicores, pods).items():
                 self._more[Payer(group.queue, group.user), what] += amount
 
     def _limits(self, group: PodGroup) -> Mapping[str, tuple[int, int]]:
         """By what is limited: how much the group's user may have, and how much it has."""
-        if not self.exist:
+        if not self._exist:
             return {}
         own, payer = self._profile.of(group.queue), Payer(group.queue, group.user)
         found = {}

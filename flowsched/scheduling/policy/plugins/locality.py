@@ -102,14 +102,6 @@ class StageIn(msgspec.Struct, frozen=True):
         cost += price
         return cost
 
-    def elsewhere_ms(self, snapshot: Snapshot, catalogue: Catalogue, inputs: Sequence[int]) -> int | None:
-        """Ms until held inputs are on a node that has none of them, and nothing else is on its way to. None = nodes differ."""
-        slowest = _slowest(snapshot)
-        if slowest is None:
-            return None
-        own = sum([catalogue.sizes[dataset] for dataset in inputs]) * 1000 // slowest if slowest else 0
-        return own + own * self.price_percent // 100 + COPY_OVERHEAD_MS
-
     def _remote(self, snapshot: Snapshot, catalogue: Catalogue, group: PodGroup) -> NDArray[np.int64] | None:
         """(N,) ms to read over the network what is not copied, and the link's price. None = there is no such thing."""
         if not group.remote:

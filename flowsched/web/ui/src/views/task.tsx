@@ -103,7 +103,7 @@ function Choice({ attempt }: { attempt: Attempt }) {
       <tbody>
         {nodes.map((each, at) => (
           <tr key={at} class={at === 0 ? "chosen" : ""}>
-            <th scope="row">{each.node || "a node without its data"}{each.full && " (full)"}</th>
+            <th scope="row">{each.node}{each.full && " (full)"}</th>
             {terms.map((term) => <td key={term} class="number">{duration(each.cost_ms[term] ?? 0)}</td>)}
           </tr>
         ))}
