@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.placement import score_cache
-from flowsched.scheduling.placement.capacity import Capacity, Scale
+from flowsched.scheduling.placement.capacity import Capacity
 from flowsched.scheduling.placement.gang import NEVER, CostTable, NodeChoice, place_role
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.pod_group import PodGroup
@@ -98,7 +98,7 @@ def test_plans_are_those_of_placing_anew(
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_one_pod_after_the_other_goes_where_placement_puts_it(data: st.DataObject) -> None:
-    """Sizes of any kind, far apart and equal: the sieve and the standings, while room is taken between."""
+    """Sizes of any kind, far apart and equal: one at a time and from the cache, while room is taken between."""
     count = data.draw(st.integers(1, 30))
     kinds = data.draw(
         st.lists(st.tuples(st.integers(1, 200), st.integers(1, 1 << 45)), min_size=1, max_size=4)
@@ -125,19 +125,8 @@ def test_one_pod_after_the_other_goes_where_placement_puts_it(data: st.DataObjec
         room.take((0, 1), table, found, None, None)
 
 
-def test_a_scale_is_within_its_slack() -> None:
-    """Per mille of 1.5 TiB, 8 GiB and 3 bytes in one cluster: approximate shares differ by less than is said."""
-    whole = np.array([3 << 39, 8 << 30, 3], dtype=np.int64)
-    scale = Scale.of(whole)
-    assert (scale.shift, scale.slack) == (9, 1002)
-    for left in (whole // 3, whole, whole - 1, whole * 0):
-        about = ((left >> scale.shift) * scale.factors).tolist()
-        for free, has, near in zip(left.tolist(), whole.tolist(), about, strict=True):
-            assert abs(near * has - free * 1000 * Scale.UNIT) < scale.slack * Scale.UNIT * has
-
-
 def test_a_shape_that_comes_again_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three bags of one shape the first is sieved, the others share one table of costs; another shape is sieved."""
+    """Of three bags of one shape the others share one table of costs after the first; another shape has none."""
     made: list[object] = []
     real = score_cache._ShapeScores.__init__
 

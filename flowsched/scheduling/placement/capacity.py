@@ -8,62 +8,16 @@ use without touching what was promised.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.placement.gang import PER_MILLE, CostTable, Ints, NodeChoice
+from flowsched.scheduling.placement.gang import CostTable, Ints, NodeChoice
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.gpus import DEVICES, GPU, seat
 from flowsched.scheduling.state.snapshot import IO, Snapshot
 
 Mask = NDArray[np.bool_]
-
-
-class Scale(msgspec.Struct, frozen=True, eq=False):
-    """Fixed-point reciprocals: (amount >> shift) * factors is about amount * 1000 / whole, in units of 1 / UNIT per mille.
-
-    Args:
-        shift: Makes amounts small enough to be multiplied.
-        factors: (N,) UNIT * 1000 / (whole >> shift), rounded down.
-        slack: It differs from the true share by less than so many per mille, wherever a node has anything and no more than
-            that is free.
-    """
-
-    UNIT: ClassVar[int] = 1 << 44
-    _BITS: ClassVar[int] = 32
-
-    shift: int
-    factors: Ints
-    slack: int
-
-    @classmethod
-    def of(cls, whole: Ints) -> Scale:
-        """Of (N,) what nodes have in all."""
-        shift = max(0, int(whole.max(initial=0)).bit_length() - cls._BITS)
-        coarse = whole >> shift
-        some = coarse[whole > 0]
-        # What the shift cuts off is less than one part of `coarse`; what the factor lacks, less than 2 ** -12 per mille.
-        slack = 1 if shift == 0 else 2 + PER_MILLE // max(int(some.min(initial=PER_MILLE)), 1)
-        return cls(shift, PER_MILLE * cls.UNIT // np.maximum(coarse, 1), slack)
-
-
-class Along(NamedTuple):
-    """What is known of some axes: what nodes have there in all, each (N,), and how to tell about how full they are."""
-
-    whole: tuple[Ints, ...]
-    scales: tuple[Scale, ...]
-
-
-def along(snapshot: Snapshot, axes: tuple[int, ...]) -> Along:
-    """Remembered until a node changes."""
-    found: Along | None = snapshot.cache.get(("along", axes))
-    if found is None:
-        whole = tuple([whole_of(snapshot, axis) for axis in axes])
-        found = snapshot.cache["along", axes] = Along(whole, tuple(map(Scale.of, whole)))
-    return found
 
 
 def whole_of(snapshot: Snapshot, axis: int) -> Ints:
@@ -145,10 +99,6 @@ class Capacity:
         if found is None:
             found = self._allocatable[axis] = whole_of(self._snapshot, axis)
         return found
-
-    def along(self, axes: tuple[int, ...]) -> Along:
-        """What is known of some axes."""
-        return along(self._snapshot, axes)
 
     def least(self, axis: int) -> Ints:
         """(N,) what may be used by pods that outlast the reservation's start. Live; the same array as `hard` while there is

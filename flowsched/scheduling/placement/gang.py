@@ -81,8 +81,6 @@ Packing = Literal["binpack", "spread"]
 NEVER: Final = 1 << 60
 #: The packing tie-breaker is the remaining share in per mille, taken as ms.
 PER_MILLE: Final = 1000
-#: Up to so many nodes, whole numbers of Python's are faster than arrays.
-FEW: Final = 6
 #: Up to so many nodes, sorting all of them is faster than finding the cheapest first.
 _FEW_CANDIDATES: Final = 64
 
@@ -165,7 +163,7 @@ def place_role(
     if not len(with_room):
         return NodeChoice(with_room.astype(np.int64), with_room.astype(np.int64))
     some, copies = with_room if near is None else near[with_room], copies[with_room]
-    dearness = one_costs(room, allocatable, table, packing, some)
+    dearness = costs_of(room, allocatable, table, packing, some)
     cheap = nearest(dearness, count)
     return fill(room, allocatable, table, packing, some[cheap], dearness[cheap], copies[cheap], count)
 
@@ -174,45 +172,61 @@ def place_one(
     room: Sequence[Ints], allocatable: Sequence[Ints], table: CostTable, packing: Packing
 ) -> NodeChoice:
     """Choose the node of one pod, as `place_role` does."""
-    near = _fits(room, table).nonzero()[0]
+    near = fits(room, table).nonzero()[0]
     base = _base(table)
     if base is not None and len(near):
         costs = base[near]
         near = near[costs <= costs.item(costs.argmin()) + PER_MILLE]  # no more than that is packing
     if not len(near):
         return NodeChoice(near, near)
-    if len(near) <= FEW:
-        costs = np.array([cost_on(room, allocatable, table, packing, node, 1) for node in near.tolist()])
-    else:
-        costs = one_costs(room, allocatable, table, packing, near)
+    costs = costs_of(room, allocatable, table, packing, near)
     best = int(costs.argmin())
     return NodeChoice(near[best : best + 1], costs[best : best + 1])
 
 
-def cost_on(
+def costs_of(
     room: Sequence[Ints],
     allocatable: Sequence[Ints],
     table: CostTable,
     packing: Packing,
-    node: int,
-    copy: int,
-) -> int:
-    """What the k-th copy costs on a node that has room for it, before the running maximum: an entry of `_costs`."""
-    shares = axes = 0
+    nodes: NDArray[np.intp] | int,
+    copy: int | Ints = 1,
+) -> Ints:
+    """What the k-th pod of a role costs on nodes that have room for it, in ms, before the running maximum along k.
+
+    Args:
+        room: For each axis, (N,) what is free. Not modified.
+        allocatable: For each axis, (N,) what the node has in all; not 0 on these nodes where it counts for packing.
+        table: The role.
+        packing: The tie-breaker.
+        nodes: Which nodes: (C,), or (C, 1) for several k. One number is faster than an array of one.
+        copy: k, from 1; (K,) for several.
+
+    Returns:
+        (C,), or (C, K); of one node a number.
+    """
+    shares: Ints | None = None
+    axes = 0
     for have, total, need, packs in zip(room, allocatable, table.needs, table.packs, strict=True):
         if packs and isinstance(need, int) and need:
-            shares += (have.item(node) - need * copy) * PER_MILLE // max(total.item(node), 1)
+            left = have[nodes] - need * copy
+            left *= PER_MILLE
+            left //= total[nodes]
+            shares = left if shares is None else shares + left
             axes += 1
-    cost = shares // axes if axes else 0
-    if axes and packing == "spread":
-        cost = PER_MILLE - cost
+    if shares is None:
+        costs = np.zeros(np.broadcast(nodes, copy).shape, dtype=np.int64)
+    else:
+        costs = shares // axes if axes > 1 else shares
+        if packing == "spread":
+            costs = PER_MILLE - costs
     if table.each is not None:
-        cost += int(table.each[node])
-    if table.first is not None and copy == 1:
-        cost += int(table.first[node])
+        costs = costs + table.each[nodes]
+    if table.first is not None:
+        costs = costs + table.first[nodes] * (copy == 1)
     if table.step is not None:
-        cost += int(table.step[node]) * (copy - 1)
-    return cost
+        costs = costs + table.step[nodes] * (copy - 1)
+    return costs
 
 
 def _base(table: CostTable) -> Ints | None:
@@ -222,15 +236,18 @@ def _base(table: CostTable) -> Ints | None:
     return table.first + table.each
 
 
-def _fits(room: Sequence[Ints], table: CostTable) -> NDArray[np.bool_]:
-    """(N,) where there is room for one pod of the role."""
-    fits = table.allowed
+def fits(
+    room: Sequence[Ints], table: CostTable, nodes: NDArray[np.intp] | int | slice = slice(None)
+) -> NDArray[np.bool_]:
+    """(K,) where there is room for one pod of the role, of some nodes; (N,) of all."""
+    found = table.allowed[nodes]
     for have, need in zip(room, table.needs, strict=True):
         if not isinstance(need, int):
-            fits = fits & ((need <= 0) | (have >= need))
+            found = found & ((need[nodes] <= 0) | (have[nodes] >= need[nodes]))
         elif need:
-            fits = fits & (have >= need if have.ndim == 1 else copies_by_device(have, need) > 0)
-    return fits if table.most is None else fits & (table.most > 0)
+            left = have[nodes]
+            found = found & (left >= need if have.ndim == 1 else copies_by_device(left, need) > 0)
+    return found if table.most is None else found & (table.most[nodes] > 0)
 
 
 def nearest(dearness: Ints, count: int) -> NDArray[np.intp] | slice:
@@ -275,36 +292,13 @@ def fill(
     if most == 1:
         order = np.argsort(dearness, kind="stable")[:count]
         return NodeChoice(some[order], dearness[order])
-    costs = _costs(room, allocatable, table, packing, some, most)
-    costs[np.arange(1, most + 1) > copies[:, None]] = NEVER
+    copy = np.arange(1, most + 1)
+    costs = costs_of(room, allocatable, table, packing, some[:, None], copy)
+    costs[copy > copies[:, None]] = NEVER
     np.maximum.accumulate(costs, axis=1, out=costs)
     flat, wanted = costs.ravel(), min(count, int(copies.sum()))
     chosen = _smallest(flat, wanted)
     return NodeChoice(some[chosen // most], flat[chosen])
-
-
-def first_costs(
-    room: Sequence[Ints],
-    allocatable: Sequence[Ints],
-    table: CostTable,
-    packing: Packing,
-    nodes: NDArray[np.intp] | None,
-) -> Ints:
-    """(K,) what the first pod of a role costs on each of some nodes; NEVER where it does not fit.
-
-    Args:
-        room: For each axis, (K,) what is free there. Not modified.
-        allocatable: For each axis, (K,) what they have in all.
-        table: A role that costs nothing but how full a node is, and asks for the same on every node.
-        packing: As in `place_role`.
-        nodes: (K,) which nodes; None = all.
-    """
-    fits = table.allowed if nodes is None else table.allowed[nodes]
-    for have, need in zip(room, table.needs, strict=True):
-        if isinstance(need, int) and need:
-            fits = fits & (have >= need)
-    costs = _costs(room, allocatable, table, packing, slice(None), 1)[:, 0]
-    return np.where(fits, costs[: len(fits)], NEVER)  # without packing there is one for every node
 
 
 def _worth_a_look(
@@ -343,70 +337,6 @@ def _smallest(flat: Ints, wanted: int) -> NDArray[np.intp]:
     else:
         below, equal = np.arange(len(flat)), np.arange(0)
     return np.concatenate([below[np.argsort(flat[below], kind="stable")], equal])
-
-
-def one_costs(
-    room: Sequence[Ints], allocatable: Sequence[Ints], table: CostTable, packing: Packing, near: Ints
-) -> Ints:
-    """(C,) what one pod of a role costs on each of some nodes where it fits: the first column of `_costs`."""
-    shares: Ints | None = None
-    axes = 0
-    for have, total, need, packs in zip(room, allocatable, table.needs, table.packs, strict=True):
-        if not packs or not isinstance(need, int) or need == 0:
-            continue
-        left = have[near]
-        left -= need
-        left *= PER_MILLE
-        left //= np.maximum(total[near], 1)
-        shares = left if shares is None else np.add(shares, left, out=shares)
-        axes += 1
-    if shares is None:
-        shares = np.zeros(len(near), dtype=np.int64)
-    elif axes > 1:
-        shares //= axes
-    if axes and packing == "spread":
-        np.subtract(PER_MILLE, shares, out=shares)
-    if table.each is not None:
-        shares += table.each[near]
-    if table.first is not None:
-        shares += table.first[near]
-    return shares
-
-
-def _costs(
-    room: Sequence[Ints],
-    allocatable: Sequence[Ints],
-    table: CostTable,
-    packing: Packing,
-    where: NDArray[np.intp] | slice,
-    most: int,
-) -> Ints:
-    """(C, K) what the k-th copy costs on each candidate, before the running maximum."""
-    copy = np.arange(1, most + 1)
-    shares: Ints | None = None
-    axes = 0
-    for have, total, need, packs in zip(room, allocatable, table.needs, table.packs, strict=True):
-        if not packs or not isinstance(need, int) or need == 0:
-            continue
-        left = have[where, None] - need * copy
-        left *= PER_MILLE
-        left //= np.maximum(total[where], 1)[:, None]
-        shares = left if shares is None else np.add(shares, left, out=shares)
-        axes += 1
-    if shares is None:
-        nodes = len(table.allowed) if isinstance(where, slice) else len(where)
-        costs = np.zeros((nodes, most), dtype=np.int64)
-    else:
-        costs = shares if axes == 1 else np.floor_divide(shares, axes, out=shares)
-        if packing == "spread":
-            np.subtract(PER_MILLE, costs, out=costs)
-    if table.each is not None:
-        costs += table.each[where, None]
-    if table.first is not None:
-        costs[:, 0] += table.first[where]
-    if table.step is not None and most > 1:
-        costs += table.step[where, None] * (copy - 1)
-    return costs
 
 
 class Trial:
