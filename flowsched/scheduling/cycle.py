@@ -20,7 +20,7 @@ from flowsched.scheduling.cycle_state import CycleState, Family
 from flowsched.scheduling.kube_like import plan_kube_like
 from flowsched.scheduling.locality_delay import AvailableTimes, Wait, wait_for_data
 from flowsched.scheduling.placement.capacity import Mask
-from flowsched.scheduling.placement.cost_table import Assignment, PlacementRequest, price
+from flowsched.scheduling.placement.cost_table import Assignment, PlacementRequest
 from flowsched.scheduling.placement.gang import NodeChoice
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
@@ -155,7 +155,7 @@ class _Cycle:
                 self.taking.hold_again(group.key)
                 continue
             pods = min(nominations[group.key].pods, group.roles[0].count)
-            offer = price(group, state.snapshot, state.catalogue, state.profile)
+            offer = state.pricer.price(group)
             offer = self.within_cap(offer) if group.gang else offer.wanting(pods)
             own = np.zeros(len(state.snapshot), dtype=np.bool_)
             own[[node for node, _ in nominations[group.key].room]] = True
@@ -185,51 +185,77 @@ class _Cycle:
         self.reasons.extend(self.turns.passed_over(text))
 
     def consider(self, group: PodGroup) -> bool:
-        """Place what can be placed of a group; True when it is done with for this cycle."""
-        if group.key in self.state.snapshot.nominations and (group.gang or group.key not in self.state.given):
-            return group.key in self.state.given or self.refuse(self.taking.waits(group))
-        if (barred := self.barred(group)) is not None:
-            return self.refuse(barred)
-        family = self.state.family(group)
-        known = self.state.known_refusal(group, family)
-        if known is not None and not self.taking.may(group):
-            return self.refuse(known.of(group.key))
-        if not (straight := self.state.budgets.room_for(group)):
-            waits = self.state.budgets.hold(group)
+        """Place what can be placed of a group; True when it is done with for this cycle. The numbers are this module's steps."""
+        state = self.state
+        # 2. It can never run, or may not now.
+        if (reason := self.blocked(group)) is not None:
+            return self.refuse(reason)
+        if not (within := state.budgets.room_for(group)):
+            waits = state.budgets.hold(group)
             return waits is None or self.refuse(waits)
-        if self.closed and self.nowhere_local(group):
-            return self.refuse(Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET))
-        offer = self.state.pricer.price(group)
-        left = 0
-        if not group.gang:
-            left = group.roles[0].count - self.state.placed(group)
-            budget = self.state.profile.window - self.state.placed(group)
-            if offer.one_by_one and budget <= 0:
-                return self.refuse(Reason(group.key, ReasonCode.BACKLOG_WINDOW, _ONE_BY_ONE))
-            most = min(left, self.state.left, straight, budget if offer.one_by_one else left)
-            offer = offer.wanting(self.turn(group, most))
-        else:
-            offer = self.within_cap(offer if straight > 1 else offer.at_least())
-        fit = (
-            None
-            if not group.gang and self.state.room.lacks(group.roles[0].shape.requests)
-            else self.fit(offer)
-        )
+        # 3. Filters, costs, and how many pods this turn allows; then the nodes.
+        request = self.price(group, within)
+        if request is None:
+            return self.refuse(Reason(group.key, ReasonCode.BACKLOG_WINDOW, _ONE_BY_ONE))
+        fit = self.fit(request)
+        # 5. Without room it waits: others make way for it, or the first is promised a start.
         if fit is None:
-            return self.wait_for_room(offer, family)
-        wait = None if group.gang else self.stay(fit)
-        if wait is None and fit.moves:
-            promises, shortest = self.state.promises, self.state.profile.shortest_wait_ms
-            wait = wait_for_data(fit, promises.earliest, bool(promises.made), self.state.now, shortest)
-        if wait is not None:
-            if wait.keep is not None:
-                self.state.commit(wait.keep)
-            start = self.reserve(wait.offer)
-            return self.refuse(wait.reason if start is None else structs.replace(wait.reason, start_ms=start))
-        self.state.commit(fit)
-        if group.gang or fit.pods == left:
+            return self.wait_for_room(request)
+        # 4. A full node with its data will be free sooner than a copy would be there.
+        if (wait := self.worth_waiting(fit)) is not None:
+            return self.wait_for_node(wait)
+        # 6. It takes the room, and its queue pays.
+        state.commit(fit)
+        if group.gang or state.placed(group) == group.roles[0].count:
             return True
-        return fit.pods < offer.tables[0].count and self.wait_for_room(offer.wanting(1), family)
+        return fit.pods < request.tables[0].count and self.wait_for_room(request.wanting(1))
+
+    def blocked(self, group: PodGroup) -> Reason | None:
+        """Why a group is not tried: it waits for its victims, is barred, like one that found no room, or beside no input."""
+        state = self.state
+        if group.key in state.snapshot.nominations and (group.gang or group.key not in state.given):
+            return self.taking.waits(group)
+        if (barred := self.barred(group)) is not None:
+            return barred
+        known = state.known_refusal(group)
+        if known is not None and not self.taking.may(group):
+            return known.of(group.key)
+        if self.closed and self.nowhere_local(group):
+            return Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
+        return None
+
+    def price(self, group: PodGroup, within: int) -> PlacementRequest | None:
+        """Price a group for what may go in this turn; None where its pods look at each other and the window is used up.
+
+        `within`: how many pods of a bag, or times the minimum of a gang, the budgets of storages allow.
+        """
+        state = self.state
+        request = state.pricer.price(group)
+        if group.gang:
+            return self.within_cap(request if within > 1 else request.at_least())
+        placed = state.placed(group)
+        most = min(group.roles[0].count - placed, state.left, within)
+        if request.one_by_one:
+            most = min(most, state.profile.window - placed)
+            if most <= 0:
+                return None
+        return request.wanting(self.turn(group, most))
+
+    def worth_waiting(self, fit: Assignment) -> Wait | None:
+        """Whether a group, or some of its pods, are done earlier if they wait for a full node."""
+        state = self.state
+        wait = None if fit.offer.group.gang else self.stay(fit)
+        if wait is not None or not fit.moves:
+            return wait
+        promises, shortest = state.promises, state.profile.shortest_wait_ms
+        return wait_for_data(fit, promises.earliest, bool(promises.made), state.now, shortest)
+
+    def wait_for_node(self, wait: Wait) -> bool:
+        """Place the pods that need not wait, and promise the others a start on the nodes that they wait for."""
+        if wait.keep is not None:
+            self.state.commit(wait.keep)
+        start = self.reserve(wait.offer)
+        return self.refuse(wait.reason if start is None else structs.replace(wait.reason, start_ms=start))
 
     def stay(self, fit: Assignment) -> Wait | None:
         """Whether pods of a bag are done earlier if they wait for a full node: its gather node, or one that has its inputs."""
@@ -321,28 +347,27 @@ class _Cycle:
         within = within and not (offer.group.in_quota and self.state.quotas.exceeded(full))
         return offer if within else offer.at_least()
 
-    def wait_for_room(self, offer: PlacementRequest, family: Family) -> bool:
-        """Refuse a group that found no room, and promise it some if it is the first."""
-        if not offer.group.gang and offer.missing is not None:
-            count = offer.group.roles[0].count - self.state.placed(offer.group)
-            self.open_horizon().foresee(offer, count, runtime_of(offer.group, self.state.profile))
-        offer = offer.in_zones(self.state.snapshot)
+    def wait_for_room(self, offer: PlacementRequest) -> bool:
+        """Refuse a group that found no room: others make way for it, or it is promised some if it is the first."""
+        state, group, family = self.state, offer.group, self.state.family(offer.group)
+        left = 0 if group.gang else group.roles[0].count - state.placed(group)
+        if left and offer.missing is not None:
+            self.open_horizon().foresee(offer, left, runtime_of(group, state.profile))
+        offer = offer.in_zones(state.snapshot)
         least = offer.at_least()
-        lacks = not offer.group.gang and self.state.room.lacks(offer.group.roles[0].shape.requests)
-        if not lacks and self.fits(least, None, None):
+        if self.fits(least, None, None):
             reason = self.held_up(least, family)
-            held = self.reserve(least) if reason.code is ReasonCode.RESERVED else None
-            return self.refuse(reason if held is None else structs.replace(reason, start_ms=held))
-        left = 0 if offer.group.gang else offer.group.roles[0].count - self.state.placed(offer.group)
-        taken = self.taking.attempt(offer, left, self.state.promises)
+            start = self.reserve(least) if reason.code is ReasonCode.RESERVED else None
+            return self.refuse(reason if start is None else structs.replace(reason, start_ms=start))
+        taken = self.taking.attempt(offer, left, state.promises)
         if taken is not None:
             return self.refuse(taken)
         reason = self.refusals.why(offer, family.traits)
         start = self.reserve(offer) if reason.code in _NOT_NOW else None
         if (
-            start is None and offer.company is None and not offer.group.shut
-        ):  # a pod that starts may let in a group with affinity to it
-            self.state.full[family] = reason
+            start is None and offer.company is None and not group.shut
+        ):  # a pod that starts may let in one with affinity to it
+            state.full[family] = reason
         return self.refuse(structs.replace(reason, start_ms=start))
 
     def reserve(self, offer: PlacementRequest) -> int | None:

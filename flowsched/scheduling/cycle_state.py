@@ -111,12 +111,11 @@ class CycleState:
             known = self._families[traits] = Family(traits)
         return known
 
-    def known_refusal(self, group: PodGroup, family: Family | None = None) -> Reason | None:
-        """Why a group like this one was refused before. `family`: that of the group, if it is known."""
+    def known_refusal(self, group: PodGroup) -> Reason | None:
+        """Why a group like this one was refused before."""
         if not self.full and not self.held:
             return None
-        if family is None:
-            family = self.family(group)
+        family = self.family(group)
         return self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
 
     def placed(self, group: PodGroup) -> int:

@@ -80,11 +80,7 @@ def why_not(offer: PlacementRequest, room: Capacity, snapshot: Snapshot, profile
         code = ReasonCode.GANG_INCOMPLETE
     if offer.rack == "required" and offer.without_rack().place(rows, room, snapshot, profile) is not None:
         code = ReasonCode.RACK
-    elif (
-        IO in offer.axes
-        and (offer.group.gang or not room.lacks(offer.group.roles[0].shape.requests))
-        and offer.without(IO).place(rows, room, snapshot, profile) is not None
-    ):
+    elif IO in offer.axes and offer.without(IO).place(rows, room, snapshot, profile) is not None:
         code = ReasonCode.IO_BUDGET
     text, numbers = _shortage(offer, rows, room, snapshot, fits)
     head = f"{sum(fits)} of {wanted} members fit" if offer.group.gang and wanted > 1 else "no node has room"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flowsched.scheduling.placement.gang import CostTable, Ints, NodeChoice
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.gpus import DEVICES, GPU, seat
-from flowsched.scheduling.state.snapshot import IO, Snapshot
+from flowsched.scheduling.state.snapshot import Snapshot
 
 Mask = NDArray[np.bool_]
 
@@ -48,7 +48,6 @@ class Capacity:
         self._allocatable: dict[int, Ints] = {}
         self._spare: dict[int, Ints] | None = None
         self._least: dict[int, Ints] = {}
-        self._best: dict[int, int] = {}  #: the most that a node has, by axis
         self.changes: list[Ints] = []
         self.promised = 0
         self.staging = snapshot.any_staging
@@ -69,17 +68,6 @@ class Capacity:
             if need > 0
         ]
         return min(parts, default=1 << 60)
-
-    def lacks(self, requests: Sequence[int]) -> bool:
-        """Whether no node has as much of something as one pod asks for. False says nothing."""
-        for axis, need in enumerate(requests[: len(self._snapshot.axes)]):
-            if need <= 0 or axis == IO:  # a pod that asks for more than a disk has gets all of it
-                continue
-            if axis not in self._best:
-                self._best[axis] = int(self.hard(axis).max(initial=0))
-            if need > self._best[axis]:
-                return True
-        return False
 
     def soft(self, axis: int) -> Ints:
         """(N,) `hard` without the targets of STAGING claims. Live; the same array as `hard` while nothing is staging."""
@@ -220,7 +208,6 @@ class Capacity:
         if not len(nodes):
             return
         self.changes.append(nodes)
-        self._best.clear()
         for axis, least in self._least.items():
             least[nodes] = self.hard(axis)[nodes]
             if self._spare is not None:
