@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from flowsched.engine.state.policy import PolicyState
-from flowsched.values import replace
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
@@ -62,12 +61,12 @@ def document(kind: str, pods: int, said_ms: int | None) -> dict[str, Any]:
 class Case:
     """One life of a cluster."""
 
-    def __init__(self, seed: int, error: float | None, backfill: str = "easy") -> None:
+    def __init__(self, seed: int, error: float | None) -> None:
         self.truth: dict[str, int] = {}
         self.told: dict[str, tuple[int, Start]] = {}  #: gang -> when it was asked, and the answer
         self.asked: list[float] = []
         nodes = [NodeInfo(f"n{at}", CORES * 1_000, 64 << 30) for at in range(NODES)]
-        state = EngineState(policy=PolicyState(profile=replace(PROFILES["flowsched"], backfill=backfill)))  # type: ignore[arg-type]
+        state = EngineState(policy=PolicyState(profile=PROFILES["flowsched"]))
         self.drive = Drive(state, nodes, fate=self.fate, observe=self.observe)
         self.gangs = {}
         draw, words = random.Random(seed), random.Random(seed + 1_000_003)
@@ -120,13 +119,8 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=100, help="the first seed")
     options = parser.parse_args()
     rows: dict[str, Any] = {}
-    modes = [
-        (f"{backfill}, {name}", backfill, error)
-        for backfill in ("easy", "conservative")
-        for name, error in (("learned", None), ("said, 30 % wrong", 0.3))
-    ]
-    for name, backfill, error in modes:
-        cases = [Case(seed, error, backfill) for seed in range(options.first, options.first + options.seeds)]
+    for name, error in (("learned", None), ("said, 30 % wrong", 0.3)):
+        cases = [Case(seed, error) for seed in range(options.first, options.first + options.seeds)]
         answers = [each for case in cases for each in case.answers()]
         held = sum(start.low_ms <= began <= start.high_ms for _, began, start in answers)
         rows[name] = {

@@ -45,7 +45,6 @@ from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.explain.recording import Draft, recorded, taped
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup, Shape
-from flowsched.scheduling.reservations import with_plans
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.gpus import GPU, Parts, choose, parts_of
 from flowsched.scheduling.state.snapshot import IO
@@ -494,8 +493,6 @@ def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
 
 def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
     state = recorder.state
-    if state.policy.profile.backfill == "conservative":
-        groups = with_plans(groups, state.round.reservations)
     given = (
         state.cluster.snapshot,
         state.cluster.catalogue,

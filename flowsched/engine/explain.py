@@ -28,7 +28,6 @@ from flowsched.scheduling.explain.remedies import OTHERS, Outlook
 from flowsched.scheduling.explain.situation import Situation
 from flowsched.scheduling.plan import PERMANENT, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
-from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.reasons import larger_than_cap, larger_than_quota, quantity
 from flowsched.scheduling.state.snapshot import PODS
 from flowsched.values import replace
@@ -42,10 +41,6 @@ from flowsched.workflow.run.states import TaskState
 #: In tenths: how much of the wait at least there is, and how far towards the promised moment it goes.
 _EARLIER: Final = 6
 _LATER: Final = 9
-#: Under conservative backfill every waiting group has a reservation, and those move too: at least so much of the wait, and at
-#: most so much longer.
-_EARLIER_AMONG_PLANS: Final = 2
-_LATER_AMONG_PLANS: Final = 2
 
 
 def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> dict[int, Start]:
@@ -87,23 +82,18 @@ def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> di
         now,
     )
     promised = {each.group: each.start_ms for each in state.round.reservations}
-    return {
-        key: _with_backfill(start, promised.get(key), state.policy.profile, now)
-        for key, start in found.items()
-    }
+    return {key: _with_backfill(start, promised.get(key), now) for key, start in found.items()}
 
 
-def _with_backfill(start: Start, promised_ms: int | None, profile: Profile, now: int) -> Start:
+def _with_backfill(start: Start, promised_ms: int | None, now: int) -> Start:
     """Add what scenarios leave out: backfill may lend the group's reserved room, and may start the group before its turn.
 
     How far both go was measured (`bench/predictions.py`, seeds 1 to 12; its figures are of other seeds).
     """
-    among_plans = profile.backfill == "conservative"
-    earlier, later = (_EARLIER_AMONG_PLANS, _LATER_AMONG_PLANS) if among_plans else (_EARLIER, 0)
-    low = now + (start.low_ms - now) * earlier // 10
+    low = now + (start.low_ms - now) * _EARLIER // 10
     late = start.high_ms if promised_ms is None else max(start.high_ms, promised_ms)
     high = start.high_ms + (late - start.high_ms) * _LATER // 10
-    return Start(low, start.start_ms, high + (start.high_ms - now) * later // 10)
+    return Start(low, start.start_ms, high)
 
 
 def estimate_text(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) -> str:

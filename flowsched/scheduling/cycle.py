@@ -4,7 +4,7 @@
 2. Take the next group of the queue that is first; a group that can never run, or may not now, is refused with its reason.
 3. Price it and place it: all of a gang or nothing, as many of a bag as fit and as its queue's turn allows.
 4. If a copy of its data would take longer than waiting for the node that has them, the group waits.
-5. The first group that has to wait for room gets a reservation (conservative backfill: each); no later group may delay it.
+5. The first group that has to wait for room gets a reservation; no later group may delay it.
 6. What was placed takes room and counts for its queue; go on with 2 until the window is used up.
 """
 

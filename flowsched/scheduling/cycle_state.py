@@ -22,7 +22,7 @@ from flowsched.scheduling.queues.ordering import in_order
 from flowsched.scheduling.queues.quotas import Quotas
 from flowsched.scheduling.queues.tree import QueueTree, Shares
 from flowsched.scheduling.queues.user_limits import UserLimits
-from flowsched.scheduling.reservations import Taken, longest_of, reservations_for, runtime_of
+from flowsched.scheduling.reservations import Reservations, Taken, longest_of, runtime_of
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
@@ -82,7 +82,7 @@ class CycleState:
         work, half = work_ms(snapshot, backlog, profile, now), half_a_node(snapshot, profile)
         waiting = in_order(backlog, queues, profile, now, work, half)
         self.given: dict[int, GroupAllocation] = {}
-        self.promises = reservations_for(snapshot, self.room, profile, now, backlog)
+        self.promises = Reservations(snapshot, self.room, profile, now)
         self._families: dict[Traits, Family] = {}
         self._bags: dict[int, Family] = {}  #: by the id of the shape; the backlog keeps it alive
         self.full: dict[Family, Reason] = {}

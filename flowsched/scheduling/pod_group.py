@@ -9,7 +9,6 @@ from __future__ import annotations
 import msgspec
 
 from flowsched.executor.constraints import Rules
-from flowsched.scheduling.state.gpus import Parts
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -55,16 +54,6 @@ class RoleRequest(msgspec.Struct, frozen=True):
     minimum: int
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """What the last cycle planned for a group that waits: from when, for each role (k,) on which nodes, and if they matter, for
-    each of its pods on which devices ((device, thousandths), …).
-    """
-
-    start_ms: int
-    nodes: tuple[tuple[int, ...], ...]
-    devices: tuple[tuple[Parts, ...], ...] = ()
-
-
 class Home(msgspec.Struct, frozen=True):
     """Where the outputs of a group will be gathered.
 
@@ -98,7 +87,6 @@ class PodGroup(msgspec.Struct, frozen=True):
         inputs: Dataset ids (of the catalogue) every pod of the group reads on its node: what is not there is copied.
         runtime_ms: Expected runtime of its longest pod; None where nothing is known.
         high_ms: A runtime that few of its pods exceed, where that is known and above the expected one.
-        kept: The reservation it has from the last cycle (conservative backfill).
         min_resources: (R,) room that must be there before it starts, although not all of its pods exist yet.
         promised_ms: The start an earlier cycle promised it. Ends are estimates: work that is backfilled again and again could
             put it off for ever, so nothing that might run beyond this moment is let onto its room any more.
@@ -129,7 +117,6 @@ class PodGroup(msgspec.Struct, frozen=True):
     staged_on: tuple[int, ...] = ()
     promised_ms: int | None = None
     high_ms: int | None = None
-    kept: Kept | None = None
     user: str = ""
     home: Home | None = None
     shut: tuple[int, ...] = ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,48 +57,24 @@ def promised_and_started(
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(JOBS, min_size=1, max_size=12), st.lists(st.integers(2, 6), min_size=1, max_size=3))
-@pytest.mark.parametrize("backfill", ["easy", "conservative"])
-def test_no_promise_is_broken_while_estimates_are_exact(
-    backfill: str, jobs: list[Job], cores: list[int]
-) -> None:
+def test_no_promise_is_broken_while_estimates_are_exact(jobs: list[Job], cores: list[int]) -> None:
     """Gangs come one after the other; each that was promised a start begins then or before, whatever was let in since."""
-    profile = Profile(order="fifo", backfill=backfill)  # type: ignore[arg-type]
+    profile = Profile(order="fifo")
     for promised, started in promised_and_started(jobs, cores, profile).values():
         assert started >= 0
         assert promised is None or started <= promised
 
 
-def test_conservative_backfill_promises_all_that_wait_where_easy_promises_one() -> None:
+def test_the_first_that_waits_is_promised_a_start_one_after_the_other() -> None:
     """Four cores run for 10 s; three gangs of four wait for 10, 20 and 30 s."""
     jobs = [(0, 4, 1, 10)] * 4
-    easy = promised_and_started(jobs, [4], Profile(order="fifo"))
-    assert [promised for promised, _ in easy.values()] == [None, 10_000, 20_000, 30_000]
-    first: list[int] = []
-
-    def observe(state: EngineState, step: Step, events: Sequence[EngineEvent], now: int) -> None:
-        first.append(len(state.round.reservations))
-
-    profile = Profile(order="fifo", backfill="conservative")
-    drive = Drive(
-        EngineState(policy=PolicyState(profile=profile)), [NodeInfo("n", 4_000, 8 << 30)], observe=observe
-    )
-    for at, (_, pods, cpu, runtime) in enumerate(jobs):
-        drive.submit(f"w{at}", check_workflow(document(pods, cpu, runtime)))
-    drive.tick()
-    assert first == [3]
-    assert [reservation.start_ms for reservation in drive.state.round.reservations] == [
-        10_000,
-        20_000,
-        30_000,
-    ]
+    found = promised_and_started(jobs, [4], Profile(order="fifo"))
+    assert [promised for promised, _ in found.values()] == [None, 10_000, 20_000, 30_000]
 
 
-@pytest.mark.parametrize(("backfill", "rounds"), [("easy", 2), ("conservative", 3)])
-def test_small_jobs_that_overrun_put_no_gang_off_for_ever(backfill: str, rounds: int) -> None:
-    """A stream of jobs said to take 1 s takes 8 s each: a gang of the whole cluster starts after two rounds of them, or three where
-    those that came before it were promised their starts too.
-    """
-    profile = Profile(backfill=backfill)  # type: ignore[arg-type]
+def test_small_jobs_that_overrun_put_no_gang_off_for_ever() -> None:
+    """A stream of jobs said to take 1 s takes 8 s each: a gang of the whole cluster starts after two rounds of them."""
+    profile = Profile()
 
     def fate(pod: Pod) -> Fate:
         return Fate(5_000 if pod.gang is not None and pod.gang.roster.size == 8 else 8_000)
@@ -112,4 +87,4 @@ def test_small_jobs_that_overrun_put_no_gang_off_for_ever(backfill: str, rounds:
     drive.run(until=100_000)
     started = gang.stages[0].times[:, 4]
     assert started.min() == started.max()
-    assert 10_100 < started.max() <= 10_100 + rounds * 8_000
+    assert 10_100 < started.max() <= 10_100 + 2 * 8_000

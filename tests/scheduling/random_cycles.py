@@ -26,7 +26,6 @@ POLICIES = (
     replace(DEFAULT, name="spread", packing="spread", order="shortest"),
     replace(DEFAULT, name="both", queues={"a": replace(DEFAULT, name="blind", locality=False)}),
     PROFILES["kube-like"],
-    replace(DEFAULT, name="careful", backfill="conservative"),
 )
 
 

@@ -19,7 +19,6 @@ from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.reservations import Reservations
 from flowsched.scheduling.state.data import Catalogue
 
-CONSERVATIVE = Profile(order="fifo", backfill="conservative")
 EASY = Profile(order="fifo", backfill="easy")
 
 
@@ -82,26 +81,6 @@ def planned(
     ]
     plan = cycle(snapshot, Catalogue(), QueueTree(), groups, profile, now=0)
     return oracle, groups, plan
-
-
-@settings(deadline=None, max_examples=300)
-@given(worlds())
-def test_conservative_backfill_gives_everybody_the_earliest_start_that_delays_nobody_before(
-    world: tuple[list[int], list[tuple[int, int, int]], list[tuple[int, int, int]]],
-) -> None:
-    """In order: each gang starts, or is promised, exactly when the oracle finds the first hole for it."""
-    oracle, groups, plan = planned(*world, CONSERVATIVE)
-    starts = {p.group: (0, p.nodes[0].tolist()) for p in plan.placements}
-    starts |= {r.group: (r.start_ms, r.nodes[0].tolist()) for r in plan.reservations}
-    for group, (pods, each, length) in zip(groups, world[2], strict=True):
-        earliest = oracle.earliest(length, pods, each)
-        if earliest is None:
-            assert group.key not in starts
-            continue
-        start, nodes = starts[group.key]
-        assert start == earliest
-        assert len(nodes) == pods
-        oracle.put(nodes, start, length, each)
 
 
 @settings(deadline=None, max_examples=300)

@@ -26,7 +26,6 @@ from flowsched.statement import Statement
 from flowsched.values import replace
 
 OURS = PROFILES["flowsched"]
-CAREFUL = replace(OURS, name="careful", backfill="conservative")
 NOW = 1000
 
 
@@ -232,22 +231,21 @@ def test_targets_keep_their_devices_from_other_targets() -> None:
     assert placed(found) == {1: [(0, [400])]}
 
 
-@pytest.mark.parametrize("profile", [OURS, CAREFUL])
-def test_a_promised_device_is_not_taken_by_what_would_outlast_the_promise(profile: Profile) -> None:
+def test_a_promised_device_is_not_taken_by_what_would_outlast_the_promise() -> None:
     """The first needs a whole device, from 5000: of the two half used ones the second is given to 0.5 until 9000, not the first."""
     snapshot = machines(2)
     hold(snapshot, 0, (0, 500), until=5000)
     hold(snapshot, 0, (1, 400), until=60_000)
     first, long = bag(1, 1, 1000, priority=1, runtime_ms=1000), bag(2, 1, 500, runtime_ms=8000)
-    found = plan(snapshot, first, long, profile=profile)
+    found = plan(snapshot, first, long)
     assert found.reservations[0].start_ms == 5000
     assert placed(found) == {2: [(0, [0, 500])]}
     third = bag(3, 1, 300, runtime_ms=8000)
-    again = plan(snapshot, first, long, third, profile=profile)
+    again = plan(snapshot, first, long, third)
     assert placed(again) == {2: [(0, [0, 500])]}
     assert {each.group: each.code for each in again.reasons}[3] is ReasonCode.RESERVED
     short = structs.replace(third, runtime_ms=1000)
-    assert placed(plan(snapshot, first, long, short, profile=profile))[3] == [(0, [300, 0])]
+    assert placed(plan(snapshot, first, long, short))[3] == [(0, [300, 0])]
 
 
 # ---- taking back ----
@@ -367,9 +365,7 @@ def given_out(snapshot: Snapshot, groups: list[PodGroup], found: Plan) -> dict[i
     return left
 
 
-@given(
-    st.integers(0, 10**9), st.sampled_from([OURS, CAREFUL, PROFILES["kube-like"], PROFILES["volcano-like"]])
-)
+@given(st.integers(0, 10**9), st.sampled_from([OURS, PROFILES["kube-like"], PROFILES["volcano-like"]]))
 @settings(max_examples=300, deadline=None)
 def test_no_device_is_given_out_twice(seed: int, profile: Profile) -> None:
     """Whatever is placed, no device gives more than it has; a part lies on one device, whole GPUs on devices of their own."""

@@ -127,8 +127,8 @@ class Profile:
             at once.
         contention: The `io` axis, the slowdown by IO-heavy neighbours and the queue of pods that a node is starting count.
         packing: Between nodes of equal cost, the fullest or the emptiest.
-        backfill: "easy" = the first group that does not fit gets a reservation that no other may delay; "conservative" = each
-            of them does, in order; "none" = every group that fits starts.
+        backfill: "easy" = the first group that does not fit gets a reservation that no other may delay; "none" = every
+            group that fits starts.
         order: Inside a queue, after priority and age: "shortest" (workflows with the shortest remaining path first, critical path
             inside one; gangs and pods of more than half a node do not give way), "rank" (critical path first) or "fifo".
         window: How many groups a cycle looks at, at most.
@@ -173,7 +173,7 @@ class Profile:
     locality: bool = True
     contention: bool = True
     packing: Literal["binpack", "spread"] = "binpack"
-    backfill: Literal["easy", "conservative", "none"] = "easy"
+    backfill: Literal["easy", "none"] = "easy"
     order: Literal["rank", "shortest", "fifo"] = "shortest"
     window: int = 1024
     default_runtime_ms: int = 3_600_000

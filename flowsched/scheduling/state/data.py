@@ -58,7 +58,7 @@ class Catalogue:
         self.undivided: set[int] = set()
         self.editions: dict[int, tuple[str, int]] = {}
         self._landed: dict[int, dict[int, int]] = {}  #: dataset -> node -> its pieces there, as bits
-        self._whole: dict[int, tuple[int, ...]] = {}
+        self.whole: dict[int, tuple[int, ...]] = {}
         self._arrays: dict[int, NDArray[np.int64]] = {}
         self._missing: dict[_MissingKey, NDArray[np.int64]] = {}
         self._missing_of: dict[int, set[_MissingKey]] = {}  #: dataset -> the keys of `_missing` that name it
@@ -102,7 +102,7 @@ class Catalogue:
     def copy(self, datasets: Collection[int]) -> Catalogue:
         """A copy in which these datasets can be changed while this one stays; all others are shared, and only read."""
         other = copy(self)
-        other._arrays, other._missing, other._missing_of, other._whole = {}, {}, {}, {}
+        other._arrays, other._missing, other._missing_of, other.whole = {}, {}, {}, {}
         other.shelves = None
         for name in ("uris", "sizes", "origins", "_replicas", "_expected", "_landed", "on_nodes"):
             setattr(other, name, copy(getattr(self, name)))
@@ -235,13 +235,13 @@ class Catalogue:
 
     def lost_of(self, datasets: tuple[int, ...]) -> list[int]:
         """Which of them are lost. Cheap to ask again for the same as long as no replica is dropped."""
-        if self._whole.get(id(datasets)) is datasets:
+        if self.whole.get(id(datasets)) is datasets:
             return []
         lost = [dataset for dataset in datasets if self.lost(dataset)]
         if not lost:
-            if len(self._whole) >= _KEPT:
-                self._whole.clear()
-            self._whole[id(datasets)] = datasets
+            if len(self.whole) >= _KEPT:
+                self.whole.clear()
+            self.whole[id(datasets)] = datasets
         return lost
 
     def withdraw(self, dataset: int, statement: Statement) -> None:
@@ -260,7 +260,7 @@ class Catalogue:
     def _set_origin(self, dataset: int, there: bool) -> None:
         self.origins[dataset] = there
         self.dropped += not there
-        self._whole.clear()  # `lost_of` may have been asked meanwhile
+        self.whole.clear()  # `lost_of` may have been asked meanwhile
 
     def weight(self, dataset: int) -> int:
         """Bytes to copy, at least 1: what is not there is missing, however small or unknown its size."""
@@ -335,7 +335,7 @@ class Catalogue:
             members.discard(node)
             if members is self._replicas[dataset]:
                 self.dropped += 1
-                self._whole.clear()
+                self.whole.clear()
         self._note_on_nodes(dataset)
         self._forget(dataset, node)
 
