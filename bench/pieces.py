@@ -145,12 +145,12 @@ async def with_flowsched(url: str, file: Path, size: int, root: Path, nodes: int
     )  # fmt: skip
     async with running(settings) as up:
         begun, cpu = time.monotonic(), time.process_time()
-        told = await up.facade.submit(document(f"{url}/data.bin", size, nodes))
-        async for _ in up.facade.events(told.id, 0):
+        told = await up.service.submit(document(f"{url}/data.bin", size, nodes))
+        async for _ in up.service.events(told.id, 0):
             pass
         seconds = time.monotonic() - begun
         cpu = time.process_time() - cpu
-        state = (await up.facade.workflow(told.id)).state
+        state = (await up.service.workflow(told.id)).state
     assert state == "SUCCEEDED", state
     await asyncio.to_thread(check_copies, root, file, nodes)
     return Outcome(seconds, await sent_by(url), cpu)

@@ -156,8 +156,7 @@ class Running:
     """A service that runs in this process."""
 
     url: str
-    facade: Any  #: control.facade.Facade
-    service: Any
+    service: Any  #: control.service.Service
     executor: Any
 
 
@@ -557,7 +556,7 @@ async def running(
             if not settings.replicated:
                 await _until(lambda: service.ready()[0], leading)
             leading.add_done_callback(fall)
-            yield Running(url, service, service, executor)
+            yield Running(url, service, executor)
         finally:
             for server in servers:
                 server.close()

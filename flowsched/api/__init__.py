@@ -1,1 +1,1 @@
-"""HTTP in: the routes of `/api/v1`, access rules, the OpenAPI document. Knows the service as `Facade`."""
+"""HTTP in: the routes of `/api/v1`, access rules, the OpenAPI document."""

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from flowsched.api.parameters import read_body
 from flowsched.api.routes import Limits, Process, Route
-from flowsched.control.facade import Facade
+from flowsched.control.external_runs import RunService
 from flowsched.errors import Unavailable
 
 #: Set on what was forwarded: it is not forwarded again.
@@ -22,7 +22,7 @@ _SHORT_S: Final = 2.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def forwarding(facade: Facade, limits: Limits, routes: Sequence[Route[Any]]) -> Any:
+def forwarding(service: RunService, limits: Limits, routes: Sequence[Route[Any]]) -> Any:
     """The middleware: a standby sends the requests of routes that need the leader on to it."""
     processes = {route.name: route.process for route in routes if not route.alias}
 
@@ -32,7 +32,7 @@ def forwarding(facade: Facade, limits: Limits, routes: Sequence[Route[Any]]) -> 
         process = processes.get(name, Process.ANY)
         if process is Process.ANY or MARK in request.headers:
             return await handler(request)
-        url = await facade.leader()
+        url = await service.leader()
         if url is None:
             return await handler(request)
         if process is Process.LEADER:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 import msgspec
 from aiohttp import web
 
-from flowsched.control.facade import Facade
+from flowsched.control.external_runs import RunService
 
 #: Every route of the API begins so.
 PREFIX: Final = "/api/v1"
@@ -105,7 +105,7 @@ def _look_at(task: asyncio.Task[bytes]) -> None:
 class Serving(msgspec.Struct):
     """What handlers share: the service, the limits, and what is known about this server now."""
 
-    facade: Facade
+    service: RunService
     limits: Limits
     token: str | None
     openapi: Callable[[], bytes] = bytes  #: this API's document; takes 0.1 s the first time
@@ -122,9 +122,9 @@ class Call(msgspec.Struct, Generic[Q], frozen=True):
     query: Q
 
     @property
-    def facade(self) -> Facade:
+    def service(self) -> RunService:
         """The service."""
-        return self.serving.facade
+        return self.serving.service
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """The API as an aiohttp application: the route table behind two middlewares, problems and access.
 
-It knows the service only as `Facade`. `app` listens: this module opens no socket.
+`app` listens: this module opens no socket.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flowsched.api.parameters import decode_query
 from flowsched.api.problems import Handler, problems, refused
 from flowsched.api.routes import Call, Limits, Policy, Route, Serving
 from flowsched.api.table import ALIASES, ROUTES
-from flowsched.control.facade import Facade
+from flowsched.control.external_runs import RunService
 from flowsched.errors import Unauthorized, Unavailable
 
 #: An id has no colon: `tasks/{id}:cancel` is not the id of a task.
@@ -29,7 +29,7 @@ _ID: Final = "{id:[^{}/:]+}"
 
 
 def build_api(
-    facade: Facade,
+    service: RunService,
     *,
     token: str | None = None,
     limits: Limits | None = None,
@@ -43,7 +43,7 @@ def build_api(
     waited for.
 
     Args:
-        facade: The service.
+        service: What it asks.
         token: What clients must send as `Authorization: Bearer`; None asks for nothing.
         limits: What one request may cost.
         routes: The table.
@@ -54,7 +54,7 @@ def build_api(
     def document() -> bytes:
         return openapi(routes)
 
-    serving = Serving(facade, limits or Limits(), token, document)
+    serving = Serving(service, limits or Limits(), token, document)
     served = (*routes, *ALIASES) if routes is ROUTES else routes
     policies = {(route.method, route.path): route.policy for route in served}
     application = web.Application(
@@ -62,7 +62,7 @@ def build_api(
             *([] if connections is None else [counted(connections)]),
             problems,
             _access(policies, token),
-            forwarding(facade, serving.limits, routes),
+            forwarding(service, serving.limits, routes),
         ],
         client_max_size=serving.limits.body_bytes,
     )

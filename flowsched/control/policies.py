@@ -31,7 +31,7 @@ _POLL_S: Final = 0.005
 
 
 class PolicyDesk:
-    """Implements `facade.PolicyFacade`."""
+    """What may be asked about the scheduler's policy."""
 
     def __init__(self, book: ProfileBook, leader: Leader) -> None:
         self.book = book
@@ -44,7 +44,7 @@ class PolicyDesk:
         await self.book.run()
 
     async def show(self) -> ProfileView:
-        """See the protocol."""
+        """The profile in force, and what was refused since."""
         book = self.book
         refused = book.refused
         return ProfileView(
@@ -61,7 +61,7 @@ class PolicyDesk:
         )
 
     async def apply(self, raw: bytes) -> ProfileView:
-        """See the protocol."""
+        """Check a profile document (YAML or JSON); a good one is in force with the next step, a bad one changes nothing."""
         await self.book.apply(raw)
         dispatcher = self._leader.dispatcher
         if dispatcher is not None:
@@ -73,13 +73,13 @@ class PolicyDesk:
         return await self.show()
 
     async def plugins(self) -> list[PluginView]:
-        """See the protocol."""
+        """Plugins that are installed, and how those in force fared."""
         profile = self.book.profile
         guards = {each.name: guards_of(each) for each in (profile, *profile.queues.values())}
         return plugin_views(self.book.look_for_plugins(), guards)
 
     async def snapshot(self) -> bytes:
-        """See the protocol.
+        """The next cycle in one file: what it was given, and what it decided.
 
         Raises:
             NotLeader: Another process leads, on another root.

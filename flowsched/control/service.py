@@ -1,4 +1,4 @@
-"""The service: what clients may ask (`facade.Facade`), over the store and the leader's memory, and the address of the leader."""
+"""The service: what clients may ask, over the store and the leader's memory, and the address of the leader."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import asyncio
 import hashlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from flowsched.control import allowed_paths, views
 from flowsched.control.admission import Admission, LiveLimits
 from flowsched.control.allowed_paths import Refusal
 from flowsched.control.aside import aside
 from flowsched.control.engine_ends import EngineEnds
-from flowsched.control.facade import OutputData
 from flowsched.control.history import History
 from flowsched.control.intake import Documents, decode
 from flowsched.control.leading.draining import Draining
@@ -92,6 +93,14 @@ from flowsched.workflow.views import (
 
 if TYPE_CHECKING:
     from flowsched.control.extender import Extender
+
+
+class OutputData(msgspec.Struct, frozen=True):
+    """The bytes of an output. A caller that does not read `chunks` to its end closes it (`aclose`)."""
+
+    file_name: str  #: what the task called it; with `.tar` if it is a folder, which comes as a tar stream
+    size_bytes: int  #: of all chunks together
+    chunks: AsyncGenerator[bytes, None]
 
 
 async def open_output(
@@ -346,6 +355,11 @@ class Service:
         """Live ones, then those that have ended, each newest first.
 
         One that ends between two pages may come twice. Within a page it does not.
+
+        `label` is `key=value`, `ref` the beginning of an id or a name, `search` that or any part of a name. `since` and `until`
+        (spans before now, or times) bound when it was submitted; `live` leaves out what has ended.
+
+        A run of another engine is one workflow; with `run` its calls are listed.
         """
         key, _, value = (label or "").partition("=")
         now = self._clock()
@@ -466,7 +480,10 @@ class Service:
                 first += EXPLAINED
 
     async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:
-        """`cancel`, `pause`, `resume` or `retry`: durable when this returns, and where this process leads carried out."""
+        """`cancel`, `pause`, `resume` or `retry` (of what failed): durable when this returns.
+
+        The answer shows the command carried out, unless that takes longer than a few seconds or no process leads.
+        """
         if kind not in COMMANDS:
             raise InvalidRequest(f"there is no command {kind!r}; there are {', '.join(COMMANDS)}")
         row = await self._reads.get(workflow)
@@ -937,7 +954,7 @@ class Service:
         return scores(state, pod, nodes)
 
     async def leader(self) -> str | None:
-        """See `Facade.leader`; asked of the database, at most once a second."""
+        """The URL of the process that leads, if it is another one; asked of the database at most once a second."""
         if self._leader.leadership.epoch or not self._replicated:
             return None
         return await self._whereabouts.url()

@@ -19,7 +19,6 @@ from flowsched.control import allowed_paths
 from flowsched.control.admission import Admission
 from flowsched.control.allowed_paths import Refusal
 from flowsched.control.aside import aside
-from flowsched.control.facade import TesPage
 from flowsched.control.intake import Documents
 from flowsched.control.planning.plans import PlanBook, with_rank
 from flowsched.engine.explain import explain
@@ -211,8 +210,15 @@ def _weight(known: _Known) -> int:
     return len(known.full) + (0 if known.basic is known.full else len(known.basic)) + 1024
 
 
+class TesPage(msgspec.Struct, frozen=True):
+    """A part of the list of TES tasks, each as JSON; `next_token` is None at the end."""
+
+    tasks: Sequence[bytes]
+    next_token: str | None = None
+
+
 class TesService:
-    """What the TES routes ask (`facade.TesFacade`)."""
+    """What the routes of GA4GH TES ask. Views are MINIMAL, BASIC and FULL."""
 
     def __init__(
         self,

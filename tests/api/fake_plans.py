@@ -28,7 +28,7 @@ def plan_view(ident: str, run: str = "") -> PlanView:
 
 
 class FakePlans:
-    """Keeps the promises of `PlanFacade`, and plans nothing."""
+    """Stands for `PlanBook`, and plans nothing."""
 
     def __init__(self) -> None:
         self.asked: list[PlanBody] = []

@@ -1,4 +1,4 @@
-"""A service in memory that keeps the promises of `Facade` and runs nothing: tests set what it shall say."""
+"""A service in memory that answers as `Service` does and runs nothing: tests set what it shall say."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import msgspec
 from fake_plans import FakePlans
 
 from flowsched.api.routes import Limits
-from flowsched.control.facade import OutputData, TesPage
+from flowsched.control.service import OutputData
+from flowsched.control.tes import TesPage
 from flowsched.errors import Conflict, Fault, InvalidDocument, InvalidRequest, NotFound
 from flowsched.workflow.document.reader import read_document
 from flowsched.workflow.views import (
@@ -105,7 +106,7 @@ def task_view(stage: str, index: int, **changes: Any) -> TaskView:
 
 
 class FakePolicies:
-    """Implements `flowsched.control.facade.PolicyFacade`: one profile, whose name is that of the last document."""
+    """Stands for `PolicyDesk`: one profile, whose name is that of the last document."""
 
     def __init__(self, service: FakeService) -> None:
         self.service = service
@@ -136,7 +137,7 @@ class FakePolicies:
 
 
 class FakeTes:
-    """Implements `flowsched.control.facade.TesFacade` over the same workflows: each is a TES task that runs."""
+    """Stands for `TesService`, over the same workflows: each is a TES task that runs."""
 
     def __init__(self, service: FakeService) -> None:
         self.service = service
@@ -162,7 +163,7 @@ class FakeTes:
 
 
 class FakeService:
-    """Implements `flowsched.control.facade.Facade`."""
+    """See the module."""
 
     def __init__(self) -> None:
         self.plans = FakePlans()
@@ -226,7 +227,7 @@ class FakeService:
         self.changed.set()
         self.changed = asyncio.Event()
 
-    # -- the protocol
+    # -- what the API asks
 
     async def submit(
         self, raw: bytes, *, idempotency_key: str | None = None, traceparent: str | None = None

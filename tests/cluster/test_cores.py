@@ -47,10 +47,10 @@ async def cores_of(tmp_path: Path, cpu: int, tasks: int, asks: float, **more: ob
     }
     settings = Settings(port=0, root=tmp_path, nodes=1, cpu=str(cpu), memory="1Gi", log_level="error")
     async with running(settings) as up:
-        ident = (await up.facade.submit(json.dumps({"name": "w", "stages": [stage]}).encode())).id
-        async for _ in up.facade.events(ident, 0):
+        ident = (await up.service.submit(json.dumps({"name": "w", "stages": [stage]}).encode())).id
+        async for _ in up.service.events(ident, 0):
             pass
-        found = [(await up.facade.task(ident, "a", index)).outputs[0].value or "" for index in range(tasks)]
+        found = [(await up.service.task(ident, "a", index)).outputs[0].value or "" for index in range(tasks)]
     return [_parsed(text) for text in found]
 
 

@@ -51,10 +51,10 @@ def document(uri: str) -> bytes:
 async def test_a_task_reads_an_object_of_a_bucket(tmp_path: Path, bucket: str) -> None:
     """5,000 bytes lie in the bucket, are moved once, and are what the task sees."""
     async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
-        ident = (await up.facade.submit(document(f"s3://{bucket}/runs/L001.txt"))).id
-        async for _ in up.facade.events(ident, 0):
+        ident = (await up.service.submit(document(f"s3://{bucket}/runs/L001.txt"))).id
+        async for _ in up.service.events(ident, 0):
             pass
-        task = await up.facade.task(ident, "count", 0)
+        task = await up.service.task(ident, "count", 0)
         assert (task.state, task.outputs[0].value) == ("SUCCEEDED", "5000\n")
         assert (task.bytes_moved, task.bytes_local) == (5000, 0)
 
@@ -62,14 +62,14 @@ async def test_a_task_reads_an_object_of_a_bucket(tmp_path: Path, bucket: str) -
 async def test_an_object_that_is_not_there_fails_the_task_for_good(tmp_path: Path, bucket: str) -> None:
     """No attempt is made and none is charged: the reason names the object."""
     async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
-        ident = (await up.facade.submit(document(f"s3://{bucket}/runs/L002.txt"))).id
-        async for _ in up.facade.events(ident, 0):
+        ident = (await up.service.submit(document(f"s3://{bucket}/runs/L002.txt"))).id
+        async for _ in up.service.events(ident, 0):
             pass
-        view = await up.facade.workflow(ident)
+        view = await up.service.workflow(ident)
         assert view.state == "FAILED"
         assert "InputMissing" in view.reason
         assert "s3://lab/runs/L002.txt" in view.reason
-        assert (await up.facade.task(ident, "count", 0)).attempts == []
+        assert (await up.service.task(ident, "count", 0)).attempts == []
 
 
 async def test_a_container_task_reads_and_writes_a_bucket(tmp_path: Path, bucket: str) -> None:
@@ -95,10 +95,10 @@ async def test_a_container_task_reads_and_writes_a_bucket(tmp_path: Path, bucket
     }
     document = json.dumps({"name": "s3", "stages": [stage]}).encode()
     async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
-        ident = (await up.facade.submit(document)).id
-        async for _ in up.facade.events(ident, 0):
+        ident = (await up.service.submit(document)).id
+        async for _ in up.service.events(ident, 0):
             pass
-        view = await up.facade.workflow(ident)
+        view = await up.service.workflow(ident)
         assert (view.state, view.reason) == ("SUCCEEDED", "")
     found = client.list_objects_v2(Bucket=bucket, Prefix="out/")["Contents"]
     assert [item["Key"] for item in found] == ["out/a.txt", "out/folder/n"]
@@ -128,12 +128,12 @@ async def test_a_key_is_taken_as_it_is_written(tmp_path: Path, bucket: str, name
         "resources": {"memory": "64Mi"},
     }
     async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
-        ident = (await up.facade.submit(json.dumps({"name": "s3", "stages": [plain, steps]}).encode())).id
-        async for _ in up.facade.events(ident, 0):
+        ident = (await up.service.submit(json.dumps({"name": "s3", "stages": [plain, steps]}).encode())).id
+        async for _ in up.service.events(ident, 0):
             pass
-        view = await up.facade.workflow(ident)
+        view = await up.service.workflow(ident)
         assert (view.state, view.reason) == ("SUCCEEDED", "")
-        assert (await up.facade.task(ident, "plain", 0)).outputs[0].value == f"{name}\nright"
+        assert (await up.service.task(ident, "plain", 0)).outputs[0].value == f"{name}\nright"
     assert client.get_object(Bucket=bucket, Key=f"came/{name}")["Body"].read() == b"right"
 
 
@@ -155,10 +155,10 @@ async def test_the_keys_reach_what_stages_and_no_task(
     }
     settings = Settings(port=0, root=tmp_path, log_level="error", stores=credentials.store_options(taken))
     async with running(settings) as up:
-        ident = (await up.facade.submit(json.dumps({"name": "s3", "stages": [stage]}).encode())).id
-        async for _ in up.facade.events(ident, 0):
+        ident = (await up.service.submit(json.dumps({"name": "s3", "stages": [stage]}).encode())).id
+        async for _ in up.service.events(ident, 0):
             pass
-        view = await up.facade.workflow(ident)
+        view = await up.service.workflow(ident)
         assert (view.state, view.reason) == ("SUCCEEDED", "")
     client = boto3.client("s3", aws_access_key_id="testing", aws_secret_access_key="testing")
     seen = client.get_object(Bucket=bucket, Key="out/a.txt")["Body"].read()
@@ -175,10 +175,10 @@ async def test_a_bucket_that_does_not_take_an_output(tmp_path: Path, bucket: str
         "files": {"outputs": [{"path": "/out/a", "uri": "s3://no-such-bucket/a"}]},
     }
     async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
-        ident = (await up.facade.submit(json.dumps({"name": "s3", "stages": [stage]}).encode())).id
-        async for _ in up.facade.events(ident, 0):
+        ident = (await up.service.submit(json.dumps({"name": "s3", "stages": [stage]}).encode())).id
+        async for _ in up.service.events(ident, 0):
             pass
-        view = await up.facade.workflow(ident)
+        view = await up.service.workflow(ident)
     assert view.state == "FAILED"
     assert "OutputFailed" in view.reason
     assert "s3://no-such-bucket/a" in view.reason

@@ -137,7 +137,7 @@ async def test_the_port_is_open_before_anything_is_recovered(tmp_path: Path) -> 
     """A recovery that takes an hour: the service says so, lists what there is, and takes a cancel."""
     root = tmp_path / "root"
     async with running(Settings(port=0, root=root, log_level="error")) as up:
-        ident = (await up.facade.submit(poison())).id
+        ident = (await up.service.submit(poison())).id
     with served(root, "recover.before=sleep:3600") as port:
         assert await asyncio.to_thread(ask, port, "GET", "/livez") == (200, "ok\n")
         async with asyncio.timeout(60):
@@ -194,11 +194,13 @@ async def test_no_step_over_five_million_tasks_holds_the_loop(
     async with running(settings) as up:
         beating = asyncio.create_task(beat(stalls))
         ident = (await up.facade.submit(poison(form))).id
+        beating = asyncio.create_task(Heartbeat(stalls.append).run())
+        ident = (await up.service.submit(poison(form))).id
         async with asyncio.timeout(300):
-            while (await up.facade.workflow(ident)).state not in ("QUEUED", "RUNNING"):
+            while (await up.service.workflow(ident)).state not in ("QUEUED", "RUNNING"):
                 await asyncio.sleep(0.05)
-            await up.facade.command(ident, "cancel")
-            while (await up.facade.workflow(ident)).state != "CANCELLED":
+            await up.service.command(ident, "cancel")
+            while (await up.service.workflow(ident)).state != "CANCELLED":
                 await asyncio.sleep(0.05)
         await asyncio.sleep(4 * BEAT_S)  # the last beat counts what was used since the one before
         beating.cancel()
@@ -219,8 +221,8 @@ async def test_with_sqlite_a_late_renewal_is_no_reason_to_stop(
             await asyncio.sleep(3)
             other.execute("ROLLBACK")
         assert up.service._leader.leadership.holds()
-        ident = (await up.facade.submit(SMALL)).id
-        assert (await up.facade.command(ident, "cancel")).state == "CANCELLED"
+        ident = (await up.service.submit(SMALL)).id
+        assert (await up.service.command(ident, "cancel")).state == "CANCELLED"
         assert up.service._leader.leadership.epoch == epoch
 
 

@@ -516,13 +516,13 @@ async def test_a_process_that_does_not_lead_has_no_opinion(tmp_path: Path) -> No
 async def test_the_leader_answers_from_its_memory(tmp_path: Path) -> None:
     """Of a real service: its nodes are known, nothing is held, and what is no pod is refused."""
     async with running(Settings(port=0, root=tmp_path, nodes=2, log_level="error")) as up:
-        (first, second) = (view.name for view in await up.facade.nodes())
+        (first, second) = (view.name for view in await up.service.nodes())
         up.service._leader.dispatcher.tell(
             [ReplicaSeen("s3://lab/reads", second, GB)]
         )  # fits a nearly full disk
         await up.service._leader.dispatcher.settled()
         asked = pod("1", {"flowsched.io/inputs": "s3://lab/reads"})
-        assert await up.facade.refused_nodes(asked) == {}
-        assert await up.facade.node_scores(asked, [first, second, "other"]) == [0, 10, 0]
+        assert await up.service.refused_nodes(asked) == {}
+        assert await up.service.node_scores(asked, [first, second, "other"]) == [0, 10, 0]
         with pytest.raises(InvalidRequest):
-            await up.facade.refused_nodes(b"{")
+            await up.service.refused_nodes(b"{")

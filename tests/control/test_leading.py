@@ -51,12 +51,12 @@ async def test_a_loop_that_fails_once_costs_no_workflow(
     async with running(
         Settings(port=0, root=tmp_path, nodes=2, cpu="2", memory="1Gi", log_level="error")
     ) as up:
-        ident = (await up.facade.submit(DOCUMENT)).id
-        async for _ in up.facade.events(ident, 0):
+        ident = (await up.service.submit(DOCUMENT)).id
+        async for _ in up.service.events(ident, 0):
             pass
-        task = await up.facade.task(ident, "read", 0)
+        task = await up.service.task(ident, "read", 0)
         assert (task.state, task.outputs[0].value) == ("SUCCEEDED", "0\n1\n2\n")
-        assert up.facade.live() == (True, "ok")
+        assert up.service.live() == (True, "ok")
 
 
 async def test_what_is_configured_while_a_term_recovers_is_in_force_in_it(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ async def test_livez_tells_of_loops_that_fail_again_and_again(
     """A port that is open proves nothing: after five terms that failed in a row the process says that it is not well."""
     async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
         monkeypatch.setattr(up.service._leader, "failures", 5)
-        alive, said = up.facade.live()
+        alive, said = up.service.live()
         assert not alive
         assert "failed 5 times" in said
 
@@ -118,9 +118,9 @@ async def test_a_database_of_another_root_is_refused_until_somebody_says_that_it
     async with await Database.open(database, migrate=False, any_schema=True) as older:
         assert await older.current() == "0.1.0"  # a refused start has not brought the schema up
     async with running(here) as up:
-        assert up.facade.ready() == (True, "ok")
+        assert up.service.ready() == (True, "ok")
     async with running(replace(there, take_over=True)) as up:
-        assert up.facade.ready() == (True, "ok")
+        assert up.service.ready() == (True, "ok")
 
 
 def test_an_outage_is_a_line_a_minute_and_one_when_it_is_over() -> None:
@@ -163,8 +163,8 @@ async def test_a_lease_outlives_a_database_that_is_locked_for_a_while(
             await asyncio.sleep(2.5)
             other.execute("ROLLBACK")
         async with asyncio.timeout(30):
-            await up.facade.submit(DOCUMENT)
-        assert up.facade.ready() == (True, "ok")
+            await up.service.submit(DOCUMENT)
+        assert up.service.ready() == (True, "ok")
         assert up.service._leader.leadership.epoch == epoch
 
 

@@ -32,8 +32,8 @@ async def test_a_new_leader_knows_what_the_last_one_had_learned(tmp_path: Path) 
     """Runtimes, bytes in and out, each output by its name: from the rows of finished tasks."""
     settings = Settings(port=0, root=tmp_path, nodes=2, cpu="2", memory="1Gi", log_level="error")
     async with running(settings) as up:
-        ident = (await up.facade.submit(DOCUMENT)).id
-        async for _ in up.facade.events(ident, 0):
+        ident = (await up.service.submit(DOCUMENT)).id
+        async for _ in up.service.events(ident, 0):
             pass
         first = up.service._leader.dispatcher.state.work.estimates
         runtime = first.runtime_ms("kept", "write")

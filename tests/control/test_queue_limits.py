@@ -91,13 +91,13 @@ async def test_a_user_has_no_more_tasks_in_a_queue_than_it_allows(
 async def test_a_task_without_a_timeout_has_that_of_its_queue(tmp_path: Path) -> None:
     """The answer to its submission says so, and so does its end."""
     async with running(settings(tmp_path)) as up:
-        accepted = await up.facade.submit(
+        accepted = await up.service.submit(
             document(resources={"cpu": 1, "memory": "16Mi"}, retry={"attempts": 1})
         )
         assert accepted.notes == ["queue debug ends tasks that state no timeout after 300ms: those of a"]
-        async for _ in up.facade.events(accepted.id, 0):
+        async for _ in up.service.events(accepted.id, 0):
             pass
-        (attempt,) = (await up.facade.attempts(accepted.id)).attempts
+        (attempt,) = (await up.service.attempts(accepted.id)).attempts
     assert attempt.reason == "Timeout"
     assert attempt.message == (
         "it ran longer than its timeout of 0.3 s; "

@@ -113,7 +113,7 @@ async def test_the_loop_does_not_read_memory_that_a_thread_changes(
     settings = Settings(port=0, root=tmp_path, log_level="error", cpu="4")
     async with running(settings) as up, aiohttp.ClientSession(up.url) as http:
         watch = Watch(monkeypatch)
-        ident = (await up.facade.submit(WORK)).id
+        ident = (await up.service.submit(WORK)).id
         task = {"executors": [{"image": "x", "command": ["true"]}], "resources": {"cpu_cores": 900}}
         async with http.post("/ga4gh/tes/v1/tasks", json=task) as answer:
             ids = ident, (await answer.json())["id"]
@@ -125,13 +125,13 @@ async def test_the_loop_does_not_read_memory_that_a_thread_changes(
         )
         asking = [asyncio.create_task(ask(http, READS[n::4], ids)) for n in range(4)]
         for _ in range(12):
-            other = (await up.facade.submit(STAGES)).id
+            other = (await up.service.submit(STAGES)).id
             for work in beside:
                 await work()
-            await up.facade.refused_nodes(json.dumps(POD).encode())
-            await up.facade.node_scores(json.dumps(POD).encode(), ["node-0"])
-            await up.facade.put_queue("q", {"weight": 2})
-            await up.facade.command(other, "cancel")
+            await up.service.refused_nodes(json.dumps(POD).encode())
+            await up.service.node_scores(json.dumps(POD).encode(), ["node-0"])
+            await up.service.put_queue("q", {"weight": 2})
+            await up.service.command(other, "cancel")
         for each in asking:
             assert not each.done() or each.result()
             each.cancel()

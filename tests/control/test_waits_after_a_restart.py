@@ -32,14 +32,14 @@ async def test_a_task_that_waited_through_a_restart_was_ready_before_it(
         log_level="error",
     )
     async with running(settings) as up:
-        await up.facade.submit(document("blocker", f"while [ ! -e {gate} ]; do sleep 0.05; done"))
-        waits = (await up.facade.submit(document("waits", "true"))).id
-        while (since := (await up.facade.workflow(waits)).started_at) is None:
+        await up.service.submit(document("blocker", f"while [ ! -e {gate} ]; do sleep 0.05; done"))
+        waits = (await up.service.submit(document("waits", "true"))).id
+        while (since := (await up.service.workflow(waits)).started_at) is None:
             await asyncio.sleep(0.02)
-        assert (await up.facade.task(waits, "a", 0)).state in ("PENDING", "QUEUED")
+        assert (await up.service.task(waits, "a", 0)).state in ("PENDING", "QUEUED")
     async with running(settings) as up:
         gate.touch()
-        async for _ in up.facade.events(waits, 0):
+        async for _ in up.service.events(waits, 0):
             pass
-        task = await up.facade.task(waits, "a", 0)
+        task = await up.service.task(waits, "a", 0)
     assert (task.state, task.ready_at) == ("SUCCEEDED", since)

@@ -191,10 +191,10 @@ async def test_a_wire_that_is_cut_for_longer_than_the_lease(
         while not marks.exists():
             await asyncio.sleep(0.05)
         cut.set(mode)
-        while up.service._leader.leadership.holds() or up.facade.ready()[0]:
+        while up.service._leader.leadership.holds() or up.service.ready()[0]:
             await asyncio.sleep(0.1)
-        assert up.facade.ready()[1].startswith("database: ")
-        assert up.facade.live() == (True, "ok")
+        assert up.service.ready()[1].startswith("database: ")
+        assert up.service.live() == (True, "ok")
         cut.set("open")
         assert await ended(up.url, ident) == "SUCCEEDED"
         assert up.service._leader.leadership.epoch == epoch
@@ -215,18 +215,18 @@ async def test_a_leader_of_a_database_that_only_answers_reads_says_so(
     async with running(Settings(port=0, root=tmp_path / "root", cpu="2", database=database)) as up:
         server.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         server.execute(others)
-        while up.service._leader.leadership.holds() or "read-only transaction" not in up.facade.ready()[1]:
+        while up.service._leader.leadership.holds() or "read-only transaction" not in up.service.ready()[1]:
             await asyncio.sleep(0.05)
         await asyncio.sleep(2.0)
-        assert up.facade.ready() == (
+        assert up.service.ready() == (
             False,
             "database: (psycopg.errors.ReadOnlySqlTransaction) cannot execute UPDATE in a read-only transaction; "
             "nothing new is started",
         )
-        assert up.facade.live() == (True, "ok")
+        assert up.service.live() == (True, "ok")
         server.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
         server.execute(others)
-        while up.facade.ready() != (True, "ok"):
+        while up.service.ready() != (True, "ok"):
             await asyncio.sleep(0.05)
         assert up.service._leader.leadership.epoch == 1
 
@@ -246,11 +246,11 @@ async def test_a_server_without_a_free_connection_is_waited_for(tmp_path: Path, 
         server.execute("ALTER ROLE service CONNECTION LIMIT 0")
         server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'service'")
         while (
-            "too many connections" not in up.facade.ready()[1]
+            "too many connections" not in up.service.ready()[1]
         ):  # at first it says that the old one was closed
             await asyncio.sleep(0.1)
-        assert not up.facade.ready()[0]
-        assert up.facade.live() == (True, "ok")
+        assert not up.service.ready()[0]
+        assert up.service.live() == (True, "ok")
         server.execute("ALTER ROLE service CONNECTION LIMIT -1")
         ident = await submitted(up.url, appending(marks, 0.0))
         assert await ended(up.url, ident) == "SUCCEEDED"

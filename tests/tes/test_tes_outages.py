@@ -14,8 +14,8 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from flowsched import app
 from flowsched.api.server import build_api
-from flowsched.control.facade import TesPage
 from flowsched.control.service import Service
+from flowsched.control.tes import TesPage
 from flowsched.errors import StorageBusy
 from flowsched.store.tes import TesRow, TesTasks
 from tests.tes.conftest import TES, Tes

@@ -65,7 +65,7 @@ class QueueBody(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
 
 async def list_queues(call: Call[Query]) -> web.Response:
     """All queues."""
-    return answer(await call.facade.queues())
+    return answer(await call.service.queues())
 
 
 async def put_queue(call: Call[Query]) -> web.Response:
@@ -75,12 +75,12 @@ async def put_queue(call: Call[Query]) -> web.Response:
     settings = {
         name: value for name, value in msgspec.structs.asdict(body).items() if value is not msgspec.UNSET
     }
-    return answer(await call.facade.put_queue(queue, settings))
+    return answer(await call.service.put_queue(queue, settings))
 
 
 async def delete_queue(call: Call[Query]) -> web.Response:
     """Remove a queue that has nothing in it."""
-    return answer(await call.facade.delete_queue(path_text(call.request, "name")))
+    return answer(await call.service.delete_queue(path_text(call.request, "name")))
 
 
 class DrainBody(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -128,7 +128,7 @@ async def drain_node(call: Call[Query]) -> web.Response:
     node = path_text(call.request, "name")
     body = await read_json(call.request, DrainBody, call.serving.limits)
     grace_ms = None if body.grace is None else parse_duration(body.grace)
-    drained = call.facade.draining.drain(
+    drained = call.service.draining.drain(
         node, grace_ms=grace_ms, start=body.start, reason=body.reason, author=body.by
     )
     return answer(await drained)
@@ -136,7 +136,7 @@ async def drain_node(call: Call[Query]) -> web.Response:
 
 async def uncordon_node(call: Call[Query]) -> web.Response:
     """Use a node again."""
-    return answer(await call.facade.draining.uncordon(path_text(call.request, "name")))
+    return answer(await call.service.draining.uncordon(path_text(call.request, "name")))
 
 
 class IdleQuery(Query, frozen=True, kw_only=True):
@@ -149,7 +149,7 @@ class IdleQuery(Query, frozen=True, kw_only=True):
 
 async def explain_cluster(call: Call[IdleQuery]) -> web.Response:
     """Why what was idle was idle."""
-    return answer(await call.facade.idle(since=call.query.since))
+    return answer(await call.service.idle(since=call.query.since))
 
 
 class UsageQuery(Query, frozen=True, kw_only=True):
@@ -193,10 +193,10 @@ async def get_usage(call: Call[UsageQuery]) -> web.Response:
     """Who used how much."""
     query = call.query
     return answer(
-        await call.facade.usage(by=query.by, since=query.since, until=query.until, queue=query.queue)
+        await call.service.usage(by=query.by, since=query.since, until=query.until, queue=query.queue)
     )
 
 
 async def list_nodes(call: Call[Query]) -> web.Response:
     """All nodes."""
-    return answer(await call.facade.nodes())
+    return answer(await call.service.nodes())

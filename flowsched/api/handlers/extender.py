@@ -97,7 +97,7 @@ _NAMES: Final = msgspec.json.Decoder(list[str])
 async def filter_nodes(call: Call[Query]) -> web.Response:
     """Which of these nodes the pod may have."""
     question = await _question(call)
-    refused = await call.facade.refused_nodes(question.pod)
+    refused = await call.service.refused_nodes(question.pod)
     return _answer(await aside(len(question.raw), _filtered, question, refused))
 
 
@@ -105,7 +105,7 @@ async def prioritize_nodes(call: Call[Query]) -> web.Response:
     """Which of these nodes rather."""
     question = await _question(call)
     names = question.names or ()
-    points = await call.facade.node_scores(question.pod, names)
+    points = await call.service.node_scores(question.pod, names)
     return _answer(await aside(len(question.raw), _liked, names, points))
 
 

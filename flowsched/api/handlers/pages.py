@@ -40,7 +40,7 @@ LINKS: Final = {
 
 async def get_livez(call: Call[Query]) -> web.Response:
     """Whether the loops are moving; not whether the port is open (an answer shows that by itself)."""
-    alive, stuck = call.facade.live()
+    alive, stuck = call.service.live()
     return _health(alive, stuck)
 
 
@@ -48,7 +48,7 @@ async def get_readyz(call: Call[Query]) -> web.Response:
     """Whether requests should come here."""
     if call.serving.draining.is_set():
         return _health(False, "draining: this server is about to stop")
-    return _health(*call.facade.ready())
+    return _health(*call.service.ready())
 
 
 def _health(well: bool, said: str) -> web.Response:
@@ -57,7 +57,7 @@ def _health(well: bool, said: str) -> web.Response:
 
 async def get_metrics(call: Call[Query]) -> web.Response:
     """Metrics for Prometheus."""
-    return web.Response(body=await call.facade.metrics(), headers={"Content-Type": METRICS_TYPE})
+    return web.Response(body=await call.service.metrics(), headers={"Content-Type": METRICS_TYPE})
 
 
 async def get_openapi(call: Call[Query]) -> web.Response:

@@ -51,7 +51,7 @@ async def create_plan(call: Call[Query]) -> web.Response:
     else:
         raw = await read_body(call.request, limits.body_bytes, limits)
         body = await aside(len(raw), _decoded, raw)
-    view = await call.facade.plans.create(body)
+    view = await call.service.plans.create(body)
     made = answer(view, 201)
     made.headers["Location"] = f"{PREFIX}/plans/{view.id}"
     return made
@@ -59,17 +59,17 @@ async def create_plan(call: Call[Query]) -> web.Response:
 
 async def list_plans(call: Call[PlansQuery]) -> web.Response:
     """One page, newest first."""
-    return answer(await call.facade.plans.list(**msgspec.structs.asdict(call.query)))
+    return answer(await call.service.plans.list(**msgspec.structs.asdict(call.query)))
 
 
 async def get_plan(call: Call[Query]) -> web.Response:
     """One plan, with ranks as they are now."""
-    return answer(await call.facade.plans.get(path_text(call.request, "plan")))
+    return answer(await call.service.plans.get(path_text(call.request, "plan")))
 
 
 async def delete_plan(call: Call[Query]) -> web.Response:
     """What it was."""
-    return answer(await call.facade.plans.remove(path_text(call.request, "plan")))
+    return answer(await call.service.plans.remove(path_text(call.request, "plan")))
 
 
 def _decoded(raw: bytes) -> PlanBody:

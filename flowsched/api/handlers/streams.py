@@ -101,7 +101,7 @@ async def stream_events(call: Call[EventsQuery]) -> web.StreamResponse:
 async def stream_workflow_events(call: Call[WorkflowEventsQuery]) -> web.StreamResponse:
     """What happens in one workflow, until it has ended."""
     workflow = path_text(call.request, "workflow")
-    await call.facade.check_workflow(workflow)  # 404 while a status can still be sent
+    await call.service.check_workflow(workflow)  # 404 while a status can still be sent
     return await _events(call, workflow, ends=call.query.ends)
 
 
@@ -113,11 +113,11 @@ async def _events(call: Call[Events], workflow: str | None, *, ends: bool = Fals
         await response.prepare(call.request)
         try:
             await _send(call, response, b": flowsched\nretry: 1000\n\n")
-            facade, follow = call.facade, call.query.follow
+            service, follow = call.service, call.query.follow
             batches = (
-                _none_until(partial(facade.ended, workflow))
+                _none_until(partial(service.ended, workflow))
                 if ends and workflow is not None
-                else facade.events(workflow, after, follow=follow)
+                else service.events(workflow, after, follow=follow)
             )
             await _write_events(call, response, workflow, batches)
         except (Gone, ConnectionError):
@@ -148,7 +148,7 @@ async def _write_events(
             for start in range(0, len(batch), PIECE):
                 await _send(call, response, frames(batch[start : start + PIECE]))
     if workflow is not None and not serving.draining.is_set():
-        view = await call.facade.workflow(workflow)
+        view = await call.service.workflow(workflow)
         await _send(call, response, b"event: end\ndata: " + encode(view) + b"\n\n")
 
 
@@ -253,7 +253,7 @@ async def _followed(call: Call[LogsQuery], attempt: int | None) -> int | None:
     if attempt is not None:
         return attempt
     match = call.request.match_info
-    attempts = (await call.facade.task(match["workflow"], match["stage"], int(match["index"]))).attempts
+    attempts = (await call.service.task(match["workflow"], match["stage"], int(match["index"]))).attempts
     return attempts[-1].attempt if attempts else None
 
 
@@ -267,12 +267,12 @@ async def _tail(call: Call[LogsQuery], attempt: int | None, lines: int) -> int:
     if query.offset:
         raise InvalidRequest("found offset and tail, expected one of them: each says where to begin")
     where = match["workflow"], match["stage"], int(match["index"])
-    return await call.facade.log_start(*where, attempt=attempt, stream=query.stream, tail=lines)
+    return await call.service.log_start(*where, attempt=attempt, stream=query.stream, tail=lines)
 
 
 async def _log(call: Call[LogsQuery], attempt: int | None, offset: int, limit: int) -> tuple[bytes, bool]:
     match, query = call.request.match_info, call.query
-    return await call.facade.logs(
+    return await call.service.logs(
         match["workflow"],
         match["stage"],
         int(match["index"]),
@@ -289,7 +289,7 @@ async def get_output(call: Call[Query]) -> web.StreamResponse:
     workflow, stage, name = (path_text(request, part) for part in ("workflow", "stage", "name"))
     index = path_index(request)
     with _counted(call.serving):
-        found = await call.facade.output(workflow, stage, index, name)
+        found = await call.service.output(workflow, stage, index, name)
         async with aclosing(found.chunks) as chunks:
             headers = {"Content-Disposition": disposition(found.file_name)}
             response = web.StreamResponse(headers=headers)

@@ -187,7 +187,7 @@ async def create_tes_task(call: Call[TesQuery]) -> web.Response:
     limits = call.serving.limits
     key = idempotency_key(call.request)
     raw = await read_body(call.request, limits.task_bytes, limits)
-    ident = await call.facade.tes.create(raw, client=_client(call.request), idempotency_key=key)
+    ident = await call.service.tes.create(raw, client=_client(call.request), idempotency_key=key)
     return _answer(encode(TesCreated(ident)))
 
 
@@ -200,7 +200,7 @@ def _client(request: web.Request) -> str:
 async def get_tes_task(call: Call[ViewQuery]) -> web.StreamResponse:
     """One task. While the database is away a connection is broken rather than answered 503."""
     try:
-        return _answer(await call.facade.tes.get(path_text(call.request, "id"), call.query.view))
+        return _answer(await call.service.tes.get(path_text(call.request, "id"), call.query.view))
     except Unavailable:
         transport = call.request.transport
         if transport is not None:
@@ -212,7 +212,7 @@ async def list_tes_tasks(call: Call[TesTasksQuery]) -> web.Response:
     """One page of tasks."""
     asked = call.query
     values = [*asked.tag_value, *[""] * len(asked.tag_key)]
-    page = await call.facade.tes.list(
+    page = await call.service.tes.list(
         asked.view,
         name_prefix=asked.name_prefix,
         state=asked.state,
@@ -227,7 +227,7 @@ async def list_tes_tasks(call: Call[TesTasksQuery]) -> web.Response:
 
 async def cancel_tes_task(call: Call[TesQuery]) -> web.Response:
     """Cancel a task; 200 and an empty object in any case, for clients that ask until they hear that."""
-    await call.facade.tes.cancel(path_text(call.request, "id"))
+    await call.service.tes.cancel(path_text(call.request, "id"))
     return _answer(b"{}")
 
 

@@ -142,7 +142,7 @@ async def submit_workflow(call: Call[Query]) -> web.Response:
     limits = call.serving.limits
     key = idempotency_key(call.request)
     raw = await read_body(call.request, limits.body_bytes, limits)
-    submitted = await call.facade.submit(
+    submitted = await call.service.submit(
         raw, idempotency_key=key, traceparent=call.request.headers.get("traceparent")
     )
     submitted = msgspec.structs.replace(submitted, url=f"{PREFIX}/workflows/{submitted.id}")
@@ -155,7 +155,7 @@ async def list_workflows(call: Call[WorkflowsQuery]) -> web.Response:
     """One page: live ones, then those that have ended, each newest first. One that ends between two pages may come twice."""
 
     async def listed() -> bytes:
-        return encode(await call.facade.list_workflows(**msgspec.structs.asdict(call.query)))
+        return encode(await call.service.list_workflows(**msgspec.structs.asdict(call.query)))
 
     body = await call.serving.lists.ask(call.query, listed)
     return web.Response(body=body, content_type="application/json")
@@ -163,41 +163,41 @@ async def list_workflows(call: Call[WorkflowsQuery]) -> web.Response:
 
 async def get_workflow(call: Call[Query]) -> web.Response:
     """One workflow."""
-    return answer(await call.facade.workflow(path_text(call.request, "workflow")))
+    return answer(await call.service.workflow(path_text(call.request, "workflow")))
 
 
 async def get_document(call: Call[Query]) -> web.Response:
     """The document, byte by byte as it was submitted."""
-    raw = await call.facade.document(path_text(call.request, "workflow"))
+    raw = await call.service.document(path_text(call.request, "workflow"))
     return web.Response(body=raw, content_type="application/json")
 
 
 async def list_stages(call: Call[Query]) -> web.Response:
     """All stages: a workflow has at most 10,000."""
-    return answer(await call.facade.stages(path_text(call.request, "workflow")))
+    return answer(await call.service.stages(path_text(call.request, "workflow")))
 
 
 async def list_cache(call: Call[Query]) -> web.Response:
     """What its look-ups in the cache of results found."""
-    return answer(await call.facade.cache(path_text(call.request, "workflow")))
+    return answer(await call.service.cache(path_text(call.request, "workflow")))
 
 
 async def list_tasks(call: Call[TasksQuery]) -> web.Response:
     """One page of tasks."""
     workflow = path_text(call.request, "workflow")
-    return answer(await call.facade.tasks(workflow, **msgspec.structs.asdict(call.query)))
+    return answer(await call.service.tasks(workflow, **msgspec.structs.asdict(call.query)))
 
 
 async def list_attempts(call: Call[AttemptsQuery]) -> web.Response:
     """One page of attempts."""
     workflow = path_text(call.request, "workflow")
-    return answer(await call.facade.attempts(workflow, **msgspec.structs.asdict(call.query)))
+    return answer(await call.service.attempts(workflow, **msgspec.structs.asdict(call.query)))
 
 
 async def get_timeline(call: Call[TimelineQuery]) -> web.Response:
     """Tasks as columns, packed for clients that can unpack: numbers shrink to a fifth."""
     workflow = path_text(call.request, "workflow")
-    view = await call.facade.timeline(workflow, **msgspec.structs.asdict(call.query))
+    view = await call.service.timeline(workflow, **msgspec.structs.asdict(call.query))
     response = web.Response(
         body=encode(view), content_type="application/json", zlib_executor_size=PACKED_HERE_BYTES
     )
@@ -209,20 +209,20 @@ async def get_task(call: Call[Query]) -> web.Response:
     """One task with its attempts and outputs."""
     request = call.request
     workflow, stage = path_text(request, "workflow"), path_text(request, "stage")
-    return answer(await call.facade.task(workflow, stage, path_index(request)))
+    return answer(await call.service.task(workflow, stage, path_index(request)))
 
 
 async def explain_workflow(call: Call[ExplainQuery]) -> web.Response:
     """Why what does not run does not run."""
     workflow = path_text(call.request, "workflow")
-    return answer(await call.facade.explain(workflow, stage=call.query.stage))
+    return answer(await call.service.explain(workflow, stage=call.query.stage))
 
 
 async def explain_task(call: Call[Query]) -> web.Response:
     """Why one task does not run, or why it went to its node."""
     request = call.request
     workflow, stage = path_text(request, "workflow"), path_text(request, "stage")
-    return answer(await call.facade.explain(workflow, stage=stage, index=path_index(request)))
+    return answer(await call.service.explain(workflow, stage=stage, index=path_index(request)))
 
 
 async def cancel_workflow(call: Call[Query]) -> web.Response:
@@ -234,7 +234,7 @@ async def cancel_workflows(call: Call[Query]) -> web.Response:
     """One transaction for all of them."""
     said = await read_json(call.request, CancelBody, call.serving.limits)
     ids = list(dict.fromkeys(said.workflows))
-    return answer(await call.facade.cancel_all(ids, _reason(said)))
+    return answer(await call.service.cancel_all(ids, _reason(said)))
 
 
 async def cancel_task(call: Call[Query]) -> web.Response:
@@ -243,7 +243,7 @@ async def cancel_task(call: Call[Query]) -> web.Response:
     workflow, stage = path_text(request, "workflow"), path_text(request, "stage")
     index = path_index(request)
     said = await read_json(request, CommandBody, call.serving.limits)
-    return answer(await call.facade.cancel_task(workflow, stage, index, _reason(said)))
+    return answer(await call.service.cancel_task(workflow, stage, index, _reason(said)))
 
 
 async def pause_workflow(call: Call[Query]) -> web.Response:
@@ -265,13 +265,13 @@ async def report_end(call: Call[Query]) -> web.Response:
     """The engine's word counts more than what its tasks tell."""
     said = await read_json(call.request, EndBody, call.serving.limits)
     run = path_text(call.request, "workflow")
-    return answer(await call.facade.report_end(run, said.state, said.reason))
+    return answer(await call.service.report_end(run, said.state, said.reason))
 
 
 async def _command(call: Call[Query], kind: str) -> web.Response:
     workflow = path_text(call.request, "workflow")
     said = await read_json(call.request, CommandBody, call.serving.limits)
-    return answer(await call.facade.command(workflow, kind, _reason(said)))
+    return answer(await call.service.command(workflow, kind, _reason(said)))
 
 
 def _reason(said: CommandBody) -> dict[str, Any] | None:

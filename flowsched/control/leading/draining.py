@@ -23,7 +23,7 @@ async def remembered(database: Database) -> list[EngineEvent]:
 
 
 class Draining:
-    """What may be asked about drained nodes; see `facade.DrainFacade`."""
+    """What may be asked about drained nodes."""
 
     def __init__(
         self,
@@ -41,7 +41,13 @@ class Draining:
     async def drain(
         self, name: str, *, grace_ms: int | None, start: str | None, reason: str, author: str
     ) -> NodeView:
-        """See `facade.DrainFacade.drain`."""
+        """Nothing new goes to the node from `start` (a time; None = now) on.
+
+        What runs goes on to its end. With `grace_ms`, what has not ended so long after the start is taken away and runs elsewhere.
+
+        Raises:
+            NotFound: There is no such node.
+        """
         now = self._clock()
         from_ms = now if start is None else time_at(start)
         if from_ms is None or from_ms < now - PAST_MS:
@@ -51,7 +57,11 @@ class Draining:
         return await self._change(name, DrainOrder(from_ms, until_ms, reason, author, now))
 
     async def uncordon(self, name: str) -> NodeView:
-        """See `facade.DrainFacade.uncordon`."""
+        """Use the node again.
+
+        Raises:
+            NotFound: There is no such node.
+        """
         return await self._change(name, None)
 
     async def _change(self, name: str, order: DrainOrder | None) -> NodeView:
