@@ -293,13 +293,13 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     Yields:
         (service, leader, writer, executor)
     """
-    from flowsched.control.external_runs import RunService
     from flowsched.control.history import ALONE_POLL_S, POLL_S, History
     from flowsched.control.intake import Documents
     from flowsched.control.leading.failpoints import from_environment
     from flowsched.control.leading.leader import Leader
     from flowsched.control.planning.plans import servers
     from flowsched.control.planning.wdl_path import folders
+    from flowsched.control.service import Service
     from flowsched.control.tracing import tracing
     from flowsched.store.database import Database
     from flowsched.store.workflows import Workflows
@@ -339,7 +339,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
             )
             leading.append(leader)
             writer.refusal = _full_disk(settings, database, executor, disk)
-            service = RunService(
+            service = Service(
                 database,
                 writer,
                 executor,

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from flowsched.api.parameters import read_body
 from flowsched.api.routes import Limits, Process, Route
-from flowsched.control.external_runs import RunService
+from flowsched.control.service import Service
 from flowsched.errors import Unavailable
 
 #: Set on what was forwarded: it is not forwarded again.
@@ -22,7 +22,7 @@ _SHORT_S: Final = 2.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def forwarding(service: RunService, limits: Limits, routes: Sequence[Route[Any]]) -> Any:
+def forwarding(service: Service, limits: Limits, routes: Sequence[Route[Any]]) -> Any:
     """The middleware: a standby sends the requests of routes that need the leader on to it."""
     processes = {route.name: route.process for route in routes if not route.alias}
 

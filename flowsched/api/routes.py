@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 import msgspec
 from aiohttp import web
 
-from flowsched.control.external_runs import RunService
+from flowsched.control.service import Service
 
 #: Every route of the API begins so.
 PREFIX: Final = "/api/v1"
@@ -105,7 +105,7 @@ def _look_at(task: asyncio.Task[bytes]) -> None:
 class Serving(msgspec.Struct):
     """What handlers share: the service, the limits, and what is known about this server now."""
 
-    service: RunService
+    service: Service
     limits: Limits
     token: str | None
     openapi: Callable[[], bytes] = bytes  #: this API's document; takes 0.1 s the first time
@@ -122,7 +122,7 @@ class Call(msgspec.Struct, Generic[Q], frozen=True):
     query: Q
 
     @property
-    def service(self) -> RunService:
+    def service(self) -> Service:
         """The service."""
         return self.serving.service
 

@@ -21,7 +21,7 @@ from flowsched.api.parameters import decode_query
 from flowsched.api.problems import Handler, problems, refused
 from flowsched.api.routes import Call, Limits, Policy, Route, Serving
 from flowsched.api.table import ALIASES, ROUTES
-from flowsched.control.external_runs import RunService
+from flowsched.control.service import Service
 from flowsched.errors import Unauthorized, Unavailable
 
 #: An id has no colon: `tasks/{id}:cancel` is not the id of a task.
@@ -29,7 +29,7 @@ _ID: Final = "{id:[^{}/:]+}"
 
 
 def build_api(
-    service: RunService,
+    service: Service,
     *,
     token: str | None = None,
     limits: Limits | None = None,

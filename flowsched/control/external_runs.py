@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
-from datetime import UTC, datetime
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from flowsched.control import views as answers
-from flowsched.control.service import Service, refusal_of
 from flowsched.control.timeline import Columns
-from flowsched.control.views import DAY, idle_report
 from flowsched.engine.delta import TaskWrite
 from flowsched.engine.explain import first_reason
-from flowsched.engine.idle_book import HOUR_MS
 from flowsched.engine.recovery import untouched_state
+from flowsched.engine.state import EngineState
 from flowsched.engine.transaction import task_row
 from flowsched.errors import Conflict, InvalidRequest, NotFound
 from flowsched.store.database import Database
 from flowsched.store.rows import WorkflowRow
-from flowsched.store.runs import CallRow, Failure, RunRow, Tally
+from flowsched.store.runs import CallRow, Failure, RunRow, Runs, Tally
 from flowsched.store.workflows import Which, Workflows
 from flowsched.workflow.returned import added
 from flowsched.workflow.run.run import WorkflowRun
@@ -36,11 +31,7 @@ from flowsched.workflow.run.states import ReportedState, RunState, TaskState, re
 from flowsched.workflow.run_tasks import item_of, numbered, shard_path
 from flowsched.workflow.views import (
     RETURN_CODE,
-    CacheView,
-    CancelledView,
-    EventView,
     ExplanationView,
-    IdleReportView,
     StageView,
     TaskPage,
     TaskView,
@@ -100,30 +91,50 @@ class RunTask(NamedTuple):
         return item_of(self.last.task, self.last.shard, self.number)
 
 
-class RunService(Service):
-    """The service, where a run of another engine is one workflow."""
+class EngineRuns:
+    """What the service answers of runs. The answers about a call are those about its workflow, which the service gives.
 
-    def __init__(self, database: Database, *arguments: Any, **named: Any) -> None:
-        super().__init__(database, *arguments, **named)
+    Args:
+        database: Where runs and their calls are.
+        memory: The leader's memory, if it can be looked at now.
+        clock: Wall-clock ms.
+    """
+
+    def __init__(
+        self, database: Database, *, memory: Callable[[], EngineState | None], clock: Callable[[], int]
+    ) -> None:
+        self._runs = Runs(database)
         self._workflows = Workflows(database)
+        self._state = memory
+        self._clock = clock
 
-    # ------------------------------------------------------------------------------------------ workflows
+    async def find(self, ident: str) -> RunRow | None:
+        """The run of this id; None if there is none, or a workflow has it."""
+        return await self._runs.find(ident)
 
-    async def _listed(self, which: Which, limit: int) -> tuple[list[tuple[int, WorkflowView]], int | None]:
-        """Of workflows and runs together; with `which.run` the calls of that one."""
-        if which.run is not None:
-            return await super()._listed(which, limit)
+    async def page(
+        self, which: Which, limit: int, own: Callable[[Sequence[WorkflowRow]], Awaitable[list[WorkflowView]]]
+    ) -> tuple[list[tuple[int, WorkflowView]], int | None]:
+        """The next workflows and runs together, as `Service.list_workflows` reads them. `own`: makes the views of workflows."""
         which = which._replace(run="")
         key, value = which.labels[0] if which.labels else ("", "")
         merged = await self._runs.page(which, limit, self._clock() - _RESTS_MS)
         chosen = [row for row in merged if isinstance(row, RunRow) and _labelled(row, key, value)]
-        views = {view.id: view for view in await self._run_views(chosen)} if chosen else {}
-        alone = await self.workflow_views([row for row in merged if isinstance(row, WorkflowRow)])
-        views |= {view.id: view for view in alone}
+        found = await own([row for row in merged if isinstance(row, WorkflowRow)])
+        views = {view.id: view for view in (*found, *await self.views(chosen))}
         result = [(row.seq, views[row.id]) for row in merged if row.id in views]
         return result, merged[-1].seq if len(merged) == limit else None
 
-    async def _run_views(self, rows: Sequence[RunRow]) -> list[WorkflowView]:
+    async def view(self, row: RunRow) -> WorkflowView:
+        """One run."""
+        view = (await self.views([row]))[0]
+        view.counts = _added(self._lively(task.last) for task in await self._tasks(row))
+        return view
+
+    async def views(self, rows: Sequence[RunRow]) -> list[WorkflowView]:
+        """Runs with what memory knows of their calls."""
+        if not rows:
+            return []
         names = [row.id for row in rows]
         nodes = await self._runs.nodes(names)
         tallies: dict[str, list[Tally]] = {}
@@ -163,8 +174,8 @@ class RunService(Service):
         if view.state == ReportedState.ENGINE:
             view.reason, view.ended_at = "", None
         view.state = reported_state(ReportedState(view.state).stored, view.counts)
-        told = (first_reason(state, call, now) for call in calls[:_ASKED])
-        waits = [(call, each) for call, each in zip(calls, told, strict=False) if each is not None]
+        reasons = (first_reason(state, call, now) for call in calls[:_ASKED])
+        waits = [(call, each) for call, each in zip(calls, reasons, strict=False) if each is not None]
         if waits and (view.state != ReportedState.RUNNING or any(each.permanent for _, each in waits)):
             call, first = next((each for each in waits if each[1].permanent), waits[0])
             view.waiting = answers.waiting_view(first)
@@ -172,55 +183,26 @@ class RunService(Service):
                 view.waiting.stage = call.spec.call.node or view.waiting.stage
         return view
 
-    async def _find(self, run: str) -> RunRow:
-        row = await self._runs.find(run)
-        if row is None:
-            raise NotFound(f"there is no workflow with the id {run}")
-        return row
+    async def _tasks(self, row: RunRow) -> list[RunTask]:
+        return run_tasks(await self._runs.calls(row.id))
 
-    async def workflow(self, workflow: str) -> WorkflowView:
-        """One workflow or run."""
-        try:
-            return await super().workflow(workflow)
-        except NotFound:
-            row = await self._find(workflow)
-        view = (await self._run_views([row]))[0]
-        view.counts = _added(self._lively(task.last) for task in run_tasks(await self._runs.calls(workflow)))
-        return view
+    async def names(self, workflow: str) -> Mapping[str, tuple[int, str | None]]:
+        """Number and item of the tasks of a run, by the workflow of each call; of a workflow nothing."""
+        return await self._runs.names([workflow])
 
-    async def check_workflow(self, workflow: str) -> None:
-        """Refuse an id of no workflow or run; of a workflow that lives, memory knows."""
-        if not self._lives(workflow) and not await self._workflows.existing([workflow]):
-            await self._find(workflow)
+    async def calls(self, row: RunRow) -> list[str]:
+        """The ids of its calls' workflows."""
+        return [call.workflow for call in await self._runs.calls(row.id)]
 
-    def _lives(self, workflow: str) -> bool:
-        """Whether memory shows that this is a workflow that has not ended; False says nothing."""
-        return self._run(workflow) is not None or self._history.lives(workflow)
-
-    async def document(self, workflow: str) -> bytes:
-        """The document as it was submitted; a run has none."""
-        try:
-            return await super().document(workflow)
-        except NotFound:
-            row = await self._find(workflow)
-        raise NotFound(
-            f"{workflow} is a run of {row.source or 'another engine'}, which keeps its document; each call of it has one"
-        )
-
-    async def stages(self, workflow: str) -> list[StageView]:
-        """All its stages; of a run, its calls in the order in which they came."""
-        try:
-            return await super().stages(workflow)
-        except NotFound:
-            await self._find(workflow)
+    async def stages(self, row: RunRow) -> list[StageView]:
+        """Its calls, in the order in which they came."""
         found: dict[str, list[RunTask]] = {}
-        for task in run_tasks(await self._runs.calls(workflow)):
+        for task in await self._tasks(row):
             found.setdefault(task.node, []).append(task)
         return [self._stage_view(number, *each) for number, each in enumerate(found.items())]
 
     def _stage_view(self, number: int, node: str, tasks: Sequence[RunTask]) -> StageView:
         last, tries = [task.last for task in tasks], [call for task in tasks for call in task.attempts]
-        totals = [call.totals for call in tries]
         ends = [call.ended_ms for call in last if call.ended_ms is not None]
         starts = [call.started_ms for call in tries if call.started_ms is not None]
         counts = _added(self._lively(call) for call in last)
@@ -246,14 +228,7 @@ class RunService(Service):
             returned=added(call.totals for call in last),
             started_at=answers.moment(min(starts, default=None)),
             ended_at=answers.moment(max(ends, default=None)) if len(ends) == len(last) else None,
-            queued_seconds=sum(each.get("queued_ms", 0) for each in totals) / 1000,
-            staging_seconds=sum(each.get("staging_ms", 0) for each in totals) / 1000,
-            running_seconds=sum(each.get("running_ms", 0) for each in totals) / 1000,
-            bytes_local=sum(each.get("bytes_local", 0) for each in totals),
-            bytes_moved=sum(each.get("bytes_moved", 0) for each in totals),
-            core_hours=sum(each.get("core_ms", 0) for each in totals) / HOUR_MS,
-            gpu_hours=sum(each.get("gpu_ms", 0) for each in totals) / HOUR_MS,
-            memory_gib_hours=sum(each.get("memory_gib_ms", 0) for each in totals) / HOUR_MS,
+            **answers.stage_sums([call.totals for call in tries]),
         )
 
     def _call_waits(self, node: str, calls: Sequence[str]) -> WaitingView | None:
@@ -273,109 +248,52 @@ class RunService(Service):
         run = self._run(call.workflow)
         return dict(run.totals()) if run is not None else call.counts
 
-    async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:
-        """`cancel`, `pause` and `resume` of a run are those of its calls; what to try again, its engine decides."""
-        try:
-            return await super().command(workflow, kind, body)
-        except NotFound:
-            row = await self._find(workflow)
-        if kind == "retry":
-            engine = row.source or "another engine"
-            raise Conflict(
-                f"{workflow} is a run of {engine}, which decides itself what is tried again: run it again with {engine}. "
-                "miniwdl and Cromwell take what succeeded from their call caches (docs/wdl.md, docs/cromwell.md)"
-            )
-        rows = await self._reads.some([each.workflow for each in await self._runs.calls(workflow)])
-        live = [row for row in rows.values() if not (RunState(row.state).terminal or refusal_of(row, kind))]
-        await self._command_all(live, kind, body or {})
-        return await self.workflow(workflow)
+    def _run(self, workflow: str) -> WorkflowRun | None:
+        state = self._state()
+        return None if state is None else state.work.runs.get(workflow)
 
-    async def cancel_all(
-        self, workflows: Sequence[str], body: Mapping[str, Any] | None = None
-    ) -> CancelledView:
-        """Cancel workflows, and runs with their calls."""
-        found = await super().cancel_all(workflows, body)
-        for run in list(found.refused):
-            if await self._runs.find(run) is not None:
-                found.workflows.append(await self.command(run, "cancel", body))
-                del found.refused[run]
-        return found
-
-    async def cancel_task(
-        self, workflow: str, stage: str, index: int, body: Mapping[str, Any] | None = None
-    ) -> TaskView:
-        """Stop one task; of a run, the call that it is: its engine decides what follows."""
-        if self._lives(workflow) or await self._runs.find(workflow) is None:
-            return await super().cancel_task(workflow, stage, index, body)
-        task = await self._task(workflow, stage, index)
-        await super().command(task.last.workflow, "cancel", body)
-        return await self.task(workflow, stage, index)
-
-    async def events(
-        self, workflow: str | None, after: int, *, follow: bool = True
-    ) -> AsyncGenerator[Sequence[EventView], None]:
-        """History after an id (-1: from now on), then what happens; of a run, of all its calls, while one of them lives."""
-        over = None if workflow is None else await self._over_of(workflow)
-        async with aclosing(self._history.follow(workflow, after, over, follow=follow)) as batches:
-            async for batch in batches:
-                yield batch
-
-    async def ended(self, workflow: str) -> None:
-        """Return when a workflow has ended; a run, when none of its calls lives and its engine has said the end, if it is asked."""
-        await self._history.ended(workflow, await self._over_of(workflow))
-
-    async def _over_of(self, ident: str) -> Callable[[], Awaitable[bool]] | None:
-        """Says of a run whether it is over; None for the id of a workflow."""
-        if self._lives(ident) or await self._runs.find(ident) is None:
-            return None
-        return partial(self._over, ident)
-
-    async def _over(self, run: str) -> bool:
-        """Whether a run has ended, as far as can be known: one in ENGINE, if its engine is not asked."""
-        row = await self._find(run)
-        state = _run_state(row, {tally.state for tally in await self._runs.tallies([run])})
+    async def over(self, row: RunRow, asks: Callable[[str, str], bool]) -> bool:
+        """Whether a run has ended, as far as can be known. `asks`: whether the engine of one in ENGINE is asked for its end."""
+        state = _run_state(row, {tally.state for tally in await self._runs.tallies([row.id])})
         if state == ReportedState.ENGINE:
-            return not self.engine_ends.asks(run, row.source)
+            return not asks(row.id, row.source)
         return RunState(state).terminal
 
-    async def report_end(self, run: str, state: str, reason: str) -> WorkflowView:
-        """Keep how a run has ended, as its engine says."""
+    async def end(self, run: str, state: str, reason: str) -> None:
+        """Keep how a run has ended, as its engine says.
+
+        Raises:
+            Conflict: It is a workflow.
+            NotFound: No call of it came.
+        """
         if await self._workflows.existing([run]):
             raise Conflict(
                 f"{run} is a workflow of flowsched, which knows its end itself; only runs of other engines are told"
             )
-        await self._find(run)
+        if await self._runs.find(run) is None:
+            raise NotFound(f"there is no workflow with the id {run}")
         await self._runs.end(run, state, reason)
-        self._history.stir()
-        return await self.workflow(run)
-
-    # ------------------------------------------------------------------------------------------ tasks
 
     async def tasks(
         self,
-        workflow: str,
-        *,
-        stage: str | None = None,
-        state: str | None = None,
-        limit: int = 100,
-        page_token: str | None = None,
+        row: RunRow,
+        own: Callable[..., Awaitable[TaskPage]],
+        stage: str | None,
+        state: str | None,
+        limit: int,
+        page_token: str | None,
     ) -> TaskPage:
-        """Its tasks; of a run, the last attempt of each."""
-        try:
-            return await super().tasks(workflow, stage=stage, state=state, limit=limit, page_token=page_token)
-        except NotFound as refusal:
-            if await self._runs.find(workflow) is None:
-                raise refusal
-        known = run_tasks(await self._runs.calls(workflow))
+        """The last attempt of each of its tasks. `own`: `Service.tasks`, for the workflows of its calls."""
+        known = await self._tasks(row)
         if stage is not None and all(task.node != stage for task in known):
-            raise NotFound(f"run {workflow} has no call {stage!r} so far")
+            raise NotFound(f"run {row.id} has no call {stage!r} so far")
         start = _place(page_token)
         found: list[TaskView] = []
         for place, task in enumerate(known):
             if place < start or (stage is not None and task.node != stage):
                 continue
-            page = await super().tasks(task.last.workflow, limit=1)  # as in a list: without attempts
-            view = _of_run(page.tasks[0], task)
+            page = await own(task.last.workflow, limit=1)  # as in a list: without attempts
+            view = of_run(page.tasks[0], task)
             if state is not None and view.state != state:
                 continue
             if len(found) == limit:
@@ -383,31 +301,17 @@ class RunService(Service):
             found.append(view)
         return TaskPage(tasks=found)
 
-    async def cache(self, workflow: str) -> list[CacheView]:
-        """Its look-ups; of a run nothing: its engine keeps a cache of its own."""
-        try:
-            return await super().cache(workflow)
-        except NotFound:
-            await self._find(workflow)
-        return []
-
-    async def timeline(
-        self, workflow: str, *, limit: int = 10_000, page_token: str | None = None
-    ) -> TimelineView:
-        """Its tasks by stage and index, as columns; of a run, the last attempt of each."""
-        try:
-            return await super().timeline(workflow, limit=limit, page_token=page_token)
-        except NotFound:
-            row = await self._find(workflow)
-        known = run_tasks(await self._runs.calls(workflow))
+    async def timeline(self, row: RunRow, limit: int, page_token: str | None) -> TimelineView:
+        """The last attempt of each of its tasks, as columns."""
+        known = await self._tasks(row)
         nodes = {node: number for number, node in enumerate(dict.fromkeys(task.node for task in known))}
         start = _place(page_token)
         some = known[start : start + limit]
         idents = [task.last.workflow for task in some]
         stored, ended = await self._workflows.first_tasks(idents), await self._workflows.steps_ended(idents)
-        columns = Columns(workflow, row.created_ms, self._clock())
+        columns = Columns(row.id, row.created_ms, self._clock())
         rows = [self._only_task(task.last, stored.get(task.last.workflow)) for task in some]
-        left = [ended.get((row.workflow, 0, 0, row.attempt)) for row in rows]
+        left = [ended.get((each.workflow, 0, 0, each.attempt)) for each in rows]
         columns.add(
             rows, [(nodes[task.node], task.number) for task in some], left, [task.item for task in some]
         )
@@ -417,126 +321,82 @@ class RunService(Service):
 
     def _only_task(self, call: CallRow, stored: TaskWrite | None) -> TaskWrite:
         """The task of a call: from memory while the call lives here, else its row, else as one that was never touched."""
-        live = self._live(call.workflow)
-        if live is not None and live[1].stages[0].uniform is None:
-            return task_row(live[0], live[1], live[1].stages[0], 0)
-        if live is not None or stored is None:
-            state = untouched_state(RunState(call.state)) if live is None else live[1].stages[0].task_is(0)
+        memory, run = self._state(), self._run(call.workflow)
+        if memory is not None and run is not None and run.stages[0].uniform is None:
+            return task_row(memory, run, run.stages[0], 0)
+        if run is not None or stored is None:
+            state = untouched_state(RunState(call.state)) if run is None else run.stages[0].task_is(0)
             when = answers.waited(1, call.totals, call.started_ms, call.ended_ms)
             return answers.untouched_row(call.workflow, 0, 0, state, when)
         return stored
 
-    async def task(self, workflow: str, stage: str, index: int) -> TaskView:
-        """One task with its attempts and outputs."""
-        try:
-            return await super().task(workflow, stage, index)
-        except NotFound as refusal:
-            if await self._runs.find(workflow) is None:
-                raise refusal  # it names what is missing: the workflow, its stage or the task
-            task = await self._task(workflow, stage, index)
-        view = _of_run(await super().task(task.last.workflow, task.last.stage, 0), task)
-        number = len(task.attempts) - 1  # as `logs` counts
-        last = [msgspec.structs.replace(each, attempt=number) for each in view.attempts[-1:]]
-        return msgspec.structs.replace(view, attempts=last)
+    async def attempt(self, row: RunRow, node: str, number: int, attempt: int | None) -> CallRow:
+        """The call that is an attempt of a task; the last one, if none is numbered.
 
-    async def logs(
-        self,
-        workflow: str,
-        stage: str,
-        index: int,
-        *,
-        attempt: int | None = None,
-        stream: str = "stdout",
-        offset: int = 0,
-        limit: int = 65536,
-    ) -> tuple[bytes, bool]:
-        """Log bytes of a task; of a run, of a task's last attempt, or of the one that `attempt` numbers, from 0."""
-        asked: dict[str, Any] = {"stream": stream, "offset": offset, "limit": limit}
-        try:
-            return await super().logs(workflow, stage, index, attempt=attempt, **asked)
-        except NotFound as refusal:
-            call = await self._call_of(workflow, stage, index, attempt, refusal)
-        return await super().logs(call.workflow, call.stage, 0, **asked)
-
-    async def log_start(
-        self, workflow: str, stage: str, index: int, *, attempt: int | None, stream: str, tail: int
-    ) -> int:
-        """The offset of the last lines of what `logs` gives."""
-        asked: dict[str, Any] = {"stream": stream, "tail": tail}
-        try:
-            return await super().log_start(workflow, stage, index, attempt=attempt, **asked)
-        except NotFound as refusal:
-            call = await self._call_of(workflow, stage, index, attempt, refusal)
-        return await super().log_start(call.workflow, call.stage, 0, attempt=None, **asked)
-
-    async def _call_of(
-        self, workflow: str, stage: str, index: int, attempt: int | None, refusal: NotFound
-    ) -> CallRow:
-        """The call that is an attempt of a run's task; raises `refusal` if there is no such run."""
-        if await self._runs.find(workflow) is None:
-            raise refusal
-        task = await self._task(workflow, stage, index)
-        number = len(task.attempts) - 1 if attempt is None else attempt
-        if not 0 <= number < len(task.attempts):
+        Raises:
+            NotFound: There is no such call, task or attempt.
+        """
+        task = await self.task(row, node, number)
+        at = len(task.attempts) - 1 if attempt is None else attempt
+        if not 0 <= at < len(task.attempts):
             known = f"it has 0 to {len(task.attempts) - 1}"
-            raise NotFound(f"{stage}[{index}] of run {workflow} has no attempt {number}; {known}")
-        return task.attempts[number]
+            raise NotFound(f"{node}[{number}] of run {row.id} has no attempt {at}; {known}")
+        return task.attempts[at]
 
-    async def _task(self, run: str, node: str, number: int) -> RunTask:
-        await self._find(run)
-        tasks = [task for task in run_tasks(await self._runs.calls(run)) if task.node == node]
+    async def task(self, row: RunRow, node: str, number: int) -> RunTask:
+        """One task.
+
+        Raises:
+            NotFound: There is no such call or task.
+        """
+        tasks = [task for task in await self._tasks(row) if task.node == node]
         if not tasks:
-            raise NotFound(f"run {run} has no call {node!r} so far")
+            raise NotFound(f"run {row.id} has no call {node!r} so far")
         found = next((task for task in tasks if task.number == number), None)
         if found is None:
             known = ", ".join(task.name for task in tasks[:20])
-            raise NotFound(f"call {node!r} of run {run} has no task {number} so far; there are {known}")
+            raise NotFound(f"call {node!r} of run {row.id} has no task {number} so far; there are {known}")
         return found
 
-    async def idle(self, *, since: str = DAY) -> IdleReportView:
-        """Why what was idle was idle. Only the leader knows."""
-        if self._leader.dispatcher is None:
-            raise self._not_leading()
-        return idle_report(self._leader.idle, self._clock(), since)
-
     async def explain(
-        self, workflow: str, *, stage: str | None = None, index: int | None = None
+        self,
+        row: RunRow,
+        own: Callable[..., Awaitable[list[ExplanationView]]],
+        not_planned: Callable[[str], str | None],
+        *,
+        stage: str | None,
+        index: int | None,
     ) -> list[ExplanationView]:
-        """Why what does not run does not run; of one task also why on its node."""
-        row = None if self._lives(workflow) else await self._runs.find(workflow)
-        if row is None:
-            return await super().explain(workflow, stage=stage, index=index)
+        """Why what does not run does not run; of one task also why on its node.
+
+        Args:
+            row: The run.
+            own: `Service.explain`, for the workflows of its calls.
+            not_planned: Why a run has no plan, if it should have one.
+            stage: Of this call alone.
+            index: Of this task alone.
+        """
         failed = row.state == RunState.FAILED.value
         if stage is not None and index is not None:
-            task = await self._task(workflow, stage, index)
-            of_task = await super().explain(task.last.workflow, stage=task.last.stage, index=0)
-            return [_explained(view, task) for view in of_task] + (
-                _return_codes(row, [task]) if failed else []
-            )
-        known = run_tasks(await self._runs.calls(workflow))
-        chosen = [task for task in known if stage in (None, task.node)]
+            task = await self.task(row, stage, index)
+            of_task = await own(task.last.workflow, stage=task.last.stage, index=0)
+            codes = _return_codes(row, [task]) if failed else []
+            return [*(_explained(view, task) for view in of_task), *codes]
+        chosen = [task for task in await self._tasks(row) if stage in (None, task.node)]
         tasks = [task for task in chosen if task.last.state != "SUCCEEDED"]
-        found = [
-            _explained(view, task)
-            for task in tasks
-            for view in await super(RunService, self).explain(task.last.workflow)
-        ]
-        told = _alike(found) + (_return_codes(row, chosen) if failed else [])
+        found = [_explained(view, task) for task in tasks for view in await own(task.last.workflow)]
+        found = _alike(found) + (_return_codes(row, chosen) if failed else [])
         if stage is not None:
-            return told
-        ended = [_engine_failed(row)] if failed else []
-        return ended + told + self._not_planned(workflow, [task.last for task in tasks])
-
-    def _not_planned(self, run: str, calls: Sequence[CallRow]) -> list[ExplanationView]:
-        """That the calls of a run have no rank, and why: it should have been planned and was not."""
-        live = [call for call in calls if not RunState(call.state).terminal]
-        why = self.plans.why_not(run) if live else None
-        if why is None:
-            return []
-        message = f"no plan says which of its calls to run first: {why}"
-        return [
-            ExplanationView(stage=_ALL, tasks=len(live), state="PENDING", code="NotPlanned", message=message)
-        ]
+            return found
+        live = [task for task in tasks if not RunState(task.last.state).terminal]
+        if live and (why := not_planned(row.id)) is not None:
+            message = f"no plan says which of its calls to run first: {why}"
+            found.append(
+                ExplanationView(
+                    stage=_ALL, tasks=len(live), state="PENDING", code="NotPlanned", message=message
+                )
+            )
+        return ([_engine_failed(row)] if failed else []) + found
 
 
 def run_tasks(calls: Sequence[CallRow]) -> list[RunTask]:
@@ -556,11 +416,12 @@ def run_tasks(calls: Sequence[CallRow]) -> list[RunTask]:
     ]
 
 
-def _of_run(view: TaskView, task: RunTask) -> TaskView:
-    """The task of a call as a task of its run. Outputs are its workflow's."""
+def of_run(view: TaskView, task: RunTask) -> TaskView:
+    """The task of a call as a task of its run, with its last attempt, numbered as `logs` counts. Outputs are its workflow's."""
     item = view.item if task.item is None else task.item
+    last = [msgspec.structs.replace(each, attempt=len(task.attempts) - 1) for each in view.attempts[-1:]]
     return msgspec.structs.replace(
-        view, stage=task.node, shard=task.number, index=task.number, item=item, outputs=[]
+        view, stage=task.node, shard=task.number, index=task.number, item=item, attempts=last, outputs=[]
     )
 
 
@@ -646,23 +507,20 @@ def _state(states: set[str]) -> str:
 def _run_view(row: RunRow, tallies: Sequence[Tally], nodes: int, returned: dict[str, int]) -> WorkflowView:
     ends = [tally.ended_ms for tally in tallies if tally.ended_ms is not None]
     state = _run_state(row, {tally.state for tally in tallies})
-    begin = datetime.fromtimestamp(row.created_ms / 1000, UTC)
-    return WorkflowView(
-        id=row.id,
-        name=row.name,
-        queue=row.queue,
+    return answers.view_of(
+        WorkflowView,
+        row,
         priority=0,
-        labels=dict(row.labels),
         state=state,
         reason=_reason(row, state, tallies),
-        created_at=begin,
-        started_at=begin,  # its engine is at work from then on, and the timeline begins there
+        started_at=answers.moment(
+            row.created_ms
+        ),  # its engine is at work from then on: the timeline begins there
         ended_at=answers.moment(max(ends, default=None)) if _at_rest(state) else None,
         stages=nodes,
         tasks=sum(tally.tasks for tally in tallies),
         counts=_added({_task_state(tally.state): tally.tasks} for tally in tallies),
         returned=returned,
-        source=row.source,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from msgspec import structs
@@ -12,6 +11,7 @@ from msgspec import structs
 from flowsched.control.aside import LARGE_BYTES, aside
 from flowsched.control.leading.leader import Leader
 from flowsched.control.profiles import Found, ProfileBook
+from flowsched.control.views import moment
 from flowsched.engine.admission import recorded_idle
 from flowsched.engine.events import Tick
 from flowsched.engine.explain import Explanation, situations_of
@@ -50,13 +50,13 @@ class PolicyDesk:
         return ProfileView(
             name=book.profile.name,
             source=book.source,
-            since=_moment(book.since_ms),
+            since=moment(book.since_ms),
             kept=book.kept,
             document=document_of(book.profile),
             refused=None
             if refused is None
             else RefusedView(
-                at=_moment(refused.at_ms), source=refused.source, faults=[_fault(f) for f in refused.faults]
+                at=moment(refused.at_ms), source=refused.source, faults=[_fault(f) for f in refused.faults]
             ),
         )
 
@@ -147,10 +147,6 @@ def plugin_views(found: Found, guards: dict[str, list[Guard]]) -> list[PluginVie
             )
         )
     return views
-
-
-def _moment(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def _fault(fault: Fault) -> dict[str, str]:

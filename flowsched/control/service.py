@@ -6,9 +6,9 @@ import asyncio
 import hashlib
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,7 @@ from flowsched.control.admission import Admission, LiveLimits
 from flowsched.control.allowed_paths import Refusal
 from flowsched.control.aside import aside
 from flowsched.control.engine_ends import EngineEnds
+from flowsched.control.external_runs import EngineRuns, of_run
 from flowsched.control.history import History
 from flowsched.control.intake import Documents, decode
 from flowsched.control.leading.draining import Draining
@@ -62,7 +63,7 @@ from flowsched.store.database import Database
 from flowsched.store.lease import Lease
 from flowsched.store.requests import Submission
 from flowsched.store.rows import AttemptRow, QueueRow, WorkflowRow
-from flowsched.store.runs import Runs
+from flowsched.store.runs import RunRow
 from flowsched.store.settings import Queues
 from flowsched.store.tes import TesTasks
 from flowsched.store.workflows import Which, Workflows, token_of, untoken
@@ -79,6 +80,7 @@ from flowsched.workflow.views import (
     CancelledView,
     EventView,
     ExplanationView,
+    IdleReportView,
     NodeView,
     QueueView,
     StageView,
@@ -258,7 +260,7 @@ class Service:
         self._whereabouts = Whereabouts(database, clock)
         self._database = database
         self._reads = Workflows(database)
-        self._runs = Runs(database)
+        self._runs = EngineRuns(database, memory=self._state, clock=clock)
         self._cache_keys = CacheKeys(database)
         self._queues = Queues(database)
         self._accounting = Accounting(database)
@@ -389,14 +391,34 @@ class Service:
         return WorkflowPage(workflows=[view for view, _, _ in page], next_page_token=token)
 
     async def _listed(self, which: Which, limit: int) -> tuple[list[tuple[int, WorkflowView]], int | None]:
-        """The next `limit` with their numbers, newest first, and where the next ones are (None: there are none)."""
+        """The next `limit` with their numbers, newest first, and where the next ones are (None: there are none).
+
+        Workflows and runs together; with `which.run` the calls of that one.
+        """
+        if which.run is None:
+            return await self._runs.page(which, limit, self.workflow_views)
         rows = await self._reads.page(which, limit)
         found = [(row.seq, view) for row, view in zip(rows, await self.workflow_views(rows), strict=True)]
         return found, rows[-1].seq if len(rows) == limit else None
 
     async def workflow(self, workflow: str) -> WorkflowView:
-        """One workflow."""
+        """One workflow or run."""
+        if (run := await self._run_named(workflow)) is not None:
+            return await self._runs.view(run)
         return (await self.workflow_views([await self._reads.get(workflow)]))[0]
+
+    async def _run_named(self, ident: str) -> RunRow | None:
+        """The run of another engine that has this id; None if there is none, or it is a workflow's."""
+        return None if self._lives(ident) else await self._runs.find(ident)
+
+    def _lives(self, workflow: str) -> bool:
+        """Whether memory shows that this is a workflow that has not ended; False says nothing."""
+        return self._run(workflow) is not None or self._history.lives(workflow)
+
+    async def check_workflow(self, workflow: str) -> None:
+        """Refuse an id of no workflow or run; of a workflow that lives, memory knows."""
+        if not self._lives(workflow) and await self._runs.find(workflow) is None:
+            await self._reads.get(workflow)
 
     async def workflow_views(self, rows: Sequence[WorkflowRow]) -> list[WorkflowView]:
         """Workflows with what memory knows of those that live here: their tasks by state, and why they wait."""
@@ -427,18 +449,26 @@ class Service:
         return found | {row.id: (counts[row.id], added(totals.get(row.id, ()))) for row in rest}
 
     async def document(self, workflow: str) -> bytes:
-        """The document as it was submitted."""
+        """The document as it was submitted; a run has none."""
+        if (run := await self._run_named(workflow)) is not None:
+            raise NotFound(
+                f"{workflow} is a run of {run.source or 'another engine'}, which keeps its document; each call of it has one"
+            )
         return await self._reads.spec(workflow)
 
     async def stages(self, workflow: str) -> list[StageView]:
-        """All its stages."""
+        """All its stages, in the document's order; of a run, its calls in the order in which they came."""
+        if (run := await self._run_named(workflow)) is not None:
+            return await self._runs.stages(run)
         spec = await self._documents.spec(workflow)
         rows = await self._reads.stages(workflow)
         live = await self._live_stages(workflow)
         return await aside(len(rows) * views.STAGE_BYTES, views.stage_views, rows, spec, live)
 
     async def cache(self, workflow: str) -> list[CacheView]:
-        """The runs that its shards took results from, and why the other shards ran."""
+        """The runs that its shards took results from, and why the other shards ran; of a run nothing: its engine has a cache."""
+        if await self._run_named(workflow) is not None:
+            return []
         spec = await self._documents.spec(workflow)
         rows, ran = await self._cache_keys.found(workflow), await self._cache_keys.ran(workflow)
         return await aside(len(rows) * views.STAGE_BYTES, views.cache_views, rows, spec, ran)
@@ -480,22 +510,36 @@ class Service:
                 first += EXPLAINED
 
     async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:
-        """`cancel`, `pause`, `resume` or `retry` (of what failed): durable when this returns.
+        """`cancel`, `pause`, `resume` or `retry` (of what failed): durable when this returns; of a run, for its calls.
 
         The answer shows the command carried out, unless that takes longer than a few seconds or no process leads.
         """
         if kind not in COMMANDS:
             raise InvalidRequest(f"there is no command {kind!r}; there are {', '.join(COMMANDS)}")
-        row = await self._reads.get(workflow)
-        if why := refusal_of(row, kind):
-            raise Conflict(why)
-        await self._command_all([row], kind, body or {})
+        if (run := await self._run_named(workflow)) is None:
+            row = await self._reads.get(workflow)
+            if why := refusal_of(row, kind):
+                raise Conflict(why)
+            rows = [row]
+        elif kind == "retry":
+            engine = run.source or "another engine"
+            raise Conflict(
+                f"{workflow} is a run of {engine}, which decides itself what is tried again: run it again with {engine}. "
+                "miniwdl and Cromwell take what succeeded from their call caches (docs/wdl.md, docs/cromwell.md)"
+            )
+        else:
+            calls = (await self._reads.some(await self._runs.calls(run))).values()
+            rows = [row for row in calls if not (RunState(row.state).terminal or refusal_of(row, kind))]
+        await self._command_all(rows, kind, body or {})
         return await self.workflow(workflow)
 
     async def cancel_all(
         self, workflows: Sequence[str], body: Mapping[str, Any] | None = None
     ) -> CancelledView:
-        """Cancel several workflows in one transaction and one step; those that cannot be cancelled are named, with the reason."""
+        """Cancel several workflows in one transaction and one step, and runs with their calls.
+
+        Those that cannot be cancelled are named, with the reason.
+        """
         rows = await self._reads.some(workflows)
         refused = {
             each: why
@@ -509,7 +553,12 @@ class Service:
         some = [row for row in rows.values() if row.id not in refused]
         await self._command_all(some, "cancel", body or {})
         now = await self._reads.some([row.id for row in some])
-        return CancelledView(workflows=await self.workflow_views(list(now.values())), refused=refused)
+        found = CancelledView(workflows=await self.workflow_views(list(now.values())), refused=refused)
+        for each in [each for each in workflows if each not in rows]:
+            if await self._runs.find(each) is not None:
+                found.workflows.append(await self.command(each, "cancel", body))
+                del found.refused[each]
+        return found
 
     async def _command_all(self, rows: Sequence[WorkflowRow], kind: str, body: Mapping[str, Any]) -> None:
         """Leave the same command for workflows that may be given it; return once the leader has carried all out."""
@@ -561,7 +610,12 @@ class Service:
         limit: int = 100,
         page_token: str | None = None,
     ) -> TaskPage:
-        """Its tasks by stage and index, also those that were never touched; with the outputs of those that succeeded."""
+        """Its tasks by stage and index, also those that were never touched; with the outputs of those that succeeded.
+
+        Of a run, the last attempt of each.
+        """
+        if (run := await self._run_named(workflow)) is not None:
+            return await self._runs.tasks(run, self.tasks, stage, state, limit, page_token)
         spec = await self._documents.spec(workflow)
         numbers = {each.name: number for number, each in enumerate(spec.stages)}
         if stage is not None and stage not in numbers:
@@ -597,7 +651,9 @@ class Service:
     async def timeline(
         self, workflow: str, *, limit: int = 10_000, page_token: str | None = None
     ) -> TimelineView:
-        """Its tasks by stage and index, as columns."""
+        """Its tasks by stage and index, as columns; of a run, the last attempt of each."""
+        if (run := await self._run_named(workflow)) is not None:
+            return await self._runs.timeline(run, limit, page_token)
         row, spec = await self._reads.get(workflow), await self._documents.spec(workflow)
         ended = await self._reads.steps_ended([workflow])
         columns = Columns(workflow, row.created_ms, self._clock())
@@ -615,7 +671,7 @@ class Service:
     ) -> AttemptPage:
         """All tries of its tasks with what they asked for and used, from the database; of a run, those of its calls."""
         page = await self._reads.attempts_of(workflow, limit=limit, token=page_token)
-        names = await self._runs.names([workflow])
+        names = await self._runs.names(workflow)
         if not page.items and page_token is None:
             await self.workflow(workflow)  # there must be one
         found = []
@@ -654,6 +710,9 @@ class Service:
 
     async def task(self, workflow: str, stage: str, index: int) -> TaskView:
         """One task with its attempts and outputs."""
+        if (run := await self._run_named(workflow)) is not None:
+            task = await self._runs.task(run, stage, index)
+            return of_run(await self.task(task.last.workflow, task.last.stage, 0), task)
         number, spec = await self._locate(workflow, stage, index)
         rows = [
             row
@@ -673,7 +732,14 @@ class Service:
     async def cancel_task(
         self, workflow: str, stage: str, index: int, body: Mapping[str, Any] | None = None
     ) -> TaskView:
-        """Stop one task that is ready or runs, for good: it has failed, and its stage's policy says what follows."""
+        """Stop one task that is ready or runs, for good: it has failed, and its stage's policy says what follows.
+
+        A task of a run is a call, which is cancelled: its engine decides what follows.
+        """
+        if (run := await self._run_named(workflow)) is not None:
+            call = await self._runs.attempt(run, stage, index, None)
+            await self.command(call.workflow, "cancel", body)
+            return await self.task(workflow, stage, index)
         view = await self.task(workflow, stage, index)
         if view.state == TaskState.PENDING.name:
             raise Conflict(
@@ -703,8 +769,10 @@ class Service:
     ) -> tuple[bytes, bool]:
         """Log bytes of the last (or a given) attempt, and whether more may come: as long as the attempt has not ended.
 
-        The attempt's row says so, not its files: an executor has none of them before the launch.
+        The attempt's row says so, not its files: an executor has none of them before the launch. Attempts of a run's task are
+        numbered from 0.
         """
+        workflow, stage, index, attempt = await self._logged_at(workflow, stage, index, attempt)
         row = await self._logged(workflow, stage, index, attempt, stream)
         live = not RunState((await self._reads.get(workflow)).state).terminal
         if row is None:
@@ -717,6 +785,7 @@ class Service:
         self, workflow: str, stage: str, index: int, *, attempt: int | None, stream: str, tail: int
     ) -> int:
         """The offset of the last `tail` lines, found from the end of the log; see `start_of_last`."""
+        workflow, stage, index, attempt = await self._logged_at(workflow, stage, index, attempt)
         row = await self._logged(workflow, stage, index, attempt, stream)
         if row is None:
             return 0
@@ -726,6 +795,15 @@ class Service:
             return (await self._executor.logs(name, stream, offset, limit, node))[0]
 
         return await start_of_last(read, await self._executor.log_size(name, stream, node), tail)
+
+    async def _logged_at(
+        self, workflow: str, stage: str, index: int, attempt: int | None
+    ) -> tuple[str, str, int, int | None]:
+        """Where the log of an attempt is: of a run's task, it is that of the call's workflow."""
+        if (run := await self._run_named(workflow)) is None:
+            return workflow, stage, index, attempt
+        call = await self._runs.attempt(run, stage, index, attempt)
+        return call.workflow, call.stage, 0, None
 
     async def _logged(
         self, workflow: str, stage: str, index: int, attempt: int | None, stream: str
@@ -774,6 +852,8 @@ class Service:
         self, workflow: str, *, stage: str | None = None, index: int | None = None
     ) -> list[ExplanationView]:
         """Why what does not run does not run; for what has failed, why it failed; of one task, also why on its node."""
+        if (run := await self._run_named(workflow)) is not None:
+            return await self._runs.explain(run, self.explain, self.plans.why_not, stage=stage, index=index)
         if index is not None:
             return await self._explained_task(workflow, stage, index)
         await self._reads.get(workflow)  # there must be one
@@ -852,15 +932,32 @@ class Service:
                 return
             await asyncio.sleep(_TAKEN_IN_PAUSE_S)
 
-    def events(
+    async def events(
         self, workflow: str | None, after: int, *, follow: bool = True
-    ) -> AsyncIterator[Sequence[EventView]]:
-        """History after an id (-1: from now on), then what happens."""
-        return self._history.follow(workflow, after, follow=follow)
+    ) -> AsyncGenerator[Sequence[EventView], None]:
+        """History after an id (-1: from now on), then what happens; of a run, of all its calls, while one of them lives."""
+        over = None if workflow is None else await self._over_of(workflow)
+        async with aclosing(self._history.follow(workflow, after, over, follow=follow)) as batches:
+            async for batch in batches:
+                yield batch
 
     async def ended(self, workflow: str) -> None:
-        """Return when a workflow has ended."""
-        await self._history.ended(workflow)
+        """Return when a workflow has ended; a run, when none of its calls lives and its engine has said the end, if it is asked."""
+        await self._history.ended(workflow, await self._over_of(workflow))
+
+    async def _over_of(self, ident: str) -> Callable[[], Awaitable[bool]] | None:
+        """Says of a run whether it is over; None for the id of a workflow."""
+        return None if await self._run_named(ident) is None else partial(self._over, ident)
+
+    async def _over(self, ident: str) -> bool:
+        row = await self._runs.find(ident)
+        return row is None or await self._runs.over(row, self.engine_ends.asks)
+
+    async def report_end(self, run: str, state: str, reason: str) -> WorkflowView:
+        """Keep how a run has ended, as its engine says."""
+        await self._runs.end(run, state, reason)
+        self._history.stir()
+        return await self.workflow(run)
 
     # ------------------------------------------------------------------------------------------ cluster
 
@@ -927,6 +1024,12 @@ class Service:
     async def nodes(self) -> list[NodeView]:
         """All nodes."""
         return views.node_views(await self._leading(), self._executor.flows())
+
+    async def idle(self, *, since: str = views.DAY) -> IdleReportView:
+        """Why what was idle in the last `since` (a span) was idle, hour by hour. Only the leader knows."""
+        if self._leader.dispatcher is None:
+            raise self._not_leading()
+        return views.idle_report(self._leader.idle, self._clock(), since)
 
     async def refused_nodes(self, pod: bytes) -> dict[str, str]:
         """Nodes that another scheduler's pod may not have now, and why."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Final, TypeAlias
+from functools import cache
+from typing import Any, Final, TypeAlias, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -63,31 +64,59 @@ from flowsched.workflow.views import (
     UsageRowView,
     UsageSumView,
     UsageView,
+    View,
     WaitingView,
     WorkflowView,
 )
+
+V = TypeVar("V", bound=View)
 
 #: Of the answer, a stage: what tells whether making it is long work.
 STAGE_BYTES: Final = 400
 
 
+@overload
+def moment(ms: int) -> datetime: ...
+@overload
+def moment(ms: int | None) -> datetime | None: ...
 def moment(ms: int | None) -> datetime | None:
     """Wall-clock ms as a time in UTC."""
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 
+@cache
+def _alike(kind: type[View], row: Any) -> tuple[tuple[str, str, bool], ...]:
+    """(field of a view, attribute of a row, whether it is a time) of all that both have."""
+    fields = getattr(row, "_fields", None) or row.__struct_fields__
+    found = []
+    for name in kind.__struct_fields__:
+        stored = re.sub(r"(^|_)at$", r"\1at_ms" if name == "at" else r"\1ms", name)
+        if name in fields:
+            found.append((name, name, False))
+        elif stored in fields:
+            found.append((name, stored, True))
+    return tuple(found)
+
+
+def view_of(kind: type[V], row: Any, /, **more: Any) -> V:
+    """The view of a row: what both have under one name, and the time `x_at` from `x_ms`.
+
+    Args:
+        kind: The view.
+        row: A named tuple or a struct.
+        more: Fields that the row does not have, or has in another form.
+    """
+    values = {
+        name: moment(getattr(row, stored)) if is_time else getattr(row, stored)
+        for name, stored, is_time in _alike(kind, row.__class__)
+        if name not in more
+    }
+    return kind(**values, **more)
+
+
 def waiting_view(found: Explanation | None) -> WaitingView | None:
     """The first thing that keeps tasks from running."""
-    if found is None:
-        return None
-    return WaitingView(
-        stage=found.stage,
-        tasks=found.tasks,
-        state=found.state,
-        code=found.code,
-        message=found.message,
-        permanent=found.permanent,
-    )
+    return None if found is None else view_of(WaitingView, found)
 
 
 def workflow_view(
@@ -101,26 +130,15 @@ def workflow_view(
         codes: Exit code -> tasks that succeeded with it.
         waiting: Why it does not run.
     """
-    return WorkflowView(
-        id=row.id,
-        name=row.name,
-        queue=row.queue,
+    state = reported_state(RunState(row.state), counts)
+    return view_of(
+        WorkflowView,
+        row,
         user=row.owner,
-        priority=row.priority,
-        labels=dict(row.labels),
-        state=reported_state(RunState(row.state), counts),
-        reason=row.reason,
+        state=state,
         waiting=waiting_view(waiting),
-        created_at=datetime.fromtimestamp(row.created_ms / 1000, UTC),
-        started_at=moment(row.started_ms),
-        ended_at=moment(row.ended_ms),
-        stages=row.stages,
-        tasks=row.tasks,
         counts=counts,
         returned=codes,
-        paused=row.paused,
-        cancel_requested=row.cancel_requested,
-        run=row.run,
     )
 
 
@@ -147,30 +165,34 @@ def stage_view(row: StageRow, spec: WorkflowSpec, graph: StageGraph, live: LiveS
     if state.terminal:
         live = None
     counts = dict(row.counts) if live is None else live.counts
-    return StageView(
-        name=row.name,
+    return view_of(
+        StageView,
+        row,
         number=row.stage,
         state=reported_state(state, counts),
-        reason=row.reason,
         waiting=None if live is None else waiting_view(live.waiting),
-        width=row.width,
-        members=row.members,
         gang=stage.gang,
         needs=[spec.stages[edge.parent].name for edge in graph.edges_in[row.stage]],
         counts=counts,
         returned=added([totals]),
         cached=totals.get("cached", 0),
-        started_at=moment(row.started_ms),
-        ended_at=moment(row.ended_ms),
-        queued_seconds=totals.get("queued_ms", 0) / 1000,
-        staging_seconds=totals.get("staging_ms", 0) / 1000,
-        running_seconds=totals.get("running_ms", 0) / 1000,
-        bytes_local=totals.get("bytes_local", 0),
-        bytes_moved=totals.get("bytes_moved", 0),
-        core_hours=totals.get("core_ms", 0) / HOUR_MS,
-        gpu_hours=totals.get("gpu_ms", 0) / HOUR_MS,
-        memory_gib_hours=totals.get("memory_gib_ms", 0) / HOUR_MS,
+        **stage_sums([totals]),
     )
+
+
+def stage_sums(totals: Sequence[Mapping[str, int]]) -> dict[str, Any]:
+    """What the tasks of a stage waited for, moved and held, as the fields of `StageView`."""
+
+    def of(name: str) -> int:
+        return sum(each.get(name, 0) for each in totals)
+
+    return {
+        **{f"{name}_seconds": of(f"{name}_ms") / 1000 for name in ("queued", "staging", "running")},
+        **{name: of(name) for name in ("bytes_local", "bytes_moved")},
+        "core_hours": of("core_ms") / HOUR_MS,
+        "gpu_hours": of("gpu_ms") / HOUR_MS,
+        "memory_gib_hours": of("memory_gib_ms") / HOUR_MS,
+    }
 
 
 #: The number at the end of "w1/align/3".
@@ -216,25 +238,15 @@ def task_view(row: TaskWrite, stage: StageSpec) -> TaskView:
     """One task from its row."""
     member = row.index % stage.members
     role = _role_of(stage, member)
-    shard = row.index // stage.members
-    return TaskView(
+    return view_of(
+        TaskView,
+        row,
         stage=stage.name,
-        index=row.index,
-        shard=shard,
+        shard=row.index // stage.members,
         role=role.name,
         item=item_of(stage, row.index),
         state=TaskState(row.state).name,
         qos=qos_class(role.resources, role.limits).word,
-        reason=row.reason,
-        attempt=row.attempt,
-        node=row.node,
-        exit_code=row.exit_code,
-        ready_at=moment(row.ready_ms),
-        bound_at=moment(row.bound_ms),
-        started_at=moment(row.started_ms),
-        ended_at=moment(row.ended_ms),
-        bytes_local=row.bytes_local,
-        bytes_moved=row.bytes_moved,
     )
 
 
@@ -315,19 +327,9 @@ _REPORT: Final = msgspec.json.Decoder(_Report)
 
 def attempt_view(row: AttemptRow) -> AttemptView:
     """One try."""
-    return AttemptView(
-        attempt=row.attempt,
-        pod=row.name,
-        node=row.node,
-        bound_at=datetime.fromtimestamp(row.at_ms / 1000, UTC),
-        started_at=moment(row.started_ms),
-        ended_at=moment(row.ended_ms),
-        exit_code=row.exit_code,
-        reason=row.reason,
-        message=row.message,
-        usage=dict(row.usage),
-        choice=kept(row.choice),
-        images=_REPORT.decode(row.report).images if row.report else [],
+    images = _REPORT.decode(row.report).images if row.report else []
+    return view_of(
+        AttemptView, row, pod=row.name, bound_at=moment(row.at_ms), choice=kept(row.choice), images=images
     )
 
 
@@ -352,11 +354,11 @@ def attempt_use_view(use: AttemptUseRow, names: Mapping[str, tuple[int, str | No
         names: Number and item of the tasks of a run, by the workflow of each call.
     """
     row, asked = use.row, _ASKED.decode(use.pod)
-    view = attempt_view(row)
     number, item = names.get(row.workflow, (None, None))
     requested = {"cpu": asked.cpu_millicores, "memory": asked.memory_bytes, "gpu": asked.gpu_millis}
-    return AttemptUseView(
-        **{name: getattr(view, name) for name in AttemptView.__struct_fields__},
+    return view_of(
+        AttemptUseView,
+        attempt_view(row),
         stage=use.call or use.stage,
         index=row.index if number is None else number,
         shard=asked.shard if number is None else number,
@@ -430,13 +432,12 @@ def output_view(row: OutputWrite, state: EngineState | None) -> OutputView:
                 state.cluster.snapshot.names[node]
                 for node in sorted(state.cluster.catalogue.nodes_of(dataset))
             ]
-    return OutputView(name=row.name, uri=row.uri, size_bytes=row.size_bytes, value=row.value, nodes=nodes)
+    return view_of(OutputView, row, nodes=nodes)
 
 
 def event_view(row: StoredEvent) -> EventView:
     """One line of history."""
-    at = datetime.fromtimestamp(row.at_ms / 1000, UTC)
-    return EventView(id=row.id, workflow=row.workflow, at=at, kind=row.kind, body=dict(row.body))
+    return view_of(EventView, row)
 
 
 def explanation_views(found: Sequence[Explanation], stages: Mapping[str, StageSpec]) -> list[ExplanationView]:
@@ -447,32 +448,15 @@ def explanation_views(found: Sequence[Explanation], stages: Mapping[str, StageSp
 def explanation_view(found: Explanation, stage: StageSpec) -> ExplanationView:
     """One explanation of a stage."""
     named = len(found.shards)
-    return ExplanationView(
-        stage=found.stage,
+    return view_of(
+        ExplanationView,
+        found,
         shards=list(found.shards),
         items=[stage.items[shard] for shard in found.shards] if stage.items else [],
         others=max(0, found.tasks // stage.members - named) if named else 0,
-        tasks=found.tasks,
-        state=found.state,
-        code=found.code,
-        message=found.message,
-        numbers=dict(found.numbers),
-        start_at=moment(found.start_ms),
-        start_low_at=moment(found.start_low_ms),
-        start_high_at=moment(found.start_high_ms),
-        estimate=found.estimate,
         binds=[f"{who}: {what}" if who else what for who, what in found.outlook.binds],
         suggestions=[
-            SuggestionView(
-                kind=each.kind.value,
-                object=each.object,
-                what=each.what,
-                was=each.was,
-                to=each.to,
-                unit=each.unit,
-                message=each.message,
-            )
-            for each in found.outlook.suggestions
+            view_of(SuggestionView, each, kind=each.kind.value) for each in found.outlook.suggestions
         ],
     )
 
@@ -554,16 +538,7 @@ def _node_state(node: NodeInfo, drain: Drain | None, tasks: int) -> str:
 
 
 def _drain_view(drain: Drain | None) -> DrainView | None:
-    if drain is None:
-        return None
-    order = drain.order
-    return DrainView(
-        from_at=datetime.fromtimestamp(order.from_ms / 1000, UTC),
-        until_at=moment(order.until_ms),
-        reason=order.reason,
-        by=order.author,
-        at=moment(order.at_ms),
-    )
+    return None if drain is None else view_of(DrainView, drain.order, by=drain.order.author)
 
 
 def _in_gang(state: EngineState, pod: str) -> bool:
@@ -623,21 +598,17 @@ def idle_report(book: IdleBook, now: int, since: str = DAY) -> IdleReportView:
     begin = hours[0][0] if hours else now
     resources = _resources(everything)
     return IdleReportView(
-        since=_moment(begin),
-        until=_moment(now),
+        since=moment(begin),
+        until=moment(now),
         resources=resources,
         hours=[
             IdleHourView(
-                start_at=_moment(start), covered_seconds=hour.covered_ms / 1000, resources=_resources(hour)
+                start_at=moment(start), covered_seconds=hour.covered_ms / 1000, resources=_resources(hour)
             )
             for start, hour in hours
         ],
         sentences=[_sentence(name, view) for name, view in resources.items() if view.idle],
     )
-
-
-def _moment(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def _resources(hour: Hour) -> dict[str, IdleView]:
@@ -726,14 +697,10 @@ def queue_views(state: EngineState) -> list[QueueView]:
     for name in names:
         queue, work = tree.get(name), own.get(name, _Own([0] * axes))
         found.append(
-            QueueView(
+            view_of(
+                QueueView,
+                queue,
                 name=name,
-                weight=queue.weight,
-                parent=queue.parent,
-                priority=queue.priority,
-                paused=queue.paused,
-                reclaimable=queue.reclaimable,
-                order=queue.order,
                 cap=limits(snapshot.axes, queue.cap),
                 guarantee=amounts(snapshot.axes, queue.guarantee),
                 used=amounts(snapshot.axes, tuple(shares.usage(name))),

@@ -159,8 +159,10 @@ class Runs:
         return [_run_of(row) if row.source is not None else workflow_row(row[:-1]) for row in rows]
 
     async def find(self, run: str) -> RunRow | None:
-        """One run."""
-        query = select(*(_r[field] for field in RunRow._fields)).where(_r.id == run)
+        """The run of this id; None if there is none, or a workflow has the id: a client names its runs as it likes."""
+        query = select(*(_r[field] for field in RunRow._fields)).where(
+            _r.id == run, ~exists().where(_w.id == run)
+        )
         rows = await self._database.rows(query)
         return _run_row(rows[0]) if rows else None
 

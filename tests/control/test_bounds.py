@@ -193,8 +193,6 @@ async def test_no_step_over_five_million_tasks_holds_the_loop(
     settings = Settings(port=0, root=tmp_path / "root", database=database_url, cpu="1", log_level="error")
     async with running(settings) as up:
         beating = asyncio.create_task(beat(stalls))
-        ident = (await up.facade.submit(poison(form))).id
-        beating = asyncio.create_task(Heartbeat(stalls.append).run())
         ident = (await up.service.submit(poison(form))).id
         async with asyncio.timeout(300):
             while (await up.service.workflow(ident)).state not in ("QUEUED", "RUNNING"):

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from flowsched import app
 from flowsched.cluster.local.executor import LocalCluster
-from flowsched.control.external_runs import RunService
 from flowsched.control.history import History
 from flowsched.control.intake import Documents
 from flowsched.control.leading.leader import Leader
+from flowsched.control.service import Service
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.store.database import Database
@@ -31,7 +31,7 @@ class Process:
 
     database: Database
     leader: Leader
-    service: RunService
+    service: Service
     writer: GroupWriter
     task: asyncio.Task[None] | None = None
 
@@ -69,7 +69,7 @@ async def process(
             profile=PROFILES["flowsched"], holder=holder, secret=b"s" * 32,
             clock=clock, monotonic=monotonic, failpoint=failpoint,
         )  # fmt: skip
-        service = RunService(
+        service = Service(
             database, writer, cluster, history, documents, leader,
             clock=clock, new_id=app.new_id, failpoint=failpoint, cromwell=cromwell,
         )  # fmt: skip

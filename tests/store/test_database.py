@@ -268,7 +268,7 @@ async def test_other_databases_are_refused(url: str, says: str) -> None:
 def test_a_store_does_not_load_the_other_dialect() -> None:
     """It takes 25 ms of each start."""
     program = (
-        "import sys\nfrom flowsched.app import assembled\nfrom flowsched.control.external_runs import RunService\n"
+        "import sys\nfrom flowsched.app import assembled\nfrom flowsched.control.service import Service\n"
         "from flowsched.store.database import Database\n"
         "assert 'sqlalchemy.dialects.postgresql' not in sys.modules\n"
     )

@@ -10,7 +10,6 @@ import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import aiohttp
@@ -22,6 +21,7 @@ from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.planning.planner import MEMORY_BYTES, SECONDS, PlanJob, PlanResult
 from flowsched.control.planning.run_planner import RunPlanner
 from flowsched.control.planning.wdl_path import WdlPath
+from flowsched.control.views import view_of
 from flowsched.engine.events import CallsRanked
 from flowsched.errors import (
     ConfigurationError,
@@ -418,7 +418,10 @@ class PlanBook:
     ) -> PlanPage:
         """Plans, newest first; of one run, if it is named."""
         page = await self._kept.list(limit, page_token, run)
-        return PlanPage(plans=[_summary(row) for row in page.items], next_page_token=page.next_token)
+        return PlanPage(
+            plans=[view_of(PlanSummary, row, url=_url(row)) for row in page.items],
+            next_page_token=page.next_token,
+        )
 
     async def newest(self) -> str | None:
         """The id of the plan that was made last, by whichever process; None = there is none."""
@@ -434,11 +437,13 @@ class PlanBook:
         row, _ = await self._kept.get(ident)
         await self._kept.delete(ident)
         self._known.clear()
-        return _summary(row)
+        return view_of(PlanSummary, row, url=_url(row))
 
     def _view(self, row: PlanRow, plan: Plan) -> PlanView:
-        return PlanView(
-            **_fields(row),
+        return view_of(
+            PlanView,
+            row,
+            url=_url(row),
             plan=plan,
             ranks=self._ranks(plan),
             stages=stages(plan),
@@ -534,19 +539,8 @@ async def _nothing(_run: str) -> None:
     """The default of `planned`: no component waits for plans."""
 
 
-def _fields(row: PlanRow) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "name": row.name,
-        "run": row.run,
-        "created_at": datetime.fromtimestamp(row.created_ms / 1000, UTC),
-        "nodes": row.nodes,
-        "url": f"/api/v1/plans/{row.id}",
-    }
-
-
-def _summary(row: PlanRow) -> PlanSummary:
-    return PlanSummary(**_fields(row))
+def _url(row: PlanRow) -> str:
+    return f"/api/v1/plans/{row.id}"
 
 
 # ---- ranks: in a call's document where the plan is there first, else in the leader's memory ----
