@@ -22,7 +22,7 @@ _SHORT_S: Final = 2.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def forwarding(service: Service, limits: Limits, routes: Sequence[Route[Any]]) -> Any:
+def forwarding(service: Service, limits: Limits, routes: Sequence[Route]) -> Any:
     """The middleware: a standby sends the requests of routes that need the leader on to it."""
     processes = {route.name: route.process for route in routes if not route.alias}
 

@@ -35,11 +35,11 @@ _PROBLEMS: Final = {
 }
 
 
-def openapi(routes: Sequence[Route[Any]]) -> bytes:
+def openapi(routes: Sequence[Route]) -> bytes:
     """The whole document as JSON."""
     kinds = [kind for kind in _kinds(routes) if _structs(kind)]
     _, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCES)
-    links = {str(route.name): _link(route) for route in routes if "{" in route.path and not route.alias}
+    links = {route.name: _link(route) for route in routes if "{" in route.path and not route.alias}
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, links)
@@ -82,7 +82,7 @@ def _moved(value: Any) -> Any:
     return value
 
 
-def _kinds(routes: Sequence[Route[Any]]) -> list[Any]:
+def _kinds(routes: Sequence[Route]) -> list[Any]:
     kinds: dict[Any, None] = {ProblemView: None}
     for route in routes:
         for answer in route.answers.values():
@@ -97,7 +97,7 @@ def _structs(kind: Any) -> bool:
     return any(isinstance(part, type) and issubclass(part, msgspec.Struct) for part in parts)
 
 
-def _link(route: Route[Any]) -> dict[str, Any]:
+def _link(route: Route) -> dict[str, Any]:
     """How a thing that was accepted leads to an operation: by its id, and to the first task of a workflow's first stage."""
     known = {
         "workflow": "$response.body#/id",
@@ -109,7 +109,7 @@ def _link(route: Route[Any]) -> dict[str, Any]:
     return {"operationId": route.name, "parameters": {name: known.get(name) for name in names}}
 
 
-def _operation(route: Route[Any], links: Mapping[str, Any]) -> dict[str, Any]:
+def _operation(route: Route, links: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
@@ -117,7 +117,7 @@ def _operation(route: Route[Any], links: Mapping[str, Any]) -> dict[str, Any]:
         "parameters": _parameters(route),
         "responses": _responses(route, links),
     }
-    if route.policy is not Policy.OPEN:
+    if route.access is not Policy.OPEN:
         found["security"] = [{"token": []}, {}]
     if route.body is not None:
         schema = (
@@ -133,7 +133,7 @@ def _operation(route: Route[Any], links: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _parameters(route: Route[Any]) -> list[dict[str, Any]]:
+def _parameters(route: Route) -> list[dict[str, Any]]:
     inside = [
         {
             "name": name,
@@ -181,7 +181,7 @@ def _inlined(schema: dict[str, Any], components: dict[str, Any]) -> dict[str, An
     return {**{key: value for key, value in found.items() if key != "title"}, **schema}
 
 
-def _responses(route: Route[Any], links: Mapping[str, Any]) -> dict[str, Any]:
+def _responses(route: Route, links: Mapping[str, Any]) -> dict[str, Any]:
     found = {str(status): _response(answer) for status, answer in route.answers.items()}
     for status, answer in route.answers.items():
         begun = {SubmittedView: "workflow", TesCreated: "id"}.get(answer.type) if answer.type else None
@@ -197,9 +197,9 @@ def _responses(route: Route[Any], links: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _possible(route: Route[Any]) -> list[int]:
+def _possible(route: Route) -> list[int]:
     """Which problems a route can answer with."""
-    if route.policy is Policy.OPEN:
+    if route.access is Policy.OPEN:
         return [400, 500]
     possible = [400, 401, 403, 500, 503]
     if "{" in route.path:

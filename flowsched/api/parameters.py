@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 from multidict import MultiMapping
 
-from flowsched.api.routes import Limits, Q
+from flowsched.api.routes import Call, Limits, Q
 from flowsched.control.aside import aside
 from flowsched.errors import Fault, InvalidRequest, TooLarge
 from flowsched.workflow.document.reader import read_document
@@ -120,6 +120,11 @@ def path_index(request: web.Request, name: str = "index") -> int:
             [Fault(f"{{{name}}}", repr(shown(text)), "a whole number from 0 to 999999999")]
         )
     return int(text)
+
+
+def task_of(call: Call[Any]) -> tuple[str, str, int]:
+    """(workflow, stage, index) of a task's path."""
+    return path_text(call.request, "workflow"), path_text(call.request, "stage"), path_index(call.request)
 
 
 def check_text(path: str, text: str) -> None:

@@ -21,7 +21,7 @@ PREFIX: Final = "/api/v1"
 
 
 class Policy(Enum):
-    """Which clients may use a route. There is no default: `Route` asks for one."""
+    """Which clients may use a route. A route that says nothing has READ if it is a GET, and else WRITE."""
 
     OPEN = "open"  #: any client that can connect: health checks, and the static pages, which say nothing of this server
     READ = "read"  #: needs the token, where one is set; changes nothing
@@ -145,24 +145,25 @@ class Body(msgspec.Struct, frozen=True):
     example: Mapping[str, Any] | None = None  #: one that is accepted
 
 
-class Route(msgspec.Struct, Generic[Q], frozen=True):
+class Route(msgspec.Struct, frozen=True):
     """One method on one path."""
 
     method: str
     path: str
-    handler: Callable[[Call[Q]], Awaitable[web.StreamResponse]]
-    policy: Policy
+    name: str  #: in the OpenAPI document
+    #: Gives what is sent: a response; or a view, which is sent as JSON; or JSON as bytes.
+    handler: Callable[[Call[Any]], Awaitable[Any]]
     summary: str
-    query: type[Q]
     answers: Mapping[int, Answer]
+    query: type[Query] = Query
     body: Body | None = None
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)  #: request headers with a meaning here
     tag: str = "workflows"
     process: Process = Process.ANY
-
+    policy: Policy | None = None
     alias: bool = False  #: another path of a route that is in the table: not in the OpenAPI document
 
     @property
-    def name(self) -> str | None:
-        """Its name in the OpenAPI document: the handler's, which is unique; none of an alias."""
-        return None if self.alias else self.handler.__name__
+    def access(self) -> Policy:
+        """Which clients may use it."""
+        return self.policy or (Policy.READ if self.method == "GET" else Policy.WRITE)

@@ -15,10 +15,9 @@ from flowsched.api.access import admit, policy_of
 from flowsched.api.connections import IDLE_SECONDS, PIECE_BYTES, Connections
 from flowsched.api.forwarding import forwarding
 from flowsched.api.handlers.pages import CONTENT_SECURITY_POLICY, to_page, wants_page
-from flowsched.api.handlers.tes import get_tes_task
 from flowsched.api.openapi import openapi
 from flowsched.api.parameters import decode_query
-from flowsched.api.problems import Handler, problems, refused
+from flowsched.api.problems import Handler, encode, problems, refused
 from flowsched.api.routes import Call, Limits, Policy, Route, Serving
 from flowsched.api.table import ALIASES, ROUTES
 from flowsched.control.service import Service
@@ -33,7 +32,7 @@ def build_api(
     *,
     token: str | None = None,
     limits: Limits | None = None,
-    routes: Sequence[Route[Any]] = ROUTES,
+    routes: Sequence[Route] = ROUTES,
     connections: Connections | None = None,
 ) -> web.Application:
     """Wire the routes to a service.
@@ -56,7 +55,7 @@ def build_api(
 
     serving = Serving(service, limits or Limits(), token, document)
     served = (*routes, *ALIASES) if routes is ROUTES else routes
-    policies = {(route.method, route.path): route.policy for route in served}
+    policies = {(route.method, route.path): route.access for route in served}
     application = web.Application(
         middlewares=[
             *([] if connections is None else [counted(connections)]),
@@ -77,7 +76,7 @@ def build_api(
     return application
 
 
-def _add(router: web.UrlDispatcher, route: Route[Any], handler: Handler) -> None:
+def _add(router: web.UrlDispatcher, route: Route, handler: Handler) -> None:
     """A route under its path, and under the same with a slash at its end, which some TES clients write.
 
     What can be had can be asked for its headers alone (RFC 9110), but for events, which go on for ever. Names of the other forms
@@ -86,15 +85,19 @@ def _add(router: web.UrlDispatcher, route: Route[Any], handler: Handler) -> None
     path = route.path.replace("{id}", _ID)
     methods = (route.method, "HEAD") if route.method == "GET" and route.tag != "events" else (route.method,)
     for method in methods:
-        for end in ("", "/") if route.policy is not Policy.OPEN and path != "/" else ("",):
+        for end in ("", "/") if route.access is not Policy.OPEN and path != "/" else ("",):
             form = ".".join(["", *(["head"] if method == "HEAD" else []), *(["slash"] if end else [])])
-            name = None if route.name is None else route.name + form.rstrip(".")
+            name = None if route.alias else route.name + form.rstrip(".")
             router.add_route(method, path + end, handler, name=name)
 
 
-def _bound(route: Route[Any], serving: Serving) -> Handler:
+def _bound(route: Route, serving: Serving) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
-        return await route.handler(Call(request, serving, decode_query(request.query, route.query)))
+        made = await route.handler(Call(request, serving, decode_query(request.query, route.query)))
+        if isinstance(made, web.StreamResponse):
+            return made
+        body = made if isinstance(made, bytes) else encode(made)
+        return web.Response(body=body, content_type="application/json")
 
     return handle
 
@@ -133,7 +136,7 @@ def counted(connections: Connections) -> Any:
                 with connections.writing(transport, len(body)):
                     await _write(request, response, memoryview(body))
             except Unavailable as error:
-                if (request.match_info.route.name or "").startswith(get_tes_task.__name__):
+                if (request.match_info.route.name or "").startswith("get_tes_task"):
                     transport.abort()  # its clients would give the task up
                 return refused(request, error)
             except ConnectionError:

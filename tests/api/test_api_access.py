@@ -131,7 +131,7 @@ async def guarded(service: FakeService) -> AsyncIterator[TestClient]:
 
 def test_fault_45a_every_route_has_a_written_policy() -> None:
     """Those above, no more and no fewer."""
-    assert {f"{route.method} {route.path}": route.policy for route in (*ROUTES, *ALIASES)} == POLICIES
+    assert {f"{route.method} {route.path}": route.access for route in (*ROUTES, *ALIASES)} == POLICIES
 
 
 def test_every_route_that_aiohttp_knows_is_in_the_table(service: FakeService) -> None:

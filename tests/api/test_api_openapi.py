@@ -37,7 +37,7 @@ def test_every_route_is_described() -> None:
     assert described == {(route.method, route.path) for route in ROUTES}
     for route in ROUTES:
         operation = DOCUMENT["paths"][route.path][route.method.lower()]
-        assert ("security" in operation) == (route.policy is not Policy.OPEN)
+        assert ("security" in operation) == (route.access is not Policy.OPEN)
         assert operation["summary"]
         inside = {p["name"] for p in operation["parameters"] if p["in"] == "path"}
         assert inside == set(re.findall(r"{(\w+)}", route.path))

@@ -60,7 +60,7 @@ def test_every_path_is_served_with_a_slash_under_the_same_policy() -> None:
     router = build_api(FakeService(), token="secret").router
     served = {(route.method, route.resource.canonical) for route in router.routes() if route.resource}
     for route in (*ROUTES, *ALIASES):
-        if route.policy is not Policy.OPEN and route.path != "/":
+        if route.access is not Policy.OPEN and route.path != "/":
             assert (route.method, f"{route.path}/") in served
 
 

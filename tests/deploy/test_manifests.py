@@ -164,7 +164,7 @@ def test_the_probes_ask_what_the_api_serves_without_a_token(objects: list[Object
     container = one(objects, "Deployment", "flowsched")["spec"]["template"]["spec"]["containers"][0]
     asked = {probe: container[probe]["httpGet"]["path"] for probe in container if probe.endswith("Probe")}
     assert asked == {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
-    open_to_all = {route.path for route in ROUTES if route.policy.name == "OPEN" and route.method == "GET"}
+    open_to_all = {route.path for route in ROUTES if route.access.name == "OPEN" and route.method == "GET"}
     assert set(asked.values()) <= open_to_all
 
 

@@ -1,4 +1,4 @@
-"""Queues and nodes over HTTP."""
+"""Queues, nodes and the scheduler's policy over HTTP."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated, Final, Literal
 import msgspec
 from aiohttp import web
 
-from flowsched.api.handlers.workflows import answer
-from flowsched.api.parameters import TEXT, path_text, read_json
+from flowsched.api.parameters import TEXT, path_text, read_body, read_json
 from flowsched.api.routes import Call, Query
 from flowsched.workflow.resources import parse_duration
+from flowsched.workflow.views import NodeView, ProfileView, QueueView
 
 #: A quantity as in documents: a number, or text such as "500m" or "8Gi".
 Quantity = (
@@ -63,24 +63,14 @@ class QueueBody(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
     guarantee: Guarantee | msgspec.UnsetType = msgspec.UNSET
 
 
-async def list_queues(call: Call[Query]) -> web.Response:
-    """All queues."""
-    return answer(await call.service.queues())
-
-
-async def put_queue(call: Call[Query]) -> web.Response:
+async def put_queue(call: Call[Query]) -> QueueView:
     """Create or change a queue."""
     queue = path_text(call.request, "name")
     body = await read_json(call.request, QueueBody, call.serving.limits)
     settings = {
         name: value for name, value in msgspec.structs.asdict(body).items() if value is not msgspec.UNSET
     }
-    return answer(await call.service.put_queue(queue, settings))
-
-
-async def delete_queue(call: Call[Query]) -> web.Response:
-    """Remove a queue that has nothing in it."""
-    return answer(await call.service.delete_queue(path_text(call.request, "name")))
+    return await call.service.put_queue(queue, settings)
 
 
 class DrainBody(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -123,20 +113,14 @@ class DrainBody(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
     ] = ""
 
 
-async def drain_node(call: Call[Query]) -> web.Response:
+async def drain_node(call: Call[Query]) -> NodeView:
     """Start nothing new on a node."""
     node = path_text(call.request, "name")
     body = await read_json(call.request, DrainBody, call.serving.limits)
     grace_ms = None if body.grace is None else parse_duration(body.grace)
-    drained = call.service.draining.drain(
+    return await call.service.draining.drain(
         node, grace_ms=grace_ms, start=body.start, reason=body.reason, author=body.by
     )
-    return answer(await drained)
-
-
-async def uncordon_node(call: Call[Query]) -> web.Response:
-    """Use a node again."""
-    return answer(await call.service.draining.uncordon(path_text(call.request, "name")))
 
 
 class IdleQuery(Query, frozen=True, kw_only=True):
@@ -145,11 +129,6 @@ class IdleQuery(Query, frozen=True, kw_only=True):
     since: Annotated[
         str, msgspec.Meta(max_length=64, description="A span before now, such as `8h` or `7d`.")
     ] = "24h"
-
-
-async def explain_cluster(call: Call[IdleQuery]) -> web.Response:
-    """Why what was idle was idle."""
-    return answer(await call.service.idle(since=call.query.since))
 
 
 class UsageQuery(Query, frozen=True, kw_only=True):
@@ -189,14 +168,14 @@ class UsageQuery(Query, frozen=True, kw_only=True):
     queue: Annotated[str, msgspec.Meta(max_length=1024, description="Of this queue alone.")] | None = None
 
 
-async def get_usage(call: Call[UsageQuery]) -> web.Response:
-    """Who used how much."""
-    query = call.query
-    return answer(
-        await call.service.usage(by=query.by, since=query.since, until=query.until, queue=query.queue)
-    )
+async def put_profile(call: Call[Query]) -> ProfileView:
+    """Check a document; a good one is in force when this answers."""
+    limits = call.serving.limits
+    return await call.service.policies.apply(await read_body(call.request, limits.small_body_bytes, limits))
 
 
-async def list_nodes(call: Call[Query]) -> web.Response:
-    """All nodes."""
-    return answer(await call.service.nodes())
+async def get_snapshot(call: Call[Query]) -> web.Response:
+    """The next cycle in one file."""
+    raw = await call.service.policies.snapshot()
+    name = {"Content-Disposition": 'attachment; filename="flowsched-snapshot.zip"'}
+    return web.Response(body=raw, content_type="application/zip", headers=name)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Final, TypeVar
 
 import msgspec
-from aiohttp import web
 
 from flowsched.api.parameters import read_body
 from flowsched.api.problems import encode
@@ -94,19 +93,19 @@ _OBJECTS: Final = msgspec.json.Decoder(list[_Object])
 _NAMES: Final = msgspec.json.Decoder(list[str])
 
 
-async def filter_nodes(call: Call[Query]) -> web.Response:
+async def filter_nodes(call: Call[Query]) -> bytes:
     """Which of these nodes the pod may have."""
     question = await _question(call)
     refused = await call.service.refused_nodes(question.pod)
-    return _answer(await aside(len(question.raw), _filtered, question, refused))
+    return await aside(len(question.raw), _filtered, question, refused)
 
 
-async def prioritize_nodes(call: Call[Query]) -> web.Response:
+async def prioritize_nodes(call: Call[Query]) -> bytes:
     """Which of these nodes rather."""
     question = await _question(call)
     names = question.names or ()
     points = await call.service.node_scores(question.pod, names)
-    return _answer(await aside(len(question.raw), _liked, names, points))
+    return await aside(len(question.raw), _liked, names, points)
 
 
 def read_question(raw: bytes) -> Question:
@@ -213,7 +212,3 @@ def _liked(names: Sequence[str], points: Sequence[int]) -> bytes:
 async def _question(call: Call[Query]) -> Question:
     raw = await read_body(call.request, LARGEST_QUESTION, call.serving.limits)
     return await aside(len(raw), read_question, raw)
-
-
-def _answer(body: bytes) -> web.Response:
-    return web.Response(body=body, content_type="application/json")

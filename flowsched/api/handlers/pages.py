@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import cache
 from importlib.resources import files
 from typing import Final
 
-import msgspec
 from aiohttp import web
 
 from flowsched.api.routes import PREFIX, Call, Query
@@ -60,17 +60,16 @@ async def get_metrics(call: Call[Query]) -> web.Response:
     return web.Response(body=await call.service.metrics(), headers={"Content-Type": METRICS_TYPE})
 
 
-async def get_openapi(call: Call[Query]) -> web.Response:
+async def get_openapi(call: Call[Query]) -> bytes:
     """All routes, as OpenAPI 3.1."""
-    return web.Response(body=await asyncio.to_thread(call.serving.openapi), content_type="application/json")
+    return await asyncio.to_thread(call.serving.openapi)
 
 
-async def get_links(call: Call[Query]) -> web.Response:
+async def get_links(call: Call[Query]) -> object:
     """What there is: browsers go to the page, all other clients get JSON."""
     if wants_page(call.request):
         return to_page()
-    body = {"name": "flowsched", "version": VERSION, "links": LINKS}
-    return web.Response(body=msgspec.json.encode(body), content_type="application/json")
+    return {"name": "flowsched", "version": VERSION, "links": LINKS}
 
 
 def wants_page(request: web.Request) -> bool:
@@ -90,21 +89,6 @@ async def get_ui(call: Call[Query]) -> web.Response:
     return _of_ui("index.html", "text/html")
 
 
-async def get_ui_script(call: Call[Query]) -> web.Response:
-    """The page's program."""
-    return _of_ui("app.js", "text/javascript")
-
-
-async def get_ui_style(call: Call[Query]) -> web.Response:
-    """The page's style."""
-    return _of_ui("app.css", "text/css")
-
-
-async def get_ui_icon(call: Call[Query]) -> web.Response:
-    """The page's icon."""
-    return _of_ui("icon.svg", "image/svg+xml")
-
-
 def _of_ui(name: str, media: str) -> web.Response:
     """A file of the page, packed in a thread for clients that can unpack."""
     body = _built(name)
@@ -121,22 +105,25 @@ def _built(name: str) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-async def get_docs(call: Call[Query]) -> web.Response:
-    """The OpenAPI document, readable."""
-    return web.Response(body=asset("docs.html"), content_type="text/html", charset="utf-8")
-
-
-async def get_docs_script(call: Call[Query]) -> web.Response:
-    """The page's program."""
-    return web.Response(body=asset("docs.js"), content_type="text/javascript", charset="utf-8")
-
-
-async def get_docs_style(call: Call[Query]) -> web.Response:
-    """The pages' style."""
-    return web.Response(body=asset("docs.css"), content_type="text/css", charset="utf-8")
-
-
 @cache
 def asset(name: str) -> bytes:
     """A file of the package's `web` folder."""
     return files("flowsched").joinpath("web", name).read_bytes()
+
+
+def built(name: str, media: str) -> Callable[[Call[Query]], Awaitable[web.Response]]:
+    """The handler of a file of the built page."""
+
+    async def get(_call: Call[Query]) -> web.Response:
+        return _of_ui(name, media)
+
+    return get
+
+
+def file(name: str, media: str) -> Callable[[Call[Query]], Awaitable[web.Response]]:
+    """The handler of a file of the package's `web` folder."""
+
+    async def get(_call: Call[Query]) -> web.Response:
+        return web.Response(body=asset(name), content_type=media, charset="utf-8")
+
+    return get

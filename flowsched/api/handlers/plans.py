@@ -12,7 +12,7 @@ from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from flowsched.api.handlers.workflows import Limit, PageToken, answer
-from flowsched.api.parameters import path_text, read_body
+from flowsched.api.parameters import read_body
 from flowsched.api.routes import PREFIX, Call, Limits, Query
 from flowsched.control.aside import aside
 from flowsched.errors import InvalidRequest, TooLarge
@@ -55,21 +55,6 @@ async def create_plan(call: Call[Query]) -> web.Response:
     made = answer(view, 201)
     made.headers["Location"] = f"{PREFIX}/plans/{view.id}"
     return made
-
-
-async def list_plans(call: Call[PlansQuery]) -> web.Response:
-    """One page, newest first."""
-    return answer(await call.service.plans.list(**msgspec.structs.asdict(call.query)))
-
-
-async def get_plan(call: Call[Query]) -> web.Response:
-    """One plan, with ranks as they are now."""
-    return answer(await call.service.plans.get(path_text(call.request, "plan")))
-
-
-async def delete_plan(call: Call[Query]) -> web.Response:
-    """What it was."""
-    return answer(await call.service.plans.remove(path_text(call.request, "plan")))
 
 
 def _decoded(raw: bytes) -> PlanBody:

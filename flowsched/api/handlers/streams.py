@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 from aiohttp import web
 
-from flowsched.api.parameters import last_event_id, path_index, path_text
+from flowsched.api.parameters import last_event_id, path_text, task_of
 from flowsched.api.problems import encode
 from flowsched.api.routes import Call, Q, Query, Serving
 from flowsched.errors import FlowschedError, InvalidRequest, Unavailable
@@ -197,7 +197,7 @@ async def _next(batches: AsyncIterator[Sequence[EventView]]) -> Sequence[EventVi
 async def get_logs(call: Call[LogsQuery]) -> web.StreamResponse:
     """Bytes of a log; with `follow`, as they come."""
     request, query = call.request, call.query
-    path_text(request, "workflow"), path_text(request, "stage"), path_index(request)
+    task_of(call)
     follow = query.follow and request.method != "HEAD"
     size = call.serving.limits.log_bytes if follow else query.limit
     attempt = await _followed(call, query.attempt) if follow or query.tail is not None else query.attempt
@@ -252,8 +252,7 @@ async def _followed(call: Call[LogsQuery], attempt: int | None) -> int | None:
     """The attempt that is followed: the last one, unless it is known. An offset into its log is none into the next one's."""
     if attempt is not None:
         return attempt
-    match = call.request.match_info
-    attempts = (await call.service.task(match["workflow"], match["stage"], int(match["index"]))).attempts
+    attempts = (await call.service.task(*task_of(call))).attempts
     return attempts[-1].attempt if attempts else None
 
 
@@ -263,33 +262,24 @@ async def _tail(call: Call[LogsQuery], attempt: int | None, lines: int) -> int:
     Raises:
         InvalidRequest: An offset is asked for, too.
     """
-    match, query = call.request.match_info, call.query
+    query = call.query
     if query.offset:
         raise InvalidRequest("found offset and tail, expected one of them: each says where to begin")
-    where = match["workflow"], match["stage"], int(match["index"])
-    return await call.service.log_start(*where, attempt=attempt, stream=query.stream, tail=lines)
+    return await call.service.log_start(*task_of(call), attempt=attempt, stream=query.stream, tail=lines)
 
 
 async def _log(call: Call[LogsQuery], attempt: int | None, offset: int, limit: int) -> tuple[bytes, bool]:
-    match, query = call.request.match_info, call.query
     return await call.service.logs(
-        match["workflow"],
-        match["stage"],
-        int(match["index"]),
-        attempt=attempt,
-        stream=query.stream,
-        offset=offset,
-        limit=limit,
+        *task_of(call), attempt=attempt, stream=call.query.stream, offset=offset, limit=limit
     )
 
 
 async def get_output(call: Call[Query]) -> web.StreamResponse:
     """The bytes of an output, under the name that the task gave its file."""
     request = call.request
-    workflow, stage, name = (path_text(request, part) for part in ("workflow", "stage", "name"))
-    index = path_index(request)
+    task, name = task_of(call), path_text(request, "name")
     with _counted(call.serving):
-        found = await call.service.output(workflow, stage, index, name)
+        found = await call.service.output(*task, name)
         async with aclosing(found.chunks) as chunks:
             headers = {"Content-Disposition": disposition(found.file_name)}
             response = web.StreamResponse(headers=headers)

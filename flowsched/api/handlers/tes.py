@@ -178,17 +178,13 @@ class TesOldServiceInfo(msgspec.Struct, kw_only=True):
     storage: list[str] = msgspec.field(default_factory=lambda: ["file:///", "s3://"])
 
 
-def _answer(body: bytes) -> web.Response:
-    return web.Response(body=body, content_type="application/json")
-
-
-async def create_tes_task(call: Call[TesQuery]) -> web.Response:
+async def create_tes_task(call: Call[TesQuery]) -> TesCreated:
     """Accept a task. A repeat gives the id that is there."""
     limits = call.serving.limits
     key = idempotency_key(call.request)
     raw = await read_body(call.request, limits.task_bytes, limits)
     ident = await call.service.tes.create(raw, client=_client(call.request), idempotency_key=key)
-    return _answer(encode(TesCreated(ident)))
+    return TesCreated(ident)
 
 
 def _client(request: web.Request) -> str:
@@ -197,10 +193,10 @@ def _client(request: web.Request) -> str:
     return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()
 
 
-async def get_tes_task(call: Call[ViewQuery]) -> web.StreamResponse:
+async def get_tes_task(call: Call[ViewQuery]) -> bytes:
     """One task. While the database is away a connection is broken rather than answered 503."""
     try:
-        return _answer(await call.service.tes.get(path_text(call.request, "id"), call.query.view))
+        return await call.service.tes.get(path_text(call.request, "id"), call.query.view)
     except Unavailable:
         transport = call.request.transport
         if transport is not None:
@@ -208,7 +204,7 @@ async def get_tes_task(call: Call[ViewQuery]) -> web.StreamResponse:
         raise
 
 
-async def list_tes_tasks(call: Call[TesTasksQuery]) -> web.Response:
+async def list_tes_tasks(call: Call[TesTasksQuery]) -> bytes:
     """One page of tasks."""
     asked = call.query
     values = [*asked.tag_value, *[""] * len(asked.tag_key)]
@@ -222,20 +218,20 @@ async def list_tes_tasks(call: Call[TesTasksQuery]) -> web.Response:
     )
     said: dict[str, Any] = {"next_page_token": page.next_token} if page.next_token else {}
     tail = b"," + encode(said)[1:] if said else b"}"
-    return _answer(b'{"tasks":[' + b",".join(page.tasks) + b"]" + tail)
+    return b'{"tasks":[' + b",".join(page.tasks) + b"]" + tail
 
 
-async def cancel_tes_task(call: Call[TesQuery]) -> web.Response:
+async def cancel_tes_task(call: Call[TesQuery]) -> TesNothing:
     """Cancel a task; 200 and an empty object in any case, for clients that ask until they hear that."""
     await call.service.tes.cancel(path_text(call.request, "id"))
-    return _answer(b"{}")
+    return TesNothing()
 
 
-async def get_tes_service_info(call: Call[TesQuery]) -> web.Response:
+async def get_tes_service_info(_call: Call[TesQuery]) -> TesServiceInfo:
     """What this server is."""
-    return _answer(encode(TesServiceInfo()))
+    return TesServiceInfo()
 
 
-async def get_old_tes_service_info(call: Call[TesQuery]) -> web.Response:
+async def get_old_tes_service_info(_call: Call[TesQuery]) -> TesOldServiceInfo:
     """What this server is, in the words of TES 0.x."""
-    return _answer(encode(TesOldServiceInfo()))
+    return TesOldServiceInfo()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from aiohttp import web
 
-from flowsched.api.parameters import TEXT, idempotency_key, path_index, path_text, read_body, read_json
+from flowsched.api.parameters import TEXT, idempotency_key, path_text, read_body, read_json, task_of
 from flowsched.api.problems import encode
 from flowsched.api.routes import PREFIX, Call, Query
 from flowsched.workflow.run.states import ReportedState
+from flowsched.workflow.views import CancelledView, ExplanationView, TaskView, WorkflowView
 
 #: How many entries one page may have.
 LARGEST_PAGE: Final = 1000
@@ -151,47 +153,13 @@ async def submit_workflow(call: Call[Query]) -> web.Response:
     return response
 
 
-async def list_workflows(call: Call[WorkflowsQuery]) -> web.Response:
+async def list_workflows(call: Call[WorkflowsQuery]) -> bytes:
     """One page: live ones, then those that have ended, each newest first. One that ends between two pages may come twice."""
 
     async def listed() -> bytes:
         return encode(await call.service.list_workflows(**msgspec.structs.asdict(call.query)))
 
-    body = await call.serving.lists.ask(call.query, listed)
-    return web.Response(body=body, content_type="application/json")
-
-
-async def get_workflow(call: Call[Query]) -> web.Response:
-    """One workflow."""
-    return answer(await call.service.workflow(path_text(call.request, "workflow")))
-
-
-async def get_document(call: Call[Query]) -> web.Response:
-    """The document, byte by byte as it was submitted."""
-    raw = await call.service.document(path_text(call.request, "workflow"))
-    return web.Response(body=raw, content_type="application/json")
-
-
-async def list_stages(call: Call[Query]) -> web.Response:
-    """All stages: a workflow has at most 10,000."""
-    return answer(await call.service.stages(path_text(call.request, "workflow")))
-
-
-async def list_cache(call: Call[Query]) -> web.Response:
-    """What its look-ups in the cache of results found."""
-    return answer(await call.service.cache(path_text(call.request, "workflow")))
-
-
-async def list_tasks(call: Call[TasksQuery]) -> web.Response:
-    """One page of tasks."""
-    workflow = path_text(call.request, "workflow")
-    return answer(await call.service.tasks(workflow, **msgspec.structs.asdict(call.query)))
-
-
-async def list_attempts(call: Call[AttemptsQuery]) -> web.Response:
-    """One page of attempts."""
-    workflow = path_text(call.request, "workflow")
-    return answer(await call.service.attempts(workflow, **msgspec.structs.asdict(call.query)))
+    return await call.serving.lists.ask(call.query, listed)
 
 
 async def get_timeline(call: Call[TimelineQuery]) -> web.Response:
@@ -205,73 +173,42 @@ async def get_timeline(call: Call[TimelineQuery]) -> web.Response:
     return response
 
 
-async def get_task(call: Call[Query]) -> web.Response:
-    """One task with its attempts and outputs."""
-    request = call.request
-    workflow, stage = path_text(request, "workflow"), path_text(request, "stage")
-    return answer(await call.service.task(workflow, stage, path_index(request)))
-
-
-async def explain_workflow(call: Call[ExplainQuery]) -> web.Response:
-    """Why what does not run does not run."""
-    workflow = path_text(call.request, "workflow")
-    return answer(await call.service.explain(workflow, stage=call.query.stage))
-
-
-async def explain_task(call: Call[Query]) -> web.Response:
+async def explain_task(call: Call[Query]) -> list[ExplanationView]:
     """Why one task does not run, or why it went to its node."""
-    request = call.request
-    workflow, stage = path_text(request, "workflow"), path_text(request, "stage")
-    return answer(await call.service.explain(workflow, stage=stage, index=path_index(request)))
+    workflow, stage, index = task_of(call)
+    return await call.service.explain(workflow, stage=stage, index=index)
 
 
-async def cancel_workflow(call: Call[Query]) -> web.Response:
-    """After the answer nothing of it starts any more (P8)."""
-    return await _command(call, "cancel")
-
-
-async def cancel_workflows(call: Call[Query]) -> web.Response:
+async def cancel_workflows(call: Call[Query]) -> CancelledView:
     """One transaction for all of them."""
     said = await read_json(call.request, CancelBody, call.serving.limits)
     ids = list(dict.fromkeys(said.workflows))
-    return answer(await call.service.cancel_all(ids, _reason(said)))
+    return await call.service.cancel_all(ids, _reason(said))
 
 
-async def cancel_task(call: Call[Query]) -> web.Response:
+async def cancel_task(call: Call[Query]) -> TaskView:
     """As if it had failed for good."""
-    request = call.request
-    workflow, stage = path_text(request, "workflow"), path_text(request, "stage")
-    index = path_index(request)
-    said = await read_json(request, CommandBody, call.serving.limits)
-    return answer(await call.service.cancel_task(workflow, stage, index, _reason(said)))
+    task = task_of(call)
+    said = await read_json(call.request, CommandBody, call.serving.limits)
+    return await call.service.cancel_task(*task, _reason(said))
 
 
-async def pause_workflow(call: Call[Query]) -> web.Response:
-    """Nothing new is started; what runs goes on."""
-    return await _command(call, "pause")
-
-
-async def resume_workflow(call: Call[Query]) -> web.Response:
-    """Take back a pause."""
-    return await _command(call, "resume")
-
-
-async def retry_workflow(call: Call[Query]) -> web.Response:
-    """Try again what failed."""
-    return await _command(call, "retry")
-
-
-async def report_end(call: Call[Query]) -> web.Response:
+async def report_end(call: Call[Query]) -> WorkflowView:
     """The engine's word counts more than what its tasks tell."""
     said = await read_json(call.request, EndBody, call.serving.limits)
     run = path_text(call.request, "workflow")
-    return answer(await call.service.report_end(run, said.state, said.reason))
+    return await call.service.report_end(run, said.state, said.reason)
 
 
-async def _command(call: Call[Query], kind: str) -> web.Response:
-    workflow = path_text(call.request, "workflow")
-    said = await read_json(call.request, CommandBody, call.serving.limits)
-    return answer(await call.service.command(workflow, kind, _reason(said)))
+def command(kind: str) -> Callable[[Call[Query]], Awaitable[WorkflowView]]:
+    """The handler of `cancel` (after its answer nothing starts any more), `pause`, `resume` or `retry`."""
+
+    async def command(call: Call[Query]) -> WorkflowView:
+        workflow = path_text(call.request, "workflow")
+        said = await read_json(call.request, CommandBody, call.serving.limits)
+        return await call.service.command(workflow, kind, _reason(said))
+
+    return command
 
 
 def _reason(said: CommandBody) -> dict[str, Any] | None:
