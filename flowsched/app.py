@@ -293,8 +293,8 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     Yields:
         (service, leader, writer, executor)
     """
+    from flowsched.control.documents import Documents
     from flowsched.control.history import ALONE_POLL_S, POLL_S, History
-    from flowsched.control.intake import Documents
     from flowsched.control.leading.failpoints import from_environment
     from flowsched.control.leading.leader import Leader
     from flowsched.control.planning.plans import servers

@@ -27,7 +27,7 @@ from flowsched.store.runs import CallRow, Failure, RunRow, Runs, Tally
 from flowsched.store.workflows import Which, Workflows
 from flowsched.workflow.returned import added
 from flowsched.workflow.run.run import WorkflowRun
-from flowsched.workflow.run.states import ReportedState, RunState, TaskState, reported_state
+from flowsched.workflow.run.states import ReportedState, RunState, reported_state
 from flowsched.workflow.run_tasks import item_of, numbered, shard_path
 from flowsched.workflow.views import (
     RETURN_CODE,
@@ -48,16 +48,8 @@ _RESTS_MS: Final = 86_400_000
 _NAMED: Final = 10
 #: In place of a stage, where an explanation is about a run as a whole.
 _ALL: Final = "all calls"
-#: How a call shows before the leader has looked at it.
-_STATES: Final = {
-    "SUCCEEDED": "SUCCEEDED",
-    "FAILED": "FAILED",
-    "CANCELLED": "CANCELLED",
-    "SKIPPED": "SKIPPED",
-}
-
-
-#: What a workflow of one task says of it.
+#: The states of a call in which its one task has the same state.
+_ENDED: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "SKIPPED"})
 #: The name of the stage in the reason of a call's workflow.
 _STAGE_BEFORE: Final = re.compile(r"^[^:]+: (?=task 0\b)")
 _TASK: Final = re.compile(r"\btask 0\b")
@@ -119,7 +111,11 @@ class EngineRuns:
         which = which._replace(run="")
         key, value = which.labels[0] if which.labels else ("", "")
         merged = await self._runs.page(which, limit, self._clock() - _RESTS_MS)
-        chosen = [row for row in merged if isinstance(row, RunRow) and _labelled(row, key, value)]
+        chosen = [
+            row
+            for row in merged
+            if isinstance(row, RunRow) and (not key or (key in row.labels and value in ("", row.labels[key])))
+        ]
         found = await own([row for row in merged if isinstance(row, WorkflowRow)])
         views = {view.id: view for view in (*found, *await self.views(chosen))}
         result = [(row.seq, views[row.id]) for row in merged if row.id in views]
@@ -169,7 +165,7 @@ class EngineRuns:
         state, now = self._state(), self._clock()
         if state is None or not calls:
             return view
-        ended = {name: count for name, count in view.counts.items() if name in _STATES}
+        ended = {name: count for name, count in view.counts.items() if name in _ENDED}
         view.counts = _added([ended, *(call.totals() for call in calls)])
         if view.state == ReportedState.ENGINE:
             view.reason, view.ended_at = "", None
@@ -486,11 +482,6 @@ def _alike(views: Sequence[ExplanationView]) -> list[ExplanationView]:
     return list(merged.values())
 
 
-def _labelled(row: RunRow, key: str, value: str) -> bool:
-    """Whether a run has a label; without a value any will do."""
-    return not key or (key in row.labels and value in ("", row.labels[key]))
-
-
 def _state(states: set[str]) -> str:
     """The state of what has parts in these states, so far: its engine alone knows whether more comes."""
     live = {state for state in states if not RunState(state).terminal}
@@ -507,6 +498,7 @@ def _state(states: set[str]) -> str:
 def _run_view(row: RunRow, tallies: Sequence[Tally], nodes: int, returned: dict[str, int]) -> WorkflowView:
     ends = [tally.ended_ms for tally in tallies if tally.ended_ms is not None]
     state = _run_state(row, {tally.state for tally in tallies})
+    at_rest = state == ReportedState.ENGINE or RunState(state).terminal
     return answers.view_of(
         WorkflowView,
         row,
@@ -516,7 +508,7 @@ def _run_view(row: RunRow, tallies: Sequence[Tally], nodes: int, returned: dict[
         started_at=answers.moment(
             row.created_ms
         ),  # its engine is at work from then on: the timeline begins there
-        ended_at=answers.moment(max(ends, default=None)) if _at_rest(state) else None,
+        ended_at=answers.moment(max(ends, default=None)) if at_rest else None,
         stages=nodes,
         tasks=sum(tally.tasks for tally in tallies),
         counts=_added({_task_state(tally.state): tally.tasks} for tally in tallies),
@@ -530,10 +522,6 @@ def _run_state(row: RunRow, states: set[str]) -> str:
     if not RunState(state).terminal:
         return state
     return row.state or (ReportedState.ENGINE.value if state == "SUCCEEDED" else state)
-
-
-def _at_rest(state: str) -> bool:
-    return state == ReportedState.ENGINE or RunState(state).terminal
 
 
 def _reason(row: RunRow, state: str, tallies: Sequence[Tally]) -> str:
@@ -557,7 +545,7 @@ def _first_failure(first: Failure, failed: str) -> str:
 
 def _task_state(state: str) -> str:
     """What the one task of a call probably does, by the state of its workflow."""
-    return _STATES.get(state, TaskState.QUEUED.name if state == "PENDING" else TaskState.RUNNING.name)
+    return state if state in _ENDED else "QUEUED" if state == "PENDING" else "RUNNING"
 
 
 def _added(counts: Any) -> dict[str, int]:

@@ -18,10 +18,10 @@ from flowsched.control import allowed_paths, views
 from flowsched.control.admission import Admission, LiveLimits
 from flowsched.control.allowed_paths import Refusal
 from flowsched.control.aside import aside
+from flowsched.control.documents import Documents, decode
 from flowsched.control.engine_ends import EngineEnds
 from flowsched.control.external_runs import EngineRuns, of_run
 from flowsched.control.history import History
-from flowsched.control.intake import Documents, decode
 from flowsched.control.leading.draining import Draining
 from flowsched.control.leading.leader import Leader
 from flowsched.control.planning.plans import Cromwell, LateRanks, PlanBook, Planning, with_rank

@@ -19,7 +19,7 @@ from flowsched.control import allowed_paths
 from flowsched.control.admission import Admission
 from flowsched.control.allowed_paths import Refusal
 from flowsched.control.aside import aside
-from flowsched.control.intake import Documents
+from flowsched.control.documents import Documents
 from flowsched.control.planning.plans import PlanBook, with_rank
 from flowsched.engine.explain import explain
 from flowsched.engine.state import EngineState
@@ -27,7 +27,6 @@ from flowsched.errors import Conflict, InvalidDocument, NotFound, Unavailable
 from flowsched.log_lines import get_logger
 from flowsched.store.database import Database
 from flowsched.store.requests import Repeats, Submission, TesTask
-from flowsched.store.rows import AttemptRow
 from flowsched.store.tes import TesFilter, TesRow, TesTasks, kept, page_token, read_token
 from flowsched.values import replace
 from flowsched.workflow.formats.tes import answers
@@ -108,19 +107,6 @@ class Live(msgspec.Struct, frozen=True):
     attempt: int  #: the present one, from 0
     node: str  #: "" for none
     started_ms: int | None  #: when the present attempt began
-
-
-class UnderWay(msgspec.Struct, frozen=True):
-    """The present attempt as `answers.Try`: it has not ended."""
-
-    node: str
-    attempt: int
-    started_ms: int | None
-    ended_ms: int | None = None
-    exit_code: int | None = None
-    reason: str = ""
-    message: str = ""
-    report: str = ""
 
 
 def live(state: EngineState | None, ident: str) -> Live | None:
@@ -358,7 +344,7 @@ class TesService:
             return False
         known.state = found.state
         if view != "MINIMAL":
-            tries = [UnderWay(found.node, found.attempt, found.started_ms)] if found.node else []
+            tries = [answers.Try(found.node, found.attempt, found.started_ms)] if found.node else []
             known.logs = answers.task_logs(tries, found.started_ms, found.state, "", None)
         return True
 
@@ -449,7 +435,7 @@ def _tried(row: TesRow, view: str) -> bool:
 
 
 def _now(
-    row: TesRow, tries: Sequence[AttemptRow], view: str, logs: Sequence[Mapping[str, Any]]
+    row: TesRow, tries: Sequence[answers.Try], view: str, logs: Sequence[Mapping[str, Any]]
 ) -> tuple[str, Sequence[Mapping[str, Any]]]:
     """(state, logs) of a task; the logs that are known where the view does not show any."""
     if row.run_state is None:
@@ -460,7 +446,7 @@ def _now(
     return state, logs_of(row, tries, state)
 
 
-def state_of(row: TesRow, tries: Sequence[AttemptRow]) -> str:
+def state_of(row: TesRow, tries: Sequence[answers.Try]) -> str:
     """The state of a task that still has its workflow."""
     run = RunState(row.run_state or "")
     if run.terminal:
@@ -470,7 +456,7 @@ def state_of(row: TesRow, tries: Sequence[AttemptRow]) -> str:
     return answers.live_state(task, goal, started=row.started_ms is not None)
 
 
-def logs_of(row: TesRow, tries: Sequence[AttemptRow], state: str) -> Sequence[Mapping[str, Any]]:
+def logs_of(row: TesRow, tries: Sequence[answers.Try], state: str) -> Sequence[Mapping[str, Any]]:
     """The logs of a task that still has its workflow."""
     since = row.started_ms if tries and tries[-1].attempt == row.attempt else None
     sentence = (row.run_reason or "").removeprefix(f"{STAGE}: ")

@@ -12,8 +12,8 @@ from flowsched.errors import InvalidRequest
 from flowsched.store import tables
 from flowsched.store.database import Database, unbroken
 from flowsched.store.dialects import begins
-from flowsched.store.rows import AttemptRow
-from flowsched.store.workflows import ATTEMPT_COLUMNS, attempt_row, decode
+from flowsched.store.workflows import decode
+from flowsched.workflow.formats.tes.answers import Try
 from flowsched.workflow.run.states import RunState
 
 _x, _w, _t, _a = tables.tes_tasks.c, tables.workflows.c, tables.tasks.c, tables.attempts.c
@@ -106,21 +106,21 @@ class TesTasks:
         found = text(f"EXISTS (SELECT 1 FROM {each} AS tag WHERE tag.key = :key_{number}{same})")
         return found.bindparams(*(bindparam(name, given) for name, given in names.items()))  # type: ignore[return-value]
 
-    async def attempts(self, idents: Sequence[str]) -> Mapping[str, Sequence[AttemptRow]]:
+    async def attempts(self, idents: Sequence[str]) -> Mapping[str, Sequence[Try]]:
         """All tries of tasks, first to last, by task."""
-        found: dict[str, list[AttemptRow]] = {ident: [] for ident in idents}
+        found: dict[str, list[Try]] = {ident: [] for ident in idents}
         if len(idents) == 1:
             one = await self._database.rows(_TRIES, {"ident": idents[0]})
-            return {idents[0]: [attempt_row(row) for row in one]}
+            return {idents[0]: [Try._make(row) for row in one]}
         for start in range(0, len(idents), 500):
             some = idents[start : start + 500]
             query = (
-                select(*ATTEMPT_COLUMNS)
+                select(*_TRY_COLUMNS, _a.workflow_id)
                 .where(_a.workflow_id.in_(some), _a["index"] == 0)
                 .order_by(_a.workflow_id, _a.attempt)
             )
             for row in await self._database.rows(query):
-                found[row.workflow_id].append(attempt_row(row))
+                found[row.workflow_id].append(Try._make(row[:-1]))
         return found
 
     async def siblings(self, run: str, after: int, limit: int) -> Sequence[tuple[int, str, bytes]]:
@@ -173,8 +173,9 @@ def _query(*, body: bool) -> Select[Any]:
 
 #: One task, with and without what was sent: made once, since making a query costs more than running it.
 _ONE: Final = {body: _query(body=body).where(_x.id == bindparam("ident")) for body in (True, False)}
+_TRY_COLUMNS: Final = tuple(_a[name] for name in Try._fields)
 _TRIES: Final = (
-    select(*ATTEMPT_COLUMNS)
+    select(*_TRY_COLUMNS)
     .where(_a.workflow_id == bindparam("ident"), _a["index"] == 0)  # of a gang, the member that delivers
     .order_by(_a.attempt)
 )

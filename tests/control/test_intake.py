@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from flowsched.control import intake
-from flowsched.control.intake import Documents, Intake
+from flowsched.control.documents import Documents
+from flowsched.control.intake import Intake
 from flowsched.engine.state import EngineState
 from flowsched.store.database import Database
 from flowsched.store.workflows import Workflows

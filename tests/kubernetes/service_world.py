@@ -16,8 +16,8 @@ from flowsched.clock import ServiceClock
 from flowsched.cluster.kubernetes.api.client import Connection
 from flowsched.cluster.kubernetes.executor import ClusterSettings, KubernetesCluster
 from flowsched.cluster.kubernetes.lease import Lease
+from flowsched.control.documents import Documents
 from flowsched.control.history import ALONE_POLL_S, History
-from flowsched.control.intake import Documents
 from flowsched.control.leading.leader import Leader, TermSettings
 from flowsched.control.service import Service
 from flowsched.scheduling.policy.framework import PROFILES

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from flowsched import app
 from flowsched.cluster.local.executor import LocalCluster
+from flowsched.control.documents import Documents
 from flowsched.control.history import History
-from flowsched.control.intake import Documents
 from flowsched.control.leading.leader import Leader
 from flowsched.control.service import Service
 from flowsched.executor.nodes import NodeInfo

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from flowsched.background import task_group
+from flowsched.control.documents import Documents
 from flowsched.control.intake import Documents, Intake
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.leading.draining import remembered

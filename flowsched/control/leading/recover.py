@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
+from flowsched.control.documents import Documents
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.engine.data.cache_values import origin_of
 from flowsched.engine.delta import StageWrite
@@ -49,14 +50,6 @@ class Found(msgspec.Struct, frozen=True):
     pods: list[Pod]
     last_seq: int
     bindings: list[str]
-
-
-class Specs(Protocol):
-    """Where checked documents come from."""
-
-    async def decoded(self, workflow: str, raw: bytes) -> WorkflowSpec:
-        """The checked document of a workflow, of which these are the bytes."""
-        ...
 
 
 def make_run(state: EngineState, workflow: str, spec: WorkflowSpec, seq: int) -> WorkflowRun:
@@ -101,7 +94,7 @@ async def recover(database: Database, state: EngineState, nodes: Sequence[NodeIn
 
 
 async def runs_back(
-    database: Database, specs: Specs, state: EngineState, found: Found
+    database: Database, specs: Documents, state: EngineState, found: Found
 ) -> AsyncIterator[list[Recovered]]:
     """The workflows that live with their open pods, a slice at a time, oldest first."""
     pods: dict[str, list[Pod]] = {}
@@ -115,13 +108,15 @@ async def runs_back(
         ]
 
 
-async def load_run(database: Database, specs: Specs, state: EngineState, workflow: str) -> WorkflowRun | None:
+async def load_run(
+    database: Database, specs: Documents, state: EngineState, workflow: str
+) -> WorkflowRun | None:
     """Read one workflow back, whatever its state. None: there is no such workflow."""
     rows = await load(database, workflow)
     return None if rows is None else await _run(specs, state, rows)
 
 
-async def _run(specs: Specs, state: EngineState, rows: RecoveredRows) -> WorkflowRun:
+async def _run(specs: Documents, state: EngineState, rows: RecoveredRows) -> WorkflowRun:
     spec = await specs.decoded(rows.workflow.id, rows.spec)
     if rows.workflow.tasks + rows.workflow.stages + len(rows.spec) > _THREAD:
         return await asyncio.to_thread(_rebuilt, state, spec, rows)
@@ -191,18 +186,10 @@ LEFTOVERS_PERIOD_S: Final = 60.0
 _MOST: Final = 200
 
 
-class CheckedSpecs(Protocol):
-    """Where checked documents come from, by workflow."""
-
-    async def spec(self, workflow: str) -> WorkflowSpec:
-        """The checked document of a workflow."""
-        ...
-
-
 class Leftovers:
     """Tells the engine of workflows that ended in an earlier life of the service."""
 
-    def __init__(self, dispatcher: Dispatcher, specs: CheckedSpecs) -> None:
+    def __init__(self, dispatcher: Dispatcher, specs: Documents) -> None:
         self._dispatcher = dispatcher
         self._specs = specs
         self._gone: set[str] = set()  #: workflows without a row: expired ones, or another database's

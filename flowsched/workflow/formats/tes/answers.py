@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -52,48 +52,17 @@ _PRICE: Final = {"vm_price_per_hour_usd": "0"}
 _MOST_OUTPUTS: Final = 20_000
 
 
-class Try(Protocol):
-    """One attempt, as the store keeps it."""
+class Try(NamedTuple):
+    """One attempt."""
 
-    @property
-    def node(self) -> str:
-        """Where it was."""
-        ...
-
-    @property
-    def attempt(self) -> int:
-        """1 for the first."""
-        ...
-
-    @property
-    def started_ms(self) -> int | None:
-        """When its process began, if it has ended."""
-        ...
-
-    @property
-    def ended_ms(self) -> int | None:
-        """When it ended."""
-        ...
-
-    @property
-    def exit_code(self) -> int | None:
-        """None if it is not known, or if there was none."""
-        ...
-
-    @property
-    def reason(self) -> str:
-        """As in `PodEnded`."""
-        ...
-
-    @property
-    def message(self) -> str:
-        """More of it."""
-        ...
-
-    @property
-    def report(self) -> str:
-        """JSON of a `ContainerReport`, or nothing."""
-        ...
+    node: str  #: where it was
+    attempt: int  #: from 0
+    started_ms: int | None  #: when its process began
+    ended_ms: int | None = None
+    exit_code: int | None = None  #: None if it is not known, or if there was none
+    reason: str = ""  #: as in `PodEnded`
+    message: str = ""  #: more of it
+    report: str = ""  #: JSON of a `ContainerReport`, or nothing
 
 
 class Step(msgspec.Struct):

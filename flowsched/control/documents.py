@@ -1,0 +1,62 @@
+"""Checked documents of workflows: a document that this process has just decoded is not decoded again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+from weakref import WeakValueDictionary
+
+from flowsched.control.aside import aside
+from flowsched.store.workflows import Workflows
+from flowsched.workflow.document.decode import decode_workflow
+from flowsched.workflow.spec import WorkflowSpec
+
+_CACHED: Final = 256
+#: Of documents that no live workflow holds, as they were sent.
+_CACHED_BYTES: Final = 1 << 20
+
+
+class Documents:
+    """Decoded documents: all that a live workflow holds, and the last few of others, as far as they are small."""
+
+    def __init__(self, reads: Workflows) -> None:
+        self._reads = reads
+        self._kept: OrderedDict[str, tuple[WorkflowSpec, int]] = OrderedDict()
+        self._held: WeakValueDictionary[str, WorkflowSpec] = WeakValueDictionary()
+
+    def keep(self, workflow: str, spec: WorkflowSpec, size_bytes: int) -> None:
+        """Remember one that was just decoded, until `trim` at least."""
+        self._held[workflow] = spec
+        self._kept[workflow] = spec, size_bytes
+        self._kept.move_to_end(workflow)
+
+    def trim(self) -> None:
+        """Keep no more than a few: one decoded document takes up to ten times its bytes."""
+        size = sum(size for _, size in self._kept.values())
+        while len(self._kept) > _CACHED or size > _CACHED_BYTES:
+            size -= self._kept.popitem(last=False)[1][1]
+
+    async def spec(self, workflow: str) -> WorkflowSpec:
+        """The checked document of an accepted workflow.
+
+        Raises:
+            NotFound: There is no such workflow.
+        """
+        found = self._held.get(workflow)
+        if found is None:
+            found = await self.decoded(workflow, await self._reads.spec(workflow))
+            self.trim()
+        return found
+
+    async def decoded(self, workflow: str, raw: bytes) -> WorkflowSpec:
+        """The same, where its bytes have been read already."""
+        found = self._held.get(workflow)
+        if found is None:
+            found = await decode(raw)
+            self.keep(workflow, found, len(raw))
+        return found
+
+
+async def decode(raw: bytes) -> WorkflowSpec:
+    """`decode_workflow`, in a thread if it may take long."""
+    return await aside(len(raw), decode_workflow, raw)
