@@ -36,6 +36,10 @@ class Documents:
         while len(self._kept) > _CACHED or size > _CACHED_BYTES:
             size -= self._kept.popitem(last=False)[1][1]
 
+    def __contains__(self, workflow: str) -> bool:
+        """Whether the document of this workflow is here, which then exists or has expired. False says nothing."""
+        return workflow in self._held
+
     async def spec(self, workflow: str) -> WorkflowSpec:
         """The checked document of an accepted workflow.
 

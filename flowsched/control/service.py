@@ -403,13 +403,17 @@ class Service:
 
     async def workflow(self, workflow: str) -> WorkflowView:
         """One workflow or run."""
-        if (run := await self._run_named(workflow)) is not None:
+        try:
+            row = await self._reads.get(workflow)
+        except NotFound as refusal:
+            if (run := await self._runs.find(workflow)) is None:
+                raise refusal
             return await self._runs.view(run)
-        return (await self.workflow_views([await self._reads.get(workflow)]))[0]
+        return (await self.workflow_views([row]))[0]
 
     async def _run_named(self, ident: str) -> RunRow | None:
         """The run of another engine that has this id; None if there is none, or it is a workflow's."""
-        return None if self._lives(ident) else await self._runs.find(ident)
+        return None if self._lives(ident) or ident in self._documents else await self._runs.find(ident)
 
     def _lives(self, workflow: str) -> bool:
         """Whether memory shows that this is a workflow that has not ended; False says nothing."""

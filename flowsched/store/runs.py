@@ -137,6 +137,11 @@ _CALL_COLUMNS: Final = (
 )
 
 
+_FOUND: Final = select(*(_r[field] for field in RunRow._fields)).where(
+    _r.id == bindparam("run"), ~exists().where(_w.id == bindparam("run"))
+)
+
+
 class Runs:
     """The reads over one database."""
 
@@ -160,10 +165,7 @@ class Runs:
 
     async def find(self, run: str) -> RunRow | None:
         """The run of this id; None if there is none, or a workflow has the id: a client names its runs as it likes."""
-        query = select(*(_r[field] for field in RunRow._fields)).where(
-            _r.id == run, ~exists().where(_w.id == run)
-        )
-        rows = await self._database.rows(query)
+        rows = await self._database.rows(_FOUND, {"run": run})
         return _run_row(rows[0]) if rows else None
 
     async def open(self, source: str, limit: int) -> Sequence[str]:
