@@ -14,8 +14,6 @@ from flowsched.workflow.document import reader
 from flowsched.workflow.document.reader import shown
 from flowsched.workflow.resources import parse_bytes, parse_count, parse_cpu, parse_gpu
 
-#: In which order groups of a queue are looked at.
-ORDERS: Final = ("best-effort", "fifo")
 _PARSERS: Final = {
     "cpu": parse_cpu,
     "memory": parse_bytes,
@@ -28,6 +26,11 @@ _PARSERS: Final = {
 def queue_row(name: str, settings: Mapping[str, Any], before: QueueRow) -> QueueRow:
     """The row as it shall be.
 
+    Args:
+        name: Of the queue.
+        settings: What changes. The kind of each value has been checked where it arrived.
+        before: The row as it is.
+
     Raises:
         InvalidDocument: With everything that is wrong.
     """
@@ -36,24 +39,7 @@ def queue_row(name: str, settings: Mapping[str, Any], before: QueueRow) -> Queue
         faults.append(Fault("{name}", shown(name), reader.PART_TEXT))
     changes: dict[str, Any] = {}
     for key, value in settings.items():
-        if key in ("cap", "guarantee") and isinstance(value, Mapping):
-            changes[key] = _limits(key, value, before, faults)
-        elif key in ("weight", "priority") and isinstance(value, int) and not isinstance(value, bool):
-            if key == "weight" and not 1 <= value <= 65_535:
-                faults.append(Fault("$.weight", str(value), "1 to 65535"))
-            changes[key] = value
-        elif key == "order" and value in ORDERS:
-            changes[key] = value
-        elif key in ("paused", "reclaimable") and isinstance(value, bool):
-            changes[key] = value
-        elif key == "parent" and (value is None or isinstance(value, str)):
-            changes[key] = value
-        else:
-            known = (
-                "weight, priority (whole numbers), paused, reclaimable (true or false), parent, cap, guarantee, "
-                'order ("best-effort" or "fifo")'
-            )
-            faults.append(Fault(f"$.{key}", repr(value)[:60], known))
+        changes[key] = _limits(key, value, before, faults) if key in ("cap", "guarantee") else value
     if changes.get("parent") == name:
         faults.append(Fault("$.parent", repr(name), "another queue"))
     if faults:

@@ -7,6 +7,7 @@ import gzip
 import json
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
@@ -230,6 +231,19 @@ async def test_bad_paths_and_queries_are_the_clients_fault(
     if answer.split(b" ")[1] == b"200":
         assert path.endswith("name=%ff"), "an undecodable filter matches nothing"
     assert b"Set-Cookie:x\r\n" not in answer.split(b"\r\n\r\n")[0]
+
+
+@pytest.mark.parametrize(
+    "setting", [{"weight": 0}, {"order": "lifo"}, {"paused": "yes"}, {"cap": None}], ids=str
+)
+async def test_a_setting_of_a_wrong_kind_changes_no_queue(
+    api: TestClient, service: FakeService, setting: dict[str, Any]
+) -> None:
+    """The fault names it, and the service is not asked."""
+    answer = await api.put("/api/v1/queues/lab", json=setting)
+    (name,) = setting
+    assert (answer.status, (await answer.json())["faults"][0]["path"]) == (400, f"$.{name}")
+    assert "lab" not in service.queue_settings
 
 
 JSON = st.recursive(
