@@ -7,10 +7,11 @@ few hundred bytes of a document could therefore fill a service that accepts ever
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -38,6 +39,28 @@ class LiveLimits(msgspec.Struct, frozen=True):
 
     tasks: int = 10_000_000
     document_bytes: int = 128 << 20
+
+
+def submission_of(spec: WorkflowSpec, document: bytes, body: bytes, **more: Any) -> Submission:
+    """A workflow to be accepted.
+
+    Args:
+        spec: Its checked document.
+        document: The document that is kept.
+        body: As the client sent it: a repeat of a submission has the same.
+        more: The other fields of `Submission`.
+    """
+    return Submission(
+        name=spec.name,
+        queue=spec.queue,
+        priority=spec.priority,
+        spec=document,
+        stages=[(stage.name, stage.width, stage.members) for stage in spec.stages],
+        body_hash=hashlib.sha256(body).hexdigest(),
+        owner=spec.user,
+        call=spec.call,
+        **more,
+    )
 
 
 class Admission:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from flowsched.control import allowed_paths, views
-from flowsched.control.admission import Admission, LiveLimits
+from flowsched.control.admission import Admission, LiveLimits, submission_of
 from flowsched.control.allowed_paths import Refusal
 from flowsched.control.aside import aside
 from flowsched.control.documents import Documents, decode
@@ -61,7 +60,6 @@ from flowsched.store.accounting import Accounting
 from flowsched.store.cache_keys import CacheKeys
 from flowsched.store.database import Database
 from flowsched.store.lease import Lease
-from flowsched.store.requests import Submission
 from flowsched.store.rows import AttemptRow, QueueRow, WorkflowRow
 from flowsched.store.runs import RunRow
 from flowsched.store.settings import Queues
@@ -146,32 +144,10 @@ async def open_output(
     return OutputData(file_name + suffix, opened.size_bytes, opened.chunks)
 
 
-# ---- the address of the leader, for replicas that forward what only the leader knows ----
-
-
-#: How long it is believed.
+#: So long the address of the leader is believed.
 LEADER_MS: Final = 1_000
 #: In the lease's holder, before the URL at which the process is reached.
 AT: Final = " at "
-
-
-class Whereabouts:
-    """Looks the leader up in the lease, at most once a second."""
-
-    def __init__(self, database: Database, clock: Callable[[], int]) -> None:
-        self._database = database
-        self._clock = clock
-        self._url: str | None = None
-        self._looked_ms = 0
-
-    async def url(self) -> str | None:
-        """Where the leader answers, if it says so."""
-        now = self._clock()
-        if now - self._looked_ms > LEADER_MS:
-            holding = await Lease(self._database).look()
-            self._url = holding.holder.partition(AT)[2] or None
-            self._looked_ms = now
-        return self._url
 
 
 # ---- the service ----
@@ -257,7 +233,8 @@ class Service:
     ) -> None:
         self._refusal = refusal
         self._replicated = replicated
-        self._whereabouts = Whereabouts(database, clock)
+        self._leader_url: str | None = None
+        self._leader_looked_ms = 0
         self._database = database
         self._reads = Workflows(database)
         self._runs = EngineRuns(database, memory=self._state, clock=clock)
@@ -302,30 +279,21 @@ class Service:
         await allowed_paths.check(spec, self._refusal)
         if spec.resume:
             await self._check_resume(spec.resume)
-        body_hash = hashlib.sha256(raw).hexdigest()
-        spec, raw = await with_rank(spec, raw, self.plans)
-        ident = self._new_id()
+        spec, document = await with_rank(spec, raw, self.plans)
         await self._failpoint("submit.before")
-        submitted = await self._admission.submit(
-            Submission(
-                id=ident,
-                name=spec.name,
-                queue=spec.queue,
-                priority=spec.priority,
-                labels={**self._trace_label(traceparent), **spec.labels},
-                spec=raw,
-                stages=[(stage.name, stage.width, stage.members) for stage in spec.stages],
-                now_ms=self._clock(),
-                idempotency_key=idempotency_key,
-                body_hash=body_hash,
-                owner=spec.user,
-                call=spec.call,
-            ),
+        submission = submission_of(
             spec,
+            document,
+            raw,
+            id=self._new_id(),
+            labels={**self._trace_label(traceparent), **spec.labels},
+            now_ms=self._clock(),
+            idempotency_key=idempotency_key,
         )
+        submitted = await self._admission.submit(submission, spec)
         await self._failpoint("submit.after")
         if submitted.created:
-            self._documents.keep(submitted.workflow_id, spec, len(raw))
+            self._documents.keep(submitted.workflow_id, spec, len(document))
             self._wake()
         url = f"/api/v1/workflows/{submitted.workflow_id}"
         notes = self._admission.notes(spec)
@@ -1064,7 +1032,12 @@ class Service:
         """The URL of the process that leads, if it is another one; asked of the database at most once a second."""
         if self._leader.leadership.epoch or not self._replicated:
             return None
-        return await self._whereabouts.url()
+        now = self._clock()
+        if now - self._leader_looked_ms > LEADER_MS:
+            holding = await Lease(self._database).look()
+            self._leader_url = holding.holder.partition(AT)[2] or None
+            self._leader_looked_ms = now
+        return self._leader_url
 
     def live(self) -> tuple[bool, str]:
         """Whether the loops are moving."""

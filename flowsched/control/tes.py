@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from flowsched.control import allowed_paths
-from flowsched.control.admission import Admission
+from flowsched.control.admission import Admission, submission_of
 from flowsched.control.allowed_paths import Refusal
 from flowsched.control.aside import aside
 from flowsched.control.documents import Documents
@@ -26,7 +26,7 @@ from flowsched.engine.state import EngineState
 from flowsched.errors import Conflict, InvalidDocument, NotFound, Unavailable
 from flowsched.log_lines import get_logger
 from flowsched.store.database import Database
-from flowsched.store.requests import Repeats, Submission, TesTask
+from flowsched.store.requests import Repeats, TesTask
 from flowsched.store.tes import TesFilter, TesRow, TesTasks, kept, page_token, read_token
 from flowsched.values import replace
 from flowsched.workflow.formats.tes import answers
@@ -251,19 +251,14 @@ class TesService:
         key, repeats = self._key(task, raw, client, idempotency_key, now)
         spec, document = await with_rank(made.spec, made.document, self._ranks)
         await self._failpoint("submit.before")
-        submission = Submission(
+        submission = submission_of(
+            spec,
+            document,
+            raw,
             id=self._new_id(),
-            name=spec.name,
-            queue=spec.queue,
-            priority=spec.priority,
             labels=dict(spec.labels),
-            spec=document,
-            stages=[(stage.name, stage.width, stage.members) for stage in spec.stages],
             now_ms=now,
             idempotency_key=key,
-            body_hash=hashlib.sha256(raw).hexdigest(),
-            owner=spec.user,
-            call=spec.call,
             tes=TesTask(task.name or "", task.labels, stored),
             repeats=repeats,
         )

@@ -20,6 +20,7 @@ from aiohttp import web
 from flowsched.api.parameters import last_event_id, path_text, task_of
 from flowsched.api.problems import encode
 from flowsched.api.routes import Call, Q, Query, Serving
+from flowsched.control.history import happens
 from flowsched.errors import FlowschedError, InvalidRequest, Unavailable
 from flowsched.log_lines import get_logger
 from flowsched.workflow.views import EventView
@@ -236,7 +237,7 @@ async def _follow(
             offset += len(chunk)
         elif not more:
             return
-        elif await _happens(draining, limits.follow_seconds):
+        elif await happens(draining, limits.follow_seconds):
             _cut(call)  # a clean end would say that the log is complete
             raise Gone
         if call.request.transport is None:
@@ -307,14 +308,6 @@ def disposition(file_name: str) -> str:
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in name)
     whole = quote(name, safe="", errors="surrogateescape")
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{whole}"
-
-
-async def _happens(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            return await event.wait()
-    except TimeoutError:
-        return False
 
 
 def _stream(media: str, headers: dict[str, str]) -> web.StreamResponse:
