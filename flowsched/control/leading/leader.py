@@ -12,7 +12,7 @@ import msgspec
 
 from flowsched.background import task_group
 from flowsched.control.documents import Documents
-from flowsched.control.intake import Documents, Intake
+from flowsched.control.intake import Intake
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.leading.draining import remembered
 from flowsched.control.leading.leadership import FIRST_PAUSE_S, Leadership

@@ -17,7 +17,6 @@ import numpy as np
 
 from flowsched.background import task_group
 from flowsched.control.documents import Documents
-from flowsched.control.intake import Documents
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.leading.recover import load_run
 from flowsched.engine.data.inputs import uris_outside
