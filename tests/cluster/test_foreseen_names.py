@@ -148,9 +148,11 @@ def test_what_an_image_task_finds_in_a_folder_of_the_user_is_made_over_no_link(
     layout[key] = [
         entry.format(there) if isinstance(entry, str) else tuple(word.format(there) for word in entry)
     ]
+    (tmp_path / "room").mkdir()
     places = ImagePlaces(str(tmp_path / "room"), layout, Swapping(shared / "d", closed))
+    make = places.make_folders if key == "folders" else places.fill
     with pytest.raises(OSError, match=r"is a link to .* and no folder"):
-        places.make()
+        make()
     assert list(closed.iterdir()) == []
 
 

@@ -19,8 +19,9 @@ from flowsched.cluster.kubernetes.packing import unpacked
 from flowsched.cluster.kubernetes.pods.container_task import files_variables
 from flowsched.cluster.kubernetes.step_messages import read_result
 from flowsched.cluster.kubernetes.steps import files as step_files
-from flowsched.cluster.kubernetes.steps.files import Sight
 from flowsched.cluster.kubernetes.steps.program import fitted
+from flowsched.cluster.local.runner.bounds import Bounds
+from flowsched.cluster.local.runner.image_places import ImagePlaces
 from flowsched.cluster.node.container_paths import Refusal, SharedVolume, lay_out
 from flowsched.cluster.node.origins import Origins
 from flowsched.cluster.node.transfers import OriginSource, finish
@@ -214,10 +215,10 @@ def test_a_link_cannot_climb_out_of_the_container(tmp_path: Path) -> None:
     (tmp_path / "inputs/d/0").mkdir(parents=True)
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "inputs/d/0/up").symlink_to("../../../../../../secret")
-    sight = Sight([["/out", "d/0"]], str(tmp_path / "inputs"))
-    assert sight.real("/out/up") is None
-    assert sight.real("/out/../../../out") == str(tmp_path / "inputs/d/0")
-    assert sight.matches("/*/u*") == []
+    layout = {"view": [["/out", "d/0"]], "mounts": [], "files": []}
+    places = ImagePlaces(str(tmp_path / "inputs"), layout, Bounds())
+    assert not os.path.lexists(places.real("/out/up"))
+    assert places.real("/out/../../../out") == str(tmp_path / "inputs/d/0")
 
 
 LEFT = Container((RUN,), outputs=(Delivered("/out/x", "/x"),), leave=(Left("/rc", "79\n"),))
@@ -541,9 +542,23 @@ def test_a_pipe_is_not_delivered(tmp_path: Path, make: Callable[[Path], None], w
     place.unlink(missing_ok=True)
     make(place)
     told = task.deliver()
-    assert told["reason"] == "OutputFailed"
+    assert told["reason"] == "OutputRefused"
     assert words in told["message"]
     assert not os.path.lexists(target)
+
+
+def test_a_pipe_that_fits_a_pattern_is_no_output(tmp_path: Path) -> None:
+    """The files beside it are delivered."""
+    task = Task(
+        tmp_path,
+        Container((RUN,), outputs=(Delivered("/out/*", f"{tmp_path}/shared/r", path_prefix="/out"),)),
+    )
+    task.begin()
+    (task.inputs / "d/0/x").write_text("x")
+    os.mkfifo(task.inputs / "d/0/pipe")
+    task.ended(0)
+    told = task.deliver()
+    assert (told["reason"], [path for path, _, _ in told["delivered"]]) == ("", ["/out/x"])
 
 
 def _place(task: Task, path: str) -> Path:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from flowsched.cluster.local.runner.image_places import tidy
 from flowsched.cluster.node.container_paths import SYSTEM, TAKEN, SharedVolume
-from flowsched.cluster.node.container_view import tidy
 from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import ServiceContext
 

@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from flowsched.cluster.local.runner.image_places import place_in, tidy
 from flowsched.cluster.local.runner.patterns import fixed_part, is_pattern
-from flowsched.cluster.node.container_view import place_in, tidy
 from flowsched.workflow.document.uris import file_path
 from flowsched.workflow.spec import Container, Delivered, Placed, Step
 

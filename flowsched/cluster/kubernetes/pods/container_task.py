@@ -24,10 +24,10 @@ from flowsched.cluster.kubernetes.objects.release import INPUTS, WORK, Extras, G
 from flowsched.cluster.kubernetes.orders import sign
 from flowsched.cluster.kubernetes.packing import pack
 from flowsched.cluster.local.orders import OF_THE_IMAGE, inside
+from flowsched.cluster.local.runner.image_places import tidy
 from flowsched.cluster.local.runner.patterns import is_pattern
 from flowsched.cluster.node.cache import file_name
 from flowsched.cluster.node.container_paths import Layout, Refusal, local_path, stdio_of
-from flowsched.cluster.node.container_view import tidy
 from flowsched.cluster.node.environment import Address, Paths, ceil_cores, environment, expand
 from flowsched.executor.protocol import InputFile, Pod
 from flowsched.workflow.spec import Container, Delivered, Left, Step

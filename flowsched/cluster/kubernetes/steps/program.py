@@ -58,6 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in steps:
         print(f"usage: flowsched pod {'|'.join(steps)}", file=sys.stderr)
         return 2
+    os.umask(0o002)  # the group of a shared volume may write to the folders that are made there
     return steps[arguments[0]](os.environ)
 
 

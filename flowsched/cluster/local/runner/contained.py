@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from .bounds import Bounds
-from .deliver import Delivery, count, leave, left_at, resolved
+from .deliver import Delivery, Stores, count, deliver_all, leave, left_at, resolved
 from .namespace import Mount, make
 from .outputs import Refused
 from .patterns import is_pattern
@@ -13,7 +13,7 @@ from .places import Places, plan
 from .records import Record, is_full
 from .return_code import CODE_BYTES, code_in
 from .room import Progress, wait_for_folder, with_room
-from .safe_paths import Opened, Unsafe, open_file, parent
+from .safe_paths import Unsafe
 from .steps import Ending, Step, run_steps
 from .task import LAST_SIGNAL_CODE, release_grace_s
 
@@ -47,8 +47,11 @@ class Contained:
         if self.order.get("layout") is not None:
             from .image_places import ImagePlaces
 
+            os.mkdir(room)
             images = ImagePlaces(room, self.order["layout"], self.bounds)  # type: ignore[arg-type]
-            images.make()
+            images.check_sources()
+            images.make_folders()
+            images.fill()
             return images
         places = plan(room, self.task.work, self.order)
         places.bounds = self.bounds
@@ -59,7 +62,7 @@ class Contained:
         """A step's process: in its image, if images are used."""
         if self.places.same_paths:
             return Step(self.task, order, self.places, self.mounts, opened)
-        from .image_places import ImageStep
+        from .engine import ImageStep
 
         return ImageStep(self.task, order, self.places, number, opened)  # type: ignore[arg-type]
 
@@ -104,8 +107,7 @@ class Contained:
         if path is None or not ending.well:
             return None
         try:
-            real = self.places.real(self.places.canonical(str(path)))
-            with parent(real) as at, Opened(open_file(at, os.path.basename(real))) as fd:
+            with self.places.opened(self.places.canonical(str(path))) as fd:
                 return code_in(os.read(fd, CODE_BYTES + 1))
         except (OSError, Unsafe):
             return None
@@ -128,22 +130,12 @@ class Contained:
                 if not is_pattern(str(o["path"])) and self.places.canonical(str(o["path"])) in said
             ]
         progress = Progress(self.task, lambda: count(self.places, outputs))
-        with Delivery(self.places, self.order["upload"], self.targets, progress) as delivery:  # type: ignore[arg-type]
-            try:
-                for output in outputs:
-                    what, target = f"output {output['path']}", target_of(output)
-                    with_room(self.task, what, target, lambda output=output: delivery.take(output))  # type: ignore[misc]
-            except (Refused, OSError) as error:
-                self.undelivered(ending, error)
-            try:  # also after a failure: what was taken before is whole
-                if outputs:
-                    with_room(self.task, "outputs", target_of(outputs[-1]), delivery.flush)
-            except (Refused, OSError) as error:
-                self.undelivered(ending, error)
+        with Delivery(self.places, Stores(self.order["upload"]), self.targets, progress) as delivery:  # type: ignore[arg-type]
+            failed = deliver_all(delivery, outputs, lambda *what: with_room(self.task, *what))
             self.report["outputs"] = delivery.files
-
-    def undelivered(self, ending: Ending, error: Refused | OSError) -> None:
-        """The end of an attempt whose outputs cannot be delivered."""
+        if failed is None:
+            return
+        error = failed[1]
         if isinstance(error, Refused):
             self.failed(ending, *error.args)
         elif is_full(error) and release_grace_s(self.task.folder) is not None:
@@ -159,8 +151,3 @@ class Contained:
     def steps(self) -> list[Record]:
         """As they were ordered."""
         return self.order["steps"]  # type: ignore[return-value]
-
-
-def target_of(output: Record) -> str:
-    """The path of this machine that an output is delivered to; for object stores its uri, which is never full."""
-    return str(output["local"] or output["uri"])

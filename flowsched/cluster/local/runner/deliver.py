@@ -45,6 +45,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
+#: Writes an object with the bytes of a file, by its descriptor and its path. Called in threads.
+Send = Callable[[int, str], object]
+
 #: Files that get their names together: they wait for the disk together. Larger ones gain nothing by that, and need room twice.
 _STAGED = 256
 _STAGED_BYTES = 64 << 20
@@ -100,7 +103,7 @@ class Delivery:
 
     Args:
         places: Of its container.
-        upload: How object stores are reached, see `cluster.orders`; None if none is asked for.
+        send: What writes to a uri of an object store. It raises Refused.
         targets: Targets of this machine, and what they were before the task began, links followed (see `resolved`).
         progress: Called for each file that is at its target, or only waits for the disk.
     """
@@ -108,16 +111,16 @@ class Delivery:
     def __init__(
         self,
         places: Places,
-        upload: Record | None,
+        send: Callable[[str], Send],
         targets: dict[str, str],
         progress: Callable[[], None] = lambda: None,
     ) -> None:
         self.places = places
         self.progress = progress
         self.targets = targets
+        self._found: dict[tuple[str, str], None] = {}  #: (path, uri) of files, in the order of the outputs
         self._noted: dict[tuple[str, str], Record] = {}
-        self._upload = upload
-        self._stores: dict[str, object] = {}
+        self._send = send
         self._senders: ThreadPoolExecutor | None = None
         self._sent: deque[tuple[Future[int], str, str]] = deque()  #: uploads under way: (size, path, uri)
         self._durable = Durable()  #: of what is staged
@@ -141,8 +144,8 @@ class Delivery:
 
     @property
     def files(self) -> list[Record]:
-        """Path, uri and size of each file that was delivered."""
-        return list(self._noted.values())
+        """Path, uri and size of each file that was delivered, in the order of the outputs."""
+        return [self._noted[key] for key in self._found if key in self._noted]
 
     def take(self, output: Record) -> None:
         """Deliver one output; nothing, if it is not there. Its last files have their names after `flush`.
@@ -190,8 +193,11 @@ class Delivery:
             self.in_place(clean)
             return
         if not is_pattern(clean) or (output["prefix"] is None and self.is_there(clean)):
-            if self.is_there(clean):
-                self.put(clean, uri.rstrip("/"), local=output["local"] is not None)
+            if self.is_there(clean) and not self.put(
+                clean, uri.rstrip("/"), local=output["local"] is not None
+            ):
+                what = kind_of(None, self.places.real(clean))
+                raise Refused("OutputRefused", f"the output {path} is {what}, neither a file nor a folder")
             return
         prefix = self.places.canonical(str(output["prefix"])) if output["prefix"] is not None else "/"
         for match in matches(clean, self.places.listed, self.is_plain_folder):
@@ -270,23 +276,20 @@ class Delivery:
             self._source = folder, opened
         return self._source[1].fd
 
-    def put(self, path: str, uri: str, *, local: bool) -> None:
-        """Deliver a file or folder."""
+    def put(self, path: str, uri: str, *, local: bool) -> bool:
+        """Deliver a file or folder. Returns whether it is one."""
         opened = self.open(path)
         if opened is None:
-            real = self.places.real(path)
-            raise Refused(
-                "OutputRefused", f"the output {path} is {kind_of(None, real)}, neither a file nor a folder"
-            )
+            return False
         with opened as fd:
             if not local:
                 for inner, file in self.walk(path):
                     self.upload(inner, file, uri + inner[len(path) :])
-                return
-            if stat.S_ISDIR(os.fstat(fd).st_mode):
+            elif stat.S_ISDIR(os.fstat(fd).st_mode):
                 self.folder(path, fd, uri)
             else:
                 self.file(path, fd, uri)
+        return True
 
     def target(self, uri: str) -> str:
         """Where a file or folder goes, as its path was before the task could change it."""
@@ -432,27 +435,61 @@ class Delivery:
 
     def upload(self, path: str, fd: int, uri: str) -> None:
         """Deliver one file to an object store, beside others; it is there after `flush`. Raises Refused, also for one before it."""
-        store, key = self.store(uri)
+        send = self._send(uri)
+        self._found.setdefault((printable(path), printable(uri)))
         if self._senders is None:
             from concurrent.futures import ThreadPoolExecutor  # most attempts upload nothing
 
             self._senders = ThreadPoolExecutor(_UPLOADED)
         if len(self._sent) >= _UPLOADED:
             self.end_upload()
-        self._sent.append((self._senders.submit(send, os.dup(fd), store, key), path, uri))
+        sent = self._senders.submit(_sent, os.dup(fd), self.places.real(path), send)
+        self._sent.append((sent, path, uri))
 
     def end_upload(self) -> None:
         """Wait for the oldest upload. Raises Refused."""
         sent, path, uri = self._sent.popleft()
         try:
             size = sent.result()
+        except Refused:
+            raise
         except Exception as error:  # noqa: BLE001 - each store has errors of its own
             raise Refused("OutputFailed", f"cannot write {uri}: {type(error).__name__}: {error}") from None
         self.note(self.delivered(path, uri, size))
 
-    def store(self, uri: str) -> tuple[object, str]:
-        """The store of a uri, and its key there."""
-        scheme = uri.partition(":")[0]
+    def delivered(self, path: str, uri: str, size: int) -> Record:
+        """What will be told of a file that is at its target, or only waits for the disk."""
+        self.progress()
+        record: Record = {"path": printable(path), "uri": printable(uri), "size": size}
+        self._found.setdefault((printable(path), printable(uri)))
+        return record
+
+    def note(self, record: Record) -> None:
+        """Remember a file that was delivered."""
+        self._noted[str(record["path"]), str(record["uri"])] = record
+
+
+def _sent(fd: int, real: str, send: Send) -> int:
+    """Write an object with the bytes of a file, which is closed. Returns their number."""
+    with Opened(fd):
+        send(fd, real)
+        return os.fstat(fd).st_size
+
+
+class Stores:
+    """The object stores that this machine's service reaches.
+
+    Args:
+        upload: How, see `cluster.orders`; None if no output goes to one.
+    """
+
+    def __init__(self, upload: Record | None) -> None:
+        self._upload = upload
+        self._stores: dict[str, object] = {}
+
+    def __call__(self, uri: str) -> Send:
+        """What writes to a uri. Raises Refused."""
+        scheme, _, key = uri.partition("://")
         if self._upload is None:
             raise Refused("OutputFailed", f"nothing is known of {scheme}: in the order of this attempt")
         os.environ.update(self._upload["env"])  # type: ignore[call-overload]
@@ -469,24 +506,48 @@ class Delivery:
                 else "fsspec knows no such scheme"
             )
             raise Refused("OutputFailed", f"cannot write {uri}: {hint} ({error})") from None
-        return self._stores[scheme], uri.partition("://")[2]
-
-    def delivered(self, path: str, uri: str, size: int) -> Record:
-        """What will be told of a file that is at its target, or only waits for the disk."""
-        self.progress()
-        return {"path": printable(path), "uri": printable(uri), "size": size}
-
-    def note(self, record: Record) -> None:
-        """Remember a file that was delivered."""
-        self._noted[str(record["path"]), str(record["uri"])] = record
+        store = self._stores[scheme]
+        return lambda fd, _: _write_object(fd, store, key)
 
 
-def send(fd: int, store: object, key: str) -> int:
-    """Write an object with the bytes of a file, which is closed. Returns their number."""
-    with Opened(fd), store.open(key, "wb") as writing:  # type: ignore[attr-defined]
+def _write_object(fd: int, store: object, key: str) -> None:
+    with store.open(key, "wb") as writing:  # type: ignore[attr-defined]
         while block := os.read(fd, 8 << 20):
             writing.write(block)
-        return os.fstat(fd).st_size
+
+
+def deliver_all(
+    delivery: Delivery, outputs: list[Record], insist: Callable[[str, str, Callable[[], None]], None]
+) -> tuple[str, OSError | Refused] | None:
+    """Deliver all outputs. What was taken before a failure is whole.
+
+    Args:
+        delivery: It.
+        outputs: As they were ordered.
+        insist: Calls what delivers one output, given that output in words and its target; perhaps more than once.
+
+    Returns:
+        The path of the output that failed first, and why; None: all are delivered.
+    """
+    failed: tuple[str, OSError | Refused] | None = None
+    path = ""
+    try:
+        for output in outputs:
+            path = str(output["path"])
+            insist(f"output {path}", target_of(output), lambda output=output: delivery.take(output))  # type: ignore[misc]
+    except (Refused, OSError) as error:
+        failed = path, error
+    try:
+        if outputs:
+            insist("outputs", target_of(outputs[-1]), delivery.flush)
+    except (Refused, OSError) as error:
+        failed = failed or (path, error)
+    return failed
+
+
+def target_of(output: Record) -> str:
+    """The path that an output is delivered to; for object stores its uri, which is never full."""
+    return str(output["local"] or output["uri"])
 
 
 def resolved(path: str) -> str:

@@ -15,12 +15,16 @@ import time
 from . import kin
 from .outputs import Refused
 from .records import Record
-from .safe_paths import write_all
+from .safe_paths import Unsafe, open_mounted, write_all
+from .steps import Step
 from .task import RELEASED, StartError, Task, amount, release_grace_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from .finishing import Inode
+    from .image_places import ImagePlaces
 
 #: The engine's own command has so long to clear up behind a container that has ended.
 CLEAR_UP_S = 30.0
@@ -441,3 +445,35 @@ class ImageTask(InImage):
         self.image = str(order["image"])
         self.binds = order["mounts"]  # type: ignore[assignment]
         self.workdir = self.work
+
+
+class ImageStep(InImage, Step):
+    """The process of a step of a container task, in the image that it names."""
+
+    def __init__(
+        self, task: Task, step: Record, places: ImagePlaces, number: int, opened: set[Inode]
+    ) -> None:
+        Step.__init__(self, task, step, places, [], opened)
+        self.engine = Engine(task.order["engine"])  # type: ignore[arg-type]
+        self.container = f"{self.engine.name}-{number}"
+        self.image = str(step["image"])
+        self.binds = [*task.order["mounts"], *places.mounts]  # type: ignore[misc]
+        self.workdir = None if step["workdir"] is None else self.cwd
+        if self.workdir is None:
+            self.env.pop("PWD", None)
+
+    def open_streams(self) -> None:
+        """See `Step`. An engine takes names: first see that none has become a link, by an earlier step say. Raises Refused."""
+        for source, path, _ in self.binds:
+            try:
+                os.close(open_mounted(source))
+            except Unsafe as error:
+                message = f"{error} now, and is not mounted at {path}"
+                raise Refused("ContainerPathsRefused", message) from None
+            except OSError:
+                pass  # the engine says what it misses
+        super().open_streams()
+
+    def reads(self) -> bool:
+        """Whether the step names a file for its standard input."""
+        return self.stdin >= 0

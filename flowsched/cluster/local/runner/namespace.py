@@ -14,7 +14,7 @@ import sys
 
 from .outputs import Refused
 from .places import Places, join
-from .safe_paths import Opened, Unsafe, open_mounted, replace_file
+from .safe_paths import Opened, Unsafe, open_mounted, replace_file, write_text
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC = 1, 32, 4096, 16384
@@ -58,7 +58,7 @@ def make(places: Places) -> list[Mount]:
     for path in sorted(places.nodes):
         node, target = places.nodes[path], join(places.room, path)
         if node.content is not None:
-            replace_file(target, node.content)
+            write_content(target, node.content)
         elif node.whole:
             if node.bound:
                 hold(behind(places, path), os.path.isdir(node.base or "/"))
@@ -73,10 +73,15 @@ def make(places: Places) -> list[Mount]:
         os.makedirs(places.writable(path), exist_ok=True)
     for path, text in places.texts.items():
         try:
-            replace_file(places.writable(path), text)
+            write_content(places.writable(path), text)
         except Unsafe as error:
             raise OSError(errno.ELOOP, str(error)) from None
     return mounts
+
+
+def write_content(path: str, text: str) -> None:
+    """Write a file that the document gives the text of. Raises Unsafe, OSError."""
+    replace_file(path, lambda fd: write_text(fd, text))
 
 
 def behind(places: Places, path: str) -> str:

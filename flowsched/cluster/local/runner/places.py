@@ -16,6 +16,7 @@ from .bounds import STREAMS, Bounds, inside
 from .outputs import Refused
 from .patterns import fits, fixed_part, is_pattern
 from .records import Record
+from .safe_paths import Opened, open_file, parent
 
 #: Entries of a folder of this machine that are shown one by one, because a path in it is the task's own.
 MOST_SHOWN = 10_000
@@ -152,6 +153,17 @@ class Places:
         """The path of this machine that a path of the container leads to, if flowsched may write there. Raises Refused, OSError."""
         real = self.real(path)
         return real if real in STREAMS else self.bounds.check(real)
+
+    def opened(self, path: str, flags: int = os.O_RDONLY) -> Opened:
+        """Open an ordinary file by its path of the container.
+
+        Raises:
+            Unsafe: Something else is there.
+            OSError: It cannot be opened.
+        """
+        real = self.real(path)
+        with parent(real) as at:
+            return Opened(open_file(at, os.path.basename(real), flags))
 
     def listed(self, path: str) -> list[str]:
         """The names in a folder of the container, but for what is only there because this machine has it."""

@@ -15,7 +15,7 @@ from collections import deque
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Final
 
 #: Links that may lie on one way, as in the kernel.
@@ -216,8 +216,12 @@ def temporary_name() -> str:
     return f".flowsched-{os.urandom(8).hex()}"
 
 
-def replace_file(path: str, text: str) -> None:
+def replace_file(path: str, fill: Callable[[int], object]) -> None:
     """Write a file at an absolute path, whole or not at all; missing folders are made. Its mode is what the umask leaves.
+
+    Args:
+        path: Of the file; another one of the name is replaced.
+        fill: Writes to the descriptor of the new file.
 
     Raises:
         Unsafe: A link lies on the way: the caller has followed those that may be there.
@@ -227,7 +231,7 @@ def replace_file(path: str, text: str) -> None:
     with parent(path, make=BY_UMASK) as at:
         try:
             with Opened(new_file(at, temporary)) as fd:
-                write_all(fd, text.encode("utf-8", "surrogatepass"))
+                fill(fd)
             os.rename(temporary, os.path.basename(path), src_dir_fd=at, dst_dir_fd=at)
         finally:
             remove(at, temporary)
@@ -298,6 +302,11 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def write_text(fd: int, text: str) -> None:
+    """Write a text of a document, which may have lone surrogates."""
+    write_all(fd, text.encode("utf-8", "surrogatepass"))
 
 
 def remove(at: int | None, name: str) -> None:
