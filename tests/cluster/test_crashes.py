@@ -15,7 +15,7 @@ import pytest
 from msgspec import structs
 
 import flowsched.cluster
-from flowsched.cluster.local import processes
+from flowsched.cluster.local import attempt_states, watch
 from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.errors import ConfigurationError
@@ -400,8 +400,8 @@ async def test_results_that_take_longer_than_the_grace_end_no_runner(
     real_world: RealWorld, monkeypatch: pytest.MonkeyPatch, ended_before: bool
 ) -> None:
     """The task has ended well, before it was asked to leave or after: it is done when they are published, and others go on."""
-    monkeypatch.setattr(processes, "OVERDUE_S", 0.0)
-    monkeypatch.setattr(processes, "SCAN_S", 0.02)
+    monkeypatch.setattr(attempt_states, "OVERDUE_S", 0.0)
+    monkeypatch.setattr(watch, "SCAN_S", 0.02)
     cluster, ear = await open_with(real_world, faulty("before_published", "wait"))
     await cluster.launch([shell("b", f"until [ -e {real_world.root}/go ]; do sleep 0.1; done", index=1)])
     await ear.started("b")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.local import attempts, processes
+from flowsched.cluster.local import attempt_states, attempts
 from flowsched.cluster.local import attempts as kin
 from flowsched.cluster.local.runner import cgroups
 from flowsched.cluster.local.runner.cgroups import Base, find_base
@@ -52,7 +52,7 @@ while True:
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What the service finds processes by."""
     if request.param == "lineage":
-        monkeypatch.setattr(processes, "find_base", lambda: Base("", "", ["not in this test"]))
+        monkeypatch.setattr(attempt_states, "find_base", lambda: Base("", "", ["not in this test"]))
     elif not find_base().folder:
         pytest.skip(f"no control groups here: {find_base().why_not}")
     return str(request.param)

@@ -94,7 +94,7 @@ def released_pods_are_left_alone() -> None:
 
     async def idle(self: Any, names: Any, grace_ms: int) -> None:
         for name in names:
-            self._live.pop(name, None)
+            self._watch.lives.pop(name, None)
             self._site.report(PodGone(name, self.clock(), "Released", started=True))
 
     RunnerProcesses.release = idle  # type: ignore[method-assign]

@@ -101,6 +101,7 @@ class Images:
         self._left = False
         self._was_used = self._used.exists()  #: by services before this one
         self._ignored: set[str] = set()
+        self._refused: dict[str, Refusal] = {}  #: pods whose images cannot be had, until they are told so
 
     @property
     def ignored(self) -> bool:
@@ -128,9 +129,21 @@ class Images:
     def is_ready(self, pod: Pod) -> bool:
         """Whether a pod can be started at once, as far as images go: `prepare` has nothing to do."""
         names = images_of(pod)
-        if not names or self.ignored:
+        if not names or self.ignored or pod.name in self._refused:
             return True
         return self._engine is not None and all(self._fresh(name) is not None for name in names)
+
+    async def have(self, pod: Pod, tell: Tell) -> None:
+        """Wait until the images of a pod are here, or are known never to be: `order` says so then. `tell`: see `prepare`."""
+        try:
+            refusal = await self.prepare(pod, tell)
+        except Exception as error:  # one task's images must not end the others'
+            log.exception("images not asked for", pod=pod.name)
+            refusal = Refusal(
+                REFUSED, f"the container engine's answer about its images is not understood: {error!r}"
+            )
+        if refusal is not None:
+            self._refused[pod.name] = refusal
 
     async def prepare(self, pod: Pod, tell: Tell) -> Refusal | None:
         """Find or pull the images of a pod; the reason why there is one that cannot be had, or no engine.
@@ -282,7 +295,9 @@ class Images:
             caches: That its inputs are read from.
             staged: Name of an input of the stage -> its file or folder in a cache.
         """
-        names = images_of(pod)
+        names, refused = images_of(pod), self._refused.get(pod.name)
+        if refused is not None:
+            return {"refused": (refused.reason, refused.message)}
         if not names:
             return {}
         if self.ignored:
@@ -320,8 +335,9 @@ class Images:
 
     # --- what has ended --------------------------------------------------------------------------------------
 
-    def ended(self) -> None:
+    def ended(self, name: str) -> None:
         """An attempt is no more: its containers are removed soon, with others' in one call."""
+        self._refused.pop(name, None)
         if self._engine is None and not self._was_used:
             return  # no service has run a container for this root; one before this one may have begun the attempt
         self._left = True

@@ -1,0 +1,309 @@
+"""How attempts of this machine stand, by their folders and the journals of their runners; and their ends, where one is due.
+
+Everything here blocks, and runs in several threads. A lock for each attempt keeps a look, a launch and a release apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from flowsched.cluster.local import attempts
+from flowsched.cluster.local.attempts import Attempts, Sight
+from flowsched.cluster.local.journals import Life
+from flowsched.cluster.local.root_space import RootSpace
+from flowsched.cluster.local.runner import cgroups
+from flowsched.cluster.local.runner.cgroups import find_base
+from flowsched.cluster.local.runners import Runner, Runners, living
+from flowsched.cluster.local.virtual_nodes import Site
+from flowsched.cluster.node.space import is_full
+from flowsched.executor.protocol import Pod, PodGone
+from flowsched.log_lines import get_logger
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+#: While attempts cannot be read, that is logged again after this.
+UNSEEN_S: Final = 60.0
+#: If the runner has not ended a released attempt so long after the grace, the service kills the attempt's processes; after as long
+#: again the process of its own that sees it through, or else the runner.
+OVERDUE_S: Final = 3.0
+
+
+class Live(msgspec.Struct, eq=False):
+    """An attempt that is waited for."""
+
+    name: str
+    pod: Pod | None = None  #: None: only its end is wanted
+    folder: Path | None = None
+    busy: bool = False  #: being launched: not to be looked at yet
+    is_held: bool = False  #: another attempt writes what it writes
+    told_start: bool = False
+    told_held: str = ""  #: what it waits for, as the engine knows it
+    overdue_at: float | None = None  #: monotonic; set by a release
+    kills: int = 0  #: how often it was overdue
+    bereft: bool = False  #: its folder is gone, so its processes were killed: their end tells nothing
+
+    @property
+    def inputs(self) -> frozenset[tuple[str, str]]:
+        """(uri, node) of what it reads there."""
+        pod = self.pod
+        if pod is None:
+            return frozenset()
+        return frozenset((uri, pod.remote.get(uri, pod.node)) for given in pod.inputs for uri in given.uris)
+
+
+#: An attempt, and how it stands; None: that is not known now.
+Seen = tuple[Live, Sight | None]
+
+
+class AttemptStates:
+    """The attempts of one root.
+
+    Args:
+        site: Its surroundings.
+        folders: Of attempts.
+        runners: Of the root.
+        space: Of the root.
+    """
+
+    def __init__(self, site: Site, folders: Attempts, runners: Runners, space: RootSpace) -> None:
+        self.site = site
+        self.folders = folders
+        self.runners = runners
+        self.space = space
+        self._groups = find_base()
+        self._stripes = [threading.Lock() for _ in range(64)]
+        #: Attempts that there was no room to void in a folder. None of them has one, and while this process has the root none
+        #: is made; after a restart SQL says whether their end is known.
+        self._denied: dict[str, PodGone] = {}
+        self._unseen_said: float | None = None
+
+    def lock(self, name: str) -> threading.Lock:
+        """What keeps a look at an attempt, its launch and its release apart."""
+        return self._stripes[hash(name) % len(self._stripes)]
+
+    def group(self, name: str) -> str:
+        """The control group of an attempt; "" if attempts have none."""
+        return self._groups.group(attempts.mark_of(self.site.root), name)
+
+    # --- how they stand --------------------------------------------------------------------------------------
+
+    def reported(self, name: str) -> Sight | None:
+        """What the journal of a living runner says of an attempt; None: nothing, or what is left of it has to be looked for."""
+        found = self.runners.find(name)
+        if found is None:
+            return None
+        life, runner = found
+        if life.end is None and (runner.is_dead or life.is_lost):
+            return None
+        return Sight(life.started_ms, life.end, life.waits, life.reason)
+
+    def look(self, lives: Sequence[Live]) -> list[Seen]:
+        """Look how attempts stand, and end what must not go on."""
+        return [(live, self._look_at(live)) for live in lives]
+
+    def _look_at(self, live: Live) -> Sight | None:
+        """One that cannot be read now (a full disk, a damaged record) is left to the next scan."""
+        if live.busy:
+            return None
+        try:
+            with self.lock(live.name):
+                return self._look_for(live)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, OSError) and is_full(error):
+                self.space.note(error)
+            self.say_unseen("attempt not seen", pod=live.name)
+            return None
+
+    def _look_for(self, live: Live) -> Sight | None:
+        sight = self._stands(live)
+        # Its runner may have died between making the group and writing that down.
+        if sight is not None and isinstance(sight.final, PodGone) and (group := self.group(live.name)):
+            cgroups.remove(group)
+        return sight
+
+    def _stands(self, live: Live) -> Sight | None:
+        folder = live.folder = live.folder or self.find(live.name)
+        found = self.runners.find(live.name)
+        if found is None:
+            if self.runners.may_start(live.name):
+                self._end_overdue(live, None)
+                return None
+            found = self.runners.recall(live.name)
+        if found is None:
+            if folder is None:
+                return self.absent(live.name, "NotLaunched")
+            return Sight(final=attempts.gone(folder, "NotStarted"))
+        life, runner = found
+        if life.end is not None:
+            return self.absent(live.name, "FolderGone") if live.bereft else Sight(life.started_ms, life.end)
+        there = folder is not None and self._is_there(folder)
+        node = live.pod.node if live.pod is not None else ""
+        folder = folder or self.folders.root / "nodes" / node / "attempts" / live.name
+        if runner.is_dead or life.is_lost:
+            if life.started_ms is not None and not attempts.end_attempt(folder, life):
+                return Sight(life.started_ms)
+            return Sight(life.started_ms, attempts.left_end(folder) or self._lost(folder, life, runner))
+        if there:
+            self._end_overdue(live, found)
+            return Sight(life.started_ms, waits=life.waits, reason=life.reason)
+        live.bereft = True
+        return None if self._kill(folder, life) else self.absent(live.name, "FolderGone")
+
+    def _lost(self, folder: Path, life: Life, runner: Runner) -> PodGone:
+        """The end of an attempt that ended with its runner."""
+        at_ms = runner.died_ms or self.site.clock()
+        reason = "NotStarted" if life.started_ms is None else "RunnerLost"
+        reason = "Released" if attempts.is_released(folder) else reason
+        if reason == "RunnerLost":
+            log.warning("attempt lost with its runner", pod=life.name, runner=runner.name)
+        return PodGone(life.name, at_ms, reason, life.started_ms is not None)
+
+    def say_unseen(self, what: str, **more: str) -> None:
+        """Log the exception that is handled, now and then."""
+        now = time.monotonic()
+        if self._unseen_said is None or now - self._unseen_said > UNSEEN_S:
+            self._unseen_said = now
+            log.exception(what, **more)
+
+    def find(self, name: str) -> Path | None:
+        """The folder of an attempt; None: there is none.
+
+        Raises:
+            OSError: Its node's folder is away.
+        """
+        return self._really(lambda: self.folders.find(name))
+
+    def _is_there(self, folder: Path) -> bool:
+        """Whether a folder of an attempt is there. Raises as `find`."""
+        return self._really(lambda: attempts.is_folder(folder))
+
+    def _really(self, look: Callable[[], T]) -> T:
+        """What is missing in a folder that is away is not missing: it is looked for again once none is."""
+        found = look()
+        if not found:
+            self.site.presence.check()
+            found = look()
+        return found
+
+    # --- those that there are none of ------------------------------------------------------------------------
+
+    def denied(self, name: str) -> Sight | None:
+        """The end of an attempt that there was no room for."""
+        gone = self._denied.get(name)
+        return None if gone is None else Sight(final=gone)
+
+    def absent(self, name: str, reason: str) -> Sight:
+        """Make sure that an attempt without a folder will never run."""
+        try:
+            return self.denied(name) or Sight(final=self.folders.entomb(name, reason))
+        except OSError as error:
+            return self.no_room(name, error, reason)
+
+    def no_room(self, name: str, error: OSError, reason: str) -> Sight:
+        """There is no room for the folder of an attempt: it is no more, and this process will not make it.
+
+        Raises:
+            OSError: It was something else.
+        """
+        if not is_full(error):
+            raise error
+        self.space.note(error)
+        gone = self._denied[name] = PodGone(name, self.site.clock(), reason)
+        return Sight(final=gone)
+
+    def settled(self, name: str) -> None:
+        """Its end is stored."""
+        self._denied.pop(name, None)
+
+    # --- what must end ---------------------------------------------------------------------------------------
+
+    def release(self, lives: Sequence[Live], grace_ms: int) -> list[Seen]:
+        """Ask for the ends of attempts, and wake their runners."""
+        overdue_at = time.monotonic() + grace_ms / 1000 + OVERDUE_S
+        awake: dict[str, Runner] = {}
+        seen: list[Seen] = []
+        for live in lives:
+            live.overdue_at = min(live.overdue_at or overdue_at, overdue_at)
+            with self.lock(live.name):
+                seen.append((live, self._release(live, grace_ms, awake)))
+        for runner in awake.values():
+            runner.signal(signal.SIGTERM)
+        return seen
+
+    def _release(self, live: Live, grace_ms: int, awake: dict[str, Runner]) -> Sight | None:
+        sight = self.reported(live.name)
+        if sight is not None and sight.final is not None:
+            return sight
+        folder = live.folder
+        try:
+            folder = live.folder = folder or self.find(live.name)
+            if (folder is None or not self._is_there(folder)) and not self.runners.those_with(live.name):
+                return self.absent(live.name, "Released")
+            if folder is not None:
+                attempts.ask_for_end(folder, grace_ms)
+                self.site.failpoint("release.marked")
+        except OSError as error:  # no room to ask, or the task has put a link in the folder's place
+            if not is_full(error) and not isinstance(error, NotADirectoryError):
+                log.warning(
+                    "attempt is not asked to end: killed after its grace", pod=live.name, error=str(error)
+                )
+                return None
+            if is_full(error):
+                self.space.note(error)
+            if folder is not None and (found := self.runners.find(live.name)) is not None:
+                self._kill(folder, found[0])  # there is no room to ask
+            return None
+        those = self.runners.those_with(live.name)
+        awake.update({runner.name: runner for runner in those})
+        return None if those or live.busy else self._look_for(live)
+
+    def _kill(self, folder: Path, life: Life) -> bool:
+        """Kill the processes of an attempt whose runner lives. Returns whether there were any."""
+
+        def is_over() -> bool:
+            self.runners.read()
+            return life.end is not None
+
+        return attempts.kill_attempt(folder, life, is_over)
+
+    def _end_overdue(self, live: Live, found: tuple[Life, Runner] | None) -> None:
+        """Kill what should have ended long ago: the attempt's processes, and if that does not help, what should have told of it."""
+        if live.overdue_at is None or time.monotonic() < live.overdue_at:
+            return
+        live.overdue_at = time.monotonic() + OVERDUE_S
+        if found is not None and found[0].publishes:
+            return  # nothing of it is left to kill, and its runner has other attempts
+        live.kills += 1
+        if found is not None and live.folder is not None and live.kills == 1:
+            self._kill(live.folder, found[0])
+            return
+        if found is not None and found[0].own and live.kills == 2:
+            if shim := living(found[0].shim):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(shim, signal.SIGKILL)
+            return
+        for runner in self.runners.those_with(live.name):
+            log.warning(
+                "a runner does not end an attempt: killed, with all its attempts",
+                pod=live.name,
+                runner=runner.name,
+            )
+            runner.signal(signal.SIGKILL)
+
+    def sweep_groups(self, is_over: Callable[[str], bool | None]) -> None:
+        """Remove the control groups of attempts that have ended, with what lives in them all the same."""
+        self._groups.sweep()
+        for name, group in self._groups.groups(attempts.mark_of(self.site.root)).items():
+            if self.find(name) is None or is_over(name):
+                cgroups.kill(group)
+                cgroups.remove(group)

@@ -1,0 +1,233 @@
+"""The launch of attempts on this machine, step by step.
+
+    1. an attempt waits until no other one writes the files that it writes (`writers`)
+    2. it waits until its images are here (`images`)
+    3. its folder is made: from then on its name is taken
+    4. its order is composed, and given to the runner with those of others
+
+An attempt that has a folder was launched before: its state is read instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor as Pool
+from pathlib import Path
+from typing import Any, Final
+
+from flowsched.background import BackgroundTasks
+from flowsched.cluster.local import attempts
+from flowsched.cluster.local.attempt_states import AttemptStates, Live, Seen
+from flowsched.cluster.local.attempts import Sight
+from flowsched.cluster.local.gang_files import GangFiles
+from flowsched.cluster.local.images import Images
+from flowsched.cluster.local.orders import compose, staged_files
+from flowsched.cluster.local.runner.records import elapsed_ms
+from flowsched.cluster.local.transfers import Staging
+from flowsched.cluster.local.virtual_nodes import machine_cores
+from flowsched.cluster.local.watch import Watch
+from flowsched.cluster.local.writers import Writers, writes_outside, written_paths
+from flowsched.cluster.node.cache import Cache
+from flowsched.cluster.node.origins import Origins
+from flowsched.cluster.node.space import is_full
+from flowsched.executor.protocol import Pod
+from flowsched.log_lines import get_logger
+
+log = get_logger(__name__)
+
+#: Why an attempt waits: another one writes its file.
+WRITER: Final = "OutputBusy"
+
+
+class Launch:
+    """The launches of one root.
+
+    Args:
+        states: How attempts stand.
+        watch: Over the attempts.
+        images: Of the cluster.
+        staging: The transfers between `caches`.
+        caches: Of nodes, by name.
+        origins: Where datasets may come from.
+        gang_files: Of the root.
+        pool: For work on folders.
+    """
+
+    def __init__(
+        self,
+        states: AttemptStates,
+        watch: Watch,
+        images: Images,
+        staging: Staging,
+        caches: Mapping[str, Cache],
+        origins: Origins,
+        gang_files: GangFiles,
+        pool: Pool,
+    ) -> None:
+        self._states = states
+        self._site, self._runners = states.site, states.runners
+        self._watch = watch
+        self._images = images
+        self._staging = staging
+        self._caches = caches
+        self._origins = origins
+        self._gang_files = gang_files
+        self._pool = pool
+        self._writers = Writers()
+        self._background = BackgroundTasks("an attempt")
+        #: Where nodes promise more cores than there are, the kernel divides them: tasks that are bound would leave some idle.
+        promised = sum(node.cpu_millicores for node in states.site.nodes.values())
+        self._binds = promised <= 1000 * machine_cores()
+
+    async def close(self) -> None:
+        """Launch no more. What waits for an image is cancelled: the next service is told that it was never launched."""
+        await self._background.close()
+
+    async def launch(self, pods: Sequence[Pod]) -> None:
+        """Launch attempts; those that wait for others or for their images are launched later."""
+        new = [Live(pod.name, pod, busy=True) for pod in pods if pod.name not in self._watch.lives]
+        self._watch.lives.update({live.name: live for live in new})
+        await self._go_on(await self.enter(new))
+
+    async def enter(self, lives: Sequence[Live]) -> list[Live]:
+        """Note which files outside of them attempts write. Returns those that are still waited for."""
+        asked = [live.pod for live in lives if live.pod is not None and writes_outside(live.pod)]
+        paths: dict[str, frozenset[str]] = {}
+        if asked:
+            loop = asyncio.get_running_loop()
+            found = await loop.run_in_executor(self._pool, lambda: list(map(written_paths, asked)))
+            paths = {pod.name: each for pod, each in zip(asked, found, strict=True)}
+        there = [live for live in lives if self._watch.lives.get(live.name) is live]
+        for live in there:
+            assert live.pod is not None
+            self._writers.enter(live.pod, paths.get(live.name, frozenset()))
+        return there
+
+    async def _go_on(self, lives: Sequence[Live]) -> None:
+        """Launch what nothing holds: neither another attempt that writes its files, nor its images."""
+        ready = []
+        for live in lives:
+            assert live.pod is not None
+            why = self._writers.why(live.name)
+            live.is_held = bool(why)
+            self._watch.tell_held(live, WRITER, why)
+            if why:
+                continue
+            if self._images.is_ready(live.pod):
+                ready.append(live)
+            else:
+                self._background.begin(self._with_images(live), name=f"image of {live.name}")
+        try:
+            await self._watch.act(ready, self._order)
+        finally:
+            for live in ready:
+                live.busy = False  # one that could not be launched is told as gone by the next scan
+            self._watch.wake()
+
+    async def _with_images(self, live: Live) -> None:
+        """Launch an attempt when its images are here, or when it is known that they never will be."""
+        assert live.pod is not None
+        await self._images.have(live.pod, lambda reason, why: self._watch.tell_held(live, reason, why))
+        if self._watch.lives.get(live.name) is live:  # it was not released meanwhile
+            await self._go_on([live])
+
+    def ended(self, name: str) -> None:
+        """An attempt is no more: those that it has held go on."""
+        behind = [self._watch.lives.get(other) for other in self._writers.leave(name)]
+        held = [live for live in behind if live is not None and live.is_held]
+        for live in held:
+            live.is_held = False  # at once: the end of another one must not launch it a second time
+        if held:
+            names = ", ".join(live.name for live in held)
+            self._background.begin(self._go_on(held), name=f"launch of {names}")
+
+    # --- in threads ------------------------------------------------------------------------------------------
+
+    def _order(self, lives: Sequence[Live]) -> list[Seen]:
+        """Make the folders of some attempts, and give their orders in one piece. Returns how all of them stand then."""
+        if away := self._site.presence.away():
+            log.warning("attempts not ordered", pods=[live.name for live in lives], error=away)
+            return []
+        known: dict[str, Sight] = {}
+        orders: dict[str, dict[str, Any]] = {}
+        try:
+            for live in lives:
+                with self._states.lock(live.name):
+                    order = self._prepare(live)
+                if isinstance(order, Sight):
+                    known[live.name] = order
+                elif order is not None:
+                    orders[live.name] = order
+            self._give(orders)
+        finally:
+            for live in lives:
+                self._runners.dismiss(live.name)
+                live.busy = False
+        seen: list[Seen] = []
+        for live in lives:
+            if live.name in orders:  # it may have begun while its news was not heard
+                seen.append((live, self._states.reported(live.name)))
+            elif live.name in known:
+                seen.append((live, known[live.name]))
+            else:
+                seen += self._states.look([live])
+        return seen
+
+    def _give(self, orders: Mapping[str, dict[str, Any]]) -> None:
+        if not orders:
+            return
+        try:
+            self._runners.order(list(orders.values()))
+        except OSError as error:
+            log.warning("runner not started", pods=list(orders), error=str(error))
+        for _ in orders:
+            self._site.failpoint("launch.spawned")
+
+    def _prepare(self, live: Live) -> dict[str, Any] | Sight | None:
+        """The order of an attempt, whose folder is new; or its end, where it gets none; None: it has to be looked at."""
+        pod, folder = live.pod, None
+        assert pod is not None
+        if denied := self._states.denied(pod.name):
+            return denied
+        try:
+            if pod.node not in self._caches and self._states.find(pod.name) is None:
+                return self._states.absent(pod.name, "NoSuchNode")
+            self._runners.expect(pod.name)  # first: a release that finds the folder waits for the runner
+            folder = self._states.folders.make(pod.name, pod.node)
+            if folder is None:
+                return None
+            self._site.failpoint("launch.made")
+            live.folder = folder
+            order = self._composed(pod, folder, live)
+        except OSError as error:
+            if not is_full(error):
+                log.warning("attempt not ordered", pod=pod.name, error=str(error))
+                return None
+            if folder is not None:
+                attempts.remove_tree(folder)
+            return self._states.no_room(pod.name, error, "DiskFull")
+        self._site.failpoint("launch.ordered")
+        return order
+
+    def _composed(self, pod: Pod, folder: Path, live: Live) -> dict[str, Any]:
+        nodes = sorted({pod.node, *pod.remote.values()}) if pod.inputs else []
+        read = [self._caches[node].folder for node in nodes if node in self._caches]
+        read += [Path(path) for path in self._staging.places(live.inputs)]
+        staged = {name: path for name, (_, path) in staged_files(pod, self._caches).items()}
+        bounds = self._origins.bounds
+        return compose(
+            folder,
+            self._site.root,
+            pod,
+            self._caches,
+            lambda uri: self._staging.charge(uri, pod.node, pod.remote.get(uri)),
+            self._images.order(pod, folder, read, staged),
+            self._origins.upload,
+            self._states.group(pod.name),
+            self._site.clock() - elapsed_ms(),
+            bounds.record() if bounds else {},
+            self._staging.changed(live.inputs),
+            self._gang_files.lay_out(folder, pod),
+            binds=self._binds,
+        )

@@ -1,0 +1,124 @@
+"""The root of a local cluster: whether it has room, or is away, and what the caches of its nodes may hold.
+
+Nothing is started while a file system is full or a folder is away: then no node is ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Collection, Sequence
+from concurrent.futures import Executor as Pool
+from typing import Final
+
+from flowsched.cluster.local.virtual_nodes import Site
+from flowsched.cluster.node.cache import Cache
+from flowsched.cluster.node.space import Space
+from flowsched.executor.nodes import NodeInfo
+from flowsched.executor.protocol import NodeChanged
+from flowsched.log_lines import get_logger
+from flowsched.values import replace
+
+log = get_logger(__name__)
+
+#: How often the room is looked at.
+SPACE_S: Final = 1.0
+
+
+class RootSpace:
+    """The room of one root.
+
+    Args:
+        site: Its surroundings.
+        caches: Of its nodes.
+        cache_percent: What the caches may hold together, in percent of what is free on the disk of the root or in them, measured
+            again and again; 0 = what `site` says.
+        beside: Further folders that must have room.
+    """
+
+    def __init__(
+        self, site: Site, caches: Collection[Cache], cache_percent: int, beside: Sequence[Space]
+    ) -> None:
+        self._site = site
+        self._caches = caches
+        self._percent = cache_percent
+        self._root = Space(site.root)
+        self._spaces = [self._root, *beside]
+        self._cache_bytes = 0  #: what each node's cache may hold, as last measured
+        self._told = False, 0
+        self.away = ""  #: which folder is away, in words
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be started, in words; "" = it can."""
+        return self.away or next((space.trouble for space in self._spaces if space.trouble), "")
+
+    def open(self) -> list[NodeInfo]:
+        """Measure it. Returns the nodes as they are now. Blocks."""
+        self.measure()
+        self._told = bool(self.trouble), self._cache_bytes
+        return self.nodes()
+
+    async def watch(self, pool: Pool) -> None:
+        """Measure it again and again, and tell what has changed."""
+        while True:
+            await asyncio.sleep(SPACE_S)
+            await asyncio.get_running_loop().run_in_executor(pool, self.measure)
+            self.tell()
+
+    def note(self, error: OSError) -> None:
+        """A write in the root has found no room."""
+        self._root.note(error)
+
+    def measure(self) -> None:
+        """Measure it. Blocks."""
+        self.look_for()
+        for space in self._spaces:
+            space.measure()
+        if self._percent:
+            self._measure_part()
+
+    def look_for(self) -> str:
+        """Look which folder is away. Blocks."""
+        self.away = self._site.presence.away()
+        return self.away
+
+    def _measure_part(self) -> None:
+        """How much each cache may hold, as a part of the disk. Changes below a tenth are ignored.
+
+        On a full disk the last limit holds, or the same part of the whole disk after a start. Other programs may be
+        filling the disk, and last copies dropped because of them would have to be made again.
+        """
+        try:
+            disk = os.statvfs(self._site.root)
+        except OSError:
+            return  # `Space.measure` has said so
+        bytes_ = disk.f_blocks * disk.f_frsize
+        if not self.trouble:
+            bytes_ = disk.f_bavail * disk.f_frsize + sum(cache.used_bytes for cache in self._caches)
+        elif self._cache_bytes:
+            return
+        found = max(1, bytes_ * self._percent // 100 // len(self._caches))
+        if 10 * abs(found - self._cache_bytes) > self._cache_bytes:
+            self._cache_bytes = found
+
+    def nodes(self) -> list[NodeInfo]:
+        """The nodes as they are now."""
+        trouble = self.trouble
+        nodes = [replace(node, ready=not trouble, trouble=trouble) for node in self._site.nodes.values()]
+        if self._percent:
+            nodes = [replace(node, cache_bytes=self._cache_bytes) for node in nodes]
+        return nodes
+
+    def tell(self) -> None:
+        """Let the nodes be ready, or not, and say what their caches may hold."""
+        was, now = self._told, (bool(self.trouble), self._cache_bytes)
+        if now == was:
+            return
+        self._told = now
+        if now[0] and not was[0]:
+            log.warning("nothing new is started", why=self.trouble)
+        elif was[0] and not now[0]:
+            log.info("the root has room again, or is back", root=str(self._site.root))
+        for node in self.nodes():
+            self._site.report(NodeChanged(node))
