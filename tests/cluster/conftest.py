@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flowsched.cluster.local.executor import LocalCluster, Processes
-from flowsched.cluster.local.processes import RunnerProcesses
+from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.virtual_nodes import virtual_nodes
-from flowsched.executor.protocol import Pod
-from tests.cluster.fake import FakeProcesses, Outcome
+from flowsched.executor.protocol import Executor, Pod
+from tests.cluster.fake import FakeCluster, FakeProcesses, Outcome
 from tests.executors.executor_contract import FactoryWorld
 
 
 class RealWorld(FactoryWorld):
     """A folder, in which real processes run."""
 
+    options: Mapping[str, Any] = {}  #: of the cluster
+
     def __init__(self, folder: Path) -> None:
         super().__init__(self.cluster, folder)
         self.root = folder / "cluster"
         self.nodes = virtual_nodes(2, cpu_millicores=8000, memory_bytes=8 << 30)
 
-    def processes(self) -> Processes:
-        return RunnerProcesses()
-
-    async def cluster(self) -> LocalCluster:
-        return LocalCluster(self.root, self.nodes, processes=self.processes())
+    async def cluster(self) -> Executor:
+        return LocalCluster(self.root, self.nodes, **self.options)
 
     def attempt(self, name: str, node: str = "node-0") -> Path:
         return self.root / "nodes" / node / "attempts" / name
@@ -41,8 +40,8 @@ class FakeWorld(RealWorld):
         super().__init__(folder)
         self.fakes = FakeProcesses(scripted, sizes={self.outside: 7})
 
-    def processes(self) -> Processes:
-        return self.fakes
+    async def cluster(self) -> Executor:
+        return FakeCluster(self.fakes, self.root, self.nodes)
 
     async def end(self) -> None:
         await self.drop()

@@ -1,6 +1,6 @@
 """Pods without processes and bytes without files: timers on the event loop's clock, for tests and rehearsals.
 
-A `FakeProcesses` is the world outside of the service: it outlives any `LocalCluster` that is opened over it, so a test can
+A `FakeProcesses` is the world outside of the service: it outlives any `FakeCluster` that is opened over it, so a test can
 drop the service at any moment, open another over the same world, and adopt. It watches the promises that an executor's
 caller must keep, and writes down in `violations` which were broken.
 """
@@ -8,18 +8,23 @@ caller must keep, and writes down in `violations` which were broken.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Final
 
+from flowsched.cluster.event_queue import EventQueue
 from flowsched.cluster.local.virtual_nodes import Site
 from flowsched.cluster.node.rates import TokenBucket
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
     ClusterEvent,
     ContainerReport,
+    Executor,
     Expired,
     Fingerprint,
     NodeChanged,
@@ -38,7 +43,6 @@ from flowsched.executor.protocol import (
     UsedImage,
 )
 from flowsched.values import replace
-from flowsched.workflow.spec import Container
 
 DEFAULT_RUNTIME_MS: Final = 1000
 DEFAULT_SIZE: Final = 1000
@@ -97,8 +101,6 @@ class FakeProcesses:
         refuse: Why a transfer shall fail, or None. It gets the order and returns a TransferFailed to be completed.
     """
 
-    on_disk = False
-
     def __init__(
         self,
         script: Callable[[Pod], Outcome] = lambda _: ORDINARY,
@@ -126,7 +128,7 @@ class FakeProcesses:
         self._coming: dict[tuple[str, str], float] = {}
         self._unclaimed: dict[tuple[str, str], int] = {}
 
-    # --- Processes -------------------------------------------------------------------------------------------
+    # --- what a cluster asks -------------------------------------------------------------------------------------------
 
     async def open(self, site: Site) -> Sequence[NodeInfo]:
         """A service looks at the world: it is told where datasets are, and from now on what happens."""
@@ -207,10 +209,6 @@ class FakeProcesses:
         more = attempt is not None and attempt.final is None
         return text[offset : offset + limit], more or offset + limit < len(text)
 
-    async def log_size(self, name: str, stream: str) -> int:
-        """As long as its name."""
-        return len((await self.logs(name, stream, 0, 1 << 10))[0])
-
     async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
         """A fake dataset is so many zeros."""
         for node in nodes:
@@ -229,35 +227,9 @@ class FakeProcesses:
             uri: self.versions.get(uri, f"there is no {uri}" if "nothing" in uri else same) for uri in uris
         }
 
-    async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
-        """None: fake files do not go by themselves."""
-        return ()
-
-    async def leave(self, containers: Sequence[Container]) -> None:
-        """Nothing is written here."""
-
     async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
         """What a test says."""
         return {name: self.digests[name] for name in names if name in self.digests}
-
-    async def orphans(self) -> Sequence[str]:
-        """None: a test knows what it launched."""
-        return ()
-
-    async def settle(self, names: Sequence[str]) -> None:
-        """Nothing is kept."""
-
-    @property
-    def trouble(self) -> str:
-        """None."""
-        return ""
-
-    async def forget(self, names: Sequence[str]) -> None:
-        """Nothing is kept beside the records."""
-
-    def flows(self) -> Mapping[str, tuple[int, int]]:
-        """Nothing is really copied here."""
-        return {}
 
     async def expire(self, expired: Expired) -> int:
         """Drop the records of ended pods of workflows that have expired."""
@@ -483,3 +455,94 @@ def _uris(pod: Pod) -> tuple[str, ...]:
 
 def _amounts(pod: Pod) -> dict[str, int]:
     return {"cpu": pod.cpu_millicores, "memory": pod.memory_bytes, "gpu": pod.gpu_millis}
+
+
+class FakeCluster(Executor):
+    """An executor over a world of fakes.
+
+    Args:
+        world: It.
+        root: Of its identity alone.
+        nodes: The virtual nodes.
+        clock: Wall-clock ms; default the world's.
+    """
+
+    def __init__(
+        self,
+        world: FakeProcesses,
+        root: Path,
+        nodes: Sequence[NodeInfo],
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        self.world = world
+        self._queue = EventQueue(is_listening=True)
+        by_name = {node.name: node for node in nodes}
+        self._site = Site(
+            Path(os.path.realpath(root)), by_name, self._queue.put, clock or world.clock, lambda _: None
+        )
+
+    @property
+    def identity(self) -> str:
+        """As a local cluster's."""
+        return f"{socket.gethostname()}:{self._site.root}"
+
+    @property
+    def remote_reads(self) -> bool:
+        """Fake pods read anywhere."""
+        return True
+
+    async def start(self) -> Sequence[NodeInfo]:
+        """Look at the world."""
+        return await self.world.open(self._site)
+
+    async def adopt(self, pods: Sequence[Pod]) -> None:
+        """See the world."""
+        await self.world.adopt(pods)
+
+    async def launch(self, pods: Sequence[Pod]) -> None:
+        """See the world."""
+        await self.world.launch(pods)
+
+    async def release(self, names: Sequence[str], grace_ms: int) -> None:
+        """See the world. What has ended and was not heard yet is not told twice."""
+        told = self._queue.ended()
+        await self.world.release([name for name in names if name not in told], grace_ms)
+
+    async def transfer(self, orders: Sequence[Transfer]) -> None:
+        """See the world."""
+        await self.world.transfer(orders)
+
+    async def evict(self, uri: str, node: str) -> bool:
+        """See the world."""
+        return await self.world.evict(uri, node)
+
+    def events(self) -> AsyncIterator[Sequence[ClusterEvent]]:
+        """What the world reports."""
+        return self._queue.batches()
+
+    async def logs(
+        self, name: str, stream: str, offset: int, limit: int, node: str = ""
+    ) -> tuple[bytes, bool]:
+        """See the world."""
+        return await self.world.logs(name, stream, offset, limit)
+
+    async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
+        """See the world."""
+        return await self.world.open_dataset(uri, [*nodes, *self._site.nodes])
+
+    async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
+        """See the world."""
+        return await self.world.fingerprints(uris, by_content=by_content)
+
+    async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
+        """See the world."""
+        return await self.world.image_digests(names)
+
+    async def expire(self, expired: Expired) -> int:
+        """See the world."""
+        return await self.world.expire(expired)
+
+    async def stop(self) -> None:
+        """The world goes on."""
+        await self.world.close()
+        self._queue.close()

@@ -21,7 +21,6 @@ from msgspec import structs
 
 from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.images import ContainerSettings
-from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.cluster.local.virtual_nodes import virtual_nodes
 from flowsched.executor.protocol import ClusterEvent, ContainerReport, Pod, PodEnded, PodGone
 from flowsched.workflow.spec import Container, Delivered, Mount, Step
@@ -94,9 +93,7 @@ class Driver:
         self.attempts = self.recover()
         self.write("service", os.getpid())
         containers = ContainerSettings(os.environ.get("FLOWSCHED_TEST_ENGINE", "auto"))
-        cluster = LocalCluster(
-            self.root / "cluster", virtual_nodes(2), processes=RunnerProcesses(containers=containers)
-        )
+        cluster = LocalCluster(self.root / "cluster", virtual_nodes(2), containers=containers)
         await cluster.start()
         await cluster.adopt(list(self.open.values()))
         await cluster.launch(self.next())

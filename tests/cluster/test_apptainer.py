@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from flowsched.cluster.local.executor import LocalCluster, Processes
+from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.images import ContainerSettings
-from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.executor.protocol import Pod
 from tests.cluster.conftest import RealWorld
 from tests.executors.executor_contract import ExecutorContract, pod, shell
@@ -78,11 +77,8 @@ class ApptainerCluster(LocalCluster):
 class ApptainerWorld(RealWorld):
     log: Path
 
-    def processes(self) -> Processes:
-        return RunnerProcesses(containers=ContainerSettings("apptainer"))
-
     async def cluster(self) -> LocalCluster:
-        return ApptainerCluster(self.root, self.nodes, processes=self.processes())
+        return ApptainerCluster(self.root, self.nodes, containers=ContainerSettings("apptainer"))
 
 
 @pytest.fixture

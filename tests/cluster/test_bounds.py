@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.cluster.local.runner.bounds import Bounds
 from flowsched.cluster.node.origins import Origins
 from flowsched.executor.protocol import (
@@ -205,7 +204,7 @@ async def test_allowed_folders_bound_both_ways(
         (tmp_path / name).mkdir()
         (tmp_path / name / "x").write_text(name)
     origins = Origins(bounds=Bounds(str(real_world.root), [str(tmp_path / "data")]))
-    monkeypatch.setattr(real_world, "processes", lambda: RunnerProcesses(origins=origins))
+    monkeypatch.setattr(real_world, "options", {"origins": origins})
     script = "mkdir -p /out; cat /in/x > /out/y"
     good = contained(
         "a", script, inputs=(Placed("/in/x", source=f"{tmp_path}/data/x"),),

@@ -17,7 +17,7 @@ from msgspec import structs
 import flowsched.cluster
 from flowsched.cluster.local import attempt_states, watch
 from flowsched.cluster.local.executor import LocalCluster
-from flowsched.cluster.local.processes import RunnerProcesses
+from flowsched.cluster.local.runners import COMMAND
 from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import OutputFile, PodEnded, PodGone, PodStarted
 from tests.cluster import lives
@@ -44,8 +44,7 @@ async def open_with(
         if name == crash_at:
             raise Crash(name)
 
-    processes = RunnerProcesses(command=command) if command else RunnerProcesses()
-    cluster = LocalCluster(world.root, world.nodes, processes=processes, failpoint=failpoint)
+    cluster = LocalCluster(world.root, world.nodes, failpoint=failpoint, command=command or COMMAND)
     _, ear, _ = await world.open(cluster)
     return cluster, ear
 

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.local.executor import Processes
 from flowsched.cluster.local.images import ContainerSettings
-from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.cluster.local.runner.engine import Engine
 from flowsched.cluster.local.runner.outputs import Refused
 from tests.cluster.conftest import RealWorld
@@ -123,8 +121,7 @@ def test_an_image_is_never_an_option(kind: str, image: str) -> None:
 class OddEngineWorld(RealWorld):
     """A cluster with the podman that the PATH has."""
 
-    def processes(self) -> Processes:
-        return RunnerProcesses(containers=ContainerSettings("podman"))
+    options = {"containers": ContainerSettings("podman")}
 
 
 async def test_an_answer_that_is_not_understood_ends_the_task(

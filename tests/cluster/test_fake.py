@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.virtual_nodes import virtual_nodes
 from flowsched.executor.protocol import (
     NodeChanged,
@@ -20,17 +19,17 @@ from flowsched.executor.protocol import (
     TransferDone,
     TransferFailed,
 )
-from tests.cluster.fake import FakeProcesses, Outcome
+from tests.cluster.fake import FakeCluster, FakeProcesses, Outcome
 from tests.executors.executor_contract import Observer, pod
 
 NODES = virtual_nodes(2, cpu_millicores=1000, memory_bytes=1 << 40, nic_rate=1000, disk_rate=0)
-Open = Callable[[FakeProcesses], "asyncio.Future[tuple[LocalCluster, Observer]]"]
+Open = Callable[[FakeProcesses], "asyncio.Future[tuple[FakeCluster, Observer]]"]
 
 pytestmark = [pytest.mark.looptime]
 
 
-async def opened(world: FakeProcesses) -> tuple[LocalCluster, Observer]:
-    cluster = LocalCluster(Path("/nowhere"), NODES, processes=world)
+async def opened(world: FakeProcesses) -> tuple[FakeCluster, Observer]:
+    cluster = FakeCluster(world, Path("/nowhere"), NODES)
     await cluster.start()
     return cluster, Observer(cluster)
 
@@ -150,7 +149,7 @@ async def test_broken_promises_are_written_down() -> None:
 async def test_an_end_that_waits_to_be_heard_is_not_told_twice() -> None:
     """A release that crosses the pod's end finds it in the queue."""
     world = FakeProcesses()
-    cluster = LocalCluster(Path("/nowhere"), NODES, processes=world)
+    cluster = FakeCluster(world, Path("/nowhere"), NODES)
     await cluster.start()
     await cluster.launch([pod("a", runtime_hint_ms=10)])
     await asyncio.sleep(1)

@@ -17,9 +17,8 @@ import pytest
 from msgspec import structs
 
 from flowsched.cluster.local.containers import find_engine
-from flowsched.cluster.local.executor import LocalCluster, Processes
+from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.images import ContainerSettings
-from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.executor.protocol import Pod
 from flowsched.values import replace
 from tests.cluster.conftest import RealWorld
@@ -243,11 +242,8 @@ class ContainerWorld(RealWorld):
         self.image = engine.load("numpy")
         self.settings = ContainerSettings(engine.kind)
 
-    def processes(self) -> Processes:
-        return RunnerProcesses(containers=self.settings)
-
     async def cluster(self) -> LocalCluster:
-        made = ContainerCluster(self.root, self.nodes, processes=self.processes())
+        made = ContainerCluster(self.root, self.nodes, containers=self.settings)
         made.image = self.image
         return made
 

@@ -170,10 +170,10 @@ async def test_a_service_that_starts_removes_what_the_last_one_left(
     await cluster.launch([shell("a", "exit 0")])
     await ear.ended("a")
     assert engine.names(label_of(container_world)), "the container was removed at once: this shows nothing"
-    cluster.processes._images._engine = None  # type: ignore[attr-defined]  # as if it were killed: it sweeps no more
-    cluster.processes._images._sweeping.cancel()  # type: ignore[attr-defined]
-    cluster.processes._images._left = False  # type: ignore[attr-defined]
-    cluster.processes._images._sweeping = None  # type: ignore[attr-defined]
+    cluster._images._engine = None  # type: ignore[attr-defined]  # as if it were killed: it sweeps no more
+    cluster._images._sweeping.cancel()  # type: ignore[attr-defined]
+    cluster._images._left = False  # type: ignore[attr-defined]
+    cluster._images._sweeping = None  # type: ignore[attr-defined]
     await container_world.drop()
     await container_world.open()
     await container_world.drop()

@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from flowsched import app, tokens
-from flowsched.cluster.local.executor import LocalCluster
 from flowsched.control.leading.leadership import CLUSTER, FOR_EVER_MS, LEASE_MS, Leadership
 from flowsched.errors import NotLeader, Unavailable
 from flowsched.executor.nodes import NodeInfo
 from flowsched.store.database import Database, url_for
 from flowsched.store.lease import Lease
-from tests.cluster.fake import FakeProcesses
+from tests.cluster.fake import FakeCluster, FakeProcesses
 
 
 async def test_a_standby_on_another_root_names_the_leaders_url(
@@ -26,9 +25,8 @@ async def test_a_standby_on_another_root_names_the_leaders_url(
     """It never takes over, so that it is a conflict. While it is not known who leads, it is only not available yet."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     theirs = tmp_path / "a"
-    cluster = LocalCluster(
-        tmp_path / "b", [NodeInfo("node-0", 1_000, 1 << 30)], processes=FakeProcesses(), clock=app.now_ms
-    )
+    nodes = [NodeInfo("node-0", 1_000, 1 << 30)]
+    cluster = FakeCluster(FakeProcesses(), tmp_path / "b", nodes, app.now_ms)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         async with await Database.open(url_for(tmp_path / "db")) as database:

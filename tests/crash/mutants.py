@@ -24,20 +24,20 @@ def act_before_commit() -> None:
 
 def adopt_gives_up_what_runs() -> None:
     """Call every adopted attempt without an end lost, although its runner lives: the next attempt runs beside it (P2)."""
-    from flowsched.cluster.local.processes import RunnerProcesses
+    from flowsched.cluster.local.executor import LocalCluster
     from flowsched.executor.protocol import PodGone
 
-    adopt = RunnerProcesses.adopt
+    adopt = LocalCluster.adopt
 
     async def hasty(self: Any, pods: Any) -> None:
         self._runners.refresh()
         running = {life.name for life, _ in self._runners.unended()}
         for pod in pods:
             if pod.name in running:
-                self._site.report(PodGone(pod.name, self.clock(), "RunnerLost", started=True))
+                self._site.report(PodGone(pod.name, self._site.clock(), "RunnerLost", started=True))
         await adopt(self, [pod for pod in pods if pod.name not in running])
 
-    RunnerProcesses.adopt = hasty  # type: ignore[method-assign]
+    LocalCluster.adopt = hasty  # type: ignore[method-assign]
 
 
 def recovery_forgets_open_intents() -> None:
@@ -89,15 +89,15 @@ def keys_are_forgotten() -> None:
 
 def released_pods_are_left_alone() -> None:
     """Say of a released attempt that it is gone, and leave its processes (P5, P8)."""
-    from flowsched.cluster.local.processes import RunnerProcesses
+    from flowsched.cluster.local.executor import LocalCluster
     from flowsched.executor.protocol import PodGone
 
     async def idle(self: Any, names: Any, grace_ms: int) -> None:
         for name in names:
             self._watch.lives.pop(name, None)
-            self._site.report(PodGone(name, self.clock(), "Released", started=True))
+            self._site.report(PodGone(name, self._site.clock(), "Released", started=True))
 
-    RunnerProcesses.release = idle  # type: ignore[method-assign]
+    LocalCluster.release = idle  # type: ignore[method-assign]
 
 
 ALL: dict[str, Callable[[], None]] = {

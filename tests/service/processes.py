@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowsched import app
-from flowsched.cluster.local.executor import LocalCluster
 from flowsched.control.documents import Documents
 from flowsched.control.history import History
 from flowsched.control.leading.leader import Leader
@@ -20,7 +19,7 @@ from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.store.database import Database
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter, no_failpoint
-from tests.cluster.fake import FakeProcesses
+from tests.cluster.fake import FakeCluster, FakeProcesses
 
 NODES = [NodeInfo(f"node-{number}", 4_000, 4 << 30) for number in range(2)]
 
@@ -63,7 +62,7 @@ async def process(
     async with await Database.open(url) as database, GroupWriter(database) as writer:
         reads = Workflows(database)
         history, documents = History(reads), Documents(reads)
-        cluster = LocalCluster(folder, nodes, processes=world, clock=clock)
+        cluster = FakeCluster(world, folder, nodes, clock)
         leader = Leader(
             database, writer, cluster, documents,
             profile=PROFILES["flowsched"], holder=holder, secret=b"s" * 32,

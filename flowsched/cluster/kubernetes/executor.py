@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from flowsched.background import BackgroundTasks
+from flowsched.cluster.event_queue import EventQueue
 from flowsched.cluster.kubernetes.agents import Agents, fetched_by_pods
 from flowsched.cluster.kubernetes.api.client import Client, Connection, served
 from flowsched.cluster.kubernetes.api.errors import Refused
@@ -106,55 +107,6 @@ class ClusterSettings:
     answers_to: frozenset[str] = frozenset()
     timeouts: PodTimeouts = field(default_factory=PodTimeouts)
     idle_s: float = IDLE_S
-
-
-class EventQueue:
-    """Events for one reader, in batches.
-
-    Events are dropped until the reader listens: while this process does not lead, no engine needs them, and a new leader asks for
-    the whole state.
-    """
-
-    def __init__(self) -> None:
-        self._pending: list[ClusterEvent] = []
-        self._arrived = asyncio.Event()
-        self._listening = False
-        self._closed = False
-
-    def listen(self) -> None:
-        """Keep events from now on."""
-        self._listening = True
-
-    def put(self, event: ClusterEvent) -> None:
-        """Add an event."""
-        if self._listening:
-            self._pending.append(event)
-            self._arrived.set()
-
-    def keep(self, wanted: Callable[[ClusterEvent], bool]) -> None:
-        """Drop every event that is not wanted."""
-        self._pending = [event for event in self._pending if wanted(event)]
-
-    def take(self) -> list[ClusterEvent]:
-        """All events since the last call."""
-        batch, self._pending = self._pending, []
-        return batch
-
-    def close(self) -> None:
-        """End the batches after the last."""
-        self._closed = True
-        self._arrived.set()
-
-    async def batches(self) -> AsyncIterator[Sequence[ClusterEvent]]:
-        """Events as they come; ends after `close`."""
-        while True:
-            await self._arrived.wait()
-            self._arrived.clear()
-            batch = self.take()
-            if batch:
-                yield batch
-            if self._closed:
-                return
 
 
 class KubernetesCluster(Executor):

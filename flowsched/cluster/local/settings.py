@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.images import ContainerSettings
-from flowsched.cluster.local.processes import RunnerProcesses
 from flowsched.cluster.local.runner.bounds import Bounds
 from flowsched.cluster.local.virtual_nodes import cache_limit, labelled, virtual_nodes
 from flowsched.cluster.node.origins import Origins
@@ -80,19 +79,16 @@ async def open_cluster(settings: LocalSettings, service: ServiceContext) -> Loca
         racks=settings.racks,
         cache_bytes=cache_bytes,
     )
-    processes = RunnerProcesses(
+    return LocalCluster(
+        Path(service.root),
+        labelled(nodes, settings.labels),
+        clock=service.clock,
+        failpoint=service.failpoint_now,
         origins=Origins(options=settings.stores, bounds=settings.bounds),
         containers=settings.containers,
         cache_percent=cache_percent,
         in_place=settings.disk_rate is None and settings.nic_rate is None,
         beside=settings.beside,
-    )
-    return LocalCluster(
-        Path(service.root),
-        labelled(nodes, settings.labels),
-        processes=processes,
-        clock=service.clock,
-        failpoint=service.failpoint_now,
     )
 
 
