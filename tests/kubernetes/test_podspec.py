@@ -262,8 +262,8 @@ def test_claims_and_where_their_volumes_are() -> None:
     assert rules_of(given, [terms]).volumes == (terms,)
 
 
-def test_a_pod_with_device_claims_has_a_problem() -> None:
-    """Its own problem is told first."""
+def test_devices_that_a_pod_claims_are_a_problem() -> None:
+    """Unless another one was found before."""
     given = pod({"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]})
     assert (
         template_of(given).problem == "it claims devices (gpu): dynamic resource allocation is not done here"

@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from flowsched.cluster.local.runner import safe_paths
 from flowsched.cluster.local.runner.records import sync
+from flowsched.cluster.local.runner.safe_paths import Opened
 from flowsched.cluster.node.strangers import leave_alone
 from flowsched.values import replace
 
@@ -41,8 +42,7 @@ class Volumes:
     def __init__(self, pods: Path) -> None:
         self.pods = Path(os.path.realpath(pods))
 
-    @contextmanager
-    def open(self, uid: str, volume: str) -> Iterator[int]:
+    def open(self, uid: str, volume: str) -> Opened:
         """Open a volume's folder. Blocks.
 
         Raises:
@@ -52,17 +52,10 @@ class Volumes:
         if not is_uid(uid):
             raise NoVolume(f"{uid[:100]!r} is no pod's uid")
         try:
-            top = os.open(self.pods, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                volume_fd = _open(top, (uid, *_KIND, volume))
-            finally:
-                os.close(top)
+            with Opened(os.open(self.pods, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as top:
+                return safe_paths.folder(top, (uid, *_KIND, volume))
         except FileNotFoundError as error:
             raise NoVolume(f"this node has no volume {volume!r} of a pod {uid}") from error
-        try:
-            yield volume_fd
-        finally:
-            os.close(volume_fd)
 
     def has(self, uid: str) -> bool:
         """Whether the volumes of a pod are still there: then what was linked into them is in use."""
@@ -72,11 +65,6 @@ class Volumes:
 def is_uid(text: str) -> bool:
     """Whether a text can be a pod's uid, and so the name of its folder."""
     return _UID.fullmatch(text) is not None
-
-
-def _open(top: int, names: tuple[str, ...]) -> int:
-    with safe_paths.folder(top, names) as fd:
-        return os.dup(fd)
 
 
 # ---- the pages ----

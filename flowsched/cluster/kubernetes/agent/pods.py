@@ -29,7 +29,7 @@ from flowsched.cluster.kubernetes.agent.outputs import Publisher
 from flowsched.cluster.kubernetes.agent.transfers import Transfers
 from flowsched.cluster.kubernetes.agent.trees import Link
 from flowsched.cluster.kubernetes.objects.names import address_below, pod_name
-from flowsched.cluster.kubernetes.orders import Input, Order, manifest, placed
+from flowsched.cluster.kubernetes.orders import Order, manifest, placed
 from flowsched.cluster.local.runner import safe_paths
 from flowsched.cluster.local.runner.outputs import Refused, look
 from flowsched.cluster.node.cache import Cache
@@ -73,13 +73,9 @@ def lay_inputs(
             with safe_paths.folder(inputs, parent, make=0o755) as fd:
                 trees.place(held[file.uri].path, fd, name, link)
         if given.manifest:
-            _write_manifest(inputs, given, manifest(given, names, inputs_path))
-
-
-def _write_manifest(inputs: int, given: Input, text: str) -> None:
-    *parent, name = safe_paths.parts_of(given.path)
-    with safe_paths.folder(inputs, parent, make=0o755) as fd:
-        os.close(safe_paths.write_file(fd, name, text, 0o444))
+            *parent, name = safe_paths.parts_of(given.path)
+            with safe_paths.folder(inputs, parent, make=0o755) as fd:
+                os.close(safe_paths.write_file(fd, name, manifest(given, names, inputs_path), 0o444))
 
 
 def furnish(work: int, order: Order) -> None:
@@ -107,11 +103,8 @@ def furnish(work: int, order: Order) -> None:
     gang, mode = order.gang, stat.S_IMODE(like.st_mode) & 0o666
     texts = gang_files(Roster(gang.runs), gang.slots, gang.port, address_below(gang.service)) if gang else {}
     for name, text in texts.items():
-        fd = safe_paths.write_file(work, name, text, mode)
-        try:
+        with safe_paths.Opened(safe_paths.write_file(work, name, text, mode)) as fd:
             _give(fd, like, mode)
-        finally:
-            os.close(fd)
 
 
 def _give(fd: int, like: os.stat_result, mode: int) -> None:

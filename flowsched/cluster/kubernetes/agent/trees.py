@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from flowsched.cluster.local.runner import safe_paths
-from flowsched.cluster.local.runner.safe_paths import Unsafe, parts_of
+from flowsched.cluster.local.runner.safe_paths import Opened, Unsafe, parts_of
 from flowsched.cluster.local.runner.trees import check_link, copy_bytes
 from flowsched.cluster.node.origins import Body
 
@@ -45,33 +45,21 @@ def _place(source: str, at: int, name: str, link: Link) -> None:
         os.symlink(os.readlink(source), name, dir_fd=at)
     elif stat.S_ISDIR(mode):
         safe_paths.make_folder(at, name, 0o755)
-        fd = safe_paths.open_folder(at, name)
-        try:
+        with Opened(safe_paths.open_folder(at, name)) as fd:
             for inner in os.listdir(source):
                 _place(f"{source}/{inner}", fd, inner, link)
-        finally:
-            os.close(fd)
     else:
         try:
             link(source, name, dst_dir_fd=at, follow_symlinks=False)
         except OSError as error:
             if error.errno not in _COPY_INSTEAD:
                 raise
-            _copy_file(source, at, name, mode)
-
-
-def _copy_file(source: str, at: int, name: str, mode: int) -> None:
-    reading = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        writing = os.open(name, flags, 0o600, dir_fd=at)
-        try:
-            copy_bytes(reading, writing)
-            os.fchmod(writing, safe_paths.plain_mode(mode))
-        finally:
-            os.close(writing)
-    finally:
-        os.close(reading)
+            with (
+                Opened(safe_paths.open_file(None, source)) as reading,
+                Opened(safe_paths.new_file(at, name)) as writing,
+            ):
+                copy_bytes(reading, writing)
+                os.fchmod(writing, safe_paths.plain_mode(mode))
 
 
 # ---- a folder that comes as a tar stream, unpacked so that nothing of it can land anywhere else ----
@@ -134,9 +122,8 @@ def _make(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str, way: tuple[s
     elif member.isreg():
         content = tar.extractfile(member)
         assert content is not None
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb", buffering=0) as file:
-            os.fchmod(fd, member.mode & 0o777 | 0o400)
+        with open(safe_paths.new_file(None, path), "wb", buffering=0) as file:
+            os.fchmod(file.fileno(), member.mode & 0o777 | 0o400)
             while block := content.read(_UNPACK_BLOCK):
                 file.write(block)
                 yield len(block)

@@ -237,8 +237,11 @@ def replace_file(path: str, fill: Callable[[int], object]) -> None:
             remove(at, temporary)
 
 
-def new_file(at: int, name: str) -> int:
-    """Open a new file for writing; its mode is what the umask leaves. Raises FileExistsError, also for a link of the name."""
+def new_file(at: int | None, name: str) -> int:
+    """Open a new file for writing; its mode is what the umask leaves. Raises FileExistsError, also for a link of the name.
+
+    `at`: None = `name` is an absolute path.
+    """
     return os.open(
         name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=at
     )

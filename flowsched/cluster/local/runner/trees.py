@@ -105,11 +105,12 @@ def copy(at: int, name: str, target: str) -> None:
             for inner in os.listdir(fd):
                 copy(fd, inner, f"{target}/{inner}")
     else:
-        with Opened(safe_paths.open_file(at, name)) as reading:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with Opened(os.open(target, flags, 0o600)) as writing:
-                copy_bytes(reading, writing)
-                os.fchmod(writing, safe_paths.plain_mode(os.fstat(reading).st_mode) | 0o400)
+        with (
+            Opened(safe_paths.open_file(at, name)) as reading,
+            Opened(safe_paths.new_file(None, target)) as writing,
+        ):
+            copy_bytes(reading, writing)
+            os.fchmod(writing, safe_paths.plain_mode(os.fstat(reading).st_mode) | 0o400)
 
 
 def copy_bytes(reading: int, writing: int) -> None:
