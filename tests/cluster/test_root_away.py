@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from collections.abc import Iterator
@@ -55,7 +56,7 @@ async def test_tasks_go_on_while_a_folder_is_away(real_world: RealWorld, name: s
     runs = shell("runs", counted(real_world, "runs", wait.format(end)))
     ends = shell(
         "ends",
-        counted(real_world, "ends", f"{wait.format(go)}; echo kept > out"),
+        counted(real_world, "ends", f"{wait.format(go)}; echo kept > out; touch {go}ne"),
         outputs=(OutputFile("o", "out", "flowsched:wf/s/0/o"),),
     )
     await cluster.launch([runs, ends])
@@ -63,6 +64,8 @@ async def test_tasks_go_on_while_a_folder_is_away(real_world: RealWorld, name: s
     with away(real_world.root / name, is_empty=is_empty):
         await until(lambda: "put" in cluster.trouble, "a word of it")
         go.touch()
+        await until((real_world.root.parent / "gone").exists)
+        await asyncio.sleep(0.2)  # its runner hears of its end, and must not take its result for lost
         await cluster.launch([shell("late", counted(real_world, "late", "true"))])
         if name == ".":
             await cluster.release(["late"], 0)

@@ -97,10 +97,10 @@ class AttemptStates:
 
     # --- how they stand --------------------------------------------------------------------------------------
 
-    def reported(self, name: str) -> Sight | None:
+    def reported(self, live: Live) -> Sight | None:
         """What the journal of a living runner says of an attempt; None: nothing, or what is left of it has to be looked for."""
-        found = self.runners.find(name)
-        if found is None:
+        found = self.runners.find(live.name)
+        if found is None or live.bereft:
             return None
         life, runner = found
         if life.end is None and (runner.is_dead or life.is_lost):
@@ -241,7 +241,7 @@ class AttemptStates:
         return seen
 
     def _release(self, live: Live, grace_ms: int, awake: dict[str, Runner]) -> Sight | None:
-        sight = self.reported(live.name)
+        sight = self.reported(live)
         if sight is not None and sight.final is not None:
             return sight
         folder = live.folder

@@ -167,7 +167,7 @@ class Launch:
         seen: list[Seen] = []
         for live in lives:
             if live.name in orders:  # it may have begun while its news was not heard
-                seen.append((live, self._states.reported(live.name)))
+                seen.append((live, self._states.reported(live)))
             elif live.name in known:
                 seen.append((live, known[live.name]))
             else:

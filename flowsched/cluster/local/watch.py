@@ -103,7 +103,7 @@ class Watch:
             live = self.lives.get(name)
             if live is None or live.busy:
                 continue
-            sight = self._states.reported(name)
+            sight = self._states.reported(live)
             if sight is None:
                 todo.append(live)
             else:

@@ -17,6 +17,7 @@ import stat
 import sys
 
 from . import kin
+from .finishing import inode_of
 from .kin import signal
 from .outputs import Refused, collect
 from .records import Record, fullness, is_full, json_text, now_ms
@@ -87,6 +88,7 @@ def prepare(task: Task) -> Record | None:
     order, folder = task.order, task.folder
     for made in (f"{folder}/work", f"{folder}/work/tmp"):
         os.mkdir(made)
+    task.home_inode = inode_of(os.path.dirname(folder))
     if order["outputs"]:
         task.remember_work()
     for parent in order["folders"]:  # type: ignore[attr-defined]

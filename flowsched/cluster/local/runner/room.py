@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 
+from .finishing import inode_of
 from .records import is_full
 from .task import release_grace_s
 
@@ -85,8 +86,12 @@ def with_room(task: Task, what: str, target: str, act: Callable[[], None], wait_
 
 
 def is_away(task: Task) -> bool:
-    """Whether the folder of the node's attempts is away: a disk that is not mounted, a root that was renamed."""
-    return not os.path.isdir(os.path.dirname(task.folder))
+    """Whether the folder of the node's attempts is away: a root that was renamed, or a disk that is not mounted.
+
+    Such a disk leaves an empty folder at its place.
+    """
+    found = inode_of(os.path.dirname(task.folder))
+    return not found or found != (task.home_inode or found)
 
 
 def wait_for_folder(task: Task, wait_s: float = WAIT_S) -> None:

@@ -120,6 +120,9 @@ class Task:
         self.work_inode: set[Inode] = (
             set()
         )  #: of the working folder, before the task had it; empty if it has no outputs
+        self.home_inode: set[Inode] = (
+            set()
+        )  #: of the folder of the node's attempts, as it was before the start
         self.group: str = order["cgroup"]  # type: ignore[assignment]
         self.pid = 0
         self.started_ms = 0
