@@ -20,6 +20,7 @@ from typing import Final
 
 from flowsched.app import Settings, running
 from flowsched.client import Client
+from flowsched.cluster.local.settings import LocalSettings
 
 COMMAND: Final = ("sh", "-c", "sleep 1; echo done")
 MEMORY: Final = 64 * 2**20
@@ -77,7 +78,10 @@ async def measure(tasks: int, rounds: int, image: str) -> None:
     ratios: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory(prefix="flowsched-bench-") as folder:
         settings = Settings(
-            port=0, root=Path(folder), cpu=str(tasks), memory="64Gi", log_level="error", containers="podman"
+            port=0,
+            root=Path(folder),
+            log_level="error",
+            local=LocalSettings(cpu=str(tasks), memory="64Gi", containers="podman"),
         )
         async with running(settings) as service, Client(service.url) as client:
             await ours(client, 1, image)

@@ -24,6 +24,7 @@ from typing import Any
 
 from bench.pains import table
 from flowsched import Client, app
+from flowsched.cluster.local.settings import LocalSettings
 from flowsched.log_lines import configure_logging
 
 MEMBER = Path(__file__).with_name("gang_member.py")
@@ -94,11 +95,9 @@ async def service(policy: str, nodes: int, cpu: int) -> AsyncIterator[Client]:
         settings = app.Settings(
             root=Path(folder),
             port=0,
-            nodes=nodes,
-            cpu=str(cpu),
-            memory="8Gi",
             policy=policy,
             log_level="error",
+            local=LocalSettings(nodes=nodes, cpu=str(cpu), memory="8Gi"),
         )
         configure_logging(settings.log_level, as_json=settings.log_json)
         async with app.running(settings) as up, Client(up.url) as client:

@@ -31,6 +31,7 @@ import aiohttp
 from aiohttp import web
 
 from flowsched.app import Settings, running
+from flowsched.cluster.local.settings import LocalSettings
 from flowsched.cluster.node.rates import TokenBucket
 from flowsched.workflow.resources import parse_bytes
 
@@ -140,9 +141,14 @@ async def with_flowsched(url: str, file: Path, size: int, root: Path, nodes: int
     """The service, and the tasks."""
     labels = tuple(f"node-{n}:at=n{n}" for n in range(nodes))
     settings = Settings(
-        port=0, root=root, nodes=nodes, cpu="1", memory="1Gi", labels=labels, piece_size=piece_size,
-        nic_rate="125M", disk_rate="2G", log_level="error",
-    )  # fmt: skip
+        port=0,
+        root=root,
+        piece_size=piece_size,
+        log_level="error",
+        local=LocalSettings(
+            nodes=nodes, cpu="1", memory="1Gi", labels=labels, nic_rate="125M", disk_rate="2G"
+        ),
+    )
     async with running(settings) as up:
         begun, cpu = time.monotonic(), time.process_time()
         told = await up.service.submit(document(f"{url}/data.bin", size, nodes))

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from flowsched.app import Settings, running
 from flowsched.client import Client
+from flowsched.cluster.local.settings import LocalSettings
 
 REQUESTS = 64
 #: The queue is paused, so that acceptance is measured and not the running of tasks.
@@ -74,7 +75,9 @@ async def measure(runs: int) -> dict[str, float]:
     figures: dict[str, list[float]] = {"bare": [], "one": [], "sixteen": []}
     with tempfile.TemporaryDirectory(prefix="flowsched-bench-") as name:
         folder = Path(name)
-        settings = Settings(port=0, root=folder, cpu="1", memory="1Gi", log_level="error")
+        settings = Settings(
+            port=0, root=folder, log_level="error", local=LocalSettings(cpu="1", memory="1Gi")
+        )
         idents: list[str] = []
         async with running(settings) as service, Client(service.url) as client:
             await client.put_queue("bench", paused=True)

@@ -31,9 +31,8 @@ def main() -> None:
     gc.set_threshold(*COLLECT)
     os.environ.setdefault(BLAS_THREADS, "1")
     from flowsched import credentials
-    from flowsched.cli.commands.app import app, keep_only
+    from flowsched.cli.app import app
 
-    keep_only(sys.argv[1] if len(sys.argv) > 1 else "")
     credentials.restore()
     try:
         app(prog_name="flowsched")

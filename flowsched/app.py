@@ -16,21 +16,22 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from flowsched import listening, supervisor
 from flowsched.background import BackgroundTasks
 from flowsched.clock import ServiceClock, elapsed_s
+from flowsched.cluster.kubernetes.settings import KubernetesSettings
+from flowsched.cluster.local.settings import LocalSettings
+from flowsched.cluster.node.space import Space
 from flowsched.errors import ConfigurationError, FlowschedError, LeadershipLost, NotFound, no_such
 from flowsched.log_lines import LEVELS, configure_logging, get_logger
+from flowsched.options import Option
 from flowsched.private import make_root
 from flowsched.values import replace
 
 if TYPE_CHECKING:
     from flowsched.api.connections import Connections
-    from flowsched.cluster.kubernetes.settings import KubernetesSettings
-    from flowsched.cluster.local.runner.bounds import Bounds
-    from flowsched.cluster.node.space import Space
     from flowsched.control.admission import LiveLimits
     from flowsched.control.leading.leader import TermSettings
     from flowsched.control.profiles import ProfileBook
@@ -57,83 +58,123 @@ _ROOM_PAUSE_S: Final = 1.0
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
+def key_value(text: str) -> tuple[str, str]:
+    """Read `KEY=VALUE`.
+
+    Raises:
+        ValueError: It is of another form.
+    """
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ValueError(f"{key!r} is no KEY=VALUE")
+    return key, value
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """What all workflows that have not ended may have together. The service refuses what is beyond."""
+
+    max_live_tasks: Annotated[
+        int, Option("Tasks of all workflows that have not ended; more is refused (429).", least=1)
+    ] = 10_000_000
+    max_live_bytes: Annotated[str, Option("Bytes of the documents of all workflows that have not ended.")] = (
+        "128Mi"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Where the service finds the WDL of other engines' runs."""
+
+    cromwell: Annotated[
+        str,
+        Option(
+            "Cromwell servers that may be asked for the WDL of runs and how they ended, by commas.",
+            variable="FLOWSCHED_CROMWELL", metavar="URLS",
+        ),
+    ] = ""  # fmt: skip
+    wdl_path: Annotated[
+        str,
+        Option(
+            "Where imported WDL lies, by colons: URLs, and what is not beside its importer.",
+            variable="FLOWSCHED_WDL_PATH", metavar="FOLDERS",
+        ),
+    ] = ""  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a service runs. Quantities as in workflow documents.
+    """How a service runs. `flowsched serve` has an option for each field that declares one.
 
     Args:
-        host: Where to listen; anything but loopback needs `token`.
-        port: 0 = any free one.
-        database: A path, `sqlite:///…` or `postgresql://…`; None = `flowsched.db` in `root`.
-        root: Folder of the local cluster: nodes, caches, attempts, logs.
-        nodes: Virtual nodes on this machine.
-        cpu, memory: Of each node; None = this machine's, divided by the nodes.
-        gpus: Of each node.
-        disk_rate, nic_rate: Bytes/s (quantities) of each node's disk and network card, which are simulated then; None for both =
-            tasks read files of this machine where they lie.
-        cache: What each node may keep of datasets: bytes (a quantity), or a part of the disk, divided by the nodes; 0 = all.
-        piece_size: Datasets of twice this size or more move in pieces of it (a quantity); 0 = always as a whole.
-        racks: Nodes are spread over so many racks.
-        labels: Of nodes: `node-1:disktype=ssd`.
-        policy: Name of a built-in profile.
-        profile: A file with profiles, in YAML; they extend `policy`. Looked at again whenever it changes.
-        containers: What runs tasks that name an image on this machine: podman, docker or apptainer, `auto` = the first of these
-            that works, `none`: such tasks are refused.
-        images: `use` them; or `ignore` them: tasks run with the programs of this machine.
-        container_network: Which network the containers get: `host`, `none`, or one that their engine knows by name.
         token: Bearer token of the API; None = none is asked for (loopback only).
-        keep_days: Workflows that ended longer ago are removed with their logs and data; 0 = never.
-        cache_content: How the cache of results knows files of this machine: `time` = by size and time of change, `hash` = by
-            their content, which is read once for each size and time.
-        max_live_tasks, max_live_bytes: What all workflows that have not ended may have together: tasks, and bytes of
-            documents (a quantity). What is beyond is refused.
-        take_over: Use a database that was used with another cluster (root): that one is gone for good.
-        log_level, log_json: Of the log on stderr.
-        cluster: Name of the executor that runs tasks, unless `kubernetes` is given: `local`, or one of another package.
-        cluster_options: What the factory of another package's executor is given, as (key, value).
+        local: This machine, where tasks run unless `cluster` names another executor.
         kubernetes: The Kubernetes cluster that tasks run on; None = tasks run on `cluster`.
-        advertise: Where other replicas reach this one.
-        cromwell: Cromwell servers that may be asked for the sources of runs and how they ended, separated by commas.
-        allow_paths: Folders that inputs may come from and outputs go to; None = everywhere but the system's own folders.
-        stores: How object stores are reached: options of fsspec's file systems by scheme. Secret.
-        wdl_path: Folders with the sources that those runs import, separated by colons.
     """
 
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    database: str | None = None
-    root: Path = Path(".flowsched")
-    nodes: int = 1
-    cpu: str | None = None
-    memory: str | None = None
-    gpus: int = 0
-    disk_rate: str | None = None
-    nic_rate: str | None = None
-    cache: str = "80%"
-    piece_size: str = "128M"
-    racks: int = 1
-    labels: tuple[str, ...] = ()
-    policy: str = "flowsched"
-    profile: Path | None = None
-    containers: str = "auto"
-    images: str = "use"
-    container_network: str = "host"
+    host: Annotated[str, Option("Where to listen; anything but loopback needs a token.")] = "127.0.0.1"
+    port: Annotated[int, Option("0 takes any free one.", least=0, most=65535)] = DEFAULT_PORT
+    database: Annotated[
+        str | None,
+        Option("A path, sqlite:///… or postgresql://…. [in the root]", "--db", variable="FLOWSCHED_DATABASE"),
+    ] = None
+    root: Annotated[
+        Path,
+        Option(
+            "Folder for data, logs and the database. [~/.local/share/flowsched]", variable="FLOWSCHED_ROOT"
+        ),
+    ] = Path(".flowsched")
+    local: LocalSettings = field(default_factory=LocalSettings)
+    piece_size: Annotated[
+        str,
+        Option(
+            "Datasets of twice this size or more move in pieces of it; 0 = always as a whole.",
+            variable="FLOWSCHED_PIECE_SIZE",
+        ),
+    ] = "128M"
+    policy: Annotated[str, Option("How to schedule.")] = "flowsched"
+    profile: Annotated[
+        Path | None,
+        Option(
+            "A file with profiles in YAML, which extend --policy; looked at again whenever it changes.",
+            variable="FLOWSCHED_PROFILE", metavar="FILE",
+        ),
+    ] = None  # fmt: skip
     token: str | None = None
-    keep_days: float = 30.0
-    cache_content: str = "time"
-    max_live_tasks: int = 10_000_000
-    max_live_bytes: str = "128Mi"
-    take_over: bool = False
-    log_level: str = "info"
-    log_json: bool = False
-    cluster: str = "local"
-    cluster_options: tuple[tuple[str, str], ...] = ()
+    keep_days: Annotated[
+        float, Option("Remove what ended longer ago, with its logs and data; 0 keeps all.", least=0)
+    ] = 30.0
+    cache_content: Annotated[
+        str,
+        Option(
+            "How the cache of results knows files of this machine: time (size and time of change) or hash (SHA-256).",
+            variable="FLOWSCHED_CACHE_CONTENT",
+        ),
+    ] = "time"
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    take_over: Annotated[bool, Option("The database's former root is gone: end its tasks.")] = False
+    log_level: Annotated[str, Option("debug, info, warning, error or critical.")] = "info"
+    log_json: Annotated[bool, Option("One JSON object per line of log.")] = False
+    cluster: Annotated[
+        str,
+        Option(
+            "Where tasks run: local (this machine), kubernetes, or the executor of another package.",
+            variable="FLOWSCHED_CLUSTER", metavar="NAME",
+        ),
+    ] = "local"  # fmt: skip
+    cluster_options: Annotated[
+        tuple[tuple[str, str], ...],
+        Option(
+            "For the executor of another package. Repeatable.", "--cluster-option", metavar="KEY=VALUE",
+            repeated=True, parse=key_value,
+        ),
+    ] = ()  # fmt: skip
     kubernetes: KubernetesSettings | None = None
-    advertise: str | None = None
-    cromwell: str = ""
-    wdl_path: str = ""
-    allow_paths: tuple[Path, ...] | None = None
-    stores: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = field(default=(), repr=False)
+    advertise: Annotated[
+        str | None,
+        Option("URL at which other replicas reach this process.", variable="FLOWSCHED_ADVERTISE"),
+    ] = None
+    engines: EngineSettings = field(default_factory=EngineSettings)
 
     @property
     def executor(self) -> str:
@@ -147,8 +188,10 @@ class Settings:
 
     @property
     def url(self) -> str:
-        """The database's URL."""
-        return self.database or f"sqlite:///{self.root.absolute() / 'flowsched.db'}"
+        """The database's URL. A bare path is SQLite's."""
+        if self.database is not None and "://" in self.database:
+            return self.database
+        return f"sqlite:///{Path(self.database or self.root / 'flowsched.db').absolute()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +238,13 @@ def check(settings: Settings) -> None:
         raise ConfigurationError(
             f"--log-level is {', '.join(LEVELS[:-1])} or {LEVELS[-1]}, not {settings.log_level!r}"
         )
-    if settings.images not in IMAGES:
-        raise ConfigurationError(f"--images is {' or '.join(IMAGES)}, not {settings.images!r}")
+    if settings.local.images not in IMAGES:
+        raise ConfigurationError(f"--images is {' or '.join(IMAGES)}, not {settings.local.images!r}")
     if settings.cache_content not in ("time", "hash"):
         raise ConfigurationError(f"--cache-content is time or hash, not {settings.cache_content!r}")
-    if settings.containers not in CHOICES:
+    if settings.local.containers not in CHOICES:
         raise ConfigurationError(
-            f"--containers is {', '.join(CHOICES[:-1])} or {CHOICES[-1]}, not {settings.containers!r}"
+            f"--containers is {', '.join(CHOICES[:-1])} or {CHOICES[-1]}, not {settings.local.containers!r}"
         )
     if settings.policy not in PROFILES:
         raise ConfigurationError(f"there is no policy {settings.policy!r}; there are {', '.join(PROFILES)}")
@@ -350,11 +393,11 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 new_id=new_id,
                 failpoint=failpoint,
                 replicated=settings.replicated,
-                cromwell=servers(settings.cromwell),
-                wdl_path=folders(settings.wdl_path),
+                cromwell=servers(settings.engines.cromwell),
+                wdl_path=folders(settings.engines.wdl_path),
                 profiles=profiles,
-                limits=_live_limits(settings),
-                refusal=_refusal(_bounds(settings)) if settings.executor == "local" else None,
+                limits=_live_limits(settings.limits),
+                refusal=_refusal(settings) if settings.executor == "local" else None,
             )
             yield service, leader, writer, executor
 
@@ -383,35 +426,23 @@ def _profiles(settings: Settings, clock: Callable[[], int]) -> ProfileBook:
 
 def _database_disk(settings: Settings) -> Space | None:
     """The room of a database file that the local cluster keeps an eye on; None if the database is another one."""
-    from flowsched.cluster.node.space import Space
     from flowsched.store.database import sqlite_file
 
     file = sqlite_file(settings.url) if settings.executor == "local" else None
     return None if file is None else Space(file.parent)
 
 
-def _bounds(settings: Settings) -> Bounds:
-    """Which paths of this machine may be inputs and outputs."""
-    from flowsched.cluster.local.runner.bounds import Bounds
-
-    allowed = (
-        None if settings.allow_paths is None else [str(path.absolute()) for path in settings.allow_paths]
-    )
-    return Bounds(str(settings.root.absolute()), allowed)
-
-
-def _refusal(bounds: Bounds) -> Callable[[str, bool], str]:
-    return lambda path, whole: bounds.refusal(path, whole=whole)
-
-
-def _live_limits(settings: Settings) -> LiveLimits:
-    """How much may live at a time."""
+def _live_limits(limits: LimitSettings) -> LiveLimits:
     from flowsched.control.admission import LiveLimits
     from flowsched.workflow.resources import parse_bytes, parse_option
 
-    return LiveLimits(
-        settings.max_live_tasks, parse_option("--max-live-bytes", parse_bytes, settings.max_live_bytes)
-    )
+    most_bytes = parse_option("--max-live-bytes", parse_bytes, limits.max_live_bytes)
+    return LiveLimits(limits.max_live_tasks, most_bytes)
+
+
+def _refusal(settings: Settings) -> Callable[[str, bool], str]:
+    bounds = settings.local.bounds(str(settings.root.absolute()))
+    return lambda path, whole: bounds.refusal(path, whole=whole)
 
 
 def holder_of(settings: Settings) -> str:
@@ -451,43 +482,18 @@ async def _executor(
     disk: Space | None,
     may_act: Callable[[], bool],
 ) -> Any:
-    """Where tasks run."""
+    """Where tasks run. `disk`: of the database, if it is a file."""
     from flowsched.cluster.registry import open_executor
     from flowsched.executor.protocol import ServiceContext
 
+    chosen: Any = dict(settings.cluster_options)
+    if settings.kubernetes is not None:
+        chosen = settings.kubernetes
+    elif settings.executor == "local":
+        chosen = replace(settings.local, beside=() if disk is None else (disk,))
     root = str(settings.root.absolute())
     service = ServiceContext(root, clock, may_act, failpoint, failpoint.now)
-    return await open_executor(settings.executor, _executor_settings(settings, disk), service)
-
-
-def _executor_settings(settings: Settings, disk: Space | None) -> Any:
-    """What the factory of the executor takes. `disk`: of the database, if it is a file."""
-    if settings.kubernetes is not None:
-        return settings.kubernetes
-    if settings.executor != "local":
-        return dict(settings.cluster_options)
-    from flowsched.cluster.local.images import ContainerSettings
-    from flowsched.cluster.local.settings import LocalSettings
-
-    return LocalSettings(
-        _bounds(settings),
-        nodes=settings.nodes,
-        cpu=settings.cpu,
-        memory=settings.memory,
-        gpus=settings.gpus,
-        disk_rate=settings.disk_rate,
-        nic_rate=settings.nic_rate,
-        cache=settings.cache,
-        racks=settings.racks,
-        labels=settings.labels,
-        containers=ContainerSettings(
-            settings.containers,
-            "ignore" if settings.images == "ignore" else "use",
-            settings.container_network,
-        ),
-        stores=settings.stores,
-        beside=() if disk is None else (disk,),
-    )
+    return await open_executor(settings.executor, chosen, service)
 
 
 def _shared_secret(settings: Settings) -> bytes:
@@ -628,7 +634,7 @@ async def _prepared(
         OSError: It cannot be prepared, for another reason.
     """
     from flowsched.api.waiting import waiting
-    from flowsched.cluster.node.space import Space, is_full
+    from flowsched.cluster.node.space import is_full
 
     space, said = Space(settings.root.absolute()), False
     async with AsyncExitStack() as answering:

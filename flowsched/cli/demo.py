@@ -17,15 +17,25 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final
 
-from rich.console import Console, Group, RenderableType
+import typer
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
+
+from flowsched.cli.options import runs
+from flowsched.cli.printing import render
+from flowsched.client import Client
+from flowsched.client.calls import is_terminal
+from flowsched.client.documents import read
+from flowsched.errors import FlowschedError
+from flowsched.workflow.views import AttemptView, WorkflowView
 
 GANGS: Final = 5
 NODES: Final = 3
@@ -34,14 +44,11 @@ MEMORY: Final = "4Gi"
 #: A gang of 2 × 1 + 4 × 1.5 cores: twelve cores have room for one and a half of them.
 GANG_CORES: Final = 8
 DEMO_S: Final = 120.0
-
-
-class Options(Protocol):
-    """What the command line gives."""
-
-    policy: str | None
-    kill: int
-    seconds: float | None
+#: The deadlock is called one when nothing has started or ended for so long.
+STILL_S: Final = 5.0
+#: And the comparison ends after this long at the latest.
+COMPARE_S: Final = 20.0
+commands = typer.Typer(rich_markup_mode=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,192 +74,146 @@ VIRTUAL_NODES: Final = Cluster()
 
 @dataclass(slots=True)
 class Serving:
-    """A service process that can be killed and started again."""
+    """A service process that can be killed and started again; it recovers what it finds in its root."""
 
     root: Path
     policy: str
     port: int
-    cluster: Cluster = VIRTUAL_NODES
+    cluster: Cluster
     kills: int = 0
     process: asyncio.subprocess.Process | None = None
 
-    @property
-    def url(self) -> str:
-        """Where it answers."""
-        return f"http://127.0.0.1:{self.port}"
-
     async def start(self) -> None:
-        """Start it; it recovers what it finds in its root."""
+        """Start it."""
         words = f"serve --no-supervise --port {self.port} --root {self.root} --nodes {NODES} --cpu {CPU} --memory {MEMORY}"
-        command = [
-            sys.executable,
-            "-m",
-            "flowsched",
-            *words.split(),
-            "--policy",
-            self.policy,
-            *self.cluster.arguments,
-        ]
+        command = [sys.executable, "-m", "flowsched", *words.split(), "--policy", self.policy]
         with (self.root / "service.log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                *command, *self.cluster.arguments, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
                 env={**os.environ, **self.cluster.environment},
-            )
+            )  # fmt: skip
 
-    async def kill(self) -> None:
-        """`kill -9`, and start it again at once."""
-        if self.process is not None:
-            self.process.kill()
-            await self.process.wait()
-        self.kills += 1
-        await self.start()
-
-    async def stop(self) -> None:
-        """Ask it to stop, and see that it does."""
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send it a signal, and see that it ends."""
         if self.process is None or self.process.returncode is not None:
             return
-        self.process.send_signal(signal.SIGTERM)
+        self.process.send_signal(number)
         try:
             await asyncio.wait_for(self.process.wait(), 10)
         except TimeoutError:
             self.process.kill()
             await self.process.wait()
 
+    async def kill(self, times: int) -> None:
+        """`kill -9` at uneven moments while it works; each time it is started again at once."""
+        for number in range(times):
+            await asyncio.sleep(1.5 + 2.3 * number)
+            await self.stop(signal.SIGKILL)
+            self.kills += 1
+            await self.start()
+
 
 def share(*parts: str) -> Path:
     """A file that comes with flowsched: in a checkout beside the package, in a wheel inside it."""
     package = Path(__file__).parent.parent
-    for base in (package.parent, package / "_share"):
-        found = base.joinpath(*parts)
-        if found.exists():
-            return found
-    raise FileNotFoundError(f"{'/'.join(parts)} is missing from this installation")
-
-
-def free_port() -> int:
-    """A port that no process listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    found = [base.joinpath(*parts) for base in (package.parent, package / "_share")]
+    return next((path for path in found if path.exists()), found[0])
 
 
 @asynccontextmanager
 async def service(
     root: Path, policy: str, cluster: Cluster = VIRTUAL_NODES
-) -> AsyncIterator[tuple[Serving, Any]]:
+) -> AsyncIterator[tuple[Serving, Client]]:
     """A service of its own and a client of it."""
-    from flowsched.client import Client
-
     await asyncio.to_thread(root.mkdir, parents=True, exist_ok=True)
-    serving = Serving(root, policy, free_port(), cluster)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    serving = Serving(root, policy, port, cluster)
     await serving.start()
     try:
-        async with Client(serving.url) as client:
-            await _ready(serving, client)
+        async with Client(f"http://127.0.0.1:{port}") as client:
+            end = time.monotonic() + 30
+            while time.monotonic() < end and serving.process and serving.process.returncode is None:
+                with suppress(FlowschedError):
+                    if (await client.ready())[0]:
+                        break
+                await asyncio.sleep(0.05)
+            else:
+                log = (root / "service.log").read_text(errors="replace")
+                raise SystemExit(f"the service did not start; its log says:\n{log[-2000:]}")
             yield serving, client
     finally:
         await serving.stop()
 
 
-async def _ready(serving: Serving, client: Any) -> None:
-    from flowsched.errors import FlowschedError
-
-    end = time.monotonic() + 30
-    while time.monotonic() < end:
-        if serving.process is not None and serving.process.returncode is not None:
-            break
-        with suppress(FlowschedError):
-            if (await client.ready())[0]:
-                return
-        await asyncio.sleep(0.05)
-    log = (serving.root / "service.log").read_text(errors="replace")
-    raise SystemExit(f"the service did not start; its log says:\n{log[-2000:]}")
-
-
-async def main(options: Options) -> int:
-    """Run the demonstration. Exit code 0 when everything ended as it should."""
-    console = Console()
+@commands.command()
+@runs()
+async def demo(
+    policy: Annotated[str | None, typer.Option(help="Only with this policy. [all, side by side]")] = None,
+    kill: Annotated[int, typer.Option(min=0, help="Kill the service so many times meanwhile.")] = 0,
+    seconds: Annotated[float | None, typer.Option(min=1, help="Stop after so long.")] = None,
+) -> int:
+    """See it work: workflows, gangs and crashes on this machine."""
+    console, begun = Console(), time.monotonic()
     root = Path(tempfile.mkdtemp(prefix="flowsched-demo-"))
-    begun = time.monotonic()
     introduce(console, root, "virtual", genomics=VIRTUAL_NODES.has_genomics)
-    only = options.policy
     good = True
-    if only in (None, "flowsched"):
-        good = await scheduled(console, root / "flowsched", options.kill, options.seconds or DEMO_S)
-    if only in (None, "kube-like") and not options.kill:
+    if policy in (None, "flowsched"):
+        good = await scheduled(console, root / "flowsched", kill, seconds or DEMO_S)
+    if policy in (None, "kube-like") and not kill:
         good = await deadlock(console, root / "kube-like") and good
     console.print(f"\nAll in {time.monotonic() - begun:.0f} s. What to try next:")
-    for line in _next_steps(root / "flowsched"):
+    for line in next_steps(root / "flowsched"):
         console.print(Text("  " + line, "cyan"), soft_wrap=True)
     console.print(
         f"\nThe folder of this demo may be deleted then: rm -r {root}", markup=False, soft_wrap=True
     )
     if os.environ.get("FLOWSCHED_DEMO_KEEP") is None:
-        _forget_bulk(root)
+        shutil.rmtree(root / "kube-like", ignore_errors=True)
     return 0 if good else 1
 
 
 def introduce(console: Console, root: Path, kind: str, *, genomics: bool = True) -> None:
     """Say what the demonstration submits, and to what kind of nodes; without `genomics` also what is missing for the rest."""
-    console.print(
-        Text.assemble(
-            ("flowsched demo", "bold"),
-            f": {NODES} {kind} nodes of {CPU} cores on this machine, a new SQLite file in {root}",
-        )
-    )
+    head = f": {NODES} {kind} nodes of {CPU} cores on this machine, a new SQLite file in {root}"
+    console.print(Text.assemble(("flowsched demo", "bold"), head))
     calling = "real variant calling (NA18507) and " if genomics else ""
     console.print(
         f"Submitting {calling}{GANGS} training gangs of 2 ps + 4 workers, {GANG_CORES} cores each:"
         f" there is room for one and a half.\n"
     )
     if not genomics:
-        console.print(
-            "Left out: real variant calling, which needs pysam: pip install 'flowsched[genomics]'\n",
-            markup=False,
-        )
+        left_out = "Left out: real variant calling, which needs pysam: pip install 'flowsched[genomics]'\n"
+        console.print(left_out, markup=False)
 
 
-def _next_steps(root: Path) -> tuple[str, ...]:
-    first = "variant-calling.json" if VIRTUAL_NODES.has_genomics else "fan-out.json"
-    program = _program()
-    return (
-        f"{program} run {_short(share('workflows', first))}",
-        f"{program} serve --nodes {NODES} --cpu {CPU} --memory {MEMORY} \\\n"
-        f"    --root {root}   # then, beside it:",
+def next_steps(root: Path) -> list[str]:
+    """What to type next, as this user starts flowsched: `make demo` puts it into a folder that no PATH names."""
+    genomics, here = VIRTUAL_NODES.has_genomics, Path.cwd()
+    found, own = shutil.which("flowsched"), Path(sys.argv[0]).absolute()
+    named = own.name != "flowsched" or (found is not None and Path(found).samefile(own))
+    document = share("workflows", "variant-calling.json" if genomics else "fan-out.json")
+    program, first = (
+        path.relative_to(here) if path.is_relative_to(here) else path
+        for path in (Path("flowsched") if named else own, document)
+    )
+    return [
+        f"{program} run {first}",
+        f"{program} serve --nodes {NODES} --cpu {CPU} --memory {MEMORY} \\\n    --root {root}   # then, beside it:",
         f"{program} ls",
         f"{program} show NAME   # and `explain NAME`, `top`",
-        *(
-            (f"{program} get variant-calling concat   # the called variants",)
-            if VIRTUAL_NODES.has_genomics
-            else ()
-        ),
+        *([f"{program} get variant-calling concat   # the called variants"] if genomics else []),
         f"{program} demo --kill 3   # the same while the service is killed three times",
-    )
+    ]
 
 
-def _program() -> str:
-    """How this user starts flowsched: `make demo` puts it into a folder that no PATH names."""
-    found, own = shutil.which("flowsched"), Path(sys.argv[0])
-    if own.name != "flowsched" or (found is not None and Path(found).samefile(own)):
-        return "flowsched"
-    return str(_short(own.absolute()))
-
-
-def _short(path: Path) -> Path:
-    with suppress(ValueError):
-        return path.relative_to(Path.cwd())
-    return path
-
-
-def _forget_bulk(root: Path) -> None:
-    """Keep the database and the logs for a look; drop caches and the comparison."""
-    shutil.rmtree(root / "kube-like", ignore_errors=True)
-
-
-# ---------------------------------------------------------------------------------------- with flowsched
+async def _submit_gangs(client: Client, **changed: Any) -> list[str]:
+    """Submit the training gang several times; returns the ids."""
+    gang = json.loads(read(share("workflows", "parameter-server.json")))
+    gang["stages"][0] |= changed
+    runs = [await client.submit(gang | {"name": f"train-{number + 1}"}) for number in range(GANGS)]
+    return [run.id for run in runs]
 
 
 async def scheduled(
@@ -268,59 +229,31 @@ async def scheduled(
         cluster: What the service runs pods on.
     """
     async with service(root, "flowsched", cluster) as (serving, client):
-        runs = (
-            [await client.submit(share("workflows", "variant-calling.json"))] if cluster.has_genomics else []
-        )
-        gang = gang_document()
-        runs += [await client.submit(gang | {"name": f"train-{number + 1}"}) for number in range(GANGS)]
-        killer = asyncio.create_task(_killer(serving, kill))
+        idents = []
+        if cluster.has_genomics:
+            idents.append((await client.submit(share("workflows", "variant-calling.json"))).id)
+        idents += await _submit_gangs(client)
+        killer = asyncio.create_task(serving.kill(kill))
         try:
-            views = await _follow(console, client, [run.id for run in runs], seconds, serving)
-            await _last_kill(killer, kill, serving)
+            views = await _follow(console, client, idents, seconds, serving)
+            await killer  # also when the work ended sooner
         finally:
             killer.cancel()
             await asyncio.gather(killer, return_exceptions=True)
         await _report(console, client, views)
         good = all(view.state == "SUCCEEDED" for view in views)
-        if kill:
-            good = await _audit(console, client, views, serving) and good
-        return good
-
-
-def gang_document() -> dict[str, Any]:
-    """The training gang that is submitted several times."""
-    from flowsched.client.documents import read
-
-    document: dict[str, Any] = json.loads(read(share("workflows", "parameter-server.json")))
-    return document
-
-
-async def _killer(serving: Serving, times: int) -> None:
-    """Kill the service at uneven moments while it works."""
-    for number in range(times):
-        await asyncio.sleep(1.5 + 2.3 * number)
-        await serving.kill()
-
-
-async def _last_kill(killer: asyncio.Task[None], times: int, serving: Serving) -> None:
-    """Whatever was asked for is really done, also when the work ended sooner."""
-    if times and serving.kills < times:
-        await killer
+        return await _audit(console, client, views, serving.kills) and good if kill else good
 
 
 async def _follow(
-    console: Console, client: Any, idents: Sequence[str], seconds: float, serving: Serving
-) -> list[Any]:
+    console: Console, client: Client, idents: Sequence[str], seconds: float, serving: Serving
+) -> list[WorkflowView]:
     """Show progress until all have ended (or the time is over)."""
-    from flowsched.errors import FlowschedError
-
     end = time.monotonic() + seconds
-    views: list[Any] = []
-    live = Live(console=console, refresh_per_second=8, transient=True) if console.is_terminal else None
+    views: list[WorkflowView] = []
     told: Sequence[str] = ()
-    if live is not None:
-        live.start()
-    try:
+    live = Live(console=console, refresh_per_second=8, transient=True) if console.is_terminal else None
+    with live or nullcontext():
         while time.monotonic() < end:
             try:
                 views = [await client.get(ident) for ident in idents]
@@ -329,155 +262,89 @@ async def _follow(
             except FlowschedError:
                 await asyncio.sleep(0.2)
                 continue
-            if live is not None:
-                live.update(_picture(views, stages, nodes, serving))
-            told = plain_progress(console, views, told) if live is None else told
-            if all(view.state in ("SUCCEEDED", "FAILED", "CANCELLED") for view in views):
+            if live is None:
+                told = plain_progress(console, views, told)
+            else:
+                shown = zip(views, stages, strict=True)
+                killed = f"the service has been killed {serving.kills} times" if serving.kills else ""
+                parts = [render.progress(rows, head=render.workflow_head(view)) for view, rows in shown]
+                live.update(Group(*parts, render.node_table(nodes), Text(killed, "yellow")))
+            if all(is_terminal(view.state) for view in views):
                 break
             await asyncio.sleep(0.25)
-    finally:
-        if live is not None:
-            live.stop()
     return views
 
 
-def plain_progress(console: Console, views: Sequence[Any], told: Sequence[str]) -> list[str]:
+def plain_progress(console: Console, views: Sequence[WorkflowView], told: Sequence[str]) -> list[str]:
     """Without a terminal: a line with what has changed since `told` was said; returns all that is said by now."""
-    said = [f"{view.name}: {_said(view)}" for view in views]
+    said = [
+        f"{view.name}: "
+        + (
+            view.state.lower()
+            if is_terminal(view.state)
+            else f"{view.counts.get('SUCCEEDED', 0)}/{view.tasks}"
+        )
+        for view in views
+    ]
     changed = [each for each in said if each not in told]
     if changed:
         console.print("  ".join(changed), markup=False)
     return said
 
 
-def _said(view: Any) -> str:
-    if view.state in ("SUCCEEDED", "FAILED", "CANCELLED"):
-        return str(view.state.lower())
-    return f"{view.counts.get('SUCCEEDED', 0)}/{view.tasks}"
-
-
-def _picture(
-    views: Sequence[Any], stages: Sequence[Sequence[Any]], nodes: Sequence[Any], serving: Serving
-) -> RenderableType:
-    from flowsched.cli.printing import render
-
-    parts: list[RenderableType] = []
-    for view, rows in zip(views, stages, strict=True):
-        parts.append(render.progress(rows, head=render.workflow_head(view)))
-    parts.append(render.node_table(nodes))
-    if serving.kills:
-        parts.append(Text(f"the service has been killed {serving.kills} times", "yellow"))
-    return Group(*parts)
-
-
-async def _report(console: Console, client: Any, views: Sequence[Any]) -> None:
-    from flowsched.cli.printing import render
-
-    console.print(_outcomes(views))
-    for view in views:
-        if view.state == "FAILED":
-            said = f"  {view.name} failed: {view.reason}; `flowsched logs {view.id} STAGE INDEX --stderr` says more"
-            console.print(said, style="red", markup=False, soft_wrap=True)
-    table = render.plain_table(
-        "WORKFLOW", "STAGE", ">TASKS", ">QUEUED", ">STAGING", ">RAN", ">LOCAL", ">MOVED"
+async def _report(console: Console, client: Client, views: Sequence[WorkflowView]) -> None:
+    """What came of it: each workflow, what its stages waited for and moved, and the values that they made."""
+    console.print(render.workflow_table(views, datetime.now(UTC)))
+    sums = (
+        "\nSeconds are sums over a stage's tasks; bytes are inputs found where the task ran, or copied there."
     )
+    console.print(Text(sums, "dim"))
     for view in views:
-        for stage in await client.stages(view.id):
-            table.add_row(
-                view.name,
-                stage.name,
-                str(stage.width * stage.members),
-                render.seconds(stage.queued_seconds),
-                render.seconds(stage.staging_seconds),
-                render.seconds(stage.running_seconds),
-                render.size(stage.bytes_local),
-                render.size(stage.bytes_moved),
-            )
-    console.print(
-        Text(
-            "\nSeconds are sums over a stage's tasks; bytes are inputs found where the task ran, or copied there.",
-            "dim",
-        )
-    )
-    console.print(table)
-    values = []
-    for view in views:
-        for stage in await client.stages(view.id):
+        stages = await client.stages(view.id)
+        console.print(render.text(view.name, "bold"), render.stage_table(stages))
+        for stage in stages:
             async for task in client.tasks(view.id, stage=stage.name, state="SUCCEEDED"):
                 if stage.width > 1 and task.shard > 0:
                     break
-                values += [(view.name, out.name, out.value) for out in task.outputs if out.value]
-    for name, output, value in values:
-        console.print(f"  {name}: {output} = {' '.join(value.split())[:140]}", markup=False)
+                for out in task.outputs:
+                    if out.value:
+                        console.print(f"  {out.name} = {' '.join(out.value.split())[:140]}", markup=False)
 
 
-def _outcomes(views: Sequence[Any]) -> RenderableType:
-    from flowsched.cli.printing import render
-
-    table = render.plain_table("WORKFLOW", "ID", "OUTCOME", ">TASKS DONE", ">AFTER")
-    for view in views:
-        began, ended = view.created_at, view.ended_at
-        took = (ended - began).total_seconds() if ended else 0.0
-        done = f"{view.counts.get('SUCCEEDED', 0)}/{view.tasks}"
-        table.add_row(view.name, view.id, render.state(view.state), done, render.seconds(took))
-    return table
-
-
-# ---------------------------------------------------------------------------------------- after kills
-
-
-async def _audit(console: Console, client: Any, views: Sequence[Any], serving: Serving) -> bool:
+async def _audit(console: Console, client: Client, views: Sequence[WorkflowView], kills: int) -> bool:
     """Count what was lost and what ran twice at a time, from the attempts of every task."""
     lost = sum(view.state != "SUCCEEDED" for view in views)
-    tasks = doubled = attempts = 0
-    for view in views:
-        async for task in client.tasks(view.id):
-            tasks += 1
-            full = await client.task(view.id, task.stage, task.index)
-            attempts += len(full.attempts)
-            doubled += _overlaps(full.attempts)
-    verdict = "bold green" if lost == doubled == 0 else "bold red"
-    console.print(
-        Text(
-            f"\nThe service was killed {serving.kills} times (kill -9): {lost} workflows lost, "
-            f"{doubled} tasks doubled; {tasks} tasks in {attempts} attempts.",
-            verdict,
-        )
+    tries = [
+        (await client.task(view.id, task.stage, task.index)).attempts
+        for view in views
+        async for task in client.tasks(view.id)
+    ]
+    doubled, attempts = sum(map(_overlap, tries)), sum(map(len, tries))
+    told = (
+        f"\nThe service was killed {kills} times (kill -9): {lost} workflows lost, "
+        f"{doubled} tasks doubled; {len(tries)} tasks in {attempts} attempts."
     )
-    return bool(lost == doubled == 0)
+    console.print(Text(told, "bold green" if lost == doubled == 0 else "bold red"))
+    return lost == doubled == 0
 
 
-def _overlaps(attempts: Sequence[Any]) -> int:
-    """1 if two tries of one task ran at the same time."""
-    spans = sorted((a.started_at, a.ended_at) for a in attempts if a.started_at and a.ended_at)
-    return int(any(begin < end for (_, end), (begin, _) in pairwise(spans)))
+def _overlap(attempts: Sequence[AttemptView]) -> bool:
+    """Whether two tries of one task ran at the same time."""
+    spans = sorted((each.started_at, each.ended_at) for each in attempts if each.started_at and each.ended_at)
+    return any(begin < end for (_, end), (begin, _) in pairwise(spans))
 
 
 # ---- the comparison: the same gangs under a policy that places pod by pod ----
 
 
-#: The deadlock is called one when nothing has started or ended for so long.
-STILL_S: Final = 5.0
-#: And the comparison ends after this long at the latest.
-COMPARE_S: Final = 20.0
-
-
 async def deadlock(console: Console, root: Path) -> bool:
     """The same gangs, pod by pod: each gets some of its members, none gets all."""
-    console.print(
-        Text(
-            f"\nThe same {GANGS} gangs under --policy kube-like: pod by pod, as a stock cluster places them.",
-            "bold",
-        )
-    )
+    head = f"\nThe same {GANGS} gangs under --policy kube-like: pod by pod, as a stock cluster places them."
+    console.print(Text(head, "bold"))
     async with service(root, "kube-like") as (_, client):
-        gang = gang_document()
-        gang["stages"][0]["retry"] = {"attempts": 1}
-        runs = [await client.submit(gang | {"name": f"train-{number + 1}"}) for number in range(GANGS)]
-        idents = [run.id for run in runs]
+        idents = await _submit_gangs(client, retry={"attempts": 1})
         placed, still = await _until_still(client, idents)
-        names = dict(zip(idents, (f"train-{number + 1}" for number in range(GANGS)), strict=True))
-        order = [f"{names[ident]}/{role}" for _, ident, role in sorted(placed)]
+        order = [f"train-{idents.index(ident) + 1}/{role}" for _, ident, role in sorted(placed)]
         console.print("Placed in this order: " + ", ".join(order))
         views = [await client.get(ident) for ident in idents]
         for view in views:
@@ -486,28 +353,25 @@ async def deadlock(console: Console, root: Path) -> bool:
                 f"  {view.name}: {running} of {view.tasks} members hold room and wait for the others"
             )
         done = sum(view.state == "SUCCEEDED" for view in views)
-        if done == 0 and still:
-            console.print(
-                Text(
-                    f"Deadlock: for {STILL_S:.0f} s nothing has started or ended, and no gang is complete. "
-                    "(They would wait for ever; this is where the demo gives up.)",
-                    "bold red",
-                )
-            )
-        else:
-            console.print(Text(f"No deadlock this time: {done} of {GANGS} gangs finished.", "bold yellow"))
-        for ident in idents:
-            await client.cancel(ident)
+        stuck = done == 0 and still
+        told = (
+            f"Deadlock: for {STILL_S:.0f} s nothing has started or ended, and no gang is complete. "
+            "(They would wait for ever; this is where the demo gives up.)"
+            if stuck
+            else f"No deadlock this time: {done} of {GANGS} gangs finished."
+        )
+        console.print(Text(told, "bold red" if stuck else "bold yellow"))
+        await client.cancel_all(idents)
         for ident in idents:
             await client.wait(ident, timeout=20)
-        return done == 0 and still
+        return stuck
 
 
-async def _until_still(client: Any, idents: Sequence[str]) -> tuple[set[tuple[Any, str, str]], bool]:
+async def _until_still(client: Client, idents: Sequence[str]) -> tuple[set[tuple[datetime, str, str]], bool]:
     """Watch until nothing moves for a while: what was placed when, and whether it stood still."""
     begun = moved = time.monotonic()
     before: Any = None
-    placed: set[tuple[Any, str, str]] = set()
+    placed: set[tuple[datetime, str, str]] = set()
     while time.monotonic() - begun < COMPARE_S:
         views = [await client.get(ident) for ident in idents]
         now = [(view.state, sorted(view.counts.items())) for view in views]

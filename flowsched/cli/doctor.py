@@ -16,12 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
 from flowsched import tokens
-from flowsched.cli.context import DONE, FAILED
-from flowsched.cli.printing import output, render
+from flowsched.app import Settings
+from flowsched.cli.context import DONE, FAILED, options
+from flowsched.cli.options import Output, runs, takes_settings
+from flowsched.cli.printing import output as printed
+from flowsched.cli.printing import render
 from flowsched.cli.printing.form import Form
 from flowsched.cluster.local.containers import ENGINES, find_engine
 from flowsched.cluster.local.runner.cgroups import find_base
@@ -69,17 +73,25 @@ class Place:
     token: str | None
 
 
-async def doctor(place: Place, form: Form) -> int:
-    """Run all checks. The exit code is 1 if one failed."""
+commands = typer.Typer(rich_markup_mode=None)
+
+
+@commands.command()
+@takes_settings("root", "database")
+@runs()
+async def doctor(ctx: typer.Context, settings: Settings, output: Output = Form.TABLE) -> int:
+    """Check this machine, the database and the service."""
+    given = options(ctx)
+    place = Place(settings.root, settings.url, given.server or tokens.default_url(), given.token)
     checks: list[Check] = []
     for look in CHECKS:
         found = look(place)
         checks += found if isinstance(found, list) else await found
-    if form is Form.TABLE:
-        output.show(_table(checks))
+    if output is Form.TABLE:
+        printed.show(_table(checks))
     else:
         rows = [{"name": c.name, "mark": c.mark, "found": c.found, "next": c.next} for c in checks]
-        output.many(rows, form, lambda _: "")
+        printed.many(rows, output, lambda _: "")
     return FAILED if any(check.mark == "fail" for check in checks) else DONE
 
 
@@ -170,25 +182,15 @@ def gpus(_: Place) -> list[Check]:
 
 def features(_: Place) -> list[Check]:
     """What the kernel lets tasks be confined with."""
-    made = []
-    why = _private_mounts()
-    made.append(
-        Check(
-            "namespaces",
-            "warn",
-            f"no private mounts ({why}): tasks with paths of their own are refused",
-            WHAT_TO_DO,
-        )
-        if why
-        else Check("namespaces", "ok", "private mounts, for tasks with paths of their own")
-    )
-    made.append(_control_groups())
-    made.append(_loopback())
+    with tempfile.TemporaryDirectory(prefix="flowsched-doctor-") as folder:
+        why = refusal(folder)  # tried as a runner would
+    mounts = Check("namespaces", "ok", "private mounts, for tasks with paths of their own")
+    if why:
+        found = f"no private mounts ({why}): tasks with paths of their own are refused"
+        mounts = Check("namespaces", "warn", found, WHAT_TO_DO)
     bound = "memory and cores" if hasattr(os, "sched_setaffinity") else "memory"
-    made.append(
-        Check("resources", "ok", f"tasks get no more {bound} than they may have; `disk` is only counted")
-    )
-    return made
+    found = f"tasks get no more {bound} than they may have; `disk` is only counted"
+    return [mounts, _control_groups(), _loopback(), Check("resources", "ok", found)]
 
 
 _OVERLAY: Final = (
@@ -255,12 +257,6 @@ def _control_groups() -> Check:
     )
 
 
-def _private_mounts() -> str:
-    """Why tasks cannot have private mounts, "" if they can: tried as a runner would."""
-    with tempfile.TemporaryDirectory(prefix="flowsched-doctor-") as folder:
-        return refusal(folder)
-
-
 def _loopback() -> Check:
     """Members of a gang on one machine each get an address of their own."""
     try:
@@ -276,7 +272,9 @@ async def database(place: Place) -> list[Check]:
     """The database, looked at from beside: a running service is not disturbed."""
     from flowsched import app
 
-    if not _exists(place.database):
+    file = place.database.removeprefix("sqlite:///")
+    there = file == place.database or await asyncio.to_thread(os.path.exists, file)
+    if not there:  # other databases than SQLite say so themselves
         if tokens.url_of(place.root) is not None:
             step = "name the database as that service has it: --db URL, or FLOWSCHED_DATABASE"
             said = f"{place.database} does not exist, and a service runs on {place.root}: it has another database"
@@ -290,11 +288,6 @@ async def database(place: Place) -> list[Check]:
     except FlowschedError as error:
         return [Check("database", "fail", str(error))]  # it says what to do
     return [_database(facts)]
-
-
-def _exists(url: str) -> bool:
-    """Whether an SQLite file is there; other databases say so themselves."""
-    return not url.startswith("sqlite:///") or Path(url.removeprefix("sqlite:///")).exists()
 
 
 def _database(facts: Mapping[str, object]) -> Check:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from flowsched.app import attempt_folder
 from flowsched.cli.context import say
 from flowsched.cli.following import engine_of, log_arguments, log_tail
 from flowsched.cli.naming import task_name
@@ -68,25 +70,29 @@ def described(task: TaskView, root: Path | None, whole: str = "", engine: str = 
     if not task.attempts and whole.startswith(task.reason):
         # it never ran: only the stage's reason says which input is missing
         return ["", f"{task_name(task)} failed before it ran: {whole}"]
-    code = "" if task.exit_code is None else f", exit code {task.exit_code}"
-    told = task.reason and task.reason != f"exit code {task.exit_code}"
     last = task.attempts[-1] if task.attempts else None
-    message = f" ({last.message})" if last is not None and last.message else ""
-    lines = ["", f"{task_name(task)} failed{code}" + (f": {task.reason}" if told else "") + message]
-    if task.reason == OUT_OF_MEMORY:
-        lines.append(f"  next: {words_of(engine).more_memory}")
-    if task.exit_code == _NOT_FOUND and last is not None:
-        ignored = [image.name for image in last.images if not image.digest]
-        lines += [
-            f"  the image {name} was ignored: its programs are looked for on this machine" for name in ignored
-        ]
-    if root is not None and last is not None:
-        from flowsched.app import attempt_folder
+    code = "" if task.exit_code is None else f"exit code {task.exit_code}"
+    head = f"{task_name(task)} failed" + (f", {code}" if code else "")
+    head += f": {task.reason}" if task.reason not in ("", code) else ""
+    if last is None:
+        return ["", head, *_remedies(task, (), engine)]
+    head += f" ({last.message})" if last.message else ""
+    ignored = [image.name for image in last.images if not image.digest]
+    logs = [] if root is None else _logs(attempt_folder(root, last.node, last.pod))
+    return ["", head, *_remedies(task, ignored, engine), *logs]
 
-        folder = attempt_folder(root, last.node, last.pod)
-        logs = [folder / name for name in ("stderr", "stdout")]
-        written = [path for path in logs if path.exists() and path.stat().st_size]
-        lines += [f"  log: {path}" for path in written] or [
-            f"  it wrote nothing to stdout or stderr ({folder})"
-        ]
-    return lines
+
+def _remedies(task: TaskView, ignored: Sequence[str], engine: str) -> Iterator[str]:
+    """What may help. `ignored`: the images that the task named and did not get."""
+    if task.reason == OUT_OF_MEMORY:
+        yield f"  next: {words_of(engine).more_memory}"
+    if task.exit_code == _NOT_FOUND:
+        for name in ignored:
+            yield f"  the image {name} was ignored: its programs are looked for on this machine"
+
+
+def _logs(folder: Path) -> list[str]:
+    """Where the logs of an attempt lie."""
+    logs = [folder / name for name in ("stderr", "stdout")]
+    written = [path for path in logs if path.exists() and path.stat().st_size]
+    return [f"  log: {path}" for path in written] or [f"  it wrote nothing to stdout or stderr ({folder})"]

@@ -6,10 +6,13 @@ import json
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from flowsched.cli.context import DONE, say
 from flowsched.cli.naming import index_of, task_name
+from flowsched.cli.options import asks
 from flowsched.cli.printing import render, terminal_text
 from flowsched.client import Client
 from flowsched.client.calls import save_outputs
@@ -35,8 +38,28 @@ def wanted(text: str) -> Wanted:
     return stage, name if dot else None
 
 
-async def get(client: Client, ident: str, what: str | None, task: str | None, into: str) -> int:
-    """`flowsched get`. Without a stage the outputs of the final stages, each in a folder of its own."""
+commands = typer.Typer(rich_markup_mode=None)
+
+
+@commands.command()
+@asks()
+async def get(
+    client: Client,
+    ident: str,
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="STAGE[.OUTPUT]", help="Which outputs. [those of the final stages]"),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Argument(metavar="INDEX|ITEM|ROLE", help="Of one of its tasks. [all]")
+    ] = None,
+    into: Annotated[str, typer.Option("--out", "-O", metavar="DIR", help="Where to; - is stdout.")] = ".",
+) -> int:
+    """Save what a task made.
+
+    Files keep the names that the task gave them; a folder comes as a .tar file. The outputs of a scattered stage go
+    into a folder per shard. Without a stage, the outputs of the stages that no other reads go into a folder per stage.
+    """
     if what is None:
         await _check_kept(client, ident)
         if into == "-":

@@ -1,42 +1,67 @@
-"""Bodies of the commands that ask and print: ls, show, explain, nodes, queue."""
+"""`flowsched ls`, `show`, `explain`, `cache`, `pause`, `resume`: what a service knows of workflows, and why they wait."""
 
 from __future__ import annotations
 
-import json
-import os.path
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from flowsched.cli import failures, naming, used_images
-from flowsched.cli.context import DONE, INTERRUPTED, say
-from flowsched.cli.following import engine_of, is_local, next_try, watch
-from flowsched.cli.printing import output, render
+from flowsched.cli.context import about, ask
+from flowsched.cli.following import engine_of, next_try
+from flowsched.cli.options import Limit, Output, Reason, asks
+from flowsched.cli.printing import output as printed
+from flowsched.cli.printing import render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
-from flowsched.errors import InvalidDocument, InvalidRequest, NotFound, no_such
-from flowsched.workflow.document.uris import file_path
-from flowsched.workflow.views import IdleReportView, IdleView, NodeView, TaskView
+from flowsched.errors import InvalidRequest
+from flowsched.workflow.views import IdleReportView, IdleView, TaskView
+
+commands = typer.Typer(rich_markup_mode=None)
 
 
-async def workflows(client: Client, filters: Mapping[str, Any], limit: int, form: Form) -> None:
-    """`flowsched ls`."""
-    run = filters.get("run")
-    if run is not None:
-        filters = {**filters, "run": await _foreign_run(client, run)}
+@commands.command("ls")
+@asks()
+async def workflows(
+    client: Client,
+    state: Annotated[str | None, typer.Option(help="QUEUED, RUNNING, FAILED …")] = None,
+    name: Annotated[str | None, typer.Option(help="Only workflows of this name.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Only workflows of this queue.")] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="KEY=VALUE", help="Only workflows so labelled.")
+    ] = None,
+    run: Annotated[str | None, typer.Option(metavar="ID|NAME", help="The calls of this run.")] = None,
+    user: Annotated[str | None, typer.Option(help="Only workflows of this user.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Submitted from then on: 8h, 7d, or a date or time (UTC).")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Submitted before then, likewise.")] = None,
+    limit: Limit = 100,
+    output: Output = Form.TABLE,
+) -> None:
+    """List workflows: live ones, then ended ones.
+
+    Each part is newest first. A run of another engine (Cromwell, Snakemake, miniwdl) is one workflow; its calls
+    are what `show` calls stages.
+    """
+    filters: dict[str, Any] = {
+        "state": state and state.upper(), "name": name, "queue": queue, "label": label,
+        "run": None if run is None else await _foreign_run(client, run),
+        "user": user, "since": since, "until": until,
+    }  # fmt: skip
     page = min(limit, 1000)
     async with aclosing(client.list(**filters, page=page)) as found:
-        number = await output.stream(
-            found, form, lambda views: render.workflow_table(views, datetime.now(UTC)), limit
+        number = await printed.stream(
+            found, output, lambda views: render.workflow_table(views, datetime.now(UTC)), limit
         )
-    if number == 0 and form is Form.TABLE:
+    if number == 0 and output is Form.TABLE:
         given = [f"--{name}" for name, value in filters.items() if value]
-        output.hint(
+        printed.hint(
             f"no workflow fits {' and '.join(given)}" + " (whole names and ids)" * (given != ["--state"])
             if given
             else "no workflows; submit one with `flowsched submit DOCUMENT`"
@@ -53,28 +78,40 @@ async def _foreign_run(client: Client, given: str) -> str:
     return ident
 
 
-async def workflow(
-    client: Client, ident: str, tasks: bool, state: str | None, limit: int, form: Form
+@commands.command()
+@asks()
+async def show(
+    client: Client,
+    ident: str,
+    tasks: Annotated[bool, typer.Option("--tasks", help="List its tasks too.")] = False,
+    state: Annotated[str | None, typer.Option(help="Only tasks in this state (with --tasks).")] = None,
+    limit: Limit = 100,
+    output: Output = Form.TABLE,
 ) -> None:
-    """`flowsched show`."""
+    """Show a workflow and its stages.
+
+    How long their tasks were queued, staged and ran, and how many bytes they found or had to move.
+    """
     view, stages = await client.get(ident), await client.stages(ident)
     listed: list[TaskView] = []
     if tasks:
-        async with aclosing(client.tasks(ident, state=state, page=min(limit, 1000))) as found:
+        async with aclosing(
+            client.tasks(ident, state=state and state.upper(), page=min(limit, 1000))
+        ) as found:
             async for task in found:
                 if len(listed) == limit:
-                    output.hint(f"… and more tasks: ask for them with --limit (now {limit})")
+                    printed.hint(f"… and more tasks: ask for them with --limit (now {limit})")
                     break
                 listed.append(task)
     images = await used_images.used_images(client, ident, stages)
-    if form is not Form.TABLE:
+    if output is not Form.TABLE:
         whole: dict[str, Any] = {"workflow": view, "stages": stages, "images": images}
         whole |= {"tasks": listed} if tasks else {}
-        output.one(whole, form, lambda: "")
+        printed.one(whole, output, lambda: "")
         return
     table = render.stage_table(stages)
     parts: list[Any] = [render.workflow_head(view, datetime.now(UTC)), "", table]
-    shown = table.heads(output.console().width)
+    shown = table.heads(printed.console().width)
     sums = [name for name in ("QUEUED", "STAGING", "RAN") if name in shown]
     if sums and any(stage.width * stage.members > 1 for stage in stages):
         told = f"{', '.join(sums[:-1])} and {sums[-1]} are sums" if len(sums) > 1 else f"{sums[0]} is a sum"
@@ -83,9 +120,9 @@ async def workflow(
         parts += ["", render.task_table(listed)]
     if images:
         parts += ["", *map(used_images.image_line, images)]
-    output.show(Group(*parts))
+    printed.show(Group(*parts))
     if view.run:
-        output.hint(f"\na call of the run {view.run}: `flowsched show {view.run}`")
+        printed.hint(f"\na call of the run {view.run}: `flowsched show {view.run}`")
     if view.state == "FAILED":
         arguments = await failures.show(client, view)
         log = f"`flowsched logs {ident} {arguments}`" if arguments else ""
@@ -95,136 +132,85 @@ async def workflow(
         else:
             again = await next_try(client, ident, stages)
         more = [again] if log else [f"`flowsched explain {ident}`", again]
-        output.hint("\nnext: " + "\n      ".join(filter(None, [log, *more])))
+        printed.hint("\nnext: " + "\n      ".join(filter(None, [log, *more])))
 
 
-async def explain(client: Client, ident: str, stage: str | None, task: str | None, form: Form) -> None:
-    """`flowsched explain`."""
+@commands.command()
+def explain(
+    ctx: typer.Context,
+    workflow: Annotated[str | None, typer.Argument(metavar="ID|NAME", help="Which workflow.")] = None,
+    stage: Annotated[str | None, typer.Argument(help="Only this stage.")] = None,
+    index: Annotated[
+        str | None,
+        typer.Argument(metavar="INDEX|ITEM|ROLE", help="Only this task: also why on its node."),
+    ] = None,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Why cores are idle instead.")] = False,
+    since: Annotated[str, typer.Option(help="With --cluster: how far back, as 8h or 7d.")] = "24h",
+    output: Output = Form.TABLE,
+) -> None:
+    """Say why tasks wait, or run where they do, or cores are idle.
+
+    With the numbers, with what would change it, and with the time at which it will. With the INDEX of a task:
+    what it cost on its node, and on those that came next. `--cluster`: why cores, memory and GPUs were idle,
+    hour by hour.
+    """
+
+    async def idle(client: Client) -> None:
+        report = await client.idle(since)
+        printed.one(report, output, lambda: idle_panel(report))
+
+    if cluster == (workflow is not None):
+        raise typer.BadParameter("give the ID of a workflow, or --cluster")
+    if workflow is None:
+        ask(ctx, idle)
+    else:
+        about(ctx, workflow, lambda client, ident: _explain(client, ident, stage, index, output))
+
+
+async def _explain(client: Client, ident: str, stage: str | None, task: str | None, form: Form) -> None:
     index = None if stage is None or task is None else await naming.index_of(client, ident, stage, task)
     found = await client.explain(ident, stage, index)
-    output.many(found, form, lambda views: render.explain_panel(views, datetime.now(UTC)))
+    printed.many(found, form, lambda views: render.explain_panel(views, datetime.now(UTC)))
     if form is Form.TABLE and stage is None and any(each.state == "FAILED" for each in found):
         arguments = await failures.show(client, await client.get(ident))
         if arguments:
-            output.hint(f"\nnext: `flowsched logs {ident} {arguments}`")
+            printed.hint(f"\nnext: `flowsched logs {ident} {arguments}`")
 
 
-async def cache(client: Client, ident: str, form: Form) -> None:
-    """`flowsched cache`."""
+@commands.command()
+@asks(own=True)
+async def cache(client: Client, ident: str, output: Output = Form.TABLE) -> None:
+    """Say which runs results came from, and why tasks ran."""
     found = await client.cache(ident)
-    if not found and form is Form.TABLE:
+    if not found and output is Form.TABLE:
         source = (await client.get(ident)).source
-        output.hint(
+        printed.hint(
             f"{ident} is a run of {source}, which keeps a cache of its own: flowsched looks nothing up for it"
             if source
             else "nothing was looked up: no stage says `cache: true`, and it resumes no run (`flowsched run --resume`)"
         )
         return
-    output.many(found, form, render.cache_table)
-    if form is Form.TABLE and any(each.why.startswith("version (") for each in found):
-        output.hint(
+    printed.many(found, output, render.cache_table)
+    if output is Form.TABLE and any(each.why.startswith("version (") for each in found):
+        printed.hint(
             "\nnext: where a file was only touched, `flowsched serve --cache-content hash` knows it by its content"
         )
 
 
-async def nodes(client: Client, form: Form) -> None:
-    """`flowsched nodes`."""
-    output.many(await client.nodes(), form, render.node_panel)
+@commands.command()
+@asks(to_change=True)
+async def pause(client: Client, ident: str, reason: Reason = None, output: Output = Form.TABLE) -> None:
+    """Start nothing new of a workflow; what runs goes on."""
+    view = await client.pause(ident, reason)
+    printed.one(view, output, lambda: render.workflow_head(view))
 
 
-async def node(call: Awaitable[NodeView], form: Form) -> None:
-    """`flowsched nodes drain | uncordon`."""
-    view = await call
-    output.one(view, form, lambda: render.node_panel([view]))
-
-
-async def queues(client: Client, form: Form) -> None:
-    """`flowsched queue ls`."""
-    output.many(await client.queues(), form, render.queue_table)
-
-
-async def queue(client: Client, name: str, form: Form) -> None:
-    """`flowsched queue show`."""
-    views = await client.queues()
-    found = next((view for view in views if view.name == name), None)
-    if found is None:
-        raise NotFound(no_such("queue", name, (view.name for view in views)))
-    output.one(found, form, lambda: render.queue_table([found]))
-
-
-async def put_queue(client: Client, name: str, settings: Mapping[str, Any], form: Form) -> None:
-    """`flowsched queue set`."""
-    try:
-        view = await client.put_queue(name, **settings)
-    except InvalidDocument as error:
-        told = "; ".join(str(fault).removeprefix("$.") for fault in error.faults)
-        raise InvalidRequest(f"queue {name!r} is not changed: {told}") from None
-    output.one(view, form, lambda: render.queue_table([view]))
-
-
-async def remove_queue(client: Client, name: str, form: Form) -> None:
-    """`flowsched queue rm`."""
-    view = await client.delete_queue(name)
-    output.one(view, form, lambda: render.text(f"removed queue {name}"))
-
-
-async def command(
-    client: Client, ident: str, kind: str, reason: str | None, form: Form, *, wait: bool = False
-) -> int:
-    """`flowsched cancel | pause | resume | retry`. `wait`: show how it goes until it has ended, and end as it does."""
-    view = await getattr(client, kind)(ident, reason)
-    if not wait:
-        output.one(view, form, lambda: render.workflow_head(view))
-    if kind == "retry":
-        await _say_what_is_kept(client, ident, form)
-    if not wait:
-        return DONE
-    code = await watch(client, ident)
-    if code != INTERRUPTED:
-        ended = await client.get(ident)
-        output.one(ended, form, lambda: render.workflow_head(ended))
-    return code
-
-
-async def _say_what_is_kept(client: Client, ident: str, form: Form) -> None:
-    """After `retry`: which results it keeps although their inputs have changed, or how such inputs are read again."""
-    kept = [found async for found in _kept_before_a_change(client, ident)] if is_local(client.url) else []
-    for task, path in kept[:1]:
-        more = f" (so do {len(kept) - 1} more)" if len(kept) > 1 else ""
-        say(
-            f"warning: {naming.task_name(task)} keeps its result{more}, although {path} has changed since it read it. To read it "
-            f"again, once this run has ended: `flowsched retry {ident} --changed FILE`"
-        )
-    if not kept and form is Form.TABLE:
-        output.hint(
-            "it keeps what succeeded, with the document as it was submitted; after an edit of the document or of an input: "
-            f"`flowsched retry {ident} --changed FILE`"
-        )
-
-
-async def _kept_before_a_change(client: Client, ident: str) -> AsyncIterator[tuple[TaskView, Path]]:
-    """The tasks that have succeeded and read a file of this machine that has changed since, each with the first such file."""
-    for stage in json.loads(await client.document(ident)).get("stages", []):
-        uris = [given["uri"] for given in stage.get("inputs", []) if "uri" in given]
-        if not uris:
-            continue
-        async for task in client.tasks(ident, stage=stage["name"], state="SUCCEEDED"):
-            read_at = task.started_at or task.ready_at
-            for uri in uris:
-                exact = uri.replace("{index}", str(task.shard)).replace("{item}", task.item or "{item}")
-                path = file_path(exact, os.path.lexists)
-                changed_at = _changed_at(Path(path)) if path is not None else 0.0
-                if path is not None and read_at is not None and changed_at > read_at.timestamp():
-                    yield task, Path(path)
-                    break
-
-
-def _changed_at(path: Path) -> float:
-    """When a file was last written, in seconds since 1970; 0 where there is none to be seen."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+@commands.command()
+@asks(to_change=True)
+async def resume(client: Client, ident: str, reason: Reason = None, output: Output = Form.TABLE) -> None:
+    """Take back a pause."""
+    view = await client.resume(ident, reason)
+    printed.one(view, output, lambda: render.workflow_head(view))
 
 
 # ---- explain --cluster: why cores, memory and GPUs were idle ----
@@ -242,12 +228,6 @@ CAUSES: Final = {
     "starting": "starting",
 }
 _UNITS: Final = {"cpu": "core-hours", "memory": "GiB-hours", "gpu": "GPU-hours"}
-
-
-async def explain_cluster(client: Client, since: str, form: Form) -> None:
-    """`flowsched explain --cluster`."""
-    report = await client.idle(since)
-    output.one(report, form, lambda: idle_panel(report))
 
 
 def idle_panel(report: IdleReportView) -> RenderableType:
@@ -278,9 +258,5 @@ def idle_panel(report: IdleReportView) -> RenderableType:
 def _cells(view: IdleView, causes: list[str]) -> list[Text]:
     amounts: Mapping[str, float] = view.causes
     shown = [view.capacity, view.used, view.idle, *(amounts.get(cause, 0.0) for cause in causes)]
-    return [Text(_hours(amount)) for amount in shown]
-
-
-def _hours(amount: float) -> str:
-    """One decimal place, three where there is little."""
-    return "" if not amount else f"{amount:.1f}" if amount >= 1 else f"{amount:.3f}"
+    # One decimal place, three where there is little.
+    return [Text("" if not each else f"{each:.1f}" if each >= 1 else f"{each:.3f}") for each in shown]

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import typer
 from rich.console import Group, RenderableType
 
-from flowsched.cli.printing import output, plan_drawing, render, terminal_text
+from flowsched.app import Settings
+from flowsched.cli.options import runs, takes_settings
+from flowsched.cli.printing import output as printed
+from flowsched.cli.printing import plan_drawing, render, terminal_text
 from flowsched.cli.printing.columns import Column, Columns
 from flowsched.control.planning.wdl_path import WdlPath, folders
 from flowsched.errors import InvalidRequest, TooLarge, Unsupported
 from flowsched.workflow.formats.wdl.sources import Files, beside
 from flowsched.workflow.plan import (
-    Amount,
     NodePlan,
     Plan,
     RankPlan,
@@ -44,27 +47,52 @@ class PlanForm(StrEnum):
     SVG = "svg"
 
 
-async def plan(source: Path, inputs: Path | None, wdl_path: str, form: PlanForm, out: Path | None) -> None:
-    """Plan a local WDL; its imports are read from beside it, else from below the folders of the path."""
-    made = await asyncio.to_thread(planned, source, inputs, wdl_path)
+commands = typer.Typer(rich_markup_mode=None)
+
+
+@commands.command()
+@takes_settings("wdl_path")
+@runs()
+async def plan(
+    source: Annotated[
+        Path, typer.Argument(metavar="FILE.wdl", help="The workflow; imports are found beside it.")
+    ],
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", "-i", metavar="JSON", help="Its inputs, as Cromwell takes them."),
+    ] = None,
+    *,
+    settings: Settings,
+    output: Annotated[str, typer.Option("--output", "-o", help="table, json, dot or svg.")] = "table",
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead (not a table).")] = None,
+) -> None:
+    """Say what a WDL will run, as far as it is known.
+
+    Its calls, their order, how wide its scatters are, what its tasks ask for; and what is not known yet.
+
+    Works without a server. Nothing is run, and nothing fetched.
+    """
+    if output not in list(PlanForm):
+        raise typer.BadParameter(f"{', '.join(PlanForm)}, not {output!r}", param_hint="--output")
+    made = await asyncio.to_thread(planned, source, inputs, settings.engines.wdl_path)
     known = ranks(made, {})
-    match form:
+    match PlanForm(output):
         case PlanForm.TABLE:
             text = None
         case PlanForm.JSON:
             facts = {"plan": made, "ranks": known, "stages": stages(made), "files": prefetch(made)}
-            text = output.to_json(facts, indent=2)
+            text = printed.to_json(facts, indent=2)
         case PlanForm.DOT:
             text = plan_drawing.dot(made)
         case PlanForm.SVG:
             text = plan_drawing.svg(made)
     if text is None:
-        output.show(table(made, known))
+        printed.show(table(made, known))
     elif out is None:
         print(text)
     else:
         await asyncio.to_thread(out.write_text, text, encoding="utf-8")
-        output.hint(f"wrote {out}")
+        printed.hint(f"wrote {out}")
 
 
 def planned(source: Path, inputs_file: Path | None, wdl_path: str = "") -> Plan:
@@ -147,24 +175,40 @@ def _texts(value: Any) -> Iterator[str]:
 
 def table(plan: Plan, known: dict[str, RankPlan]) -> RenderableType:
     """Nodes in the order of their levels, what each level asks for, and what is not known."""
-    nodes = Columns(
-        (
-            Column("LEVEL", rank=4, right=True, whole=True),
-            Column("CALL", cut=True, whole=True),
-            Column("TASKS", whole=True),
-            Column("CPU", rank=1, whole=True),
-            Column("MEMORY", rank=1, whole=True),
-            Column("DISK", rank=3, whole=True),
-            Column("GPU", rank=2),
-            Column("TO THE END", rank=5, right=True),
-            Column("AFTER", rank=6, cut=True),
-        )
-    )
     parents: dict[str, list[str]] = {}
     for edge in plan.edges:
         parents.setdefault(edge.child, []).append(edge.parent)
-    for node in sorted(plan.nodes, key=lambda each: each.level):
-        nodes.add(*_row(plan, node, known[node.path], parents.get(node.path, [])))
+    short = len(plan.name) + 1
+
+    def tasks(node: NodePlan) -> str:
+        doubt = {"yes": "", "no": "not run: ", "unknown": "perhaps "}[node.runs]
+        return doubt + ("?" if node.tasks is None else str(node.tasks))
+
+    def shown(name: str, form: Any) -> Callable[[NodePlan], str]:
+        def amount(node: NodePlan) -> str:
+            value = getattr(node, name).value
+            return "?" if value is None else str(form(value))
+
+        return amount
+
+    def after(node: NodePlan) -> str:
+        return terminal_text.line(", ".join(path[short:] for path in parents.get(node.path, [])))
+
+    def to_the_end(node: NodePlan) -> str:
+        return "" if node.runs == "no" else render.seconds(known[node.path].rank_ms / 1000)
+
+    nodes = Columns(
+        sorted(plan.nodes, key=lambda each: each.level),
+        Column("LEVEL", lambda node: str(node.level), rank=4, right=True, whole=True),
+        Column("CALL", lambda node: terminal_text.line(node.path[short:]), cut=True, whole=True),
+        Column("TASKS", tasks, whole=True),
+        Column("CPU", shown("cpu", render.cores), rank=1, whole=True),
+        Column("MEMORY", shown("memory", render.size), rank=1, whole=True),
+        Column("DISK", shown("disk", render.size), rank=3, whole=True),
+        Column("GPU", lambda node: "" if node.gpu.value == 0 else shown("gpu", str)(node), rank=2),
+        Column("TO THE END", to_the_end, rank=5, right=True),
+        Column("AFTER", after, rank=6, cut=True),
+    )
     forecast = render.plain_table("LEVEL", "TASKS", "CPU", "MEMORY", "DISK", "GPU", "")
     for stage in stages(plan):
         forecast.add_row(*_stage(stage))
@@ -185,26 +229,6 @@ def table(plan: Plan, known: dict[str, RankPlan]) -> RenderableType:
         found += ["", "Not known yet", *(terminal_text.line(f"  {each}") for each in unknown)]
     found += [terminal_text.line(f"note: {note}") for note in plan.notes]
     return Group(*found)
-
-
-def _row(plan: Plan, node: NodePlan, rank: RankPlan, parents: list[str]) -> list[str]:
-    short = len(plan.name) + 1
-    return [
-        str(node.level),
-        terminal_text.line(node.path[short:]),
-        {"yes": "", "no": "not run: ", "unknown": "perhaps "}[node.runs]
-        + ("?" if node.tasks is None else str(node.tasks)),
-        _shown(node.cpu, render.cores),
-        _shown(node.memory, render.size),
-        _shown(node.disk, render.size),
-        "" if node.gpu.value == 0 else _shown(node.gpu, str),
-        "" if node.runs == "no" else render.seconds(rank.rank_ms / 1000),
-        terminal_text.line(", ".join(path[short:] for path in parents)),
-    ]
-
-
-def _shown(amount: Amount, form: Any) -> str:
-    return "?" if amount.value is None else str(form(amount.value))
 
 
 def _stage(stage: StageForecast) -> list[str]:

@@ -1,4 +1,4 @@
-"""Bodies of the commands about policies: profiles, plug-ins and snapshots."""
+"""`flowsched profile`, `snapshot`, `replay`: policies, plug-ins and snapshots."""
 
 from __future__ import annotations
 
@@ -6,36 +6,47 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Group
 from rich.table import Table
 
-from flowsched.cli.printing import output
+from flowsched.cli.context import ask, carry_out, options
+from flowsched.cli.options import Output, asks, runs
+from flowsched.cli.printing import output as printed
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
 from flowsched.errors import ConfigurationError
 from flowsched.tokens import write_whole
 from flowsched.workflow.views import PluginView, ProfileView
 
+commands = typer.Typer(rich_markup_mode=None)
+profile = typer.Typer(
+    help="The scheduler's policy: look at it, check it, replace it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+commands.add_typer(profile, name="profile")
+ProfileFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Profiles in YAML or JSON; - reads standard input.")
+]
+Snapshot = Annotated[Path, typer.Argument(metavar="FILE", help="The snapshot.")]
 
-async def show(client: Client, form: Form) -> int:
-    """`flowsched profile show`; exit code 1 while a refused document waits to be mended."""
+
+@profile.command("show")
+@asks()
+async def show(client: Client, output: Output = Form.TABLE) -> int:
+    """Show the profile in force, where it comes from, and what was refused since."""
     view = await client.profile()
-    output.one(view, form, lambda: _profile(view))
+    printed.one(view, output, lambda: _profile(view))
     return 1 if view.refused is not None else 0
 
 
-async def apply(client: Client, file: Path, form: Form) -> None:
-    """`flowsched profile apply`."""
-    view = await client.put_profile(_read(file))
-    output.one(view, form, lambda: _profile(view))
-    if not view.kept:
-        output.hint("until the service stops; one that is started with --profile FILE keeps it")
-
-
-async def check(file: Path) -> None:
-    """`flowsched profile check`."""
+@profile.command("check")
+@runs()
+async def check(file: ProfileFile) -> None:
+    """Check a profile with the plugins that are installed here; needs no server."""
     from flowsched.control.profiles import find_plugins, read_policies
 
     policies = read_policies(_read(file), find_plugins())
@@ -43,35 +54,75 @@ async def check(file: Path) -> None:
     print(f"good: default {policies.default.name}" + (f"; queues {queues}" if queues else ""))
 
 
-async def plugins(client: Client, form: Form) -> None:
-    """`flowsched profile plugins`."""
-    output.many(await client.plugins(), form, _plugins)
+@profile.command("apply")
+@asks()
+async def apply(client: Client, file: ProfileFile, output: Output = Form.TABLE) -> None:
+    """Replace the profile of a running service.
+
+    A bad one changes nothing. A service that was started with --profile keeps it in that file; another one forgets it
+    when it stops.
+    """
+    view = await client.put_profile(_read(file))
+    printed.one(view, output, lambda: _profile(view))
+    if not view.kept:
+        printed.hint("until the service stops; one that is started with --profile FILE keeps it")
 
 
-async def local_plugins(form: Form) -> None:
-    """`flowsched profile plugins --local`."""
+@profile.command("plugins")
+def plugins(
+    ctx: typer.Context,
+    local: Annotated[bool, typer.Option("--local", help="Those installed here; no server is asked.")] = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """List plugins: what they do, what they take, and whether they failed."""
     from flowsched.control.policies import plugin_views
     from flowsched.control.profiles import find_plugins
 
-    output.many(plugin_views(find_plugins(), {}), form, _plugins)
+    async def asked(client: Client) -> None:
+        printed.many(await client.plugins(), output, _plugins)
+
+    if local:
+        carry_out(options(ctx), lambda: printed.many(plugin_views(find_plugins(), {}), output, _plugins))
+    else:
+        ask(ctx, asked)
 
 
-async def fields(form: Form) -> None:
-    """`flowsched profile fields`."""
+@profile.command("fields")
+@runs()
+async def fields(output: Output = Form.TABLE) -> None:
+    """List what a profile may say, with its defaults."""
     from flowsched.scheduling.policy.profile import field_facts
 
-    output.many([asdict(each) for each in field_facts()], form, _fields)
+    printed.many([asdict(each) for each in field_facts()], output, _fields)
 
 
-async def snapshot(client: Client, file: Path) -> None:
-    """`flowsched snapshot`."""
+@commands.command()
+@asks()
+async def snapshot(client: Client, file: Snapshot) -> None:
+    """Record the next scheduling cycle of a service in a file.
+
+    It holds the cluster, what waits, the profile and the plan.
+    """
     raw = await client.snapshot()
     write_whole(file, raw, 0o644)
-    output.hint(f"{file}: {len(raw):,} bytes; look at it with `flowsched replay {file}`")
+    printed.hint(f"{file}: {len(raw):,} bytes; look at it with `flowsched replay {file}`")
 
 
-async def replay(file: Path, other: Path | None, form: Form) -> int:
-    """`flowsched replay`."""
+@commands.command()
+@runs()
+async def replay(
+    file: Snapshot,
+    other: Annotated[
+        Path | None,
+        typer.Option("--profile", metavar="FILE", help="Decide under this profile instead, and compare."),
+    ] = None,
+    output: Output = Form.TABLE,
+) -> int:
+    """Decide again what a snapshot recorded; needs no server.
+
+    The exit code is 0 if the plan is the same, byte for byte, and 1 if not; then it says what differs. With --profile
+    it shows what another policy would do, and the exit code is 0.
+    """
     from flowsched.control.profiles import find_plugins, read_policies
     from flowsched.scheduling.explain.recording import differences, plan_bytes, replayed, summary, unpacked
 
@@ -89,7 +140,7 @@ async def replay(file: Path, other: Path | None, form: Form) -> int:
         "replayed": summary(after),
         "differences": lines,
     }
-    output.one(told, form, lambda: _replay(told))
+    printed.one(told, output, lambda: _replay(told))
     return 0 if same or other is not None else 1
 
 

@@ -1,23 +1,40 @@
-"""`flowsched run` and `submit`: hand in a document, follow it, print what it made or why it failed."""
+"""`flowsched run`, `submit` and `retry`: hand in a document, follow it, print what it made or why it failed."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import secrets
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+import typer
+from rich.text import Text
 
 from flowsched import tokens
+from flowsched.app import Settings
 from flowsched.cli import failures, fetching, following, naming, used_images
-from flowsched.cli.context import DONE, INTERRUPTED, Options, client_of, say
-from flowsched.cli.printing import output, render
+from flowsched.cli.context import (
+    DONE,
+    INTERRUPTED,
+    Options,
+    about,
+    ask,
+    carry_out,
+    client_of,
+    options,
+    run,
+    say,
+)
+from flowsched.cli.options import Id, Output, Reason, takes_settings
+from flowsched.cli.printing import output as printed
+from flowsched.cli.printing import render
 from flowsched.cli.printing.columns import Column, Columns
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client, Run
@@ -34,10 +51,8 @@ from flowsched.errors import (
     no_such,
 )
 from flowsched.values import replace
-from flowsched.workflow.views import OutputView, StageView, WorkflowView
-
-if TYPE_CHECKING:
-    from flowsched.app import Settings
+from flowsched.workflow.document.uris import file_path
+from flowsched.workflow.views import OutputView, StageView, TaskView, WorkflowView
 
 #: How a document in WDL begins, behind its comments.
 _WDL: Final = re.compile(
@@ -51,6 +66,123 @@ _LONGEST_YAML: Final = 4 << 20
 OUTPUTS_SHOWN: Final = 20
 #: The queue of a document that names none.
 _DEFAULT_QUEUE: Final = "default"
+
+
+commands = typer.Typer(rich_markup_mode=None)
+
+
+@commands.command("run")
+@takes_settings(
+    "root", "nodes", "cpu", "memory", "gpus", "policy", "containers", "images", "container_network", "allow_paths", port=0
+)  # fmt: skip
+def run_command(
+    ctx: typer.Context,
+    path: Annotated[
+        str, typer.Argument(metavar="DOCUMENT", help="A workflow as JSON or YAML; - reads standard input.")
+    ],
+    settings: Settings,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Save the results there, as DIR/STAGE/FILE or DIR/STAGE/SHARD/FILE."
+        ),
+    ] = None,
+    fetch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STAGE[.OUTPUT]",
+            help="With --out: which outputs. Repeatable. [of stages that nobody reads]",
+        ),
+    ] = None,
+    wait_for_nodes: Annotated[
+        bool, typer.Option("--wait-for-nodes", help="Wait where a task asks for what no node has.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Take the results of the newest ended run of this name.")
+    ] = False,
+    resume_from: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Take the results of this run.")
+    ] = None,
+    output: Output = Form.TABLE,
+) -> None:
+    """Run a workflow and show how it goes; needs no server.
+
+    Starts a service in this process, on --root, unless --server (or FLOWSCHED_SERVER) names one. The exit code is
+    0 if the workflow succeeded and 1 if it failed, or if a task asks for what no node has. Ctrl-C cancels the
+    workflow (a second one leaves at once); with --server it leaves the workflow alone and says how to come back.
+    """
+    if fetch and out is None:
+        raise typer.BadParameter(
+            "it says which outputs `--out DIR` saves: give --out, too", param_hint="--fetch"
+        )
+    if out is not None and str(out) == "-":
+        raise typer.BadParameter(
+            "results are several files, which go into a folder; `flowsched get ID STAGE.OUTPUT -O -` prints one",
+            param_hint="--out",
+        )
+    given = options(ctx)
+    here = settings if ctx.params["root"] is not None or given.server is None else None
+    results = None if out is None else Results(out, tuple(fetch or ()))
+    base = resume_from or ("" if resume else None)
+    run(given, _run(given, path, here, output, results, endless=wait_for_nodes, resume=base))
+
+
+@commands.command()
+def submit(
+    ctx: typer.Context,
+    documents: Annotated[
+        list[str],
+        typer.Argument(metavar="DOCUMENT...", help="Workflows as JSON or YAML; - reads standard input."),
+    ],
+    key: Annotated[
+        str | None, typer.Option("--idempotency-key", help="Submitting it twice makes one workflow.")
+    ] = None,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait", "-w", help="Show how it goes until it has ended, even if no node has room for it now."
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check the document; needs no server, and submits nothing.")
+    ] = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Hand workflows to a server; prints their ids."""
+    if key is not None and len(documents) > 1:
+        raise typer.BadParameter(
+            "a key stands for one document: submit them one by one", param_hint="--idempotency-key"
+        )
+    if not dry_run:
+        ask(ctx, lambda client: _submit(client, documents, key, wait, output))
+    else:
+        carry_out(options(ctx), lambda: _check(documents))
+
+
+@commands.command()
+def retry(
+    ctx: typer.Context,
+    workflow: Id,
+    reason: Reason = None,
+    changed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="A new run, of this document; what did not change is not run again."
+        ),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Show how it goes until it has ended.")] = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Try again what failed."""
+    if changed is None:
+        about(
+            ctx, workflow, lambda client, ident: _retry(client, ident, reason, output, wait=wait),
+            to_change=True, own=True,
+        )  # fmt: skip
+    elif reason is not None:
+        raise typer.BadParameter("--changed makes a new run, which keeps no reason: leave out --reason")
+    else:
+        run(options(ctx), _resubmit(options(ctx), workflow, changed, output, wait=wait))
 
 
 class Produced(msgspec.Struct, frozen=True):
@@ -142,7 +274,7 @@ def _as_json(raw: bytes, where: str) -> bytes:
     return raw
 
 
-def check(paths: Sequence[str]) -> int:
+def _check(paths: Sequence[str]) -> int:
     """`flowsched submit --dry-run`: read documents as the service does, and tell the faults of the first that has some.
 
     Asks no service.
@@ -162,7 +294,7 @@ def check(paths: Sequence[str]) -> int:
     return DONE
 
 
-async def submit(
+async def _submit(
     client: Client,
     paths: Sequence[str],
     key: str | None,
@@ -186,7 +318,7 @@ async def submit(
             say(f"submitted {run.id}")
             continue
         answer = {"id": run.id, "created": run.created}
-        output.one(answer, form, lambda ident=run.id: ident)  # type: ignore[misc]
+        printed.one(answer, form, lambda ident=run.id: ident)  # type: ignore[misc]
         await _warn_of_what_never_starts(client, run.id)
     code = DONE
     for path, run in accepted if wait else ():
@@ -240,7 +372,7 @@ async def _warn_of_what_never_starts(client: Client, ident: str) -> None:
         )
 
 
-async def resubmit(given: Options, workflow: str, path: str, form: Form, *, wait: bool = False) -> int:
+async def _resubmit(given: Options, workflow: str, path: str, form: Form, *, wait: bool = False) -> int:
     """`flowsched retry --changed`: a new run that takes the results of another. `wait`: as for `submit`."""
     raw = document(path)
     async with client_of(given.server, given.token) as client:
@@ -252,15 +384,68 @@ async def resubmit(given: Options, workflow: str, path: str, form: Form, *, wait
             if code != INTERRUPTED:
                 await result(client, accepted.id, form, own=None, path=path)
             return code
-        output.one({"id": accepted.id, "resumes": base}, form, lambda: accepted.id)
+        printed.one({"id": accepted.id, "resumes": base}, form, lambda: accepted.id)
         if form is Form.TABLE:
-            output.hint(
+            printed.hint(
                 f"`flowsched watch {accepted.id}` follows it; `flowsched cache {accepted.id}` says what it takes"
             )
         return DONE
 
 
-async def run(
+async def _retry(client: Client, ident: str, reason: str | None, form: Form, *, wait: bool) -> int:
+    view = await client.retry(ident, reason)
+    if not wait:
+        printed.one(view, form, lambda: render.workflow_head(view))
+    await _say_what_is_kept(client, ident, form)
+    if not wait:
+        return DONE
+    code = await following.watch(client, ident)
+    if code != INTERRUPTED:
+        ended = await client.get(ident)
+        printed.one(ended, form, lambda: render.workflow_head(ended))
+    return code
+
+
+async def _say_what_is_kept(client: Client, ident: str, form: Form) -> None:
+    """After `retry`: which results it keeps although their inputs have changed, or how such inputs are read again."""
+    kept = (
+        [found async for found in _kept_before_a_change(client, ident)]
+        if following.is_local(client.url)
+        else []
+    )
+    for task, path in kept[:1]:
+        more = f" (so do {len(kept) - 1} more)" if len(kept) > 1 else ""
+        say(
+            f"warning: {naming.task_name(task)} keeps its result{more}, although {path} has changed since it read it. To read it "
+            f"again, once this run has ended: `flowsched retry {ident} --changed FILE`"
+        )
+    if not kept and form is Form.TABLE:
+        printed.hint(
+            "it keeps what succeeded, with the document as it was submitted; after an edit of the document or of an input: "
+            f"`flowsched retry {ident} --changed FILE`"
+        )
+
+
+async def _kept_before_a_change(client: Client, ident: str) -> AsyncIterator[tuple[TaskView, Path]]:
+    """The tasks that have succeeded and read a file of this machine that has changed since, each with the first such file."""
+    for stage in json.loads(await client.document(ident)).get("stages", []):
+        uris = [given["uri"] for given in stage.get("inputs", []) if "uri" in given]
+        if not uris:
+            continue
+        async for task in client.tasks(ident, stage=stage["name"], state="SUCCEEDED"):
+            read_at = task.started_at or task.ready_at
+            for uri in uris:
+                exact = uri.replace("{index}", str(task.shard)).replace("{item}", task.item or "{item}")
+                path = file_path(exact, os.path.lexists)
+                if path is None or read_at is None:
+                    continue
+                with suppress(OSError):  # nothing is to be seen there
+                    if (await asyncio.to_thread(os.stat, path)).st_mtime > read_at.timestamp():
+                        yield task, Path(path)
+                        break
+
+
+async def _run(
     given: Options,
     path: str,
     settings: Settings | None,
@@ -282,26 +467,21 @@ async def run(
     if settings is not None and there is not None:
         say(f"{settings.root} belongs to the service at {there}: it runs there, on that service's nodes")
         settings = None
-    if settings is None:
-        async with client_of(there or given.server, given.token) as client:
-            accepted = await found.submit(client, resume=await _resumed(client, found.raw, resume))
+    own = None if settings is None else settings.root
+    served = client_of(there or given.server, given.token) if settings is None else _embedded(settings)
+    async with served as client:
+        base = await _resumed(client, found.raw, resume, own=own is not None)
+        accepted = await found.submit(client, resume=base)
+        if own is None:
             say(f"submitted {accepted.id}")
-            try:
-                code = await following.watch(client, accepted.id, endless=endless)
-            except following.NeverStarts as never:
-                return await following.give_up(client, accepted.id, never)
-            if code != INTERRUPTED:
-                await result(client, accepted.id, form, own=None, results=results, path=path)
-            return code
-    async with _embedded(settings) as client:
-        accepted = await found.submit(client, resume=await _resumed(client, found.raw, resume, own=True))
+        watch = following.watch if own is None else following.watch_own
         try:
-            code = await following.watch_own(client, accepted.id, endless=endless)
+            code = await watch(client, accepted.id, endless=endless)
         except following.NeverStarts as never:
             return await following.give_up(client, accepted.id, never)
         if code != INTERRUPTED:
-            await result(client, accepted.id, form, own=settings.root, results=results, path=path)
-        else:
+            await result(client, accepted.id, form, own=own, results=results, path=path)
+        elif own is not None:
             say(f"go on: `flowsched run {path} --resume` takes what had succeeded")
         return code
 
@@ -418,26 +598,26 @@ async def result(
     if form is not Form.TABLE:
         outputs = [{"stage": p.stage, "index": p.index, **msgspec.to_builtins(p.output)} for p in made]
         answer = {"workflow": view, "stages": stages, "outputs": outputs, "images": images}
-        with output.while_read():
-            output.one(answer, form, lambda: "")
+        with printed.while_read():
+            printed.one(answer, form, lambda: "")
         if results is not None and following.verdict(view) == DONE:
             await fetching.save_results(client, ident, results.out, results.fetch)
         return
-    with output.while_read():
-        if output.console(stderr=True).is_terminal:
+    with printed.while_read():
+        if printed.console(stderr=True).is_terminal:
             print()
         else:
-            output.show(render.workflow_head(view))
-        output.show(render.stage_table(stages))
+            printed.show(render.workflow_head(view))
+        printed.show(render.stage_table(stages))
         if made:
             print()
-            output.show(output_table(made))
+            printed.show(output_table(made))
             writing = {each.stage for each in made}
             ended = sum(stage.counts.get("SUCCEEDED", 0) for stage in stages if stage.name in writing)
             if more := ended - len({(each.stage, each.index) for each in made}):
-                output.hint(f"… and those of {more} more tasks: `flowsched get {ident} {made[-1].stage}`")
+                printed.hint(f"… and those of {more} more tasks: `flowsched get {ident} {made[-1].stage}`")
         for image in images:
-            output.show(used_images.image_line(image))
+            printed.show(used_images.image_line(image))
     log = ""
     if following.verdict(view) != DONE:
         log = await failures.show(client, view, own or tokens.root_of(client.url), most=3)
@@ -477,29 +657,26 @@ async def produced(client: Client, ident: str, stages: Sequence[StageView]) -> l
     return found
 
 
-def output_table(made: Sequence[Produced]) -> Any:
+def output_table(made: Sequence[Produced]) -> Columns:
     """Outputs with their values, or where they are."""
-    table = Columns(
-        (
-            Column("OUTPUT", cut=True, whole=True),
-            Column("SIZE", right=True, whole=True),
-            Column("VALUE", rank=1, cut=True),
-            Column("ON", rank=2, cut=True),
-        ),
-        note="URI",
+
+    def value(each: Produced) -> Text:
+        found = (each.output.value or "").strip()
+        return render.text(found if len(found) <= 200 else found[:200] + "…")
+
+    def name(each: Produced) -> Text:
+        return render.text(f"{each.stage}[{each.index}].{each.output.name}", "bold")
+
+    return Columns(
+        made,
+        Column("OUTPUT", name, cut=True, whole=True),
+        Column("SIZE", lambda each: render.size(each.output.size_bytes), right=True, whole=True),
+        Column("VALUE", value, rank=1, cut=True),
+        Column("ON", lambda each: render.text(", ".join(each.output.nodes)), rank=2, cut=True),
+        note=lambda each: render.text(each.output.uri, "dim"),
+        noted="URI",
         copied=True,
     )
-    for each in made:
-        name = f"{each.stage}[{each.index}].{each.output.name}"
-        value = (each.output.value or "").strip()
-        table.add(
-            render.text(name, "bold"),
-            render.size(each.output.size_bytes),
-            render.text(value if len(value) <= 200 else value[:200] + "…"),
-            render.text(", ".join(each.output.nodes)),
-            note=render.text(each.output.uri, "dim"),
-        )
-    return table
 
 
 def _next_steps(

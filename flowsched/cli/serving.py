@@ -1,4 +1,4 @@
-"""`flowsched serve`: it binds the sockets, makes the token, and starts the supervisor and the service."""
+"""`flowsched serve` and `token`: it binds the sockets, makes the token, and starts the supervisor and the service."""
 
 from __future__ import annotations
 
@@ -8,14 +8,86 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from flowsched import app, credentials, listening, supervisor, tokens
-from flowsched.cli.context import say
+from flowsched.app import Settings
+from flowsched.cli.context import carry_out, options, say
+from flowsched.cli.options import takes_settings
 from flowsched.errors import ConfigurationError, InUse, InvalidRequest
 from flowsched.values import replace
 
+commands = typer.Typer(rich_markup_mode=None)
 
-def serve(settings: app.Settings, supervise: bool | None, no_token: bool) -> None:
+
+@commands.command("serve")
+@takes_settings()
+def serve_command(
+    ctx: typer.Context,
+    settings: Settings,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file that holds the token clients must send.")
+    ] = None,
+    supervise: Annotated[
+        bool | None,
+        typer.Option(
+            "--supervise/--no-supervise",
+            help="Hold the port in a parent process, which starts the service again when it dies. "
+            "[on this machine; not on Kubernetes, nor with a socket of systemd]",
+        ),
+    ] = None,
+    no_token: Annotated[
+        bool,
+        typer.Option(
+            "--no-token",
+            help="Answer without a token: any account of this machine may run tasks as this user.",
+        ),
+    ] = False,
+) -> None:
+    """Start the service, on this machine or on Kubernetes.
+
+    It is the API, the scheduler and the runner in one process. On this machine a small parent process holds the port and
+    starts the service again when it dies; clients wait meanwhile.
+
+    Stops on SIGINT and SIGTERM; tasks that run go on, and the next start takes them up.
+
+    It makes a token at its first start. Commands, the SDK and plugins of the same user find it by themselves; `flowsched token`
+    prints it for other clients.
+    """
+    settings = replace(settings, token=_token_of(token_file) or options(ctx).token)
+    carry_out(options(ctx), lambda: _serve(settings, supervise, no_token))
+
+
+@commands.command("token")
+@takes_settings("root")
+def token_command(ctx: typer.Context, settings: Settings) -> None:
+    """Print the token of a service of this user.
+
+    For clients that do not find it by themselves: `export FLOWSCHED_TOKEN=$(flowsched token)`.
+    """
+    given = options(ctx)
+    url, known = (
+        (given.server or tokens.default_url(), given.token) if ctx.params["root"] is None else ("", None)
+    )
+    carry_out(given, lambda: print(_token(str(settings.root), url, known)))
+
+
+def _token_of(path: Path | None) -> str | None:
+    """The token that a file holds."""
+    if path is None:
+        return None
+    try:
+        token = path.read_text().strip()
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--token-file") from None
+    if not token:
+        raise typer.BadParameter(f"{path} is empty", param_hint="--token-file")
+    return token
+
+
+def _serve(settings: Settings, supervise: bool | None, no_token: bool) -> None:
     """Run the service in this process, or in a child of it that is started again when it dies.
 
     Args:
@@ -27,9 +99,9 @@ def serve(settings: app.Settings, supervise: bool | None, no_token: bool) -> Non
         ConfigurationError: The service cannot start with these settings.
     """
     sockets = listening.inherited()
-    command, hidden = credentials.hide_options(_again())
+    command, hidden = credentials.hide_options([sys.executable, *sys.orig_argv[1:]])
     taken = credentials.take(stores=settings.kubernetes is None) | hidden
-    settings = replace(settings, stores=credentials.store_options(taken))
+    settings = replace(settings, local=replace(settings.local, stores=credentials.store_options(taken)))
     if settings.token is not None and no_token:
         raise ConfigurationError(
             "--no-token, and a token (--token, --token-file or FLOWSCHED_TOKEN): leave out one of them"
@@ -63,7 +135,7 @@ def serve(settings: app.Settings, supervise: bool | None, no_token: bool) -> Non
         _withdraw(announced)
 
 
-def _bound(settings: app.Settings) -> list[socket.socket]:
+def _bound(settings: Settings) -> list[socket.socket]:
     """The sockets that the service listens on.
 
     Raises:
@@ -85,7 +157,7 @@ def _withdraw(announced: Mapping[Path, int]) -> None:
         tokens.withdraw(path, inode)
 
 
-def _laid_out(settings: app.Settings, port: int, made: bool, announced: dict[Path, int]) -> app.Settings:
+def _laid_out(settings: Settings, port: int, made: bool, announced: dict[Path, int]) -> Settings:
     """Make the root and the service's entries in it; returns the settings with the token. A caller may try again.
 
     Raises:
@@ -98,7 +170,7 @@ def _laid_out(settings: app.Settings, port: int, made: bool, announced: dict[Pat
     return settings
 
 
-def token(root: str, url: str, given: str | None) -> str:
+def _token(root: str, url: str, given: str | None) -> str:
     """The token that clients of a server send.
 
     Args:
@@ -123,7 +195,7 @@ def token(root: str, url: str, given: str | None) -> str:
     return known
 
 
-def _announce(port: int, settings: app.Settings) -> dict[Path, int]:
+def _announce(port: int, settings: Settings) -> dict[Path, int]:
     """Returns the file that announces the service, with its inode; nothing if it cannot be written."""
     try:
         path = tokens.announce(port, settings.token or "", settings.root)
@@ -134,8 +206,3 @@ def _announce(port: int, settings: app.Settings) -> dict[Path, int]:
             f"give them FLOWSCHED_TOKEN=$(cat {settings.root / 'token'})"
         )
         return {}
-
-
-def _again() -> list[str]:
-    """The command that starts a later service process: the command line of this process."""
-    return [sys.executable, *sys.orig_argv[1:]]

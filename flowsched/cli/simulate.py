@@ -1,4 +1,4 @@
-"""The body of `flowsched simulate`: read, simulate under each policy, compare, write."""
+"""`flowsched simulate`: read, simulate under each policy, compare, write."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
-from rich.console import RenderableType
+import typer
 
-from flowsched.cli.context import DONE, FAILED
-from flowsched.cli.printing import output
+from flowsched.cli.context import DONE, FAILED, options, run
+from flowsched.cli.printing import output as printed
 from flowsched.cli.printing.columns import Column, Columns
 from flowsched.client.documents import resolved_bytes
 from flowsched.client.positions import with_lines
@@ -98,7 +98,67 @@ class Progress:
         )
 
 
-async def simulate(asked: Asked, trace: Path | None, as_json: bool) -> int:
+commands = typer.Typer(rich_markup_mode=None)
+
+
+@commands.command()
+def simulate(
+    ctx: typer.Context,
+    workloads: Annotated[
+        list[Path],
+        typer.Argument(metavar="WORKLOAD...", help="WfFormat traces or workflow documents."),
+    ],
+    cluster: Annotated[
+        str,
+        typer.Option(help="8x16-1g, 8x16-10g, 8x32-1g, 8x32-10g, each also with -ceph; or a YAML file."),
+    ] = "8x16-1g",
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="kube-like, volcano-like, flowsched …, or a profile file. May be repeated."),
+    ] = None,
+    arrivals: Annotated[
+        str, typer.Option(help="Seconds between the arrivals of the workloads; 0 = all at once.")
+    ] = "0",
+    errors: Annotated[
+        int, typer.Option(min=0, max=1000, help="How wrong estimates of compute times are, in percent.")
+    ] = 0,
+    spread: Annotated[
+        float,
+        typer.Option(
+            min=0, max=10, help="How far true compute times are from those read: 0.3 = by up to 30 %."
+        ),
+    ] = 0.0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Of what is drawn: errors, spread, and arrivals that are drawn.")
+    ] = 1,
+    lose: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NODE@FROM[-TO]",
+            help="Lose a node at so many seconds (until); it comes back empty. May be repeated.",
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write the schedule here, as JSON lines (one policy only).")
+    ] = None,
+    output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
+) -> None:
+    """Simulate workflows on a cluster, under any policies.
+
+    The policies of flowsched decide as the service does; nothing is run, and no service is needed.
+
+    All workloads share the cluster. `--arrivals 60` lets one come every minute; `~60`: at random, a minute apart on average.
+    """
+    if output not in ("table", "json"):
+        raise typer.BadParameter(f"table or json, not {output!r}", param_hint="--output")
+    chosen = policy or ["flowsched"]
+    if trace is not None and len(chosen) > 1:
+        raise typer.BadParameter("a trace is of one policy; say --policy once", param_hint="--trace")
+    asked = Asked(tuple(workloads), cluster, tuple(chosen), arrivals, errors, seed, tuple(lose or ()), spread)
+    run(options(ctx), _simulated(asked, trace, output == "json"))
+
+
+async def _simulated(asked: Asked, trace: Path | None, as_json: bool) -> int:
     """Simulate, and tell what came of it. Returns the exit code: `FAILED` where a policy has left tasks undone."""
     progress = Progress()
     work = asyncio.create_task(asyncio.to_thread(_simulate, asked, progress))
@@ -157,16 +217,16 @@ def _tell(asked: Asked, outcome: Outcome, trace: Path | None, as_json: bool) -> 
         text = "".join(json.dumps(line) + "\n" for line in [head, *found[0].lines])
         raw = text.encode()
         trace.write_bytes(gzip.compress(raw, mtime=0) if trace.suffix == ".gz" else raw)
-        output.hint(f"wrote {trace}: {len(found[0].lines):,} lines")
+        printed.hint(f"wrote {trace}: {len(found[0].lines):,} lines")
     if as_json:
         facts = [{"policy": each.policy, **each.figures.told()} for each in found]
         print(
-            output.to_json(
+            printed.to_json(
                 {"cluster": asked.cluster, "bound_s": round(bound, 3), "policies": facts}, indent=2
             )
         )
     else:
-        output.show(_table(found))
+        printed.show(_table(found))
 
 
 def spread(workload: Workload, share: float, seed: int) -> Workload:
@@ -186,13 +246,13 @@ def _warn(simulated: Simulated) -> None:
     """Say what no column of the table shows: that not everything came to a good end."""
     told = simulated.figures
     if not told.complete:
-        output.hint(f"{simulated.policy}: unfinished, {told.tasks:,} of {told.asked:,} tasks succeeded")
+        printed.hint(f"{simulated.policy}: unfinished, {told.tasks:,} of {told.asked:,} tasks succeeded")
         for why in told.unfinished[:_NAMED]:
-            output.hint(f"  {why}")
+            printed.hint(f"  {why}")
         if len(told.unfinished) > _NAMED:
-            output.hint(f"  … and {len(told.unfinished) - _NAMED} more")
+            printed.hint(f"  … and {len(told.unfinished) - _NAMED} more")
     if told.undelivered:
-        output.hint(
+        printed.hint(
             f"{simulated.policy}: {told.undelivered:,} final outputs were lost before they were on the storage"
         )
 
@@ -310,36 +370,46 @@ def wrong(workload: Workload, percent: int, seed: int) -> Workload:
     return workload.with_expected(dict(zip(kinds, off.tolist(), strict=True)))
 
 
-def _table(found: Sequence[Simulated]) -> RenderableType:
-    table = Columns(
-        (
-            Column("POLICY", cut=True, whole=True),
-            Column("MAKESPAN", right=True, whole=True),
-            Column("÷ BOUND", rank=1, right=True, whole=True),
-            Column("COMPLETION", rank=3, right=True, whole=True),
-            Column("WAIT", rank=5, right=True, whole=True),
-            Column("MOVED", rank=2, right=True, whole=True),
-            Column("STORAGE", rank=4, right=True, whole=True),
-            Column("BUSY", rank=6, right=True, whole=True),
-            Column("TASKS", rank=7, right=True),
-            Column("LOST", rank=8, right=True),
-        )
+def _table(found: Sequence[Simulated]) -> Columns:
+    def makespan(each: Simulated) -> str:
+        return "unfinished" if each.figures.makespan_s is None else f"{each.figures.makespan_s:,.1f} s"
+
+    def ratio(each: Simulated) -> str:
+        return "-" if each.figures.ratio is None else f"{each.figures.ratio:.3f}"
+
+    def busy(each: Simulated) -> str:
+        return "-" if each.figures.busy is None else f"{100 * each.figures.busy:.1f} %"
+
+    def tasks(each: Simulated) -> str:
+        return f"{each.figures.tasks:,}" + ("" if each.figures.complete else f" of {each.figures.asked:,}")
+
+    return Columns(
+        found,
+        Column("POLICY", lambda each: each.policy, cut=True, whole=True),
+        Column("MAKESPAN", makespan, right=True, whole=True),
+        Column("÷ BOUND", ratio, rank=1, right=True, whole=True),
+        Column(
+            "COMPLETION",
+            lambda each: _seconds(each.figures.mean_completion_s),
+            rank=3,
+            right=True,
+            whole=True,
+        ),
+        Column("WAIT", lambda each: _seconds(each.figures.wait_s), rank=5, right=True, whole=True),
+        Column(
+            "MOVED", lambda each: f"{each.figures.moved_bytes / 1e9:,.1f} GB", rank=2, right=True, whole=True
+        ),
+        Column(
+            "STORAGE",
+            lambda each: f"{each.figures.storage_bytes / 1e9:,.1f} GB",
+            rank=4,
+            right=True,
+            whole=True,
+        ),
+        Column("BUSY", busy, rank=6, right=True, whole=True),
+        Column("TASKS", tasks, rank=7, right=True),
+        Column("LOST", lambda each: f"{each.figures.lost:,}", rank=8, right=True),
     )
-    for each in found:
-        told = each.figures
-        table.add(
-            each.policy,
-            "unfinished" if told.makespan_s is None else f"{told.makespan_s:,.1f} s",
-            "-" if told.ratio is None else f"{told.ratio:.3f}",
-            _seconds(told.mean_completion_s),
-            _seconds(told.wait_s),
-            f"{told.moved_bytes / 1e9:,.1f} GB",
-            f"{told.storage_bytes / 1e9:,.1f} GB",
-            "-" if told.busy is None else f"{100 * told.busy:.1f} %",
-            f"{told.tasks:,}" if told.complete else f"{told.tasks:,} of {told.asked:,}",
-            f"{told.lost:,}",
-        )
-    return table
 
 
 def _seconds(amount: float | None) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+import typer
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -17,7 +18,9 @@ from rich.text import Text
 
 from flowsched.cli.context import DONE, INTERRUPTED
 from flowsched.cli.following import Interrupted, interruptible
-from flowsched.cli.printing import output, render
+from flowsched.cli.options import Output, asks
+from flowsched.cli.printing import output as printed
+from flowsched.cli.printing import render
 from flowsched.cli.printing.columns import Column, Columns
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
@@ -113,74 +116,50 @@ class Picture:
         return f"{told}, {which}with {'its engine' if engines == 1 else 'their engine'}"
 
     def _nodes(self) -> Columns:
-        table = Columns(
-            (
-                Column("NODE", cut=True, whole=True),
-                Column("READY", whole=True),
-                Column("TASKS", right=True, whole=True),
-                Column("CPU", right=True, whole=True),
-                Column("", rank=3),
-                Column("MEMORY", right=True, whole=True),
-                Column("", rank=4),
-                Column("GPU", right=True),
-                Column("IN/s", rank=1, right=True),
-                Column("OUT/s", rank=2, right=True),
-                Column("OTHERS/s", rank=5, right=True),
-            )
+        def rate(way: int) -> Callable[[NodeView], str]:
+            return lambda view: render.size(round(self.rates.get(view.name, (0.0, 0.0))[way]))
+
+        def others(view: NodeView) -> str:
+            return render.size(sum(view.others.get(name, 0) for name in _RATES))
+
+        return Columns(
+            self.nodes,
+            Column("NODE", lambda view: render.text(view.name), cut=True, whole=True),
+            Column("READY", render.node_state, whole=True),
+            *render.node_amounts(_bar),
+            Column("IN/s", rate(0), rank=1, right=True),
+            Column("OUT/s", rate(1), rank=2, right=True),
+            Column("OTHERS/s", others, rank=5, right=True),
         )
-        for view in self.nodes:
-            has, used = view.allocatable, view.used
-            came, went = self.rates.get(view.name, (0.0, 0.0))
-            others = sum(view.others.get(name, 0) for name in _RATES)
-            table.add(
-                render.text(view.name),
-                render.node_state(view),
-                str(view.starting + view.running),
-                f"{render.cores(used.get('cpu', 0))}/{render.cores(has.get('cpu', 0))}",
-                _bar(used.get("cpu", 0), has.get("cpu", 0)),
-                f"{render.size(used.get('memory', 0))}/{render.size(has.get('memory', 0))}",
-                _bar(used.get("memory", 0), has.get("memory", 0)),
-                f"{render.cores(used.get('gpu', 0))}/{render.cores(has['gpu'])}" if has.get("gpu") else "",
-                render.size(round(came)),
-                render.size(round(went)),
-                render.size(others),
-            )
-        return table
 
     def _stages(self) -> Columns | None:
-        if not self.stages:
-            return None
-        table = Columns(
-            (
-                Column("WORKFLOW", cut=True, whole=True),
-                Column("STAGE", cut=True, whole=True),
-                Column("STATE", whole=True),
-                Column("DONE", right=True, whole=True),
-                Column("GANG", rank=2),
-                Column("NOW", rank=1),
-                Column("QUEUE", rank=4, cut=True),
-                Column("TIME", rank=3, right=True),
+        def took(each: Activity) -> str:
+            begin = each.stage.started_at
+            return "" if begin is None else render.seconds(max(0.0, (self.at - begin).total_seconds()))
+
+        def done(each: Activity) -> str:
+            return f"{each.stage.counts.get('SUCCEEDED', 0)}/{each.stage.width * each.stage.members}"
+
+        return (
+            None
+            if not self.stages
+            else Columns(
+                self.stages,
+                Column(
+                    "WORKFLOW", lambda each: render.text(each.workflow.name, "bold"), cut=True, whole=True
+                ),
+                Column("STAGE", lambda each: render.text(each.stage.name), cut=True, whole=True),
+                Column("STATE", lambda each: render.state_of(each.stage), whole=True),
+                Column("DONE", done, right=True, whole=True),
+                Column(
+                    "GANG", lambda each: f"{each.stage.members} members" if each.stage.gang else "", rank=2
+                ),
+                Column("NOW", lambda each: render.moving(each.stage.counts), rank=1),
+                Column("QUEUE", lambda each: render.text(each.workflow.queue), rank=4, cut=True),
+                Column("TIME", took, rank=3, right=True),
+                note=lambda each: render.why(each.stage),
             )
         )
-        for each in self.stages:
-            stage = each.stage
-            took = (
-                ""
-                if stage.started_at is None
-                else render.seconds(max(0.0, (self.at - stage.started_at).total_seconds()))
-            )
-            table.add(
-                render.text(each.workflow.name, "bold"),
-                render.text(stage.name),
-                render.state_of(stage),
-                f"{stage.counts.get('SUCCEEDED', 0)}/{stage.width * stage.members}",
-                f"{stage.members} members" if stage.gang else "",
-                render.moving(stage.counts),
-                render.text(each.workflow.queue),
-                took,
-                note=render.why(stage),
-            )
-        return table
 
     def _queues(self) -> Columns | None:
         busy = [
@@ -188,30 +167,24 @@ class Picture:
             for view in self.queues
             if view.waiting or view.starting or view.running or view.name == "default"
         ]
-        if not busy:
-            return None
-        table = Columns(
-            (
-                Column("QUEUE", cut=True, whole=True),
-                Column("SHARE", right=True, whole=True),
-                Column("RUNNING", right=True, whole=True),
-                Column("STARTING", rank=3, right=True, whole=True),
-                Column("WAITING", right=True, whole=True),
-                Column("USED", rank=1, whole=True),
-                Column("PENDING", rank=2),
+
+        def name(view: QueueView) -> Text:
+            return render.text(f"{view.name} (paused)", "yellow") if view.paused else render.text(view.name)
+
+        return (
+            None
+            if not busy
+            else Columns(
+                busy,
+                Column("QUEUE", name, cut=True, whole=True),
+                Column("SHARE", lambda view: f"{view.dominant_share:.0%}", right=True, whole=True),
+                Column("RUNNING", lambda view: str(view.running), right=True, whole=True),
+                Column("STARTING", lambda view: str(view.starting), rank=3, right=True, whole=True),
+                Column("WAITING", lambda view: str(view.waiting), right=True, whole=True),
+                Column("USED", lambda view: render.amounts(view.used), rank=1, whole=True),
+                Column("PENDING", lambda view: render.amounts(view.pending), rank=2),
             )
         )
-        for view in busy:
-            table.add(
-                render.text(view.name) if not view.paused else render.text(f"{view.name} (paused)", "yellow"),
-                f"{view.dominant_share:.0%}",
-                str(view.running),
-                str(view.starting),
-                str(view.waiting),
-                render.amounts(view.used),
-                render.amounts(view.pending),
-            )
-        return table
 
     def values(self) -> dict[str, Any]:
         """The same for programs."""
@@ -234,30 +207,37 @@ def _bar(used: int, whole: int) -> Text:
     return Text("█" * cells, "cyan").append("░" * (_BAR - cells), "dim")
 
 
-async def top(client: Client, every_s: float, form: Form, *, once: bool) -> int:
-    """`flowsched top`: one picture, or one after the other until Ctrl-C.
+commands = typer.Typer(rich_markup_mode=None)
 
-    Args:
-        client: Of the service.
-        every_s: Seconds between two pictures.
-        form: JSON for programs: a line for each picture, or the one.
-        once: Print one picture. So it is where nothing shows them, in a pipe.
+
+@commands.command()
+@asks()
+async def top(
+    client: Client,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two pictures.")] = 2.0,
+    output: Output = Form.TABLE,
+) -> int:
+    """Show nodes, running stages and queues, live until Ctrl-C.
+
+    CPU, memory and GPUs are what tasks have asked for, of what the node has; IN/s and OUT/s are bytes that were really copied.
+    In a pipe it prints one picture; with `-o jsonl` one line of JSON each time.
     """
-    console = output.console()
-    if form is Form.TABLE and (once or not console.is_terminal):
-        output.show(await picture(client))
+    console = printed.console()
+    if output is Form.TABLE and (once or not console.is_terminal):
+        printed.show(await picture(client))
         return DONE
-    if form is Form.JSON or once:
-        output.one((await picture(client)).values(), form, lambda: "")
+    if output is Form.JSON or once:
+        printed.one((await picture(client)).values(), output, lambda: "")
         return DONE
     try:
         async with interruptible():
-            if form is Form.JSONL:
-                await _lines(client, every_s)
+            if output is Form.JSONL:
+                await _lines(client, every)
             else:
-                await _live(client, every_s, console)
+                await _live(client, every, console)
     except Interrupted:
-        return DONE if form is Form.TABLE else INTERRUPTED
+        return DONE if output is Form.TABLE else INTERRUPTED
     return DONE
 
 
@@ -265,7 +245,7 @@ async def _lines(client: Client, every_s: float) -> None:
     before = None
     while True:
         before = await picture(client, before)
-        print(output.to_json(before.values()), flush=True)
+        print(printed.to_json(before.values()), flush=True)
         await asyncio.sleep(every_s)
 
 

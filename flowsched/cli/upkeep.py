@@ -1,55 +1,79 @@
-"""Bodies of the commands `db` and `secret`. SQL itself is `store`'s, reached through `app`; values of secrets are never shown."""
+"""`flowsched db` and `secret`: the database and the secrets of a root. SQL is `store`'s; values of secrets are never shown."""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from rich.console import RenderableType
+import typer
 from rich.text import Text
 
-from flowsched.cli.context import DONE, FAILED, say
-from flowsched.cli.printing import output, render
+from flowsched import app
+from flowsched.app import Settings
+from flowsched.cli.context import DATABASE_AWAY, DONE, FAILED, say
+from flowsched.cli.options import Output, runs, takes_settings
+from flowsched.cli.printing import output as printed
+from flowsched.cli.printing import render
+from flowsched.cli.printing.columns import Column, Columns
 from flowsched.cli.printing.form import Form
+from flowsched.cluster.local import orders
+from flowsched.control.leading.retention import FIRST_S
 from flowsched.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from flowsched.app import Settings
+commands = typer.Typer(rich_markup_mode=None)
+db = typer.Typer(help="Look after the database.", no_args_is_help=True, rich_markup_mode=None)
+secret = typer.Typer(
+    help="Secrets that tasks on this machine may ask for by name.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+commands.add_typer(db, name="db")
+commands.add_typer(secret, name="secret")
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="As documents say it: `secrets: {VARIABLE: NAME}`.")
+]
 
 
-async def set_secret(root: Path, name: str, value: bytes) -> int:
-    """Keep one."""
-    from flowsched.cluster.local import orders
+@secret.command("set")
+@takes_settings("root")
+@runs()
+async def set_command(name: Name, settings: Settings) -> None:
+    """Keep what standard input says (without the last line's end).
 
-    orders.set_secret(root, name, value.removesuffix(b"\n"))
+    It lies in ROOT/secrets/NAME, for its owner alone. Tasks that start from now on get it.
+    """
+    if sys.stdin.isatty():
+        value = str(typer.prompt(name, hide_input=True, err=True)).encode()
+    else:
+        value = sys.stdin.buffer.read()
+    orders.set_secret(settings.root, name, value.removesuffix(b"\n"))
     say(f"kept {name}")
-    return DONE
 
 
-async def list_secrets(root: Path, form: Form) -> int:
-    """List the names."""
-    from flowsched.cluster.local import orders
+@secret.command("ls")
+@takes_settings("root")
+@runs()
+async def list_command(settings: Settings, output: Output = Form.TABLE) -> None:
+    """List their names; values are never shown."""
+    names = [{"name": name} for name in orders.list_secrets(settings.root)]
+    printed.many(
+        names,
+        output,
+        lambda _: Columns(
+            names, Column("SECRET", lambda each: render.text(each["name"], "bold"), whole=True)
+        ),
+    )
 
-    output.many([{"name": name} for name in orders.list_secrets(root)], form, _table)
-    return DONE
 
-
-def _table(views: Sequence[dict[str, str]]) -> RenderableType:
-    made = render.plain_table("SECRET")
-    for view in views:
-        made.add_row(render.text(view["name"], "bold"))
-    return made
-
-
-async def remove_secret(root: Path, name: str) -> int:
-    """Remove one."""
-    from flowsched.cluster.local import orders
-
-    orders.remove_secret(root, name)
+@secret.command("rm")
+@takes_settings("root")
+@runs()
+async def remove_command(name: Name, settings: Settings) -> None:
+    """Remove one; tasks that have it keep it."""
+    orders.remove_secret(settings.root, name)
     say(f"removed {name}")
-    return DONE
 
 
 # ---- db: the schema, what is in it, and what is old ----
@@ -76,23 +100,45 @@ def _kept(settings: Settings, *, makes: bool = False) -> str:
     return settings.url
 
 
-async def upgrade(settings: Settings) -> int:
-    """Bring the schema to this version."""
-    from flowsched import app
+@db.command()
+@takes_settings("database", "root")
+@runs(DATABASE_AWAY)
+async def upgrade(settings: Settings) -> None:
+    """Bring the schema to this version; prints the revision.
 
+    Back the database up first. The service does the same at its start.
+    """
     before, now = await app.database_upgrade(_kept(settings, makes=True))
     if before is not None:
         say(f"schema upgraded from {before} to {now}" if before else f"schema made: {now}")
     print(now)
-    return DONE
 
 
-async def facts(settings: Settings, form: Form) -> int:
-    """What is known of a database; 1 when it is not what this version expects."""
-    from flowsched import app
+@db.command()
+@runs(DATABASE_AWAY)
+async def move(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The database that the service has used.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="An empty one, or a file that is to be made.")],
+) -> None:
+    """Move all workflows, queues and history to another database.
 
+    Each is a path, sqlite:///… or postgresql://…. Stop the service before; tasks go on. The root stays as it is.
+    """
+    workflows, old, new = await app.database_move(source, target)
+    print(f"{workflows} workflows moved")
+    say(f"{old} keeps a copy that no service uses any more; start the service with --db {new}")
+
+
+@db.command()
+@takes_settings("database", "root")
+@runs(DATABASE_AWAY)
+async def check(settings: Settings, output: Output = Form.TABLE) -> int:
+    """Look whether the database is well, and of which schema.
+
+    Exit code 1 if it is not, or if this version needs another schema.
+    """
     found = await app.database_facts(_kept(settings))
-    output.one(found, form, lambda: _facts(found))
+    printed.one(found, output, lambda: _facts(found))
     same = found["revision"] == found["expected_revision"]
     return DONE if same and found.get("integrity_check", "ok") == "ok" else FAILED
 
@@ -106,21 +152,24 @@ def _facts(found: dict[str, object]) -> Text:
     return Text("\n").join(lines)
 
 
-async def move(source: str, target: str) -> int:
-    """Move all rows of a database into another."""
-    from flowsched import app
+@db.command()
+@takes_settings("database", "root")
+@runs(DATABASE_AWAY)
+async def expire(
+    days: Annotated[
+        float,
+        typer.Option(
+            "--days", "--keep-days", min=0, help="Remove workflows that ended so many days ago, or earlier."
+        ),
+    ] = 30,
+    *,
+    settings: Settings,
+) -> None:
+    """Remove workflows that ended long ago from the database.
 
-    workflows, old, new = await app.database_move(source, target)
-    print(f"{workflows} workflows moved")
-    say(f"{old} keeps a copy that no service uses any more; start the service with --db {new}")
-    return DONE
-
-
-async def expire(settings: Settings, days: float) -> int:
-    """Remove workflows that ended long ago."""
-    from flowsched import app
-    from flowsched.control.leading.retention import FIRST_S
-
+    Refused while a service leads, which does so itself (serve --keep-days). Their logs and results go two minutes after the
+    next start of the service.
+    """
     before_ms = time.time_ns() // 1_000_000 - int(days * 86_400_000)
     removed = await app.database_expire(_kept(settings), before_ms)
     print(f"{removed} workflows removed from the database")
@@ -129,4 +178,3 @@ async def expire(settings: Settings, days: float) -> int:
             f"their logs and results are still on the nodes: the service removes them {FIRST_S / 60:g} minutes after its next "
             "start, unless that is with --keep-days 0"
         )
-    return DONE

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from flowsched.app import Settings, running
+from flowsched.cluster.local.settings import LocalSettings
 from tests.heartbeat import BEAT_S, HELD_S, beat
 
 EXECUTOR = {"image": "a", "command": ["true"]}
@@ -71,7 +72,9 @@ async def test_fault_41_no_request_holds_the_loop(tmp_path: Path, name: str) -> 
     path, make, status = REQUESTS[name]
     body = json.dumps(make()).encode()
     stalls: list[float] = []
-    async with running(Settings(port=0, root=tmp_path, cpu="1", log_level="error")) as up:
+    async with running(
+        Settings(port=0, root=tmp_path, log_level="error", local=LocalSettings(cpu="1"))
+    ) as up:
         beating = asyncio.create_task(beat(stalls))
         answered, said = await asyncio.to_thread(sent, up.url + path, body)
         assert answered == status, said[:500]
@@ -88,7 +91,9 @@ async def test_fault_41_no_request_holds_the_loop(tmp_path: Path, name: str) -> 
 async def test_fault_41_no_profile_holds_the_loop(tmp_path: Path) -> None:
     """PyYAML takes half a second for 31 KiB of brackets."""
     stalls: list[float] = []
-    async with running(Settings(port=0, root=tmp_path, cpu="1", log_level="error")) as up:
+    async with running(
+        Settings(port=0, root=tmp_path, log_level="error", local=LocalSettings(cpu="1"))
+    ) as up:
         beating = asyncio.create_task(beat(stalls))
         answered, said = await asyncio.to_thread(sent, f"{up.url}/api/v1/profile", b"[" * 32_000, "PUT")
         assert answered == 400, said[:500]
@@ -103,7 +108,9 @@ async def test_a_page_of_large_tasks_does_not_hold_the_loop(tmp_path: Path, view
     """The stored bodies of 24 tasks, 3 MiB each, are unpacked and read beside it."""
     stalls: list[float] = []
     text = random.Random(1).randbytes(3 << 19).hex()
-    async with running(Settings(port=0, root=tmp_path, cpu="1", log_level="error")) as up:
+    async with running(
+        Settings(port=0, root=tmp_path, log_level="error", local=LocalSettings(cpu="1"))
+    ) as up:
         for number in range(24):
             body = json.dumps({"executors": [EXECUTOR], "description": f"{number}{text}"}).encode()
             assert (await asyncio.to_thread(sent, up.url + TASKS, body))[0] == 200

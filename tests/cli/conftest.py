@@ -14,7 +14,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "api
 
 from far_server import Far  # noqa: E402
 
-from flowsched.cli.commands.app import app  # noqa: E402
+from flowsched.cli.app import app  # noqa: E402
 from flowsched.client import session  # noqa: E402
 
 

@@ -25,7 +25,7 @@ def test_without_pysam_the_demo_says_what_it_leaves_out(
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert "variant calling and" not in said
     assert "Left out: real variant calling, which needs pysam: pip install 'flowsched[genomics]'" in said
-    assert demo._next_steps(tmp_path)[0].endswith("fan-out.json")
+    assert demo.next_steps(tmp_path)[0].endswith("fan-out.json")
 
 
 def test_progress_without_a_terminal_has_what_changed_and_fits_80_columns() -> None:

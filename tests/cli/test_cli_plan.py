@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from flowsched.cli.commands.app import app
+from flowsched.cli.app import app
 
 pytest.importorskip("WDL", reason="needs miniwdl: pip install 'flowsched[wdl]'")
 

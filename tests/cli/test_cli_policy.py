@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scheduling"))
 
 from scheduling_cases import bag, cluster
 
-from flowsched.cli.commands.app import app
+from flowsched.cli.app import app
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.explain.recording import recorded
 from flowsched.scheduling.policy.framework import Profile

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from flowsched import tokens
 from flowsched.app import Settings, cautions, left_behind
 from flowsched.cli import following
-from flowsched.cli.commands.app import app
+from flowsched.cli.app import app
 from flowsched.cli.doctor import EXTRAS
 from flowsched.client import Client
 from flowsched.cluster.kubernetes.settings import KubernetesSettings

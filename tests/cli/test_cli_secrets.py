@@ -6,7 +6,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from flowsched.cli.commands.app import app
+from flowsched.cli.app import app
 
 
 def test_secrets_on_the_command_line(tmp_path: Path) -> None:

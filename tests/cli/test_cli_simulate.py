@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from flowsched.cli.commands.app import app
+from flowsched.cli.app import app
 from flowsched.cli.simulate import Outcome, Progress, _show_until_done, spread
 from flowsched.simulation.clusters import REFERENCE
 from flowsched.simulation.policies import simulated

@@ -12,7 +12,7 @@ import pytest
 from far_server import Far
 
 from flowsched.cli import report
-from flowsched.cli.trace_file import duration, lines, memory
+from flowsched.cli.report import duration, lines, memory
 from flowsched.workflow.views import AttemptUseView
 
 Run = Callable[..., Any]

@@ -7,7 +7,7 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from flowsched.cli.commands.app import app
+from flowsched.cli.app import app
 from flowsched.variables import unclaimed
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from flowsched.app import Settings, running
 from flowsched.cluster.local.runner.cores import Use, choose
+from flowsched.cluster.local.settings import LocalSettings
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
 
@@ -45,7 +46,9 @@ async def cores_of(tmp_path: Path, cpu: int, tasks: int, asks: float, **more: ob
         "outputs": [{"name": "n", "path": "n", "value": True}],
         **more,
     }
-    settings = Settings(port=0, root=tmp_path, nodes=1, cpu=str(cpu), memory="1Gi", log_level="error")
+    settings = Settings(
+        port=0, root=tmp_path, log_level="error", local=LocalSettings(nodes=1, cpu=str(cpu), memory="1Gi")
+    )
     async with running(settings) as up:
         ident = (await up.service.submit(json.dumps({"name": "w", "stages": [stage]}).encode())).id
         async for _ in up.service.events(ident, 0):

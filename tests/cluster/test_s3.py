@@ -13,6 +13,7 @@ from moto.server import ThreadedMotoServer
 
 from flowsched import credentials
 from flowsched.app import Settings, running
+from flowsched.cluster.local.settings import LocalSettings
 from flowsched.cluster.node.origins import NotFetched, Origins
 
 
@@ -153,7 +154,9 @@ async def test_the_keys_reach_what_stages_and_no_task(
         },
         "resources": {"memory": "64Mi"},
     }
-    settings = Settings(port=0, root=tmp_path, log_level="error", stores=credentials.store_options(taken))
+    settings = Settings(
+        port=0, root=tmp_path, log_level="error", local=LocalSettings(stores=credentials.store_options(taken))
+    )
     async with running(settings) as up:
         ident = (await up.service.submit(json.dumps({"name": "s3", "stages": [stage]}).encode())).id
         async for _ in up.service.events(ident, 0):

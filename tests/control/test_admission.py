@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from flowsched.app import Settings, running
+from flowsched.app import LimitSettings, Settings, running
 from flowsched.control import admission
 from flowsched.control.admission import Admission, LiveLimits
 from flowsched.errors import Conflict, TooLarge, TooMuch
@@ -68,7 +68,7 @@ async def test_documents_sent_at_the_same_time_do_not_pass_the_limit_together(tm
 
 async def test_bytes_of_documents_are_bounded_too_and_the_answer_is_a_429(tmp_path: Path) -> None:
     """Over HTTP: 429 with the numbers and when to come again, for TES tasks as well."""
-    settings = Settings(port=0, root=tmp_path, log_level="error", max_live_bytes="3000")
+    settings = Settings(port=0, root=tmp_path, log_level="error", limits=LimitSettings(max_live_bytes="3000"))
     async with running(settings) as up, aiohttp.ClientSession(up.url) as http:
         async with http.post("/api/v1/workflows", data=document(1, 1_500)) as answer:
             assert answer.status == 202
@@ -105,7 +105,7 @@ async def test_a_repeat_of_what_was_accepted_gives_its_id_while_the_service_is_f
 
 async def test_a_tes_task_that_is_sent_again_gives_its_id_while_the_service_is_full(tmp_path: Path) -> None:
     """Cromwell and others send a create again when its answer was lost."""
-    settings = Settings(port=0, root=tmp_path, log_level="error", max_live_tasks=1)
+    settings = Settings(port=0, root=tmp_path, log_level="error", limits=LimitSettings(max_live_tasks=1))
     task = {
         "description": "one",
         "executors": [{"image": "x", "command": ["x"]}],

@@ -21,6 +21,7 @@ import pytest
 from sqlalchemy.event import listen
 
 from flowsched.app import Settings, running
+from flowsched.cluster.local.settings import LocalSettings
 from flowsched.control.leading import leadership
 from flowsched.errors import LeadershipLost, Unavailable
 from flowsched.store.database import Database, url_for
@@ -190,7 +191,9 @@ async def test_no_step_over_five_million_tasks_holds_the_loop(
 ) -> None:
     """Expanding, offering and cancelling them took 2 to 17 s in which nothing was answered."""
     stalls: list[float] = []
-    settings = Settings(port=0, root=tmp_path / "root", database=database_url, cpu="1", log_level="error")
+    settings = Settings(
+        port=0, root=tmp_path / "root", database=database_url, log_level="error", local=LocalSettings(cpu="1")
+    )
     async with running(settings) as up:
         beating = asyncio.create_task(beat(stalls))
         ident = (await up.service.submit(poison(form))).id

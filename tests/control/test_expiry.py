@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flowsched.app import Running, Settings, assembled, now_ms, running
-from flowsched.cli.commands.app import app as cli
+from flowsched.cli.app import app as cli
 from flowsched.clock import ServiceClock
 from flowsched.control.leading.retention import Expiry
 from flowsched.values import replace

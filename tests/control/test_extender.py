@@ -15,6 +15,7 @@ from msgspec import structs
 from flowsched.app import Settings, assembled, running
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.pod_requests import Hints, complaints, hints_of
+from flowsched.cluster.local.settings import LocalSettings
 from flowsched.control.extender import BINDING, DISK, HELD, PROMISED, Extender, _points, scores
 from flowsched.errors import InvalidRequest
 from flowsched.executor.constraints import Rules
@@ -515,7 +516,9 @@ async def test_a_process_that_does_not_lead_has_no_opinion(tmp_path: Path) -> No
 
 async def test_the_leader_answers_from_its_memory(tmp_path: Path) -> None:
     """Of a real service: its nodes are known, nothing is held, and what is no pod is refused."""
-    async with running(Settings(port=0, root=tmp_path, nodes=2, log_level="error")) as up:
+    async with running(
+        Settings(port=0, root=tmp_path, log_level="error", local=LocalSettings(nodes=2))
+    ) as up:
         (first, second) = (view.name for view in await up.service.nodes())
         up.service._leader.dispatcher.tell(
             [ReplicaSeen("s3://lab/reads", second, GB)]

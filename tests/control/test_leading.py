@@ -12,6 +12,7 @@ import pytest
 import structlog.testing
 
 from flowsched.app import Settings, assembled, running
+from flowsched.cluster.local.settings import LocalSettings
 from flowsched.control.leading import leadership
 from flowsched.control.leading.leader import first_address
 from flowsched.engine.events import NodeDrained
@@ -49,7 +50,9 @@ async def test_a_loop_that_fails_once_costs_no_workflow(
     """The disk was full for a moment: the intents that were not acted on are found and answered by recovery."""
     monkeypatch.setenv("FLOWSCHED_FAILPOINTS", f"{point}=raise:no space left on device@1")
     async with running(
-        Settings(port=0, root=tmp_path, nodes=2, cpu="2", memory="1Gi", log_level="error")
+        Settings(
+            port=0, root=tmp_path, log_level="error", local=LocalSettings(nodes=2, cpu="2", memory="1Gi")
+        )
     ) as up:
         ident = (await up.service.submit(DOCUMENT)).id
         async for _ in up.service.events(ident, 0):

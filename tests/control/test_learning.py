@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from flowsched.app import Settings, running
+from flowsched.cluster.local.settings import LocalSettings
 
 DOCUMENT = json.dumps(
     {
@@ -30,7 +31,9 @@ DOCUMENT = json.dumps(
 
 async def test_a_new_leader_knows_what_the_last_one_had_learned(tmp_path: Path) -> None:
     """Runtimes, bytes in and out, each output by its name: from the rows of finished tasks."""
-    settings = Settings(port=0, root=tmp_path, nodes=2, cpu="2", memory="1Gi", log_level="error")
+    settings = Settings(
+        port=0, root=tmp_path, log_level="error", local=LocalSettings(nodes=2, cpu="2", memory="1Gi")
+    )
     async with running(settings) as up:
         ident = (await up.service.submit(DOCUMENT)).id
         async for _ in up.service.events(ident, 0):

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 
 from flowsched.app import Settings, running
+from flowsched.cluster.local.settings import LocalSettings
 from tests.postgres import fresh_postgres, postgres_server
 
 __all__ = ["fresh_postgres", "postgres_server"]
@@ -25,9 +26,13 @@ queues: {debug: short}
 def settings(folder: Path, database: str | None = None) -> Settings:
     (folder / "profile.yaml").write_text(PROFILE)
     return Settings(
-        port=0, root=folder / "root", database=database, nodes=1, cpu="1", memory="1Gi", log_level="error",
+        port=0,
+        root=folder / "root",
+        database=database,
+        log_level="error",
         profile=folder / "profile.yaml",
-    )  # fmt: skip
+        local=LocalSettings(nodes=1, cpu="1", memory="1Gi"),
+    )
 
 
 def document(tasks: int = 1, **more: Any) -> bytes:

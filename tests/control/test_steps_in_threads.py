@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from flowsched.app import Settings, running
+from flowsched.cluster.local.settings import LocalSettings
 from flowsched.control.leading import dispatch
 from flowsched.control.leading.leader import TermSettings
 from flowsched.control.leading.recover import Leftovers, Reconciler, make_run
@@ -110,7 +111,7 @@ async def test_the_loop_does_not_read_memory_that_a_thread_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every read there is over HTTP, commands, and the loops beside, while every step is slow and in a thread."""
-    settings = Settings(port=0, root=tmp_path, log_level="error", cpu="4")
+    settings = Settings(port=0, root=tmp_path, log_level="error", local=LocalSettings(cpu="4"))
     async with running(settings) as up, aiohttp.ClientSession(up.url) as http:
         watch = Watch(monkeypatch)
         ident = (await up.service.submit(WORK)).id

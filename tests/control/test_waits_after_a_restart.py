@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from flowsched.app import Settings, running
+from flowsched.cluster.local.settings import LocalSettings
 from tests.postgres import fresh_postgres, postgres_server
 
 __all__ = ["fresh_postgres", "postgres_server"]
@@ -26,10 +27,8 @@ async def test_a_task_that_waited_through_a_restart_was_ready_before_it(
         port=0,
         root=tmp_path / "root",
         database=database_url,
-        nodes=1,
-        cpu="1",
-        memory="1Gi",
         log_level="error",
+        local=LocalSettings(nodes=1, cpu="1", memory="1Gi"),
     )
     async with running(settings) as up:
         await up.service.submit(document("blocker", f"while [ ! -e {gate} ]; do sleep 0.05; done"))

@@ -13,7 +13,7 @@ import yaml
 from typer.main import get_command
 
 from flowsched.api.table import ROUTES
-from flowsched.cli.commands.app import app
+from flowsched.cli.app import app
 from flowsched.cluster.kubernetes.settings import from_environment
 from flowsched.cluster.kubernetes.view import AGENT_COMPONENT
 from tests.deploy.rendering import (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from flowsched.cli.commands.app import app
+from flowsched.cli.app import app
 from tests.docs.pages import ROOT, Block, PageFailed, Reader, blocks
 
 DOCS = ROOT / "docs"

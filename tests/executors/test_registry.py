@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flowsched.app import Settings, now_ms, running
-from flowsched.cli.commands.app import app
+from flowsched.cli.app import app
 from flowsched.cluster import registry
 from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import ServiceContext

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 import flowsched
-from flowsched.cli.commands.app import app
+from flowsched.cli.app import app
 
 CODE: Final = Path(flowsched.__file__).parent
 FILE: Final = Path(__file__).with_name("budgets.toml")

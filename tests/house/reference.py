@@ -19,7 +19,7 @@ import flowsched
 from flowsched import client, errors
 from flowsched.api.openapi import openapi
 from flowsched.api.table import ROUTES
-from flowsched.cli.commands.app import app
+from flowsched.cli.app import app
 from flowsched.cluster.kubernetes.settings import VARIABLES, KubernetesSettings
 from flowsched.scheduling.explain.idle import Cause
 from flowsched.scheduling.explain.situation import Kind
@@ -451,9 +451,8 @@ def kubernetes_variables() -> dict[str, str]:
             said[entry[1]] = entry[2]
     fields = KubernetesSettings.__dataclass_fields__
     return {
-        f"FLOWSCHED_{name}": said[field]
-        + (f" Default: `{fields[field].default}`." if fields[field].default else "")
-        for name, field in sorted(VARIABLES.items())
+        variable: said[field] + (f" Default: `{fields[field].default}`." if fields[field].default else "")
+        for variable, (field, _) in sorted(VARIABLES.items())
     }
 
 

@@ -246,7 +246,7 @@ class AgentProcess:
         self.node = node
         self._log = node.folder / "agent.log"
         self._log.write_bytes(b"")
-        program = "import typer; from flowsched.cli.commands.agent import agent; typer.run(agent)"
+        program = "import typer; from flowsched.cli.agent import agent; typer.run(agent)"
         command = [
             sys.executable, "-c", program, "--node", node.name, "--port", "0", "--log-json",
             "--cache", str(node.folder / "cache"), "--state", str(node.folder / "state"),

@@ -499,7 +499,7 @@ async def test_an_agent_that_is_asked_to_stop_does_not_wait_for_a_peer(tmp_path:
 )
 def test_an_agent_that_cannot_start_says_why(tmp_path: Path, key: str, said: str) -> None:
     """In one sentence, with an exit code: no key, a short one, an address that is not the node's."""
-    program = "import typer; from flowsched.cli.commands.agent import agent; typer.run(agent)"
+    program = "import typer; from flowsched.cli.agent import agent; typer.run(agent)"
     paths = [
         argument
         for name in ("cache", "state", "pods", "logs")

@@ -427,7 +427,7 @@ def test_no_message_is_longer_than_a_kubelet_takes(message: dict[str, Any], limi
 def test_the_steps_are_commands(tmp_path: Path, arguments: list[str], code: int) -> None:
     """As a module, and below `flowsched pod`; what is no step is a wrong usage."""
     env = {"PATH": os.environ["PATH"], "FLOWSCHED_TERMINATION_LOG": str(tmp_path / "log")}
-    typed = "from flowsched.cli.commands.agent import pod; pod()"
+    typed = "from flowsched.cli.agent import pod; pod()"
     for start in (["-m", "flowsched.cluster.kubernetes.steps.program"], ["-c", typed]):
         command = [sys.executable, *start, *arguments]
         done = subprocess.run(command, env=env, capture_output=True, timeout=PATIENCE_S)

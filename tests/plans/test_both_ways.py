@@ -15,6 +15,7 @@ import pytest
 import flowsched
 from flowsched import app
 from flowsched.cli.cromwell_job import Job, Mounted, document
+from flowsched.cluster.local.settings import LocalSettings
 
 FIRST_RUN = "5a6b7c8d-0000-4000-8000-000000000001"
 SECOND_RUN = "9c1d2e3f-0000-4000-8000-000000000002"
@@ -95,7 +96,7 @@ async def start_of(client: flowsched.Client, ident: str) -> datetime:
 
 @pytest.fixture
 async def service(tmp_path: Path) -> AsyncIterator[app.Running]:
-    settings = app.Settings(root=tmp_path / "root", port=0, cpu="1", images="ignore")
+    settings = app.Settings(root=tmp_path / "root", port=0, local=LocalSettings(cpu="1", images="ignore"))
     async with app.running(settings) as running:
         yield running
 
@@ -148,7 +149,7 @@ async def test_calls_that_come_before_their_plan_are_ordered_by_it(
 
 async def test_a_restart_forgets_no_rank_of_a_call_that_came_before_its_plan(tmp_path: Path) -> None:
     """Its document says none, and nothing asks for it but the new term."""
-    settings = app.Settings(root=tmp_path / "root", port=0, cpu="1", images="ignore")
+    settings = app.Settings(root=tmp_path / "root", port=0, local=LocalSettings(cpu="1", images="ignore"))
     gate = tmp_path / "gate"
     try:
         async with app.running(settings) as running, flowsched.Client(running.url) as client:

@@ -15,6 +15,7 @@ from aiohttp import web
 
 import flowsched
 from flowsched import app, errors
+from flowsched.app import EngineSettings
 from flowsched.control.planning.plans import LateRanks
 from flowsched.errors import FlowschedError, NotFound, Unavailable
 
@@ -36,7 +37,7 @@ async def far() -> AsyncIterator[tuple[FakeCromwell, str]]:
 
 @pytest.fixture
 async def service(tmp_path: Path, far: tuple[FakeCromwell, str]) -> AsyncIterator[app.Running]:
-    settings = app.Settings(root=tmp_path / "root", port=0, cromwell=far[1])
+    settings = app.Settings(root=tmp_path / "root", port=0, engines=EngineSettings(cromwell=far[1]))
     async with app.running(settings) as running:
         yield running
 
@@ -276,7 +277,9 @@ async def test_imports_are_found_in_the_folders_of_the_wdl_path(
     far_away = "https://example.org/pipelines/v2/lib/t.wdl"
     wdl = 'version 1.0\nimport "{}" as t\nworkflow w {{ call t.t }}'
     fake.runs |= {ROOT: (wdl.format("lib/t.wdl"), {}, {}), OTHER: (wdl.format(far_away), {}, {})}
-    settings = app.Settings(root=tmp_path / "root", port=0, cromwell=url, wdl_path=str(tmp_path / "wdl"))
+    settings = app.Settings(
+        root=tmp_path / "root", port=0, engines=EngineSettings(cromwell=url, wdl_path=str(tmp_path / "wdl"))
+    )
     async with app.running(settings) as running, flowsched.Client(running.url) as client:
         made = await client.plan_cromwell(url, ROOT)
         by_url = await client.plan_cromwell(url, OTHER)

@@ -12,12 +12,13 @@ import aiohttp
 import pytest
 
 from flowsched import Client, app
+from flowsched.cluster.local.settings import LocalSettings
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' mount namespaces")
 
 
 def settings(root: Path) -> app.Settings:
-    return app.Settings(root=root, port=0, cpu="2", log_level="error", images="ignore")
+    return app.Settings(root=root, port=0, log_level="error", local=LocalSettings(cpu="2", images="ignore"))
 
 
 def reports(root: Path) -> list[dict[str, Any]]:
@@ -164,7 +165,9 @@ async def test_a_gang_of_container_tasks_that_a_tes_client_asks_for(tmp_path: Pa
         "resources": {"cpu_cores": 1, "ram_gb": 0.1, "backend_parameters": {"gang": "3"}},
     }
     (tmp_path / "shared").mkdir()
-    three = app.Settings(root=tmp_path / "root", port=0, cpu="4", log_level="error", images="ignore")
+    three = app.Settings(
+        root=tmp_path / "root", port=0, log_level="error", local=LocalSettings(cpu="4", images="ignore")
+    )
     async with app.running(three) as up, aiohttp.ClientSession(up.url) as http, Client(up.url) as client:
         async with http.post("/ga4gh/tes/v1/tasks", json=task) as answer:
             ident = (await answer.json())["id"]

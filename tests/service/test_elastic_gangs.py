@@ -10,6 +10,7 @@ from typing import Any
 
 from flowsched.app import Settings, running
 from flowsched.client import Client
+from flowsched.cluster.local.settings import LocalSettings
 
 #: As torchrun's agents do: members come to a meeting at rank 0, at any time, and learn each round how many they are. Rank 0 says
 #: whether the work is done, and writes down every size that the gang has had.
@@ -104,7 +105,9 @@ async def test_real_members_join_leave_and_join_again(tmp_path: Path) -> None:
         "inputs": [{"name": "program", "uri": str(program)}],
         "outputs": [{"name": "sizes", "path": "sizes.json"}],
     }  # fmt: skip
-    settings = Settings(port=0, root=tmp_path / "root", cpu="3", memory="1Gi", log_level="error")
+    settings = Settings(
+        port=0, root=tmp_path / "root", log_level="error", local=LocalSettings(cpu="3", memory="1Gi")
+    )
     async with asyncio.timeout(120):
         async with running(settings) as up, Client(up.url) as client:
             await counts(client, (await client.submit(waiting_for(go, 2))).id, RUNNING=2)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flowsched import Client, app
 from flowsched.cluster.local.orders import set_secret
+from flowsched.cluster.local.settings import LocalSettings
 from flowsched.executor.protocol import Pod
 from flowsched.store.database import url_for
 from tests.cluster.fake import FakeProcesses, Outcome
@@ -56,7 +57,7 @@ async def test_a_secret_is_in_no_file_row_or_answer(tmp_path: Path) -> None:
     }  # fmt: skip
     bad = {"name": "bad", "command": ["true"], "secrets": {"KEY": "other-key"}}
     answers: list[object] = []
-    settings = app.Settings(root=root, port=0, cpu="2", log_level="error")
+    settings = app.Settings(root=root, port=0, log_level="error", local=LocalSettings(cpu="2"))
     async with app.running(settings) as running, Client(running.url) as client:
         run = await client.submit({"name": "w", "stages": [good, bad]})
         answers.append(await client.wait(run.id, 30))

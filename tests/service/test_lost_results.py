@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flowsched.app import Settings, running
+from flowsched.cluster.local.settings import LocalSettings
 from flowsched.errors import Conflict
 
 MAKE = {
@@ -46,7 +47,7 @@ async def test_a_result_without_its_file_is_made_again(
     tmp_path: Path, damage: str, readers: tuple[dict[str, Any], ...]
 ) -> None:
     """Whether a stage reads it, or it is what the user wants."""
-    settings = Settings(port=0, root=tmp_path / "root", cpu="1", log_level="error")
+    settings = Settings(port=0, root=tmp_path / "root", log_level="error", local=LocalSettings(cpu="1"))
     async with running(settings) as up:
         await run(up.service, MAKE)
         (file,) = (tmp_path / "root" / "nodes").glob("*/cache/*/o")
@@ -73,7 +74,7 @@ async def test_an_input_that_a_task_writes_to_is_made_again_for_others(tmp_path:
     """For other readers of the run, and for the cache. The task says what it did, its stage names it, and no other task takes its
     result.
     """
-    settings = Settings(port=0, root=tmp_path / "root", cpu="1", log_level="error")
+    settings = Settings(port=0, root=tmp_path / "root", log_level="error", local=LocalSettings(cpu="1"))
     async with running(settings) as up:
         spoiled_in = await submit(up.service, MAKE, SPOIL, {**READ, "needs": ["spoil"]})
         _, spoiled, read = await run(up.service, ident=spoiled_in)
@@ -107,7 +108,7 @@ async def test_a_file_of_the_user_that_is_written_to_while_a_task_reads_it(tmp_p
         "command": ["sh", "-c", f'touch {tmp_path}/began; {wait}; cat "$FLOWSCHED_INPUT_X" > o'],
         "outputs": [{"name": "o", "path": "o", "value": True}],
     }
-    settings = Settings(port=0, root=tmp_path / "root", cpu="1", log_level="error")
+    settings = Settings(port=0, root=tmp_path / "root", log_level="error", local=LocalSettings(cpu="1"))
     async with running(settings) as up:
         first = asyncio.create_task(run(up.service, slow))
         async with asyncio.timeout(60):
@@ -128,7 +129,7 @@ async def test_a_result_whose_file_is_gone_is_made_again_once(
     tmp_path: Path, readers: tuple[dict[str, Any], ...]
 ) -> None:
     """Also one with a recorded value, after a restart, and when a reader has looked for it. The next run takes the new one."""
-    settings = Settings(port=0, root=tmp_path / "root", cpu="1", log_level="error")
+    settings = Settings(port=0, root=tmp_path / "root", log_level="error", local=LocalSettings(cpu="1"))
     value = {**MAKE, "outputs": [{"name": "o", "path": "o", "value": True}]}
     async with running(settings) as up:
         first = await submit(up.service, value)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from flowsched.app import Settings, running
+from flowsched.cluster.local.settings import LocalSettings
 
 
 async def test_a_retry_reads_an_input_as_it_is_now(tmp_path: Path) -> None:
@@ -18,7 +19,9 @@ async def test_a_retry_reads_an_input_as_it_is_now(tmp_path: Path) -> None:
         "command": ["sh", "-c", 'grep -q good "$FLOWSCHED_INPUT_READS"'],
         "inputs": [{"name": "reads", "uri": str(given)}],
     }
-    async with running(Settings(port=0, root=tmp_path / "root", cpu="1", log_level="error")) as up:
+    async with running(
+        Settings(port=0, root=tmp_path / "root", log_level="error", local=LocalSettings(cpu="1"))
+    ) as up:
 
         async def end_of(ident: str) -> str:
             while (view := await up.service.workflow(ident)).ended_at is None:

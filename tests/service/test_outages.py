@@ -16,6 +16,7 @@ import pytest
 
 from flowsched import Client
 from flowsched.app import Settings, running
+from flowsched.cluster.local.settings import LocalSettings
 from flowsched.control.leading import leadership
 from tests.postgres import Server, start_or_skip
 from tests.service.serving import PATIENCE_S, Service
@@ -185,7 +186,9 @@ async def test_a_wire_that_is_cut_for_longer_than_the_lease(
     name = server.fresh().split("?")[0].rpartition("/")[2]
     url = f"postgresql://flowsched@127.0.0.1:{cut.port}/{name}"
     marks = tmp_path / "marks"
-    async with running(Settings(port=0, root=tmp_path / "root", cpu="2", database=url)) as up:
+    async with running(
+        Settings(port=0, root=tmp_path / "root", database=url, local=LocalSettings(cpu="2"))
+    ) as up:
         epoch = up.service._leader.leadership.epoch
         ident = await submitted(up.url, appending(marks, 4.0, tasks=2))
         while not marks.exists():
@@ -212,7 +215,9 @@ async def test_a_leader_of_a_database_that_only_answers_reads_says_so(
     database = server.fresh()
     name = database.split("?")[0].rpartition("/")[2]
     others = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND pid <> pg_backend_pid()"
-    async with running(Settings(port=0, root=tmp_path / "root", cpu="2", database=database)) as up:
+    async with running(
+        Settings(port=0, root=tmp_path / "root", database=database, local=LocalSettings(cpu="2"))
+    ) as up:
         server.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         server.execute(others)
         while up.service._leader.leadership.holds() or "read-only transaction" not in up.service.ready()[1]:
@@ -240,7 +245,10 @@ async def test_a_server_without_a_free_connection_is_waited_for(tmp_path: Path, 
     server.execute("CREATE ROLE service LOGIN")
     server.execute(f"ALTER DATABASE {name} OWNER TO service")
     settings = Settings(
-        port=0, root=tmp_path / "root", cpu="2", database=url.replace("flowsched@", "service@")
+        port=0,
+        root=tmp_path / "root",
+        database=url.replace("flowsched@", "service@"),
+        local=LocalSettings(cpu="2"),
     )
     async with running(settings) as up:
         server.execute("ALTER ROLE service CONNECTION LIMIT 0")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from flowsched import Client, app
+from flowsched.cluster.local.settings import LocalSettings
 from tests.cluster.origin import RangeOrigin
 from tests.programs import free_ports
 
@@ -31,9 +32,14 @@ async def origin() -> AsyncIterator[RangeOrigin]:
 
 def settings(root: Path, piece_size: str = "64Ki") -> app.Settings:
     return app.Settings(
-        root=root, port=0, nodes=NODES, cpu="1", memory="1Gi", piece_size=piece_size, log_level="error",
-        labels=tuple(f"node-{n}:at=n{n}" for n in range(NODES)),
-    )  # fmt: skip
+        root=root,
+        port=0,
+        piece_size=piece_size,
+        log_level="error",
+        local=LocalSettings(
+            nodes=NODES, cpu="1", memory="1Gi", labels=tuple(f"node-{n}:at=n{n}" for n in range(NODES))
+        ),
+    )
 
 
 def document(uri: str, size: int = SIZE) -> dict[str, Any]:

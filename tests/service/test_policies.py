@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 import flowsched
 from flowsched.app import Settings, running
 from flowsched.client import Client
+from flowsched.cluster.local.settings import LocalSettings
 from flowsched.control.profiles import ProfileBook, find_plugins
 from flowsched.errors import ConfigurationError, Conflict, InvalidDocument
 from flowsched.scheduling.explain.recording import plan_bytes, replayed, unpacked
@@ -53,11 +54,8 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def settings(tmp_path: Path, **more: Any) -> Settings:
-    values: dict[str, Any] = {
-        "root": tmp_path / "root", "port": 0, "nodes": 2, "cpu": "2", "memory": "1Gi",
-        "labels": ("node-1:disktype=ssd",), **more,
-    }  # fmt: skip
-    return Settings(**values)
+    local = LocalSettings(nodes=2, cpu="2", memory="1Gi", labels=("node-1:disktype=ssd",))
+    return Settings(root=tmp_path / "root", port=0, local=local, **more)
 
 
 async def until(fact: Callable[[], bool]) -> None:

@@ -19,6 +19,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from flowsched.app import Settings, running
+from flowsched.cluster.local.settings import LocalSettings
 from tests.soak import worlds
 
 #: What a task makes of a folder: each file's path and content, in the order of the paths.
@@ -228,7 +229,9 @@ async def test_each_run_reads_its_inputs_as_they_are(tmp_path: Path, nodes: int,
     site = Site()
     await site.server.start_server()
     count, root = worlds(20, 667), tmp_path / "root"
-    settings = Settings(port=0, root=root, nodes=nodes, cpu="4", nic_rate=rate, log_level="error")
+    settings = Settings(
+        port=0, root=root, log_level="error", local=LocalSettings(nodes=nodes, cpu="4", nic_rate=rate)
+    )
     try:
         for first in range(0, count, 20):
             seeds = range(first, min(count, first + 20))

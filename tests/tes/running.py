@@ -14,6 +14,7 @@ import pytest
 
 from flowsched import app
 from flowsched.cluster.local.runner.namespace import refusal
+from flowsched.cluster.local.settings import LocalSettings
 from tests.tes.strict import check_full
 
 FINAL = {"COMPLETE", "EXECUTOR_ERROR", "SYSTEM_ERROR", "CANCELED"}
@@ -61,7 +62,11 @@ def need_container_paths(folder: Path) -> None:
 async def running(root: Path, **settings: Any) -> AsyncIterator[Running]:
     """Start it, and stop it at the end."""
     chosen = app.Settings(
-        root=root, port=0, cpu="4", memory="16Gi", log_level="error", **{"images": "ignore", **settings}
+        root=root,
+        port=0,
+        log_level="error",
+        local=LocalSettings(cpu="4", memory="16Gi", images="ignore"),
+        **settings,
     )
     async with app.running(chosen) as service, aiohttp.ClientSession() as session:
         yield Running(service.url, session)

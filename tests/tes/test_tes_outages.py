@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from flowsched import app
 from flowsched.api.server import build_api
+from flowsched.cluster.local.settings import LocalSettings
 from flowsched.control.service import Service
 from flowsched.control.tes import TesPage
 from flowsched.errors import StorageBusy
@@ -94,7 +95,7 @@ async def test_what_is_being_answered_when_the_service_stops_is_answered(
 ) -> None:
     """And new connections are refused, not answered 503."""
     monkeypatch.setenv("FLOWSCHED_FAILPOINTS", "submit.after=sleep:0.8")
-    settings = app.Settings(root=tmp_path, port=0, log_level="error", images="ignore")
+    settings = app.Settings(root=tmp_path, port=0, log_level="error", local=LocalSettings(images="ignore"))
     async with aiohttp.ClientSession() as session:
         async with app.running(settings) as service:
             port = int(service.url.rpartition(":")[2])

@@ -5,9 +5,9 @@ Into a pipe everything is written, one line a row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -52,40 +52,53 @@ class Column:
 
     Args:
         head: Its title.
+        cell: What it shows of a row.
         rank: 0 = always shown; where there is too little room, the columns of the highest rank go first.
         right: Aligned to the right: numbers.
         cut: Its cells may be cut, with an ellipsis. Half a number or half a state would say something else.
         whole: Shown even where no row has anything in it.
         least: Of a column that may be cut at least so many cells are shown.
         shorter: Shorter words for all cells of the column, where they would be cut otherwise.
+        brief: A terminal always gets the shorter words.
     """
 
     head: str
+    cell: Callable[[Any], Text | str]
     rank: int = 0
     right: bool = False
     cut: bool = False
     whole: bool = False
     least: int = 12
     shorter: Callable[[Sequence[str]], Sequence[str]] | None = None
+    brief: bool = False
 
 
-@dataclass(slots=True)
 class Columns:
-    """A table of texts; a row may have a note, which stands below it, or at its end in a pipe."""
+    """A table of rows of any kind; a row may have a note, which stands below it, or at its end in a pipe.
 
-    columns: Sequence[Column]
-    note: str = "REASON"  #: the title of notes in a pipe
-    copied: bool = (
-        False  #: people copy the notes: they are neither cut nor broken, the terminal continues them
-    )
-    rows: list[tuple[list[Text], Text | None]] = field(default_factory=list)
+    Args:
+        rows: What is shown.
+        columns: How.
+        note: The note of a row.
+        noted: The title of notes in a pipe.
+        copied: People copy the notes: they are neither cut nor broken, the terminal continues them.
+    """
 
-    def add(self, *cells: Text | str, note: Text | None = None) -> None:
-        """Add a row, a cell for each column."""
-        made = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
-        if len(made) != len(self.columns):
-            raise ValueError(f"{len(made)} cells, expected {len(self.columns)}")
-        self.rows.append((made, note if note is not None and note.plain else None))
+    def __init__(
+        self,
+        rows: Iterable[Any],
+        *columns: Column,
+        note: Callable[[Any], Text | None] = lambda _: None,
+        noted: str = "REASON",
+        copied: bool = False,
+    ) -> None:
+        rows = list(rows)
+        self._columns, self._noted, self._copied = columns, noted, copied
+        self._notes = [found if (found := note(row)) and found.plain else None for row in rows]
+        self._cells: list[list[Text]] = [
+            [Text(cell) if isinstance(cell := column.cell(row), str) else cell for row in rows]
+            for column in columns
+        ]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The lines at the width of a console."""
@@ -93,49 +106,59 @@ class Columns:
 
     def lines(self, width: int) -> Iterator[Text]:
         """The table as lines of at most `width` cells."""
-        piped = width >= PIPED_WIDTH
-        shown = self._shown(width, piped)
-        if not piped and any(self.columns[at].shorter for at in shown) and self.full_width > width:
-            yield from self._shortened().lines(width)
-            return
-        widths = self._widths(shown, width)
-        heads = [Text(self.columns[at].head, "bold") for at in shown]
-        noted = piped and any(note is not None for _, note in self.rows)
-        yield self._line(heads, shown, widths, Text(self.note, "bold") if noted else None)
-        for cells, note in self.rows:
-            yield self._line([cells[at] for at in shown], shown, widths, note if piped else None)
-            if note is not None and not piped:
-                if self.copied:
-                    yield Text("  ", no_wrap=True, overflow="ignore").append_text(note)
-                else:
-                    yield from wrapped(note, width)
+        if (piped := width >= PIPED_WIDTH) or not (short := self._shortened(width)):
+            shown = self._shown(width, piped)
+            widths = self._widths(shown, width)
+            heads = [Text(self._columns[at].head, "bold") for at in shown]
+            noted = piped and any(self._notes)
+            yield self._line(heads, shown, widths, Text(self._noted, "bold") if noted else None)
+            for row, note in enumerate(self._notes):
+                cells = [self._cells[at][row] for at in shown]
+                yield self._line(cells, shown, widths, note if piped else None)
+                if note is not None and not piped:
+                    if self._copied:
+                        yield Text("  ", no_wrap=True, overflow="ignore").append_text(note)
+                    else:
+                        yield from wrapped(note, width)
+        else:
+            yield from short.lines(width)
 
-    def _shortened(self) -> Columns:
-        """The same table with the shorter words of its columns."""
-        made = replace(self, columns=[replace(column, shorter=None) for column in self.columns], rows=[])
-        rows = [list(cells) for cells, _ in self.rows]
-        for at, column in enumerate(self.columns):
-            if column.shorter is not None:
-                for row, word in zip(rows, column.shorter([row[at].plain for row in rows]), strict=True):
-                    row[at] = Text(word, row[at].style)
-        made.rows = [(row, note) for row, (_, note) in zip(rows, self.rows, strict=True)]
+    def _shortened(self, width: int) -> Columns | None:
+        """The same table with the shorter words of its columns; None if it needs none."""
+        shown = self._shown(width, piped=False)
+        narrow = self.full_width > width
+        short = {at for at in shown if self._columns[at].shorter and (narrow or self._columns[at].brief)}
+        if not short:
+            return None
+        made = Columns((), *self._columns, noted=self._noted, copied=self._copied)
+        made._columns = tuple(
+            replace(each, shorter=None) if at in short else each for at, each in enumerate(made._columns)
+        )
+        made._notes, made._cells = self._notes, list(self._cells)
+        for at in short:
+            shorter = self._columns[at].shorter or list
+            words = shorter([cell.plain for cell in self._cells[at]])
+            made._cells[at] = [
+                Text(word, cell.style) for word, cell in zip(words, self._cells[at], strict=True)
+            ]
         return made
 
     def heads(self, width: int) -> list[str]:
         """The heads of the columns that are shown in lines of so many cells."""
-        return [self.columns[at].head for at in self._shown(width, width >= PIPED_WIDTH)]
+        return [self._columns[at].head for at in self._shown(width, width >= PIPED_WIDTH)]
 
     @property
     def full_width(self) -> int:
         """The cells of a line in which nothing is cut or left out."""
         return self._room(
-            [at for at, column in enumerate(self.columns) if column.whole or self._says(at)], least=False
+            [at for at, column in enumerate(self._columns) if column.whole or self._says(at)], least=False
         )
 
     def _shown(self, width: int, piped: bool) -> list[int]:
         """The numbers of the columns that are shown."""
-        shown = [at for at, column in enumerate(self.columns) if piped or column.whole or self._says(at)]
-        ranked = sorted((at for at in shown if self.columns[at].rank), key=lambda at: self.columns[at].rank)
+        columns = self._columns
+        shown = [at for at, column in enumerate(columns) if piped or column.whole or self._says(at)]
+        ranked = sorted((at for at in shown if columns[at].rank), key=lambda at: columns[at].rank)
         dropped: list[int] = []
         while not piped and ranked and self._room(shown, least=True) > width:
             dropped.append(ranked.pop())
@@ -146,51 +169,46 @@ class Columns:
         return sorted(shown)
 
     def _says(self, at: int) -> bool:
-        return not self.rows or any(cells[at].plain.strip() not in _EMPTY for cells, _ in self.rows)
+        return not self._notes or any(cell.plain.strip() not in _EMPTY for cell in self._cells[at])
 
     def _full(self, at: int) -> int:
         """The cells that a column needs to show everything."""
-        return max(cell_len(self.columns[at].head), *(cell_len(cells[at].plain) for cells, _ in self.rows), 0)
+        return max(cell_len(self._columns[at].head), *(cell_len(cell.plain) for cell in self._cells[at]), 0)
 
     def _room(self, shown: Sequence[int], *, least: bool) -> int:
         """The cells of a line with these columns. `least`: with those cut that may be."""
-        cut = (self.columns[at].least if least else PIPED_WIDTH for at in shown)
         needs = (
-            min(self._full(at), most) if self.columns[at].cut else self._full(at)
-            for at, most in zip(shown, cut, strict=True)
+            min(self._full(at), self._columns[at].least)
+            if least and self._columns[at].cut
+            else self._full(at)
+            for at in shown
         )
         return sum(needs) + _GAP * (len(shown) - 1)
 
     def _widths(self, shown: Sequence[int], width: int) -> list[int]:
         """The cells of each column; what is too wide is taken from the widest that may be cut."""
         widths = [self._full(at) for at in shown]
-        over = self._room(shown, least=False) - width
-        while over > 0:
+        for _ in range(self._room(shown, least=False) - width):
             cuts = [
-                i for i, at in enumerate(shown) if self.columns[at].cut and widths[i] > self.columns[at].least
+                i
+                for i, at in enumerate(shown)
+                if self._columns[at].cut and widths[i] > self._columns[at].least
             ]
             if not cuts:
                 break
             widths[max(cuts, key=lambda i: widths[i])] -= 1
-            over -= 1
         return widths
 
     def _line(
         self, cells: Sequence[Text], shown: Sequence[int], widths: Sequence[int], note: Text | None
     ) -> Text:
-        made = Text(no_wrap=True, overflow="ignore")
-        for place, (cell, at, wide) in enumerate(zip(cells, shown, widths, strict=True)):
-            last = place == len(shown) - 1 and note is None
+        parts = []
+        for cell, at, wide in zip(cells, shown, widths, strict=True):
             text = cell.copy()
-            if self.columns[at].cut:
+            if self._columns[at].cut:
                 text.truncate(wide, overflow="ellipsis")
-            space = " " * (wide - cell_len(text.plain))
-            made.append(" " * _GAP if place else "")
-            if self.columns[at].right:
-                made.append(space).append_text(text)
-            else:
-                made.append_text(text).append("" if last else space)
-        if note is not None:
-            made.append(" " * _GAP).append_text(note)
+            text.align("right" if self._columns[at].right else "left", max(wide, cell_len(text.plain)))
+            parts.append(text)
+        made = Text(" " * _GAP, no_wrap=True, overflow="ignore").join([*parts, *([note] if note else ())])
         made.rstrip()
         return made

@@ -8,7 +8,6 @@ import sys
 import textwrap
 from collections.abc import AsyncIterable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -34,11 +33,6 @@ def console(stderr: bool = False) -> Console:
     if stream.isatty():
         return _Console(file=stream, highlight=False, markup=False, emoji=False)
     return _Console(file=stream, highlight=False, markup=False, emoji=False, width=PIPED_WIDTH, no_color=True)
-
-
-def is_stdout(path: Path) -> bool:
-    """Whether a user who names this file means standard output."""
-    return str(path) == "-"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from os.path import commonprefix
 from typing import Final
@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flowsched.cli.printing import terminal_text
-from flowsched.cli.printing.columns import PIPED_WIDTH, Column, Columns, wrapped
+from flowsched.cli.printing.columns import Column, Columns, wrapped
 from flowsched.workflow.views import (
     CacheView,
     ExplanationView,
@@ -270,103 +270,58 @@ def _first_sentence(said: Text | None) -> Text | None:
     return said if said is None or end < 0 else said[: end + 1].append(" …")
 
 
-def _users(workflows: Sequence[WorkflowView]) -> bool:
-    """Whether they are of several users."""
-    return len({view.user for view in workflows}) > 1
-
-
-class WorkflowTable(Columns):
+def workflow_table(workflows: Sequence[WorkflowView], now: datetime) -> Columns:
     """A list of workflows; ids are cut on a terminal, where any command takes the beginning of one."""
 
-    def __init__(self, workflows: Sequence[WorkflowView], now: datetime) -> None:
-        super().__init__(
-            (
-                Column("NAME", cut=True, whole=True),
-                Column("ID", whole=True),
-                Column("STATE", whole=True),
-                Column("DONE", right=True, whole=True),
-                Column("FAILED", rank=3, right=True),
-                Column("NOW", rank=2),
-                Column("TIME", rank=1, right=True),
-                Column("QUEUE", rank=5, cut=True),
-                *([Column("USER", rank=3, cut=True)] if _users(workflows) else ()),
-                Column("CREATED", rank=4),
-            )
-        )
-        self._views, self._now = workflows, now
+    def took(view: WorkflowView) -> str:
+        span = (view.ended_at or now) - (view.started_at or view.created_at)
+        return seconds(max(0.0, span.total_seconds()))
 
-    def lines(self, width: int) -> Iterator[Text]:
-        """The table as lines of at most `width` cells."""
-        idents = [view.id for view in self._views]
-        shown = dict(zip(idents, idents, strict=True))
-        if (
-            width < PIPED_WIDTH
-        ):  # a list may be a part of what is there: ids in it are longer than it alone demands
-            of_engines = {view.id for view in self._views if view.source or view.run}
-            shown = short_ids(idents)
-            shown |= short_ids(
-                [ident for ident in idents if ident in of_engines],
-                max([_SHORTEST_OF_ENGINES, *map(len, shown.values())]),
-            )
-        self.rows = []
-        for view in self._views:
-            found = grouped(view.counts)
-            took = (view.ended_at or self._now) - (view.started_at or view.created_at)
-            self.add(
-                text(view.name, "bold"),
-                text(shown[view.id]),
-                state_of(view),
-                f"{found['done']}/{view.tasks}",
-                str(found["failed"]),
-                moving(view.counts),
-                seconds(max(0.0, took.total_seconds())),
-                text(view.queue),
-                *([text(view.user)] if _users(self._views) else ()),
-                moment(view.created_at),
-                note=_first_sentence(why(view)),
-            )
-        return super().lines(width)
+    def cut(idents: Sequence[str]) -> list[str]:
+        # A list may be a part of what is there: ids in it are longer than it alone demands.
+        of_engines = [view.id for view in workflows if view.source or view.run]
+        shown = short_ids(idents)
+        shown |= short_ids(of_engines, max([_SHORTEST_OF_ENGINES, *map(len, shown.values())]))
+        return [shown[ident] for ident in idents]
 
-
-def workflow_table(workflows: Sequence[WorkflowView], now: datetime) -> Columns:
-    """A list of workflows."""
-    return WorkflowTable(workflows, now)
+    several = len({view.user for view in workflows}) > 1
+    return Columns(
+        workflows,
+        Column("NAME", lambda view: text(view.name, "bold"), cut=True, whole=True),
+        Column("ID", lambda view: text(view.id), whole=True, shorter=cut, brief=True),
+        Column("STATE", state_of, whole=True),
+        Column("DONE", lambda view: f"{grouped(view.counts)['done']}/{view.tasks}", right=True, whole=True),
+        Column("FAILED", lambda view: str(grouped(view.counts)["failed"]), rank=3, right=True),
+        Column("NOW", lambda view: moving(view.counts), rank=2),
+        Column("TIME", took, rank=1, right=True),
+        Column("QUEUE", lambda view: text(view.queue), rank=5, cut=True),
+        *([Column("USER", lambda view: text(view.user), rank=3, cut=True)] if several else ()),
+        Column("CREATED", lambda view: moment(view.created_at), rank=4),
+        note=lambda view: _first_sentence(why(view)),
+    )
 
 
 def stage_table(stages: Iterable[StageView]) -> Columns:
     """What each stage's tasks waited for and moved; seconds are sums over its tasks."""
-    table = Columns(
-        (
-            Column("STAGE", cut=True, whole=True),
-            Column("STATE", whole=True),
-            Column("DONE", right=True, whole=True),
-            Column("FAILED", rank=4, right=True),
-            Column("CACHED", rank=2, right=True),
-            Column("NOW", rank=1),
-            Column("QUEUED", rank=5, right=True),
-            Column("STAGING", rank=6, right=True),
-            Column("RAN", right=True),
-            Column("LOCAL", rank=3, right=True),
-            Column("MOVED", rank=2, right=True),
-        )
+    return Columns(
+        stages,
+        Column("STAGE", lambda view: text(view.name, "bold"), cut=True, whole=True),
+        Column("STATE", state_of, whole=True),
+        Column("DONE", _done, right=True, whole=True),
+        Column("FAILED", lambda view: str(grouped(view.counts)["failed"]), rank=4, right=True),
+        Column("CACHED", lambda view: str(view.cached or ""), rank=2, right=True),
+        Column("NOW", lambda view: moving(view.counts) or _not_started(view), rank=1),
+        Column("QUEUED", lambda view: seconds(view.queued_seconds), rank=5, right=True),
+        Column("STAGING", lambda view: seconds(view.staging_seconds), rank=6, right=True),
+        Column("RAN", _ran, right=True),
+        Column("LOCAL", lambda view: size(view.bytes_local), rank=3, right=True),
+        Column("MOVED", lambda view: size(view.bytes_moved), rank=2, right=True),
+        note=why,
     )
-    for view in stages:
-        found = grouped(view.counts)
-        table.add(
-            text(view.name, "bold"),
-            state_of(view),
-            f"{found['done']}/{view.width * view.members}",
-            str(found["failed"]),
-            str(view.cached or ""),
-            moving(view.counts) or _not_started(view),
-            seconds(view.queued_seconds),
-            seconds(view.staging_seconds),
-            "<0.1s" if 0 < view.running_seconds < 0.05 else seconds(view.running_seconds),
-            size(view.bytes_local),
-            size(view.bytes_moved),
-            note=why(view),
-        )
-    return table
+
+
+def _ran(view: StageView) -> str:
+    return "<0.1s" if 0 < view.running_seconds < 0.05 else seconds(view.running_seconds)
 
 
 def _not_started(view: StageView) -> Text:
@@ -377,30 +332,28 @@ def _not_started(view: StageView) -> Text:
 
 def cache_table(found: Iterable[CacheView]) -> Columns:
     """What look-ups in the cache of results found."""
-    table = Columns(
-        (
-            Column("STAGE", cut=True, whole=True),
-            Column("TASKS", right=True, whole=True),
-            Column("WHICH", rank=1, cut=True),
-            Column("RESULT", whole=True),
-            Column("FROM", cut=True, least=_WHOLE_ID + 1),
-        ),
-        note="WHY",
-    )
     views = list(found)
     parts = Counter(view.stage for view in views)
-    for view in views:
-        state = ("CACHED", "green") if view.source else ("RAN", "") if view.ran else ("NOT RUN", "dim")
+
+    def which(view: CacheView) -> Text:
         more = ["…"] if view.shards > len(view.which) else []
-        table.add(
-            text(view.stage, "bold"),
-            str(view.shards),
-            text(", ".join([*view.which, *more]) if parts[view.stage] > 1 else ""),
-            Text(*state),
-            text(view.source),
-            note=text(view.why),
+        return text(", ".join([*view.which, *more]) if parts[view.stage] > 1 else "")
+
+    def result(view: CacheView) -> Text:
+        return Text(
+            *(("CACHED", "green") if view.source else ("RAN", "") if view.ran else ("NOT RUN", "dim"))
         )
-    return table
+
+    return Columns(
+        views,
+        Column("STAGE", lambda view: text(view.stage, "bold"), cut=True, whole=True),
+        Column("TASKS", lambda view: str(view.shards), right=True, whole=True),
+        Column("WHICH", which, rank=1, cut=True),
+        Column("RESULT", result, whole=True),
+        Column("FROM", lambda view: text(view.source), cut=True, least=_WHOLE_ID + 1),
+        note=lambda view: text(view.why),
+        noted="WHY",
+    )
 
 
 def told_apart(items: Sequence[str]) -> list[str]:
@@ -434,46 +387,33 @@ def _object(item: str) -> dict[str, object]:
 def task_table(tasks: Sequence[TaskView]) -> Columns:
     """A list of tasks. Their QoS classes are told where they differ."""
     classes = len({view.qos for view in tasks})
-    table = Columns(
-        (
-            Column("STAGE", cut=True, whole=True),
-            Column("INDEX", right=True, whole=True),
-            Column("ROLE", rank=5, cut=True),
-            Column("ITEM", rank=1, cut=True, least=20, shorter=told_apart),
-            Column("STATE", whole=True),
-            Column("QOS", rank=9),
-            Column("ATTEMPT", rank=3, right=True),
-            Column("NODE", rank=2, cut=True),
-            Column("EXIT", rank=2, right=True),
-            Column("RAN", rank=2, right=True),
-            Column("LOCAL", rank=7, right=True),
-            Column("MOVED", rank=6, right=True),
-        )
+
+    def ran(view: TaskView) -> str:
+        begin, end = view.started_at, view.ended_at
+        return "" if begin is None or end is None else seconds((end - begin).total_seconds())
+
+    return Columns(
+        tasks,
+        Column("STAGE", lambda view: text(view.stage, "bold"), cut=True, whole=True),
+        Column("INDEX", lambda view: str(view.index), right=True, whole=True),
+        Column("ROLE", lambda view: text(view.role), rank=5, cut=True),
+        Column("ITEM", lambda view: text(view.item or ""), rank=1, cut=True, least=20, shorter=told_apart),
+        Column("STATE", lambda view: state(view.state), whole=True),
+        Column("QOS", lambda view: view.qos if classes > 1 else "", rank=9),
+        Column("ATTEMPT", lambda view: str(view.attempt), rank=3, right=True),
+        Column("NODE", lambda view: text(view.node or ""), rank=2, cut=True),
+        Column(
+            "EXIT", lambda view: "" if view.exit_code is None else str(view.exit_code), rank=2, right=True
+        ),
+        Column("RAN", ran, rank=2, right=True),
+        Column("LOCAL", lambda view: size(view.bytes_local), rank=7, right=True),
+        Column("MOVED", lambda view: size(view.bytes_moved), rank=6, right=True),
+        note=lambda view: text(view.reason, "dim") if view.reason else None,
     )
-    for view in tasks:
-        ran = ""
-        if view.started_at is not None and view.ended_at is not None:
-            ran = seconds((view.ended_at - view.started_at).total_seconds())
-        table.add(
-            text(view.stage, "bold"),
-            str(view.index),
-            text(view.role),
-            text(view.item or ""),
-            state(view.state),
-            view.qos if classes > 1 else "",
-            str(view.attempt),
-            text(view.node or ""),
-            "" if view.exit_code is None else str(view.exit_code),
-            ran,
-            size(view.bytes_local),
-            size(view.bytes_moved),
-            note=text(view.reason, "dim") if view.reason else None,
-        )
-    return table
 
 
 #: What a queue has or may have: columns where all of them find room, else lines below it.
-_AMOUNTS: Final = ("USED", "DESERVED", "PENDING", "RECENT", "GUARANTEE", "CAP")
+_AMOUNTS: Final = ("used", "deserved", "pending", "recent", "guarantee", "cap")
 
 
 class QueueTable:
@@ -482,8 +422,8 @@ class QueueTable:
     Where a terminal is too narrow for one line a queue, the amounts of each stand below it, a line for each kind.
     """
 
-    def __init__(self, queues: Sequence[QueueView]) -> None:
-        self._queues = queues
+    def __init__(self, queues: Iterable[QueueView]) -> None:
+        self._queues = list(queues)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The lines at the width of a console."""
@@ -491,84 +431,56 @@ class QueueTable:
 
     def lines(self, width: int) -> Iterator[Text]:
         """The table as lines of at most `width` cells, but for amounts that no line has room for."""
-        whole = self._columns(_AMOUNTS)
+        whole = self._table(_AMOUNTS)
         if whole.full_width <= width:
             yield from whole.lines(width)
         else:
-            head, *rows = self._columns(()).lines(width)
+            head, *rows = self._table(()).lines(width)
             yield head
             for row, view in zip(rows, self._queues, strict=True):
                 yield row
-                for name, given in _amounts_of(view).items():
-                    if given:
-                        label = Text(f"  {name.lower():<11}", "dim", no_wrap=True)
+                for name in _AMOUNTS:
+                    if given := getattr(view, name):
+                        label = Text(f"  {name:<11}", "dim", no_wrap=True)
                         first, *more = wrapped(amounts(given), width, len(label.plain))
                         yield label.append_text(first[len(label.plain) :])
                         yield from more
-        users = Columns(
-            (
-                Column("QUEUE", cut=True, whole=True),
-                Column("USER", cut=True, whole=True),
-                Column("USED", whole=True),
-                Column("RECENT", whole=True),
-            )
-        )
-        for view in self._queues:
-            for user in view.users:
-                users.add(text(view.name), text(user.user or "-"), amounts(user.used), amounts(user.recent))
-        if users.rows:
+        users = [(view, user) for view in self._queues for user in view.users]
+        if users:
             yield Text()
-            yield from users.lines(width)
+            yield from Columns(
+                users,
+                Column("QUEUE", lambda row: text(row[0].name), cut=True, whole=True),
+                Column("USER", lambda row: text(row[1].user or "-"), cut=True, whole=True),
+                Column("USED", lambda row: amounts(row[1].used), whole=True),
+                Column("RECENT", lambda row: amounts(row[1].recent), whole=True),
+            ).lines(width)
         for view in self._queues:
             yield from (text(f"queue {view.name}: {warning}") for warning in view.warnings)
 
-    def _columns(self, shown: Sequence[str]) -> Columns:
-        table = Columns(
-            (
-                Column("QUEUE", cut=True, whole=True),
-                Column("PARENT", cut=True),
-                Column("WEIGHT", right=True, whole=True),
-                Column("SHARE", right=True, whole=True),
-                Column("WAITING", right=True, whole=True),
-                Column("STARTING", rank=1, right=True, whole=True),
-                Column("RUNNING", right=True, whole=True),
-                *(Column(name, whole=name == "USED") for name in shown),
-                Column("NOTES"),
-            )
-        )
-        for view in self._queues:
-            notes = {
+    def _table(self, shown: Sequence[str]) -> Columns:
+        def notes(view: QueueView) -> Text:
+            found = {
                 "paused": view.paused, "fifo": view.order == "fifo", "keeps": not view.reclaimable,
                 f"priority {view.priority}": view.priority != 0,
             }  # fmt: skip
-            had = _amounts_of(view)
-            table.add(
-                text(view.name),
-                text(view.parent or ""),
-                text(view.weight),
-                text(f"{view.dominant_share:.0%}"),
-                text(view.waiting),
-                text(view.starting),
-                text(view.running),
-                *(amounts(had[name]) for name in shown),
-                text(", ".join(note for note, holds in notes.items() if holds)),
-            )
-        return table
+            return text(", ".join(note for note, holds in found.items() if holds))
 
+        def amount(name: str) -> Column:
+            return Column(name.upper(), lambda view: amounts(getattr(view, name)), whole=name == "used")
 
-def _amounts_of(view: QueueView) -> dict[str, Mapping[str, int]]:
-    return dict(
-        zip(
-            _AMOUNTS,
-            (view.used, view.deserved, view.pending, view.recent, view.guarantee, view.cap),
-            strict=True,
+        return Columns(
+            self._queues,
+            Column("QUEUE", lambda view: text(view.name), cut=True, whole=True),
+            Column("PARENT", lambda view: text(view.parent or ""), cut=True),
+            Column("WEIGHT", lambda view: str(view.weight), right=True, whole=True),
+            Column("SHARE", lambda view: f"{view.dominant_share:.0%}", right=True, whole=True),
+            Column("WAITING", lambda view: str(view.waiting), right=True, whole=True),
+            Column("STARTING", lambda view: str(view.starting), rank=1, right=True, whole=True),
+            Column("RUNNING", lambda view: str(view.running), right=True, whole=True),
+            *map(amount, shown),
+            Column("NOTES", notes),
         )
-    )
-
-
-def queue_table(queues: Iterable[QueueView]) -> QueueTable:
-    """A list of queues, with their users, and what of their settings cannot be kept."""
-    return QueueTable(list(queues))
 
 
 #: The words for the states of a node, as the page has them.
@@ -606,38 +518,45 @@ def _node_notes(view: NodeView) -> Iterator[str]:
 
 def node_table(nodes: Iterable[NodeView]) -> Columns:
     """A list of nodes: used of allocatable, and what their caches hold and moved."""
-    table = Columns(
-        (
-            Column("NODE", cut=True, whole=True),
-            Column("STATE", whole=True),
-            Column("RACK", rank=6, cut=True),
-            Column("TASKS", right=True, whole=True),
-            Column("CPU", right=True, whole=True),
-            Column("MEMORY", right=True, whole=True),
-            Column("GPU", right=True),
-            Column("CACHE", rank=1, right=True),
-            Column("DATASETS", rank=4, right=True),
-            Column("IN", rank=2, right=True),
-            Column("OUT", rank=3, right=True),
-        )
+    return Columns(
+        nodes,
+        Column("NODE", lambda view: text(view.name), cut=True, whole=True),
+        Column("STATE", node_state, whole=True),
+        Column("RACK", lambda view: text(view.rack), rank=6, cut=True),
+        *node_amounts(),
+        Column("CACHE", _cached, rank=1, right=True),
+        Column("DATASETS", lambda view: str(view.datasets), rank=4, right=True),
+        Column("IN", lambda view: size(view.bytes_in), rank=2, right=True),
+        Column("OUT", lambda view: size(view.bytes_out), rank=3, right=True),
     )
-    for view in nodes:
-        has, used = view.allocatable, view.used
-        gpu = f"{cores(used.get('gpu', 0))}/{cores(has['gpu'])}" if has.get("gpu") else ""
-        table.add(
-            text(view.name),
-            node_state(view),
-            text(view.rack),
-            str(view.starting + view.running),
-            f"{cores(used.get('cpu', 0))}/{cores(has.get('cpu', 0))}",
-            f"{size(used.get('memory', 0))}/{size(has.get('memory', 0))}",
-            gpu,
-            size(view.cache_bytes) + (f"/{size(view.cache_limit_bytes)}" if view.cache_limit_bytes else ""),
-            str(view.datasets),
-            size(view.bytes_in),
-            size(view.bytes_out),
+
+
+def _cached(view: NodeView) -> str:
+    limit = f"/{size(view.cache_limit_bytes)}" if view.cache_limit_bytes else ""
+    return size(view.cache_bytes) + limit
+
+
+def node_amounts(bar: Callable[[int, int], Text] | None = None) -> Iterator[Column]:
+    """How many tasks a node has, and used of allocatable. `bar`: draws used of allocatable, too."""
+
+    def part(name: str, form: Callable[[int], str]) -> Callable[[NodeView], str]:
+        return lambda view: (
+            f"{form(view.used.get(name, 0))}/{form(view.allocatable.get(name, 0))}"
+            if view.allocatable.get(name) or name != "gpu"
+            else ""
         )
-    return table
+
+    def drawn(name: str) -> Callable[[NodeView], Text | str]:
+        return lambda view: "" if bar is None else bar(view.used.get(name, 0), view.allocatable.get(name, 0))
+
+    yield Column("TASKS", lambda view: str(view.starting + view.running), right=True, whole=True)
+    yield Column("CPU", part("cpu", cores), right=True, whole=True)
+    if bar is not None:
+        yield Column("", drawn("cpu"), rank=3)
+    yield Column("MEMORY", part("memory", size), right=True, whole=True)
+    if bar is not None:
+        yield Column("", drawn("memory"), rank=4)
+    yield Column("GPU", part("gpu", cores), right=True)
 
 
 def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None = None) -> RenderableType:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from flowsched.cluster.local.runner.image_places import tidy
-from flowsched.cluster.node.container_paths import SYSTEM, TAKEN, SharedVolume
 from flowsched.errors import ConfigurationError
-from flowsched.executor.protocol import ServiceContext
+from flowsched.options import Option
 
 if TYPE_CHECKING:
     from flowsched.cluster.kubernetes.executor import KubernetesCluster
+    from flowsched.cluster.node.container_paths import SharedVolume
+    from flowsched.executor.protocol import ServiceContext
 
 #: What is built from deploy/Dockerfile; its `flowsched` runs the steps of a pod.
 DEFAULT_IMAGE: Final = "ghcr.io/flowsched/flowsched:0.1.0"
@@ -24,10 +25,9 @@ GPU_FRACTIONS: Final = ("cuda", "runtime", "dra")
 
 @dataclass(frozen=True, slots=True)
 class KubernetesSettings:
-    """See `flowsched serve --help`.
+    """How tasks run on Kubernetes. FLOWSCHED_… in the environment sets each field but the first two.
 
     Args:
-        kubeconfig, context: How to find the API server; None = as every controller does.
         namespace: Where tasks run.
         image: Of the steps that run in tasks' pods.
         default_image: Of tasks that name none; "" = such a task is refused.
@@ -49,9 +49,13 @@ class KubernetesSettings:
         steps_secret: A Secret; its keys become variables of stage-in and stage-out; "" = none.
     """
 
-    kubeconfig: Path | None = None
-    context: str | None = None
-    namespace: str = "flowsched"
+    kubeconfig: Annotated[
+        Path | None, Option("With kubernetes. [KUBECONFIG, the pod's own account, ~/.kube/config]")
+    ] = None
+    context: Annotated[str | None, Option("Of the kubeconfig. [its current one]")] = None
+    namespace: Annotated[
+        str, Option("Where tasks run on Kubernetes. [FLOWSCHED_NAMESPACE, else flowsched]")
+    ] = "flowsched"
     image: str = DEFAULT_IMAGE
     default_image: str = ""
     agent_key: str = ""
@@ -72,23 +76,28 @@ class KubernetesSettings:
     steps_secret: str = ""
 
 
+#: Variable -> the field that it sets, and its type.
+VARIABLES: Final[Mapping[str, tuple[str, type[str | int]]]] = {
+    f"FLOWSCHED_{each.name.upper()}": (each.name, type(each.default))  # type: ignore[misc]
+    for each in fields(KubernetesSettings)
+    if each.name not in ("kubeconfig", "context")
+}
+
+
 def from_environment(environment: Mapping[str, str]) -> KubernetesSettings:
     """Settings from FLOWSCHED_* variables, which a Deployment sets.
 
     Raises:
         ConfigurationError: One of them is not a number, or not one of those there are.
     """
-    told = {
-        name: environment[f"FLOWSCHED_{name}"] for name in VARIABLES if environment.get(f"FLOWSCHED_{name}")
-    }
-    texts = {VARIABLES[name]: value for name, value in told.items() if name not in _NUMBERS}
-    numbers = {}
-    for name in _NUMBERS & told.keys():
+    values: dict[str, str | int] = {}
+    for variable, (name, kind) in VARIABLES.items():
+        text = environment.get(variable)
         try:
-            numbers[VARIABLES[name]] = int(told[name])
+            values |= {name: kind(text)} if text else {}
         except ValueError:
-            raise ConfigurationError(f"FLOWSCHED_{name} is a whole number, not {told[name]!r}") from None
-    settings = KubernetesSettings(**texts, **numbers)  # type: ignore[arg-type]
+            raise ConfigurationError(f"{variable} is a whole number, not {text!r}") from None
+    settings = KubernetesSettings(**values)  # type: ignore[arg-type]
     if settings.hand_over not in ("", *HAND_OVER):
         raise ConfigurationError(
             f"pods are handed over to {' or '.join(HAND_OVER)}, not {settings.hand_over!r}"
@@ -104,30 +113,6 @@ def from_environment(environment: Mapping[str, str]) -> KubernetesSettings:
             "FLOWSCHED_GPU_FRACTIONS=dra allocates devices to pods that we bind ourselves: it does not go with FLOWSCHED_HAND_OVER"
         )
     return settings
-
-
-VARIABLES: Final = {
-    "NAMESPACE": "namespace",
-    "IMAGE": "image",
-    "DEFAULT_IMAGE": "default_image",
-    "AGENT_KEY": "agent_key",
-    "AGENT_PORT": "agent_port",
-    "POD_GROUPS": "pod_groups",
-    "SCHEDULER_NAME": "scheduler_name",
-    "INSTANCE": "instance",
-    "HAND_OVER": "hand_over",
-    "GANG_ADDRESSES": "gang_addresses",
-    "RUN_AS_USER": "run_as_user",
-    "IN_FLIGHT": "in_flight",
-    "AGENT_NAMESPACE": "agent_namespace",
-    "SERVICE_ACCOUNT": "service_account",
-    "GPU_FRACTIONS": "gpu_fractions",
-    "GPU_DRIVER": "gpu_driver",
-    "GPU_DEVICE_CLASS": "gpu_device_class",
-    "SHARED": "shared",
-    "STEPS_SECRET": "steps_secret",
-}
-_NUMBERS: Final = frozenset({"AGENT_PORT", "RUN_AS_USER", "IN_FLIGHT"})
 
 
 async def open_cluster(settings: KubernetesSettings, service: ServiceContext) -> KubernetesCluster:
@@ -205,6 +190,8 @@ def shared_volumes(text: str) -> tuple[SharedVolume, ...]:
 
 
 def _volume(text: str) -> SharedVolume:
+    from flowsched.cluster.node.container_paths import SYSTEM, TAKEN, SharedVolume
+
     claim, _, rest = text.partition(":")
     path, _, mode = rest.partition(":")
     if not _CLAIM.fullmatch(claim) or not path.startswith("/") or mode not in ("", "ro", "rw"):

@@ -1,46 +1,58 @@
-"""Commands for queues and nodes. Bodies live in the modules they import when they run."""
+"""`flowsched queue` and `flowsched nodes`: list and change queues; list nodes, and drain one."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
-from flowsched.cli.commands.options import Output, amounts
-from flowsched.cli.context import ask
+from flowsched.cli.moments import moment_of
+from flowsched.cli.options import Output, asks
+from flowsched.cli.printing import output as printed
+from flowsched.cli.printing import render
 from flowsched.cli.printing.form import Form
+from flowsched.client import Client
+from flowsched.errors import InvalidDocument, InvalidRequest, NotFound, no_such
+from flowsched.workflow.resources import parse_duration
 
+commands = typer.Typer(rich_markup_mode=None)
 queue = typer.Typer(help="List and change queues.", no_args_is_help=True, rich_markup_mode=None)
 nodes = typer.Typer(help="List nodes; drain one for maintenance.", rich_markup_mode=None)
+commands.add_typer(queue, name="queue")
+commands.add_typer(nodes, name="nodes")
 Node = Annotated[str, typer.Argument(help="The node.")]
 
 
 @queue.command("ls")
-def list_queues(ctx: typer.Context, output: Output = Form.TABLE) -> None:
+@asks()
+async def list_queues(client: Client, output: Output = Form.TABLE) -> None:
     """List queues.
 
     What they may use, use, deserve and wait for, and what their users have used.
     """
-    from flowsched.cli import listing
-
-    ask(ctx, lambda client: listing.queues(client, output))
+    printed.many(await client.queues(), output, render.QueueTable)
 
 
 @queue.command("show")
-def show_queue(
-    ctx: typer.Context,
+@asks()
+async def show_queue(
+    client: Client,
     name: Annotated[str, typer.Argument(help="The queue.")],
     output: Output = Form.TABLE,
 ) -> None:
     """Show one queue and its users."""
-    from flowsched.cli import listing
-
-    ask(ctx, lambda client: listing.queue(client, name, output))
+    views = await client.queues()
+    found = next((view for view in views if view.name == name), None)
+    if found is None:
+        raise NotFound(no_such("queue", name, (view.name for view in views)))
+    printed.one(found, output, lambda: render.QueueTable([found]))
 
 
 @queue.command("set")
-def set_queue(
-    ctx: typer.Context,
+@asks()
+async def set_queue(
+    client: Client,
     name: Annotated[str, typer.Argument(help="The queue; made if there is none.")],
     weight: Annotated[int | None, typer.Option(min=1, help="Its share beside its siblings.")] = None,
     parent: Annotated[str | None, typer.Option(help="The queue above it.")] = None,
@@ -70,18 +82,24 @@ def set_queue(
 
     --cap and --guarantee change the resources that they name, and keep the others.
     """
-    from flowsched.cli import listing
-
     given = {"weight": weight, "parent": parent, "priority": priority, "paused": paused}
     given |= {"reclaimable": reclaimable, "order": order}
     settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    settings |= {key: amounts(key, pairs) for key, pairs in (("cap", cap), ("guarantee", guarantee)) if pairs}
-    ask(ctx, lambda client: listing.put_queue(client, name, settings, output))
+    settings |= {
+        key: _amounts(key, pairs) for key, pairs in (("cap", cap), ("guarantee", guarantee)) if pairs
+    }
+    try:
+        view = await client.put_queue(name, **settings)
+    except InvalidDocument as error:
+        told = "; ".join(str(fault).removeprefix("$.") for fault in error.faults)
+        raise InvalidRequest(f"queue {name!r} is not changed: {told}") from None
+    printed.one(view, output, lambda: render.QueueTable([view]))
 
 
 @queue.command("rm")
-def remove_queue(
-    ctx: typer.Context,
+@asks()
+async def remove_queue(
+    client: Client,
     name: Annotated[str, typer.Argument(help="The queue.")],
     output: Output = Form.TABLE,
 ) -> None:
@@ -89,31 +107,28 @@ def remove_queue(
 
     Refused while workflows in it live, or queues are below it.
     """
-    from flowsched.cli import listing
-
-    ask(ctx, lambda client: listing.remove_queue(client, name, output))
-
-
-@nodes.callback(invoke_without_command=True)
-def list_nodes(ctx: typer.Context, output: Output = Form.TABLE) -> None:
-    """List nodes, what is taken and what is cached; or drain one for maintenance."""
-    from flowsched.cli import listing
-
-    if ctx.invoked_subcommand is None:
-        ask(ctx, lambda client: listing.nodes(client, output))
+    view = await client.delete_queue(name)
+    printed.one(view, output, lambda: render.text(f"removed queue {name}"))
 
 
 @nodes.command("ls")
-def list_all_nodes(ctx: typer.Context, output: Output = Form.TABLE) -> None:
+@asks()
+async def list_nodes(client: Client, output: Output = Form.TABLE) -> None:
     """List nodes, what is taken and what is cached."""
-    from flowsched.cli import listing
+    printed.many(await client.nodes(), output, render.node_panel)
 
-    ask(ctx, lambda client: listing.nodes(client, output))
+
+@nodes.callback(invoke_without_command=True)
+def nodes_alone(ctx: typer.Context, output: Output = Form.TABLE) -> None:
+    """List nodes, what is taken and what is cached; or drain one for maintenance."""
+    if ctx.invoked_subcommand is None:
+        list_nodes(ctx, output=output)
 
 
 @nodes.command("drain")
-def drain_node(
-    ctx: typer.Context,
+@asks()
+async def drain_node(
+    client: Client,
     name: Node,
     reason: Annotated[str, typer.Option(help="Why; `nodes`, `explain` and the page show it.")] = "",
     start: Annotated[
@@ -135,13 +150,6 @@ def drain_node(
     What runs goes on to its end, unless --now or --grace says otherwise; what is moved is charged no try, gangs as a whole.
     `flowsched nodes uncordon` takes it back, also before a maintenance that --from announces.
     """
-    from datetime import datetime
-
-    from flowsched.cli import listing
-    from flowsched.cli.moments import moment_of
-    from flowsched.errors import InvalidRequest
-    from flowsched.workflow.resources import parse_duration
-
     if now and grace is not None:
         raise typer.BadParameter("give --now or --grace, not both", param_hint="--now")
     option = "--grace"
@@ -151,16 +159,24 @@ def drain_node(
         begin = None if start is None else moment_of(start, datetime.now().astimezone())
     except InvalidRequest as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
-    wait = "0s" if now else grace
-    ask(
-        ctx,
-        lambda client: listing.node(client.drain(name, grace=wait, start=begin, reason=reason), output),
-    )
+    view = await client.drain(name, grace="0s" if now else grace, start=begin, reason=reason)
+    printed.one(view, output, lambda: render.node_panel([view]))
 
 
 @nodes.command("uncordon")
-def uncordon_node(ctx: typer.Context, name: Node, output: Output = Form.TABLE) -> None:
+@asks()
+async def uncordon_node(client: Client, name: Node, output: Output = Form.TABLE) -> None:
     """Use a node again."""
-    from flowsched.cli import listing
+    view = await client.uncordon(name)
+    printed.one(view, output, lambda: render.node_panel([view]))
 
-    ask(ctx, lambda client: listing.node(client.uncordon(name), output))
+
+def _amounts(key: str, pairs: list[str]) -> dict[str, str | None]:
+    """`cpu=4` and `memory=8Gi` as a mapping; `cpu=none` is None."""
+    found = dict(pair.partition("=")[::2] for pair in pairs)
+    if len(found) < len(pairs) or not all(name and amount for name, amount in found.items()):
+        raise typer.BadParameter(
+            f"found {' '.join(pairs)!r}, expected cpu=4 or memory=8Gi, each name once, or cpu=none to take it away",
+            param_hint=f"--{key}",
+        )
+    return {name: None if amount == "none" else amount for name, amount in found.items()}

@@ -13,12 +13,14 @@ from flowsched.cli.context import options, run
 if TYPE_CHECKING:
     from flowsched.cluster.kubernetes.agent.agent import Settings
 
+commands = typer.Typer(rich_markup_mode=None)
 pod = typer.Typer(
     help="Steps in a task's pod on Kubernetes; flowsched puts them there.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
+commands.add_typer(pod, name="pod", hidden=True)
 _CACHE: Final = Path("/var/lib/kubelet/plugins/flowsched.io/cache")
 _PODS: Final = Path("/var/lib/kubelet/pods")
 _LOGS: Final = Path("/var/log/pods")
@@ -64,6 +66,7 @@ _Networks = Annotated[
 ]
 
 
+@commands.command()
 def agent(
     ctx: typer.Context,
     node: Annotated[str, typer.Option(envvar=["FLOWSCHED_NODE", "NODE_NAME"], help="Its node's name.")],

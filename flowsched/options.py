@@ -1,0 +1,31 @@
+"""How a field of settings is given on the command line. `cli.options` makes a command's options from the fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What `Annotated` says of a field.
+
+    Args:
+        help: What the field means; `--help` and docs/reference/cli.md show it.
+        flag: The option's name; "" = the field's own.
+        variable: The variable of the environment that stands for the option; "" = none.
+        metavar: The word for its value.
+        least, most: Bounds of a number.
+        repeated: The option may be given several times; the field is a tuple.
+        parse: Makes the field's value, or one of its values, from a text. It raises ValueError with what is wrong.
+    """
+
+    help: str
+    flag: str = ""
+    variable: str = ""
+    metavar: str | None = None
+    least: float | None = None
+    most: float | None = None
+    repeated: bool = False
+    parse: Callable[[str], Any] | None = None
