@@ -13,6 +13,7 @@ from bench.synthetic.document import Largest, Scale
 from bench.synthetic.replay import largest_of, load, replaying, report
 from flowsched.app import Settings, running
 from flowsched.client import Client
+from flowsched.cluster.local.settings import LocalSettings
 from flowsched.errors import InvalidRequest
 from flowsched.workflow.views import NodeView
 
@@ -31,7 +32,9 @@ FILES = {"split_ID1": 1, "count_ID2": 2, "count_ID3": 2, "join_ID4": 2}
 async def test_a_trace_is_replayed_byte_by_byte(tmp_path: Path) -> None:
     """Every task reads exactly its bytes, writes files of exactly the scaled sizes, and starts after its parents ended."""
     root = tmp_path / "root"
-    settings = Settings(root=root, port=0, nodes=2, cpu="2", memory="512Mi", log_level="error")
+    settings = Settings(
+        root=root, port=0, log_level="error", local=LocalSettings(nodes=2, cpu="2", memory="512Mi")
+    )
     path, scale = tmp_path / "trace.json.gz", Scale(time=0.01, size=2.0)
     path.write_bytes(gzip.compress(raw(DIVIDED)))
     async with (
