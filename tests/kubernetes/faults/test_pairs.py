@@ -67,11 +67,13 @@ class Ground:
     def __init__(self, plane: ControlPlane, database: Server, nursery: Nursery, folder: Path) -> None:
         self.plane, self.database, self.nursery, self.folder = plane, database, nursery, folder
 
-    async def strike(self, names: tuple[str, str], load: Load, stuck_s: float = STUCK_S) -> Outcome:
+    async def strike(
+        self, names: tuple[str, str], load: Load, stuck_s: float = STUCK_S, seed: int = SEED
+    ) -> Outcome:
         """Have an installation, and let two faults hit it."""
         if CONTROLLER_MANAGER not in self.plane.programs:
             await self.plane.controller_manager(("resourcequota-controller",))
-        rng = random.Random(f"{names} {SEED}")
+        rng = random.Random(f"{names} {seed}")
         space = f"pair-{'-'.join(names)}-{secrets.token_hex(2)}"
         given = (self.plane, self.database, self.nursery, self.folder, space, rng)
         async with Installation(*given, short=not SOAK) as world:
@@ -100,7 +102,10 @@ async def test_two_faults_at_once(
 @pytest.mark.skipif(not SOAK, reason="a harness that catches nothing proves nothing: make soak")
 @pytest.mark.parametrize("mutant", CAUGHT)
 async def test_a_seeded_fault_is_caught(mutant: str, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The harness tells of the promise that the service breaks."""
+    """The harness tells of the promise that the service breaks, at one of three moments: not each brings the fault out."""
     monkeypatch.setenv(mutants.ENVIRONMENT, mutant)
-    outcome = await ground.strike(CAUGHT[mutant], Load(6), stuck_s=30)
-    assert not outcome.good
+    for seed in range(SEED, SEED + 3):
+        outcome = await ground.strike(CAUGHT[mutant], Load(6), stuck_s=30, seed=seed)
+        if not outcome.good:
+            return
+    pytest.fail(f"{mutant} was not noticed")
