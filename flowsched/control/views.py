@@ -87,7 +87,8 @@ def moment(ms: int | None) -> datetime | None:
 @cache
 def _alike(kind: type[View], row: Any) -> tuple[tuple[str, str, bool], ...]:
     """(field of a view, attribute of a row, whether it is a time) of all that both have."""
-    fields = getattr(row, "_fields", None) or row.__struct_fields__
+    fields = {*(getattr(row, "_fields", None) or row.__struct_fields__)}
+    fields |= {name for name in dir(row) if isinstance(getattr(row, name), property)}
     found = []
     for name in kind.__struct_fields__:
         stored = re.sub(r"(^|_)at$", r"\1at_ms" if name == "at" else r"\1ms", name)
