@@ -41,7 +41,6 @@ def test_a_divided_document_is_read_whole() -> None:
         TraceTask("join_ID4", "join", 1.5, (1, 2), (4, 5), (6,)),
     )
     assert trace.levels() == [0, 1, 1, 2]
-    assert trace.critical_path([4.0, 10.0, 12.0, 1.5]) == 17.5
 
 
 def by_name(trace: Trace) -> dict[str, Any]:
