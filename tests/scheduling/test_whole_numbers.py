@@ -24,6 +24,7 @@ FORBIDDEN = {
 }
 PURE = {
     "__future__",
+    "base64",
     "bisect",
     "collections",
     "copy",
@@ -31,6 +32,7 @@ PURE = {
     "enum",
     "functools",
     "heapq",
+    "importlib",  # of a recording: the classes of these packages
     "inspect",
     "io",
     "itertools",
