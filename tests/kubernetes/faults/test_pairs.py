@@ -75,7 +75,9 @@ class Ground:
             await self.plane.controller_manager(("resourcequota-controller",))
         rng = random.Random(f"{names} {seed}")
         space = f"pair-{'-'.join(names)}-{secrets.token_hex(2)}"
-        given = (self.plane, self.database, self.nursery, self.folder, space, rng)
+        folder = self.folder / space
+        folder.mkdir()
+        given = (self.plane, self.database, self.nursery, folder, space, rng)
         async with Installation(*given, short=not SOAK) as world:
             await apply_crds(world.talk.client)
             outcome = await strike(world, names, load, rng, stuck_s=stuck_s)
