@@ -40,7 +40,7 @@ class Backoff:
 
 @asynccontextmanager
 async def task_group() -> AsyncIterator[asyncio.TaskGroup]:  # noqa: TID251
-    """A `TaskGroup` whose failure leaves no request to cancel its parent behind.
+    """A `TaskGroup` that fails without leaving its parent a request to cancel.
 
     The group of Python before 3.13 leaves one. With 3.11.2 (Debian 12) the next `asyncio.timeout` of the parent that expired
     raised CancelledError in place of TimeoutError: a leader that could not reach its API server ended its loops, and lived on.

@@ -94,7 +94,7 @@ def takes_settings(*names: str, **changed: Any) -> Callable[[Body], Command]:
 
     Args:
         names: Of the fields; none = all.
-        changed: Fields whose values are others here than in `Settings`.
+        changed: The fields that have another default here than in `Settings`.
     """
     from flowsched.app import Settings
 

@@ -39,7 +39,7 @@ class EventQueue:
         self._pending = [event for event in self._pending if wanted(event)]
 
     def ended(self) -> set[str]:
-        """The pods whose ends the reader has not taken yet."""
+        """The pods with an end that the reader has not taken yet."""
         return {event.name for event in self._pending if isinstance(event, PodEnded | PodGone)}
 
     def take(self) -> list[ClusterEvent]:

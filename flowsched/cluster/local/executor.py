@@ -414,7 +414,7 @@ class LocalCluster(Executor):
             leave(None, left_at(outside(container), self._origins.bounds), LeftFor.CANCELLED)
 
     async def settle(self, names: Sequence[str]) -> None:
-        """Leave of attempts whose ends are stored durably their folders and logs."""
+        """Clear up attempts with a durable end: the folder and the logs stay."""
         await self._in_thread(self._settle, list(names))
 
     def _settle(self, names: list[str]) -> None:

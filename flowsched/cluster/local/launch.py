@@ -185,7 +185,7 @@ class Launch:
             self._site.failpoint("launch.spawned")
 
     def _prepare(self, live: Live) -> dict[str, Any] | Sight | None:
-        """The order of an attempt, whose folder is new; or its end, where it gets none; None: it has to be looked at."""
+        """The order of an attempt with a new folder, or its end if it gets no order. None: the watch looks at it."""
         pod, folder = live.pod, None
         assert pod is not None
         if denied := self._states.denied(pod.name):

@@ -182,7 +182,7 @@ class Runner:
         if self._locked < 0:
             try:
                 self._locked = os.open(self.folder / "lock", os.O_RDWR | os.O_CLOEXEC)
-            # Somebody has removed it, or put another thing there.
+            # Another program has removed it, or put another thing there.
             except (FileNotFoundError, IsADirectoryError):
                 self._check()
                 return True

@@ -344,7 +344,7 @@ def _places(order: Json, env: Env, mode: int = 0o777, texts: Sequence[str] = ())
         order: It.
         env: With our place of the volume `inputs`.
         mode: Of folders that are made there.
-        texts: Of the files whose text stands in the document.
+        texts: The texts of files that the document contains.
     """
     layout = {**order, "mounts": (), "texts": list(zip(order["contents"], texts, strict=False))}
     return ImagePlaces(os.path.realpath(_inputs(env)), layout, Bounds(allowed=["/"]), mode)
