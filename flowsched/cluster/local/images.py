@@ -101,9 +101,7 @@ class Images:
         self._left = False
         self._was_used = self._used.exists()  #: by services before this one
         self._ignored: set[str] = set()
-        self._refused: dict[
-            str, Refusal
-        ] = {}  #: pods without their image, until the service reports their end
+        self._refused: dict[str, Refusal] = {}  #: pods without their image, until their end is reported
 
     @property
     def ignored(self) -> bool:
