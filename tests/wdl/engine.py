@@ -45,6 +45,7 @@ class Service:
     root: Path
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
+    nodes: tuple[str, ...] = ("--nodes", "2", "--cpu", "4", "--memory", "4Gi")
 
     @property
     def url(self) -> str:
@@ -53,7 +54,7 @@ class Service:
     def start(self) -> None:
         command = [sys.executable, "-m", "flowsched", "serve", "--no-supervise"]
         command += ["--root", str(self.root), "--port", str(self.port)]
-        command += ["--nodes", "2", "--cpu", "4", "--memory", "4Gi"]
+        command += self.nodes
         self.root.mkdir(parents=True, exist_ok=True)
         log = self.root / "service.log"
         before = log.stat().st_size if log.exists() else 0
