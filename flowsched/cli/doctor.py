@@ -28,7 +28,6 @@ from flowsched.cli.printing import output as printed
 from flowsched.cli.printing import render
 from flowsched.cli.printing.form import Form
 from flowsched.cluster.local.containers import ENGINES, find_engine
-from flowsched.cluster.local.runner.cgroups import find_base
 from flowsched.cluster.local.runner.namespace import WHAT_TO_DO, refusal
 from flowsched.cluster.registry import BUILT_IN, executors
 from flowsched.errors import ConfigurationError, FlowschedError, NotLeader, Unauthorized, Unavailable
@@ -190,7 +189,7 @@ def features(_: Place) -> list[Check]:
         mounts = Check("namespaces", "warn", found, WHAT_TO_DO)
     bound = "memory and cores" if hasattr(os, "sched_setaffinity") else "memory"
     found = f"tasks get no more {bound} than they may have; `disk` is only counted"
-    return [mounts, _control_groups(), _loopback(), Check("resources", "ok", found)]
+    return [mounts, _loopback(), Check("resources", "ok", found)]
 
 
 _OVERLAY: Final = (
@@ -236,25 +235,6 @@ def containers(_: Place) -> list[Check]:
             Check("containers", "warn", found, "install podman, or start flowsched with --images ignore")
         )
     return made
-
-
-def _control_groups() -> Check:
-    """What the processes of an attempt are killed by in one act: tried as the service does."""
-    base = find_base()
-    if base.folder:
-        passed_over = f"; not used: {'; '.join(base.why_not)}" if base.why_not else ""
-        return Check("cgroups", "ok", f"one for each attempt, in {base.folder} ({base.kind}){passed_over}")
-    if not sys.platform.startswith("linux"):
-        found = f"{sys.platform} has none: what a task detaches from its process group outlives it"
-        return Check("cgroups", "warn", found, "run tasks that do so on Linux")
-    return Check(
-        "cgroups",
-        "warn",
-        f"none for attempts ({'; '.join(base.why_not)}): should a task kill its runner and its shim, what it has detached is found "
-        "by its environment, which a program may clear",
-        "systemd-run --user --scope -p Delegate=yes flowsched serve, Delegate=yes in the service's unit, or a container "
-        "with a writable /sys/fs/cgroup",
-    )
 
 
 def _loopback() -> Check:

@@ -33,7 +33,6 @@ from flowsched.cli.printing import render
 from flowsched.cli.printing.columns import Columns
 from flowsched.client import Client, session
 from flowsched.client.session import ATTEMPTS
-from flowsched.cluster.local.runner.cgroups import Base
 from flowsched.workflow.views import (
     AttemptView,
     CacheView,
@@ -1077,7 +1076,7 @@ def test_the_doctor_looks_at_everything(flowsched: Run, tmp_path: Path) -> None:
     assert (found["python"], found["root"], found["database"], found["service"], found["nodes"]) == (
         "ok",
     ) * 5
-    assert {"wdl", "kubernetes", "namespaces", "cgroups", "addresses", "machine"} <= set(found)
+    assert {"wdl", "kubernetes", "namespaces", "addresses", "machine"} <= set(found)
     assert result.exit_code == 0
     alone = CliRunner().invoke(app, ["doctor", "--root", str(tmp_path), "--server", "http://127.0.0.1:9"])
     assert "next: " in alone.stdout  # nobody serves there, or nobody may
@@ -1158,26 +1157,6 @@ def test_a_mistyped_name_is_answered_with_the_one_that_was_meant(flowsched: Run,
     assert "did you mean 'germline'?" in flowsched("show", "germlin").stderr
     assert "did you mean 'w1abcdefghik-2'?" in flowsched("show", "w1abcdefhg").stderr
     assert "did you mean" not in flowsched("show", "nothing-like-it").stderr
-
-
-def test_the_doctor_says_what_detached_processes_are_found_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The folder of control groups, or why there is none and what is used instead."""
-    told = {}
-    for base in (
-        Base("/sys/fs/cgroup/x", "version 2", []),
-        Base("", "", ["version 2: /sys/fs/cgroup: Read-only file system"]),
-    ):
-        monkeypatch.setattr("flowsched.cli.doctor.find_base", lambda base=base: base)
-        result = CliRunner().invoke(app, ["doctor", "--root", str(tmp_path), "-o", "json"])
-        (check,) = (check for check in json.loads(result.stdout) if check["name"] == "cgroups")
-        told[check["mark"]] = check["found"]
-    assert told["ok"] == "one for each attempt, in /sys/fs/cgroup/x (version 2)"
-    assert told["warn"].startswith(
-        "none for attempts (version 2: /sys/fs/cgroup: Read-only file system): should a task kill its runner and its shim, what "
-        "it has detached is found by its environment"
-    )
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -30,7 +30,6 @@ OWN = {
     "cluster/local/runner/kin.py",
     "cluster/node/folder_lock.py",
     "cluster/kubernetes/agent/logs.py",
-    "cluster/local/runner/cgroups.py",
     "cluster/local/runner/outputs.py",
     "cluster/local/runners.py",
     "cluster/node/cache.py",

@@ -17,7 +17,7 @@ from flowsched.cluster.local.runner.journal import Journal, line_of
 from flowsched.cluster.local.runners import Runner
 from flowsched.executor.protocol import PodEnded, PodGone
 
-STARTED = {"kind": "started", "at_ms": 5, "cgroup": "/g"}
+STARTED = {"kind": "started", "at_ms": 5}
 RUNNING = {"kind": "running", "pid": 7}
 WAITS = {"kind": "waits", "why": "no room"}
 LOST = {"kind": "lost"}

@@ -256,7 +256,6 @@ def test_a_child_that_refuses_before_it_is_told_to_go(tmp_path: Path) -> None:
         "timeout_ms": 0,
         "env": {"PATH": "/usr/bin:/bin"},
         "argv": ["true"],
-        "cgroup": "",
         "mark": 1 << 60,
     }
     task = Refusing(str(tmp_path), order, lambda _: None)

@@ -20,8 +20,6 @@ from flowsched.cluster.local import attempts
 from flowsched.cluster.local.attempts import Attempts, Sight
 from flowsched.cluster.local.journals import Life
 from flowsched.cluster.local.root_space import RootSpace
-from flowsched.cluster.local.runner import cgroups
-from flowsched.cluster.local.runner.cgroups import find_base
 from flowsched.cluster.local.runners import Runner, Runners, living
 from flowsched.cluster.local.virtual_nodes import Site
 from flowsched.cluster.node.space import is_full
@@ -80,7 +78,6 @@ class AttemptStates:
         self.folders = folders
         self.runners = runners
         self.space = space
-        self._groups = find_base()
         self._stripes = [threading.Lock() for _ in range(64)]
         #: Attempts that there was no room to void in a folder. None of them has one, and while this process has the root none
         #: is made; after a restart SQL says whether their end is known.
@@ -90,10 +87,6 @@ class AttemptStates:
     def lock(self, name: str) -> threading.Lock:
         """What keeps a look at an attempt, its launch and its release apart."""
         return self._stripes[hash(name) % len(self._stripes)]
-
-    def group(self, name: str) -> str:
-        """The control group of an attempt; "" if attempts have none."""
-        return self._groups.group(attempts.mark_of(self.site.root), name)
 
     # --- how they stand --------------------------------------------------------------------------------------
 
@@ -117,19 +110,12 @@ class AttemptStates:
             return None
         try:
             with self.lock(live.name):
-                return self._look_for(live)
+                return self._stands(live)
         except (OSError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, OSError) and is_full(error):
                 self.space.note(error)
             self.say_unseen("attempt not seen", pod=live.name)
             return None
-
-    def _look_for(self, live: Live) -> Sight | None:
-        sight = self._stands(live)
-        # Its runner may have died between making the group and writing that down.
-        if sight is not None and isinstance(sight.final, PodGone) and (group := self.group(live.name)):
-            cgroups.remove(group)
-        return sight
 
     def _stands(self, live: Live) -> Sight | None:
         folder = live.folder = live.folder or self.find(live.name)
@@ -265,7 +251,7 @@ class AttemptStates:
             return None
         those = self.runners.those_with(live.name)
         awake.update({runner.name: runner for runner in those})
-        return None if those or live.busy else self._look_for(live)
+        return None if those or live.busy else self._stands(live)
 
     def _kill(self, folder: Path, life: Life) -> bool:
         """Kill the processes of an attempt whose runner lives. Returns whether there were any."""
@@ -299,11 +285,3 @@ class AttemptStates:
                 runner=runner.name,
             )
             runner.signal(signal.SIGKILL)
-
-    def sweep_groups(self, is_over: Callable[[str], bool | None]) -> None:
-        """Remove the control groups of attempts that have ended, with what lives in them all the same."""
-        self._groups.sweep()
-        for name, group in self._groups.groups(attempts.mark_of(self.site.root)).items():
-            if self.find(name) is None or is_over(name):
-                cgroups.kill(group)
-                cgroups.remove(group)

@@ -26,7 +26,7 @@ import msgspec
 
 from flowsched.cluster.local.journals import Life, ended_of
 from flowsched.cluster.local.presence import Presence
-from flowsched.cluster.local.runner import cgroups, safe_paths
+from flowsched.cluster.local.runner import safe_paths
 from flowsched.cluster.local.runner.attempt import END
 from flowsched.cluster.local.runner.engine import ask
 from flowsched.cluster.local.runner.kin import descendants
@@ -42,7 +42,7 @@ _STOPS_S: Final = 0.05
 
 
 def mark_of(root: Path) -> int:
-    """A number for a root, as no other root of this machine has it: control groups and containers have it in their names."""
+    """A number for a root, as no other root of this machine has it: containers have it in their names."""
     digest = hashlib.blake2b(os.fsencode(root), digest_size=8).digest()
     return _LEAST_MARK | int.from_bytes(digest) % _LEAST_MARK
 
@@ -62,8 +62,6 @@ def kill_attempt(folder: Path, life: Life, is_over: Callable[[], bool] = lambda:
         return False
     if life.removal:
         ask(life.removal, life.engine_env)  # what an engine's daemon runs is below no process of ours
-    if life.cgroup:
-        cgroups.kill(life.cgroup)
     shim = living(life.shim)
     if not shim:
         return _kill(_NAMED.of(folder, time.monotonic()))
@@ -104,13 +102,7 @@ def is_left(folder: Path, life: Life, since: float | None = None) -> bool:
     """
     if not (_PROC / "self/stat").exists():
         return False
-    if _has_parent(life):
-        return True
-    return bool(_NAMED.of(folder, time.monotonic() if since is None else since))
-
-
-def _has_parent(life: Life) -> bool:
-    return bool((life.cgroup and not cgroups.is_empty(life.cgroup)) or living(life.shim))
+    return bool(living(life.shim) or _NAMED.of(folder, time.monotonic() if since is None else since))
 
 
 def end_attempt(folder: Path, life: Life) -> bool:
@@ -119,19 +111,18 @@ def end_attempt(folder: Path, life: Life) -> bool:
     Its shim kills what stems from it. If that was killed too, the environment still names the attempt: that is looked at once for
     all attempts, at the second call after the shim is gone.
     """
-    if life.alone_since is None or _has_parent(life):
-        kill_parent = _has_parent(life)
-        if kill_parent:
-            kill_attempt(folder, life)
-        life.alone_since = None if kill_parent else time.monotonic()
+    if living(life.shim):
+        kill_attempt(folder, life)
+        life.alone_since = None
+        return False
+    if life.alone_since is None:
+        life.alone_since = time.monotonic()
         return False
     if _kill(_NAMED.of(folder, life.alone_since)):
         life.alone_since = None
         return False
     if life.removal:
         ask(life.removal, life.engine_env)
-    if life.cgroup:
-        cgroups.remove(life.cgroup)
     return True
 
 

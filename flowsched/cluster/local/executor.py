@@ -169,9 +169,8 @@ class LocalCluster(Executor):
         self._gang_files = GangFiles(site.root)
         await self._in_thread(self._gang_files.sweep)
         await self._in_thread(self._attempts.watch, site.presence)
-        # 2. The objects that see to them. What an earlier service has left of groups and containers is removed.
+        # 2. The objects that see to them. Containers that an earlier service has left are removed.
         self._watch = Watch(self._states, self._pool, self._eyes, self._tell_end)
-        await self._in_thread(self._states.sweep_groups, self._is_over)
         for cache in self._caches.values():
             cache.folder.mkdir(parents=True, exist_ok=True)
         self._identities = Identities(self._origins)
@@ -477,7 +476,6 @@ class LocalCluster(Executor):
     def _find_orphans(self, wanted: frozenset[str]) -> list[str]:
         if self._site.presence.away():
             return []  # `trouble` says so
-        self._states.sweep_groups(self._is_over)
         self._runners.refresh()
         found, since = [], time.monotonic()
         for life, runner in self._runners.unended():

@@ -25,7 +25,6 @@ class Life(msgspec.Struct):
 
     name: str
     started_ms: int | None = None
-    cgroup: str = ""
     pid: int = 0  #: the task's first process
     own: int = 0  #: the process of its own that sees it through, if it has one
     shim: str = ""  #: what all its processes stem from, see `kin.identity`
@@ -80,7 +79,7 @@ class JournalReader:
         match record["kind"]:
             case "started":
                 life.started_ms = record["at_ms"]
-                life.cgroup, life.shim = record["cgroup"], record.get("shim", "")
+                life.shim = record.get("shim", "")
                 life.pid, life.own = record.get("pid", 0), record.get("runner", 0)
                 life.removal, life.engine_env = record.get("removal", []), record.get("engine_env", {})
             case "running":

@@ -224,7 +224,6 @@ class Launch:
             lambda uri: self._staging.charge(uri, pod.node, pod.remote.get(uri)),
             self._images.order(pod, folder, read, staged),
             self._origins.upload,
-            self._states.group(pod.name),
             self._site.clock() - elapsed_ms(),
             bounds.record() if bounds else {},
             self._staging.changed(live.inputs),

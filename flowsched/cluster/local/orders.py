@@ -40,7 +40,6 @@ def compose(
     origin: Origin,
     images: Mapping[str, Any] = _NOTHING,
     upload: Upload = dict,
-    cgroup: str = "",
     clock_base_ms: int | None = None,
     bounds: Mapping[str, object] = _NO_BOUNDS,
     lost: Collection[str] = (),
@@ -58,7 +57,6 @@ def compose(
         origin: See `Origin`.
         images: How it uses its images, and which they are: see `images.Images.order`.
         upload: How to write to object stores; called only if an output goes there.
-        cgroup: The control group to be made for it; "" for none.
         clock_base_ms: What the service's clock is ahead of `records.elapsed_ms`; None = the runner reads the wall clock.
         bounds: Which paths of this machine may be inputs and outputs, see `runner.bounds`.
         lost: Inputs that are read in place, and are another version now.
@@ -84,7 +82,6 @@ def compose(
         ),
         "outputs": _outputs(pod, caches),
         "gang_files": gang_files,
-        "cgroup": cgroup,
         "clock_base_ms": clock_base_ms,
         "timeout_ms": pod.timeout_ms or 0,
         "memory_bytes": pod.memory_limit_bytes or pod.memory_bytes,

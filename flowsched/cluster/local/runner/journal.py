@@ -6,7 +6,7 @@
 
 A line is the CRC of its text in hexadecimal, a blank, and the text: JSON with `kind` and mostly `name`.
 
-    started  before the task's first instruction: at_ms, cgroup, and what removes its container
+    started  before the task's first instruction: at_ms, the shim, and what removes its container
     running  its process: pid; or `runner`, the process that sees it through
     waits    why its results wait; "" = no longer
     ended    how it ended; void: it never ran and never will. One of them comes last

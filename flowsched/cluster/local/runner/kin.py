@@ -11,8 +11,6 @@ import resource
 import sys
 import time
 
-from . import cgroups
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as signal
@@ -208,18 +206,15 @@ def signal_group(pid: int, number: int) -> None:
             pass
 
 
-def kill_everything(task: int, group: str = "") -> list[int]:
+def kill_everything(task: int) -> list[int]:
     """Kill and reap until nothing of the attempt is left; returns what would not die.
 
     Args:
         task: The task's process, 0 for none; its group is signalled where descendants are not known. It may have been reaped.
-        group: Its control group, "" for none.
     """
     end = time.monotonic() + KILL_LIMIT_S
     pause = 0.0005
     while True:
-        if group:
-            cgroups.kill(group)
         if task and not sys.platform.startswith("linux"):
             signal_group(task, signal.SIGKILL)
         left = descendants()

@@ -7,11 +7,11 @@ import os
 import sys
 import time
 
-from . import cgroups, cores, kin
+from . import cores, kin
 from .attempt import ended, folder_of, usage_of
 from .kin import signal
 from .records import Record, now_ms
-from .task import StartError, Supervision, Task, complain
+from .task import StartError, Supervision, Task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Plain(Task):
         self.undead: list[int] = []
 
     def prepare_start(self) -> None:
-        """Find the program and make the control group.
+        """Find the program.
 
         Raises:
             StartError: There is no such program.
@@ -54,9 +54,6 @@ class Plain(Task):
         if not self.argv:
             raise StartError("", errno.ENOENT, ": the command is empty")
         self._program = self.program()
-        if self.group and (why := cgroups.make(self.group)):
-            complain(why)
-            self.group = ""
         self.started_ms = now_ms(self.order)
 
     def start(self, nice: int = 0) -> None:
@@ -73,7 +70,6 @@ class Plain(Task):
                 "env": self.env,
                 "folder": self.folder,
                 "work": self.work,
-                "group": self.group,
                 "nice": nice,
                 "cores": cores.use(self.order)[0],
                 "order": self.order,
@@ -88,9 +84,7 @@ class Plain(Task):
         self._supervision = Supervision(self)
 
     def failed(self, number: int) -> StartError:
-        """Its program does not run, with the system's error. Its control group goes."""
-        if self.group:
-            cgroups.remove(self.group)
+        """Its program does not run, with the system's error."""
         return StartError(self.argv[0], number or errno.EINVAL, f" ({self._program})")
 
     def count(self, report: Record) -> None:
@@ -135,7 +129,7 @@ class Plain(Task):
             if pause is not None:
                 return pause
             self._kill_until = time.monotonic() + kin.KILL_LIMIT_S
-        if self._is_empty and self._remove_group():
+        if self._is_empty:
             return None
         if time.monotonic() > self._kill_until:
             self.undead = self.left()
@@ -148,26 +142,12 @@ class Plain(Task):
         if not sys.platform.startswith("linux"):
             kin.signal_group(self.pid, signal.SIGKILL)
         for _ in range(_KILL_PASSES):
-            if self.group:
-                cgroups.kill(self.group)
             self.shim.kill()
 
     @property
     def lineage(self) -> str:
         """The process that all its processes stem from."""
         return self.shim.identity
-
-    def _remove_group(self) -> bool:
-        """Remove its control group; False: a process that does not stem from it lives there."""
-        if not self.group:
-            return True
-        try:
-            os.rmdir(self.group)  # the kernel refuses while a process lives in it
-        except FileNotFoundError:
-            pass
-        except OSError:
-            return cgroups.remove(self.group)
-        return True
 
     @property
     def publishes(self) -> bool:

@@ -22,7 +22,7 @@ import sys
 import time
 import traceback
 
-from . import cgroups, cores, kin
+from . import cores, kin
 from .attempt import folder_of, leave_end, load_modules, see_through
 from .kin import signal
 from .records import Record
@@ -269,7 +269,6 @@ class Parent:
         self._given: Record = {}  #: the plain task that it has, or had last
         self._final: Record | None = None  #: how the attempt ended that it carries out by itself
         self._first = 0  #: the task's first process
-        self._group = ""
         self._status: int | None = None
         self._cpu_s = 0.0
         self._most = 0
@@ -304,7 +303,7 @@ class Parent:
             order: See `Plain.start`.
         """
         self._status, self._cpu_s, self._most, self._blocks, self._io = None, 0.0, 0, (0, 0), {}
-        self._group, self.folder, self._given = str(order["group"]), str(order["folder"]), order
+        self.folder, self._given = str(order["folder"]), order
         if os.getppid() != self.runner:
             self.end_all()
         cores.bind(order["cores"] or self._cores)  # type: ignore[arg-type]
@@ -317,7 +316,7 @@ class Parent:
             _send(self._reports, {"kind": "failed", "errno": 0})
             return
         _send(self._reports, {"kind": "running", "pid": self._first})
-        _settle(self._first, self._group, int(order["nice"]))  # type: ignore[call-overload]
+        _settle(self._first, int(order["nice"]))  # type: ignore[call-overload]
         self._collect()
 
     def _collect(self) -> None:
@@ -333,7 +332,7 @@ class Parent:
                 told = True
                 continue
             self._count(*found)
-        self._first, self._group = 0, ""
+        self._first = 0
         self._report(is_last=True)
 
     def _count(self, pid: int, done: tuple[int, struct_rusage] | None) -> None:
@@ -382,7 +381,7 @@ class Parent:
             is_over = self._status is not None  # nothing that the task has left could still be at work
         else:
             is_over = False
-        while kin.kill_everything(self._first, self._group):
+        while kin.kill_everything(self._first):
             time.sleep(_STUBBORN_S)
         try:
             if is_over:
@@ -418,10 +417,8 @@ def spawn(order: Record) -> int:
         os.chdir("/")
 
 
-def _settle(pid: int, group: str, nice: int) -> None:
-    """Put a program that runs already into its control group, and let it not be before the service."""
-    if group:
-        cgroups.join(group, pid)  # fails for one that has ended already
+def _settle(pid: int, nice: int) -> None:
+    """Let a program that runs already not be before the service."""
     try:
         os.setpriority(os.PRIO_PROCESS, pid, nice)
         fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)

@@ -9,7 +9,7 @@ import select
 import stat
 import time
 
-from . import cgroups, kin
+from . import kin
 from .finishing import Finishing, inode_of, look
 from .kin import signal
 from .outputs import Refused
@@ -123,7 +123,6 @@ class Task:
         self.home_inode: set[Inode] = (
             set()
         )  #: of the folder of the node's attempts, as it was before the start
-        self.group: str = order["cgroup"]  # type: ignore[assignment]
         self.pid = 0
         self.started_ms = 0
         self.status: int | None = None
@@ -167,9 +166,6 @@ class Task:
         if not self.argv:
             raise StartError("", errno.ENOENT, ": the command is empty")
         program = self.program()
-        if self.group and (why := cgroups.make(self.group)):
-            complain(why)
-            self.group = ""
         go_read, go_write = os.pipe()
         failed_read, failed_write = os.pipe()
         self.pid = os.fork()
@@ -200,8 +196,6 @@ class Task:
         try:
             os.setsid()
             kin.die_with_parent()
-            if self.group and (why := cgroups.join(self.group)):
-                complain(why)
             self.connect()
             for number in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
@@ -278,10 +272,7 @@ class Task:
 
     def kill_everything(self) -> list[int]:
         """Kill what is left of it; returns what would not die."""
-        left = kin.kill_everything(self.pid, self.group)
-        if self.group:
-            cgroups.remove(self.group)
-        return left
+        return kin.kill_everything(self.pid)
 
     def streams(self) -> set[tuple[int, int]]:
         """Device and inode of its standard output and error."""
@@ -360,7 +351,6 @@ def started(task: Task) -> Record:
         "kind": "started",
         "name": task.name,
         "at_ms": task.started_ms,
-        "cgroup": task.group,
         "shim": task.lineage,
     }
 
