@@ -634,7 +634,7 @@ async def _prepared(
         OSError: It cannot be prepared, for another reason.
     """
     from flowsched.api.waiting import waiting
-    from flowsched.cluster.node.space import is_full
+    from flowsched.cluster.local.runner.records import is_full
 
     space, said = Space(settings.root.absolute()), False
     async with AsyncExitStack() as answering:

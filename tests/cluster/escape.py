@@ -40,10 +40,6 @@ def lower_limits():
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def wear(mark):
-    resource.setrlimit(resource.RLIMIT_RTTIME, (mark, mark))
-
-
 def leave_groups():
     for folder, _, names in os.walk("/sys/fs/cgroup"):
         if "cgroup.procs" in names and folder.count("/") <= 4 and "flowsched" not in folder:
@@ -77,11 +73,11 @@ def orphan_signals(number):
     daemon(act)
 
 
-def runs_away(change=lambda: None):
+def runs_away():
     """Each process lives for a moment, and the last of them is as long as the first."""
 
     def act():
-        change()
+        last_way()
         open(f"{FOLDER}/there-{WAY}", "w").close()
         while True:
             if os.fork():
@@ -195,17 +191,13 @@ def last_way():
 WAYS = {
     "daemon": daemon,
     "new session, no environment": popen,
-    "lower limits": lambda: daemon(lower_limits),
-    "a mark of an earlier version": lambda: daemon(lambda: wear(1 << 60)),
-    "another control group": lambda: daemon(leave_groups),
     "limits, group and priority": lambda: daemon(last_way),
     "kills its parent": lambda: (daemon(last_way), there(), signal_parent(signal.SIGKILL)),
     "its orphan kills its parent": lambda: orphan_signals(signal.SIGKILL),
     "stops its parent": lambda: (daemon(last_way), there(), signal_parent(signal.SIGSTOP)),
     "its orphan stops its parent": lambda: orphan_signals(signal.SIGSTOP),
     "asks its parent to end": lambda: (daemon(last_way), there(), signal_parent(signal.SIGTERM)),
-    "runs away": lambda: runs_away(),
-    "runs away with other limits and group": lambda: runs_away(last_way),
+    "runs away": runs_away,
     "a sibling": sibling,
     "a subreaper of its own": own_subreaper,
     "a space of process numbers": own_space,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from flowsched.cluster.event_queue import EventQueue
-from flowsched.cluster.local.virtual_nodes import Site
+from flowsched.cluster.local.root_space import Site
 from flowsched.cluster.node.rates import TokenBucket
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.local.runner.kin import start_time
-from flowsched.cluster.local.runners import is_running
+from flowsched.cluster.local.runner.kin import is_running, start_time
 from flowsched.executor.protocol import Pod
 from flowsched.workflow.spec import Delivered, Step
 from tests.cluster import lives as journaled
@@ -88,7 +87,7 @@ async def test_a_detached_child_dies_when_its_runner_was_killed(
 async def test_a_detached_child_dies_when_its_runner_was_killed_while_the_service_was_down(
     real_world: RealWorld, tmp_path: Path, form: str
 ) -> None:
-    """It ends with its runner; the next service tells so."""
+    """It ends with its runner; the next service tells so, and the one after it the same."""
     cluster, ear, _ = await real_world.open()
     what = detaching("a", tmp_path / "pid", form)
     await cluster.launch([what])
@@ -98,9 +97,14 @@ async def test_a_detached_child_dies_when_its_runner_was_killed_while_the_servic
         await real_world.drop()
         os.kill(journaled.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
         await until(lambda: not lives(child))
-        cluster, ear, _ = await real_world.open()
-        await cluster.adopt([what])
-        assert (await ear.gone("a")).started
+        told = []
+        for _ in range(2):
+            cluster, ear, _ = await real_world.open()
+            await cluster.adopt([what])
+            told.append(await ear.gone("a"))
+            await real_world.drop()
+        assert told[0] == told[1]
+        assert (told[0].reason, told[0].started) == ("RunnerLost", True)
 
 
 async def test_a_cancel_reaches_a_detached_child_of_a_dead_runner(

@@ -136,3 +136,18 @@ async def test_an_answer_that_is_not_understood_ends_the_task(
         end = await ear.ended("a")
     assert (end.exit_code, end.reason) == (126, "ImageRefused")
     assert "the container engine's answer about its images is not understood" in end.message
+
+
+async def test_a_program_that_its_engine_cannot_be_given_ends_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal came when the attempt had begun: its process ended by it, and the attempt was lost again and again."""
+    facts = '[{"Id": "sha256:1", "RepoDigests": [], "Size": 7}]'
+    engine_that(tmp_path, "podman", version("4.3.1") + f"""*" image inspect "*) echo '{facts}';;""")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    async with OddEngineWorld(tmp_path) as world:
+        cluster, ear, _ = await world.open()
+        await cluster.launch([pod("a", "true", image="tool:1", env={"A": "x\ny", "b.c": "1"})])
+        end = await ear.ended("a")
+    assert (end.exit_code, end.reason) == (126, "StartFailed")
+    assert "the variables A and b.c cannot be given to one container" in end.message

@@ -72,10 +72,11 @@ async def test_a_refusal_begins_with_what_to_do(path: Path) -> None:
     engine_that(path, "podman", version("4.3.1") + f'*" run "*) echo "{RLIMIT}" >&2; exit 126;;')
     with ThreadPoolExecutor(1) as pool:
         images = Images(ContainerSettings("podman"), path, pool, lambda *_: None, lambda _: True)
-        refusal = await images.prepare(pod("a", "true", image="bwa:2"), lambda *_: None)
+        asked = pod("a", "true", image="bwa:2")
+        await images.have(asked, lambda *_: None)
+        _, message = images.order(asked, path, [], {})["refused"]
         await images.close()
-    assert refusal is not None
-    advice, _, found = refusal.message.partition(" Found: ")
+    advice, _, found = message.partition(" Found: ")
     assert advice == (
         "no container engine runs the image 'bwa:2': `flowsched doctor` says what to mend, `--images ignore` of "
         "`flowsched serve` or `run` takes the programs of this machine."
@@ -104,9 +105,9 @@ async def test_an_image_is_looked_for_once_however_many_tasks_wait(path: Path) -
             ContainerSettings("podman"), path, pool, lambda *found: seen.append(found), lambda _: True
         )
         pods = [pod(f"p{number}", "true", image="tool:1") for number in range(20)]
-        refused = await asyncio.gather(*(images.prepare(each, lambda *_: None) for each in pods))
+        await asyncio.gather(*(images.have(each, lambda *_: None) for each in pods))
         await images.close()
-    assert refused == [None] * 20
+    assert all(images.is_ready(each) for each in pods)
     assert seen == [("tool:1", 7)]
     assert (path / "asked").read_text() == "x\n"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import json
 import os
 import shutil
@@ -14,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.local.runners import living
+from flowsched.cluster.local.runner.kin import living
 from tests.cluster import lives as journaled
 from tests.cluster.conftest import RealWorld
 from tests.cluster.test_crashes import until
-from tests.cluster.test_detached import child_of, detaching, killed_at_the_end, lives
+from tests.cluster.test_detached import killed_at_the_end, lives
 from tests.executors.executor_contract import pod, shell
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a subreaper")
@@ -58,7 +56,7 @@ def test_nothing_that_a_task_starts_outlives_it(
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
-    assert len(told) == 21
+    assert len(told) == 17
     assert {way: end for way, end in told.items() if end[2]} == {}
     expected = {"end": "", "cancel": "Released", "timeout": "Timeout", "memory": "OOMKilled"}[how]
     assert told["limits, group and priority"] == ["PodEnded", expected, 0]
@@ -82,41 +80,6 @@ async def test_a_task_that_kills_its_parent_is_lost_and_no_other_is(real_world: 
     assert (await ear.ended("other")).reason == "Released"
 
 
-#: Bears the mark by which an earlier version knew the processes of another attempt, and takes 400 MB.
-WEARS = """
-import os, resource, sys, time
-if os.fork():
-    time.sleep(600)
-os.setsid()
-if os.fork():
-    os._exit(0)
-resource.setrlimit(resource.RLIMIT_RTTIME, (int(sys.argv[1]), int(sys.argv[1])))
-taken = b"x" * (400 << 20)
-open(sys.argv[2], "w").close()
-time.sleep(600)
-"""
-
-
-async def test_the_memory_of_one_task_is_never_counted_as_that_of_another(
-    real_world: RealWorld, tmp_path: Path
-) -> None:
-    """A task that wears another one's mark had the other one ended for its memory."""
-
-    def mark(name: str) -> int:
-        digest = hashlib.blake2b(os.fsencode(real_world.attempt(name)), digest_size=8).digest()
-        return 1 << 60 | int.from_bytes(digest) % (1 << 60)
-
-    victim, other = sorted(("a", "b"), key=mark)  # a limit may only be lowered
-    cluster, ear, _ = await real_world.open()
-    command = (sys.executable, "-c", WEARS, str(mark(victim)), str(tmp_path / "taken"))
-    ends = f"while [ ! -e {tmp_path}/taken ]; do sleep 0.1; done; sleep 2"
-    await cluster.launch([shell(victim, ends, memory_bytes=200 << 20), pod(other, *command, index=1)])
-    end = await ear.ended(victim)
-    assert (end.exit_code, end.reason) == (0, "")
-    await cluster.release([other], 0)
-    await ear.ended(other)
-
-
 async def test_one_process_is_the_parent_of_one_task_after_another(real_world: RealWorld) -> None:
     """A task costs no fork of the runner."""
     cluster, ear, _ = await real_world.open()
@@ -133,7 +96,7 @@ async def test_one_process_is_the_parent_of_one_task_after_another(real_world: R
 async def test_what_has_killed_its_parent_and_the_runner_is_known_by_its_environment(
     real_world: RealWorld,
 ) -> None:
-    """Then nothing leads to it but its environment and its control group."""
+    """Then nothing leads to it but its environment."""
     cluster, ear, _ = await real_world.open()
     await cluster.launch([pod("a", "sleep", "600")])
     await until(lambda: (life := journaled.life_of(real_world.attempt("a"))) and life.pid)
@@ -146,18 +109,3 @@ async def test_what_has_killed_its_parent_and_the_runner_is_known_by_its_environ
         runner.signal(signal.SIGKILL)
         assert (await ear.gone("a")).reason == "RunnerLost"
         assert not lives(life.pid)
-
-
-async def test_a_runners_death_ends_its_tasks_while_no_service_runs(
-    real_world: RealWorld, tmp_path: Path
-) -> None:
-    """Each shim kills what stems from it, also what has detached itself."""
-    cluster, _, _ = await real_world.open()
-    await cluster.launch([detaching("a", tmp_path / "pid", "plain")])
-    child = await child_of(tmp_path / "pid")
-    with killed_at_the_end(child):
-        await real_world.drop()
-        os.kill(journaled.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
-        async with asyncio.timeout(60):
-            while lives(child):
-                await asyncio.sleep(0.01)

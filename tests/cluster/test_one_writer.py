@@ -12,7 +12,7 @@ import pytest
 
 from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.writers import Writers, written_paths
-from flowsched.executor.protocol import Pod, PodHeld
+from flowsched.executor.protocol import Pod
 from flowsched.workflow.spec import Delivered, Mount, Step
 from tests.cluster import lives
 from tests.cluster.conftest import RealWorld
@@ -143,34 +143,3 @@ def test_members_of_a_gang_do_not_wait_for_each_other() -> None:
         ["other"],
         [],
     ]
-
-
-async def test_two_spellings_of_a_file_are_one(real_world: RealWorld, tmp_path: Path) -> None:
-    """A link, `..` and `//` lead to the file of the first writer; the second waits, and says for whom and for which file."""
-    (tmp_path / "call").mkdir()
-    (tmp_path / "link").symlink_to("call")
-    cluster, ear, _ = await real_world.open()
-    first = writer("a", tmp_path / "call")
-    spelt = [
-        contained(
-            name,
-            steps=(Step(("/bin/sh", "-c", f"echo {name}"), stdout="/made/out"),),
-            outputs=(Delivered("/made/out", f"{folder}/stdout"),),
-            workflow=f"wf-{name}",
-        )
-        for name, folder in (("b", tmp_path / "link"), ("c", f"/{tmp_path}//call/../call"))
-    ]
-    await cluster.launch([first, *spelt])
-    await ear.started("a")
-    held = [event for event in ear.heard if isinstance(event, PodHeld)]
-    file = f"{tmp_path}/call/stdout"
-    of_a = f"attempt 1 of task 0 of stage {first.stage!r} of workflow wf-a still writes {file}"
-    assert held == [PodHeld("b", "OutputBusy", of_a), PodHeld("c", "OutputBusy", of_a)]
-    assert not real_world.attempt("b").exists()
-    assert not real_world.attempt("c").exists()
-    (tmp_path / "call/go").touch()
-    assert [(await ear.ended(name)).exit_code for name in ("a", "b", "c")] == [0, 0, 0]
-    later = [event for event in ear.heard if isinstance(event, PodHeld)][2:]
-    of_b = of_a.replace("wf-a", "wf-b")
-    assert later == [PodHeld("b", ""), PodHeld("c", "OutputBusy", of_b), PodHeld("c", "")]
-    assert (tmp_path / "call/stdout").read_text() == "c\n"

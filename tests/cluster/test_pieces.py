@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from flowsched.cluster.local.root_space import Site
 from flowsched.cluster.local.transfers import Staging
-from flowsched.cluster.local.virtual_nodes import Site, virtual_nodes
+from flowsched.cluster.local.virtual_nodes import virtual_nodes
 from flowsched.cluster.node.cache import Cache, Entry, Header, Partial, Partials, merged
 from flowsched.cluster.node.origins import Origins
 from flowsched.executor.protocol import ClusterEvent, Transfer, TransferDone, TransferFailed

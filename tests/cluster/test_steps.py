@@ -158,20 +158,6 @@ async def test_two_attempts_with_the_same_paths_do_not_meet(real_world: RealWorl
     assert not Path("/tmp/flowsched-both").exists()
 
 
-def test_the_runner_loads_what_a_container_task_needs_before_it_forks() -> None:
-    """Or the process of each such task would load it anew, which takes longer than a short task."""
-    program = (
-        "import os, sys; from runner.shim import Apart\n"
-        "def fork(): print(*(name in sys.modules for name in ('runner.steps', 'runner.deliver', 'ctypes'))); raise OSError\n"
-        "os.fork = fork; Apart({'name': 'a', 'folder': '/', 'container': {}}, [])"
-    )
-    folder = Path(flowsched.__file__).parent / "cluster/local"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.stdout, done.stderr.splitlines()[-1]) == ("True True True\n", "OSError")
-
-
 def test_the_end_of_an_attempts_process_shows_before_it_is_reaped(tmp_path: Path) -> None:
     """The runner listens to it no longer then: a pipe whose other end is closed is always ready."""
     program = (

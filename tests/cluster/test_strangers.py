@@ -27,7 +27,6 @@ def put(path: Path) -> Path:
 FOLDERS = [
     "poke.sock",
     "runner.log",
-    "engines",
     "flowsched.db.id",
     "runners/lost+found",
     "runners/backup of Tuesday",

@@ -19,10 +19,10 @@ import msgspec
 from flowsched.cluster.local import attempts
 from flowsched.cluster.local.attempts import Attempts, Sight
 from flowsched.cluster.local.journals import Life
-from flowsched.cluster.local.root_space import RootSpace
-from flowsched.cluster.local.runners import Runner, Runners, living
-from flowsched.cluster.local.virtual_nodes import Site
-from flowsched.cluster.node.space import is_full
+from flowsched.cluster.local.root_space import RootSpace, Site
+from flowsched.cluster.local.runner.kin import living
+from flowsched.cluster.local.runner.records import is_full
+from flowsched.cluster.local.runners import Runner, Runners
 from flowsched.executor.protocol import Pod, PodGone
 from flowsched.log_lines import get_logger
 

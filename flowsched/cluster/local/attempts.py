@@ -19,19 +19,19 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import msgspec
 
 from flowsched.cluster.local.journals import Life, ended_of
-from flowsched.cluster.local.presence import Presence
+from flowsched.cluster.local.root_space import Presence
 from flowsched.cluster.local.runner import safe_paths
 from flowsched.cluster.local.runner.attempt import END
 from flowsched.cluster.local.runner.engine import ask
-from flowsched.cluster.local.runner.kin import descendants
+from flowsched.cluster.local.runner.kin import descendants, living, state_of
 from flowsched.cluster.local.runner.safe_paths import Opened, Unsafe
-from flowsched.cluster.local.runners import living
 from flowsched.cluster.node.strangers import leave_alone
 from flowsched.executor.protocol import PodEnded, PodGone
 
@@ -70,7 +70,7 @@ def kill_attempt(folder: Path, life: Life, is_over: Callable[[], bool] = lambda:
 
 
 def _kill(pids: list[int]) -> bool:
-    found = [pid for pid in pids if not _is_dead(pid)]
+    found = [pid for pid in pids if state_of(pid) not in "ZX"]
     for pid in found:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
@@ -83,7 +83,7 @@ def _stopped(pid: int) -> Iterator[None]:
     end = time.monotonic() + _STOPS_S
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
-    while _state(pid) not in "TtZX" and time.monotonic() < end:
+    while state_of(pid) not in "TtZX" and time.monotonic() < end:
         time.sleep(0.0001)
     try:
         yield
@@ -142,7 +142,7 @@ class _Named:
                 for item in os.listdir(_PROC):
                     if item.isdigit() and int(item) != os.getpid() and (name := _named(item)):
                         self._found.setdefault(name, []).append(int(item))
-            return [pid for pid in self._found.get(os.fsencode(folder), ()) if not _is_dead(pid)]
+            return [pid for pid in self._found.get(os.fsencode(folder), ()) if state_of(pid) not in "ZX"]
 
 
 _NAMED: Final = _Named()
@@ -159,18 +159,6 @@ def _named(pid: str) -> bytes:
         return b""
     found = [word for word in words.split(b"\0") if word.startswith(_VARIABLE)]
     return found[0].removeprefix(_VARIABLE) if found else b""
-
-
-def _is_dead(pid: int) -> bool:
-    return _state(pid) in "ZX"
-
-
-def _state(pid: int) -> str:
-    """The letter of a process's state; X: there is none."""
-    try:
-        return (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0].decode()
-    except (OSError, IndexError):
-        return "X"
 
 
 # ---- the folders ----
@@ -263,12 +251,10 @@ class Attempts:
     def all(self) -> Iterator[Path]:
         """Every folder."""
         for node in self.nodes:
-            with contextlib.suppress(FileNotFoundError), os.scandir(self._folder(node)) as items:
+            folder = self.root / "nodes" / node / "attempts"
+            with contextlib.suppress(FileNotFoundError), os.scandir(folder) as items:
                 # File systems leave names such as .nfs0001 behind, for files that are still open.
                 yield from (Path(item.path) for item in items if not item.name.startswith("."))
-
-    def _folder(self, node: str) -> Path:
-        return self.root / "nodes" / node / "attempts"
 
 
 RELEASE: Final = "release"
@@ -325,14 +311,8 @@ def opened(folder: Path) -> Opened:
 
 def ask_for_end(folder: Path, grace_ms: int) -> None:
     """Write down that an attempt is to end; its runner has to be woken."""
-    temporary = f"{RELEASE}.tmp"
     with opened(folder) as fd:
-        os.close(safe_paths.write_file(fd, temporary, str(grace_ms), 0o644))
-        try:
-            os.rename(temporary, RELEASE, src_dir_fd=fd, dst_dir_fd=fd)
-        except IsADirectoryError:  # the task's
-            safe_paths.remove(fd, RELEASE)
-            os.rename(temporary, RELEASE, src_dir_fd=fd, dst_dir_fd=fd)
+        safe_paths.put_file(fd, RELEASE, str(grace_ms), 0o644)
 
 
 def is_released(folder: Path) -> bool:
@@ -340,48 +320,22 @@ def is_released(folder: Path) -> bool:
     return os.path.lexists(folder / RELEASE)
 
 
-def read_log(folder: Path, stream: str, offset: int, limit: int) -> tuple[bytes, bool]:
-    """A piece of a log of an attempt, and whether there is more; what the task has put there instead is told, never read.
+def open_log(folder: Path, stream: str) -> BinaryIO:
+    """A log of an attempt, to be read. What the task has put there instead is told, never read.
 
     Raises:
         FileNotFoundError: There is no such log.
     """
     try:
-        with _opened_log(folder, stream) as fd:
-            if offset > os.fstat(fd).st_size:  # file systems refuse to seek beyond what they can hold
-                return b"", False
-            data = os.pread(fd, limit, offset)
-            return data, offset + len(data) < os.fstat(fd).st_size
-    except (Unsafe, NotADirectoryError) as error:
-        said = _replaced(error)
-        return said[offset : offset + limit], offset + limit < len(said)
-
-
-def size_log(folder: Path, stream: str) -> int:
-    """How many bytes `read_log` has to give.
-
-    Raises:
-        FileNotFoundError: There is no such log.
-    """
-    try:
-        with _opened_log(folder, stream) as fd:
-            return os.fstat(fd).st_size
-    except (Unsafe, NotADirectoryError) as error:
-        return len(_replaced(error))
-
-
-@contextlib.contextmanager
-def _opened_log(folder: Path, stream: str) -> Iterator[int]:
-    with opened(folder) as at, Opened(safe_paths.open_file(at, stream)) as fd:
-        if os.fstat(fd).st_nlink > 1:
+        with opened(folder) as at:
+            file = os.fdopen(safe_paths.open_file(at, stream), "rb", buffering=0)
+        if os.fstat(file.fileno()).st_nlink > 1:
+            file.close()
             raise Unsafe(f"{stream!r} is a file that has another name elsewhere")
-        yield fd
-
-
-def _replaced(error: Exception) -> bytes:
-    """What a log says whose file the task has replaced."""
-    said = f"flowsched: what the task said is lost, for it has replaced its log: {error}\n"
-    return said.encode(errors="replace")
+    except (Unsafe, NotADirectoryError) as error:
+        said = f"flowsched: what the task said is lost, for it has replaced its log: {error}\n"
+        return BytesIO(said.encode(errors="replace"))
+    return file
 
 
 def clear(folder: Path) -> None:

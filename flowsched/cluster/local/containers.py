@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import msgspec
 
 from flowsched.cluster.local.attempts import mark_of
 from flowsched.cluster.local.orders import cpu_limit
+from flowsched.cluster.local.runner.engine import ask
 from flowsched.cluster.node.container_paths import Refusal, SharedVolume, lay_out
 from flowsched.executor.protocol import Pod
 
@@ -50,7 +50,6 @@ _PREFIXES: Final = (
 )  # fmt: skip
 #: Where the runtimes look for devices by the Container Device Interface.
 _CDI: Final = ("/etc/cdi", "/var/run/cdi")
-_TRIAL_S: Final = 60.0
 #: Processes and threads of one container: half of the least number of processes of a Linux machine (`kernel.pid_max`). Docker
 #: bounds none by default.
 _PROCESSES: Final = 16_384
@@ -108,31 +107,10 @@ class Engine:
             key: value for key, value in os.environ.items() if key in _VARIABLES or key.startswith(_PREFIXES)
         }
 
-    def ask(self, *arguments: str, timeout_s: float = _TRIAL_S) -> tuple[str, str]:
+    def ask(self, *arguments: str) -> tuple[str, str]:
         """Run a command of it, in a thread: what it answered, and why it failed ("" = it did not)."""
-        answer, said, failed = self.run(arguments, timeout_s)
+        answer, said, failed = ask((self.program, *arguments), self.env)
         return answer, said if failed else ""
-
-    def run(self, arguments: Sequence[str], timeout_s: float = _TRIAL_S) -> tuple[str, str, bool]:
-        """The same: what it answered, what it said on stderr, and whether it failed (then it said something)."""
-        try:
-            done = subprocess.run(
-                (self.program, *arguments),
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=timeout_s,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return "", str(error), True
-        said = done.stderr.decode(errors="replace").strip()
-        failed = done.returncode != 0
-        return (
-            done.stdout.decode(errors="replace"),
-            said or (f"exit code {done.returncode}" if failed else ""),
-            failed,
-        )
 
     def copies_images(self) -> bool:
         """Whether it has a storage without layers, where every container begins with a copy of its image. Blocks."""
@@ -160,7 +138,9 @@ class Engine:
 
     def _options(self, root: Path, pod: Pod, gpus: Sequence[int] | None) -> list[str]:
         """Of `docker run` and `podman run`."""
-        options = ["--network", self.network, "--user", self._user(), "--security-opt", "no-new-privileges"]
+        # What a task writes belongs to the account of the service. Rootless podman has it as the user 0 of its containers.
+        user = "0:0" if self.kind == "podman" else f"{os.geteuid()}:{os.getegid()}"
+        options = ["--network", self.network, "--user", user, "--security-opt", "no-new-privileges"]
         if self.kind == "podman":
             options += ["--security-opt", "label=disable"]  # of the user's own folders no label is changed
         if self.init:
@@ -185,10 +165,6 @@ class Engine:
             f"flowsched.stage={pod.stage}",
         ]
 
-    def _user(self) -> str:
-        """Whoever runs flowsched: what a task writes is theirs. Rootless podman has them as the user 0 of its containers."""
-        return "0:0" if self.kind == "podman" else f"{os.geteuid()}:{os.getegid()}"
-
     def _apptainer(self, gpus: Sequence[int] | None) -> list[str]:
         """Of `apptainer exec`: nothing of the host is seen but what is mounted."""
         network = [] if self.network == "host" else ["--net", "--network", self.network]
@@ -199,7 +175,8 @@ class Engine:
     def find_image(self, image: str, store: Path) -> Image | None:
         """An image that is on this machine; None = it is not. Blocks."""
         if self.kind == "apptainer":
-            return _sif(image, store)
+            path = _sif_path(image, store)
+            return Image(image, str(path), "", path.stat().st_size) if path.is_file() else None
         said, why = self.ask("image", "inspect", "--", image)
         if why:
             return None
@@ -307,7 +284,7 @@ def _trial(engine: Engine, options: Sequence[str]) -> tuple[str, bool]:
     with tempfile.TemporaryDirectory(prefix="flowsched-trial-") as folder:
         seen = [f"--volume={path}:{path}:ro" for path in _PROGRAMS if os.path.isdir(path)]
         command = ["run", "--rm", "--network", "none", *options, *seen, "--rootfs", folder, "true"]
-        return engine.run(command)[1:]
+        return ask((engine.program, *command), engine.env)[1:]
 
 
 def _advised(why: str) -> str:
@@ -342,15 +319,6 @@ def devices() -> bool:
 def _sif_path(image: str, store: Path) -> Path:
     readable = re.sub(r"[^A-Za-z0-9._-]", "_", image)[-80:]
     return store / f"{blake2b(image.encode(), digest_size=8).hexdigest()}-{readable}.sif"
-
-
-def _sif(image: str, store: Path) -> Image | None:
-    path = _sif_path(image, store)
-    try:
-        size = path.stat().st_size
-    except OSError:
-        return None
-    return Image(image, str(path), "", size)
 
 
 # ---- the paths of a task in images ----

@@ -22,18 +22,16 @@ from flowsched.cluster.event_queue import EventQueue
 from flowsched.cluster.local import attempts
 from flowsched.cluster.local.attempt_states import AttemptStates, Live
 from flowsched.cluster.local.attempts import Attempts
-from flowsched.cluster.local.gang_files import GangFiles
 from flowsched.cluster.local.images import ContainerSettings, Images
 from flowsched.cluster.local.launch import Launch
 from flowsched.cluster.local.orders import outside
 from flowsched.cluster.local.pairing import FILE, pair
-from flowsched.cluster.local.root_space import RootSpace
+from flowsched.cluster.local.root_space import RootSpace, Site
 from flowsched.cluster.local.runner.bounds import Bounds
 from flowsched.cluster.local.runner.deliver import leave, left_at
 from flowsched.cluster.local.runner.records import wall_ms
 from flowsched.cluster.local.runners import COMMAND, Runners
 from flowsched.cluster.local.transfers import Staging
-from flowsched.cluster.local.virtual_nodes import Site
 from flowsched.cluster.local.watch import Watch
 from flowsched.cluster.node.cache import Cache
 from flowsched.cluster.node.folder_lock import holder_of, lock_folder
@@ -164,10 +162,9 @@ class LocalCluster(Executor):
         self._runners = Runners(site.root, self._command, site.presence.check, site.clock)
         self._space = RootSpace(site, self._caches.values(), self._cache_percent, self._beside)
         self._states = await self._in_thread(AttemptStates, site, self._attempts, self._runners, self._space)
-        if strangers := await self._in_thread(self._open_runners):
+        is_new = not (site.root / FILE).exists() and next(self._attempts.all(), None) is None
+        if strangers := await self._in_thread(lambda: self._runners.open(is_new=is_new)):
             log.warning("another folder was here before: its tasks were ended", runners=strangers)
-        self._gang_files = GangFiles(site.root)
-        await self._in_thread(self._gang_files.sweep)
         await self._in_thread(self._attempts.watch, site.presence)
         # 2. The objects that see to them. Containers that an earlier service has left are removed.
         self._watch = Watch(self._states, self._pool, self._eyes, self._tell_end)
@@ -176,16 +173,7 @@ class LocalCluster(Executor):
         self._identities = Identities(self._origins)
         self._staging = Staging(site, self._caches, self._origins, in_place=self._in_place)
         self._images = Images(self._containers, site.root, self._eyes, self._tell_image, self._is_over)
-        self._launch = Launch(
-            self._states,
-            self._watch,
-            self._images,
-            self._staging,
-            self._caches,
-            self._origins,
-            self._gang_files,
-            self._pool,
-        )
+        self._launch = Launch(self._states, self._watch, self._images, self._staging, self._pool)
         self._swept = self._loops.begin(self._images.sweep(), name="containers of earlier services")
         # 3. What the caches have.
         for name, cache in self._caches.items():
@@ -203,10 +191,6 @@ class LocalCluster(Executor):
         self._loops.keep(lambda: self._space.watch(self._eyes), "space")
         self._is_open = True
         return nodes
-
-    def _open_runners(self) -> int:
-        is_new = not (self._site.root / FILE).exists() and next(self._attempts.all(), None) is None
-        return self._runners.open(is_new=is_new)
 
     async def pair(self, pairing: Pairing) -> str:
         """Note the database in the root. See `Executor.pair`.
@@ -359,15 +343,14 @@ class LocalCluster(Executor):
 
     async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
         """Look for the files in a thread."""
-        return await self._in_thread(self._lost_copies, uris)
-
-    def _lost_copies(self, uris: Sequence[str]) -> list[ReplicaSeen]:
-        return [
-            ReplicaSeen(uri, node, 0, present=False)
-            for node, cache in self._caches.items()
-            for uri in uris
-            if cache.find(uri) is None
-        ]
+        return await self._in_thread(
+            lambda: [
+                ReplicaSeen(uri, node, 0, present=False)
+                for node, cache in self._caches.items()
+                for uri in uris
+                if cache.find(uri) is None
+            ]
+        )
 
     async def image_digests(self, names: Sequence[str]) -> dict[str, str]:
         """Ask the container engine."""
@@ -387,10 +370,13 @@ class LocalCluster(Executor):
             return b"", False
         finished = self._is_over(name)  # asked first: then nothing is written after the read
         try:
-            data, more = attempts.read_log(folder, stream, offset, limit)
+            with attempts.open_log(folder, stream) as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(min(offset, size))  # file systems refuse to seek beyond what they can hold
+                data = file.read(limit)
         except FileNotFoundError:
             return b"", not finished
-        return data, not finished or more
+        return data, not finished or offset + len(data) < size
 
     async def log_size(self, name: str, stream: str, node: str = "") -> int:
         """The size of a log file."""
@@ -398,9 +384,10 @@ class LocalCluster(Executor):
 
     def _size_log(self, name: str, stream: str) -> int:
         folder = self._attempts.find(name)
-        with contextlib.suppress(FileNotFoundError):
-            if stream in _LOGS and folder is not None:
-                return attempts.size_log(folder, stream)
+        if stream not in _LOGS or folder is None:
+            return 0
+        with contextlib.suppress(FileNotFoundError), attempts.open_log(folder, stream) as file:
+            return file.seek(0, os.SEEK_END)
         return 0
 
     async def leave(self, containers: Sequence[Container]) -> None:
@@ -456,7 +443,6 @@ class LocalCluster(Executor):
             else:
                 there.add(folder.name)
         self._site.presence.check()
-        self._gang_files.sweep()
         self._runners.expire(frozenset(self._watch.lives), there)
         return expired
 

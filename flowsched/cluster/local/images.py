@@ -16,7 +16,6 @@ from flowsched.background import BackgroundTasks
 from flowsched.cluster.local.containers import Engine, Image, devices, find_engine, layout_of, mounts_of
 from flowsched.cluster.node.container_paths import Refusal
 from flowsched.cluster.node.image_pulls import is_hopeless
-from flowsched.cluster.node.strangers import leave_alone
 from flowsched.executor.protocol import Pod
 from flowsched.log_lines import get_logger
 
@@ -127,16 +126,21 @@ class Images:
     # --- before a pod is started -----------------------------------------------------------------------------
 
     def is_ready(self, pod: Pod) -> bool:
-        """Whether a pod can be started at once, as far as images go: `prepare` has nothing to do."""
+        """Whether a pod can be started at once, as far as images go: `have` has nothing to do."""
         names = images_of(pod)
         if not names or self.ignored or pod.name in self._refused:
             return True
         return self._engine is not None and all(self._fresh(name) is not None for name in names)
 
     async def have(self, pod: Pod, tell: Tell) -> None:
-        """Wait until the images of a pod are here, or are known never to be: `order` says so then. `tell`: see `prepare`."""
+        """Wait until the images of a pod are here, or are known never to be: `order` says so then.
+
+        Args:
+            pod: It.
+            tell: Called when the pod is held, with why, and when it is no longer.
+        """
         try:
-            refusal = await self.prepare(pod, tell)
+            refusal = await self._find_all(pod, tell)
         except Exception as error:  # one task's images must not end the others'
             log.exception("images not asked for", pod=pod.name)
             refusal = Refusal(
@@ -145,13 +149,8 @@ class Images:
         if refusal is not None:
             self._refused[pod.name] = refusal
 
-    async def prepare(self, pod: Pod, tell: Tell) -> Refusal | None:
-        """Find or pull the images of a pod; the reason why there is one that cannot be had, or no engine.
-
-        Args:
-            pod: It.
-            tell: Called when the pod is held, with why, and when it is no longer.
-        """
+    async def _find_all(self, pod: Pod, tell: Tell) -> Refusal | None:
+        """Find or pull the images of a pod; the reason why there is one that cannot be had, or no engine."""
         await self._choose()
         if self._engine is None:
             return Refusal(REFUSED, self._no_engine(pod))
@@ -188,7 +187,9 @@ class Images:
         self._gpus = await loop.run_in_executor(self._pool, devices)
         if self._engine is not None:
             log.info("containers", engine=self._engine.kind, version=self._engine.version, network=network)
-            self._note_used(self._engine)
+            known, line = self._known_engines(), f"{self._engine.kind} {self._engine.program}\n"
+            if line not in known:
+                self._used.write_text(known + line)
 
     def _no_engine(self, pod: Pod) -> str:
         wanted = " and ".join(repr(name) for name in images_of(pod))
@@ -207,7 +208,7 @@ class Images:
         if self._fresh(name) is not None:
             return ""
         if name not in self._pulls:
-            self._pulls[name] = asyncio.create_task(self._bring(name), name=f"image {name}")
+            self._pulls[name] = asyncio.create_task(self._pull(name), name=f"image {name}")
             self._pulls[name].add_done_callback(lambda _: self._pull_ended(name))
         telling = self._telling.setdefault(name, set())
         telling.add(tell)
@@ -217,9 +218,6 @@ class Images:
             return await asyncio.shield(self._pulls[name])
         finally:
             telling.discard(tell)
-
-    async def _bring(self, name: str) -> str:
-        return "" if await self._find(name) else await self._pull(name)
 
     async def _find(self, name: str) -> bool:
         assert self._engine is not None
@@ -233,7 +231,9 @@ class Images:
         return True
 
     async def _pull(self, name: str) -> str:
-        """Pull an image, again and again while that may help; why it cannot be pulled, or ""."""
+        """Find an image, or pull it, again and again while that may help; why it cannot be pulled, or ""."""
+        if await self._find(name):
+            return ""
         began, pause_s = time.monotonic(), _PAUSES_S[0]
         while True:
             self._tell(name, PULLING, f"pulls the image {name}")
@@ -382,18 +382,12 @@ class Images:
         """The engines that services have used for this root: kind and program, one a line."""
         return self._root / "engines"
 
-    def _note_used(self, engine: Engine) -> None:
-        line = f"{engine.kind} {engine.program}\n"
-        known = self._known_engines()
-        if line not in known and not self._used.is_dir():
-            self._used.write_text(known + line)
-
     def _known_engines(self) -> str:
         """The file's text; "" where no service has run a container for this root."""
-        if self._used.is_dir():
-            leave_alone(self._used)
+        try:
+            return self._used.read_text()
+        except OSError:
             return ""
-        return self._used.read_text() if self._used.exists() else ""
 
 
 def last_words(said: Sequence[str]) -> str:

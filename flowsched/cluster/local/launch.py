@@ -11,6 +11,7 @@ An attempt that has a folder was launched before: its state is read instead.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from pathlib import Path
@@ -20,18 +21,15 @@ from flowsched.background import BackgroundTasks
 from flowsched.cluster.local import attempts
 from flowsched.cluster.local.attempt_states import AttemptStates, Live, Seen
 from flowsched.cluster.local.attempts import Sight
-from flowsched.cluster.local.gang_files import GangFiles
 from flowsched.cluster.local.images import Images
-from flowsched.cluster.local.orders import compose, staged_files
-from flowsched.cluster.local.runner.records import elapsed_ms
+from flowsched.cluster.local.orders import compose, cpu_limit, staged_files
+from flowsched.cluster.local.runner.records import elapsed_ms, is_full
 from flowsched.cluster.local.transfers import Staging
 from flowsched.cluster.local.virtual_nodes import machine_cores
 from flowsched.cluster.local.watch import Watch
 from flowsched.cluster.local.writers import Writers, writes_outside, written_paths
-from flowsched.cluster.node.cache import Cache
-from flowsched.cluster.node.origins import Origins
-from flowsched.cluster.node.space import is_full
-from flowsched.executor.protocol import Pod
+from flowsched.cluster.node.environment import ceil_cores, gang_files, loopback
+from flowsched.executor.protocol import Pod, Roster
 from flowsched.log_lines import get_logger
 
 log = get_logger(__name__)
@@ -47,10 +45,7 @@ class Launch:
         states: How attempts stand.
         watch: Over the attempts.
         images: Of the cluster.
-        staging: The transfers between `caches`.
-        caches: Of nodes, by name.
-        origins: Where datasets may come from.
-        gang_files: Of the root.
+        staging: The transfers between the nodes' caches.
         pool: For work on folders.
     """
 
@@ -60,9 +55,6 @@ class Launch:
         watch: Watch,
         images: Images,
         staging: Staging,
-        caches: Mapping[str, Cache],
-        origins: Origins,
-        gang_files: GangFiles,
         pool: Pool,
     ) -> None:
         self._states = states
@@ -70,9 +62,7 @@ class Launch:
         self._watch = watch
         self._images = images
         self._staging = staging
-        self._caches = caches
-        self._origins = origins
-        self._gang_files = gang_files
+        self._caches = staging.caches
         self._pool = pool
         self._writers = Writers()
         self._background = BackgroundTasks("an attempt")
@@ -215,18 +205,37 @@ class Launch:
         read = [self._caches[node].folder for node in nodes if node in self._caches]
         read += [Path(path) for path in self._staging.places(live.inputs)]
         staged = {name: path for name, (_, path) in staged_files(pod, self._caches).items()}
-        bounds = self._origins.bounds
-        return compose(
-            folder,
-            self._site.root,
-            pod,
-            self._caches,
-            lambda uri: self._staging.charge(uri, pod.node, pod.remote.get(uri)),
-            self._images.order(pod, folder, read, staged),
-            self._origins.upload,
-            self._site.clock() - elapsed_ms(),
-            bounds.record() if bounds else {},
-            self._staging.changed(live.inputs),
-            self._gang_files.lay_out(folder, pod),
-            binds=self._binds,
-        )
+        bounds = self._staging.origins.bounds
+        images = self._images.order(pod, folder, read, staged)
+        changed = self._staging.changed(live.inputs)
+        charged = [
+            self._staging.charge(uri, pod.node, pod.remote.get(uri))
+            for given in pod.inputs
+            for uri in dict.fromkeys(given.uris)
+        ]
+        return {
+            **compose(folder, pod, self._caches, images, self._staging.origins.upload, changed),
+            "root": str(self._site.root),
+            "bounds": bounds.record() if bounds else {},
+            "clock_base_ms": self._site.clock() - elapsed_ms(),  # what the service's clock is ahead
+            "cpu_millicores": cpu_limit(pod) if self._binds else 0,
+            "gang_files": _write_gang_files(folder, pod),
+            "bytes_local": sum(local for local, _ in charged),
+            "bytes_moved": sum(moved for _, moved in charged),
+        }
+
+
+def _write_gang_files(folder: Path, pod: Pod) -> list[str]:
+    """Write the files that tell a gang's member of the others into the folder of its attempt. Returns their names."""
+    if pod.gang is None:
+        return []
+    texts = _gang_files(pod.gang.roster, ceil_cores(pod.cpu_millicores), pod.gang.master_port)
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return list(texts)
+
+
+@functools.lru_cache(maxsize=8)
+def _gang_files(roster: Roster, slots: int, port: int) -> dict[str, str]:
+    """The same for all members with as many cores. A gang of a thousand would make its lists a thousand times."""
+    return gang_files(roster, slots, port, loopback)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -21,47 +21,29 @@ from flowsched.workflow.spec import Container
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 
-_NO_BOUNDS: Final[Mapping[str, object]] = {}
 #: Variables that an image has its own values of.
 OF_THE_IMAGE: Final = ("PATH", "LANG", "PWD")
-_NOTHING: Final[Mapping[str, Any]] = {}
-
-#: Bytes of a dataset on a node: (uri) -> (found there, brought there for the asker).
-Origin = Callable[[str], tuple[int, int]]
 #: How object stores are written to: the options of each scheme, variables of the environment. It holds credentials.
 Upload = Callable[[], dict[str, Any]]
 
 
 def compose(
     folder: Path,
-    root: Path,
     pod: Pod,
     caches: Mapping[str, Cache],
-    origin: Origin,
-    images: Mapping[str, Any] = _NOTHING,
-    upload: Upload = dict,
-    clock_base_ms: int | None = None,
-    bounds: Mapping[str, object] = _NO_BOUNDS,
-    lost: Collection[str] = (),
-    gang_files: Sequence[str] = (),
-    *,
-    binds: bool = False,
+    images: Mapping[str, Any],
+    upload: Upload,
+    lost: Collection[str],
 ) -> dict[str, Any]:
-    """The order as a value.
+    """The order as a value. What the launch knows beside the pod is added there.
 
     Args:
         folder: Of the attempt.
-        root: Of the cluster.
         pod: What to run.
         caches: By node.
-        origin: See `Origin`.
         images: How it uses its images, and which they are: see `images.Images.order`.
         upload: How to write to object stores; called only if an output goes there.
-        clock_base_ms: What the service's clock is ahead of `records.elapsed_ms`; None = the runner reads the wall clock.
-        bounds: Which paths of this machine may be inputs and outputs, see `runner.bounds`.
         lost: Inputs that are read in place, and are another version now.
-        gang_files: Files in `folder` that tell it of the other members of its gang.
-        binds: Whether its processes run on as many cores as it may have, and no others.
     """
     work = folder / "work"
     inputs = [_input(given, pod, caches, lost) for given in pod.inputs]
@@ -69,11 +51,9 @@ def compose(
     env, argv = environment(pod, Paths(str(folder), str(work), links, search_path()))
     if "image" in images:
         env = {key: value for key, value in env.items() if key not in OF_THE_IMAGE or key in pod.env}
-    sources = [origin(uri) for given in pod.inputs for uri in dict.fromkeys(given.uris)]
     return {
         "name": pod.name,
         "folder": str(folder),
-        "root": str(root),
         "argv": argv,
         "env": env,
         "inputs": inputs,
@@ -81,11 +61,8 @@ def compose(
             {str(PurePosixPath(output.path).parent) for output in pod.outputs if inside(output.path)}
         ),
         "outputs": _outputs(pod, caches),
-        "gang_files": gang_files,
-        "clock_base_ms": clock_base_ms,
         "timeout_ms": pod.timeout_ms or 0,
         "memory_bytes": pod.memory_limit_bytes or pod.memory_bytes,
-        "cpu_millicores": cpu_limit(pod) if binds else 0,
         "secrets": dict(pod.secrets),
         "refused": images.get("refused"),
         "images": images.get("images", ()),
@@ -93,9 +70,6 @@ def compose(
         "engine": images.get("engine"),
         "mounts": images.get("mounts", ()),
         "container": _container(pod, caches, upload, images) if pod.container is not None else None,
-        "bounds": dict(bounds),
-        "bytes_local": sum(local for local, _ in sources),
-        "bytes_moved": sum(moved for _, moved in sources),
     }
 
 

@@ -16,7 +16,6 @@ from typing import Final
 import msgspec
 
 from flowsched.cluster.local.runner.records import write_record
-from flowsched.cluster.node.strangers import leave_alone
 from flowsched.errors import ConfigurationError
 from flowsched.executor.protocol import Pairing
 
@@ -71,8 +70,5 @@ def pair(root: Path, given: Pairing, *, is_used: bool, running: Sequence[str]) -
 def _read(root: Path) -> _Record | None:
     try:
         return msgspec.json.decode((root / FILE).read_bytes(), type=_Record)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
-    except IsADirectoryError:
-        leave_alone(root / FILE)
+    except (OSError, msgspec.DecodeError):
         return None

@@ -1,21 +1,26 @@
 """The root of a local cluster: whether it has room, or is away, and what the caches of its nodes may hold.
 
-Nothing is started while a file system is full or a folder is away: then no node is ready.
+Nothing is started while a file system is full or a folder is away: then no node is ready. A disk that is not mounted leaves an
+empty folder of the same name, and a root that was renamed leaves none. A folder is there if its path leads to the folder that was
+opened: what is missing below a folder that is away says nothing about attempts.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor as Pool
+from pathlib import Path
 from typing import Final
 
-from flowsched.cluster.local.virtual_nodes import Site
+import msgspec
+
 from flowsched.cluster.node.cache import Cache
 from flowsched.cluster.node.space import Space
 from flowsched.executor.nodes import NodeInfo
-from flowsched.executor.protocol import NodeChanged
+from flowsched.executor.protocol import ClusterEvent, NodeChanged
 from flowsched.log_lines import get_logger
 from flowsched.values import replace
 
@@ -23,6 +28,62 @@ log = get_logger(__name__)
 
 #: How often the room is looked at.
 SPACE_S: Final = 1.0
+
+
+class Presence:
+    """The folders that a service has opened."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, int]] = {}
+
+    def expect(self, folders: Iterable[Path]) -> None:
+        """These are there from now on."""
+        for folder in folders:
+            found = os.stat(folder)
+            self._known[str(folder)] = found.st_dev, found.st_ino
+
+    def away(self) -> str:
+        """Which folder is away, in words; "" = none."""
+        for path, known in self._known.items():
+            try:
+                found = os.stat(path)
+            except OSError as error:
+                return f"the folder {path} is away ({error.strerror}): put it back, running tasks wait for it"
+            if (found.st_dev, found.st_ino) != known:
+                return (
+                    f"the folder {path} is another one than the service has opened (an unmounted disk?): put that one back, "
+                    "running tasks wait for it"
+                )
+        return ""
+
+    def check(self) -> None:
+        """Make sure that what is missing is really missing.
+
+        Raises:
+            OSError: A folder is away.
+        """
+        if away := self.away():
+            raise OSError(errno.ESTALE, away)
+
+
+class Site(msgspec.Struct, frozen=True):
+    """What every part of a cluster on this machine is given.
+
+    Args:
+        root: The cluster's folder.
+        nodes: By name.
+        report: Takes events, on the event loop's thread.
+        clock: Wall-clock ms.
+        failpoint: Called with a name where a crash would be interesting, in worker threads; may raise or kill.
+        presence: Of the folders below the root that must be there.
+    """
+
+    root: Path
+    nodes: Mapping[str, NodeInfo]
+    report: Callable[[ClusterEvent], None]
+    clock: Callable[[], int]
+    failpoint: Callable[[str], object]
+    presence: Presence = msgspec.field(default_factory=Presence)
 
 
 class RootSpace:

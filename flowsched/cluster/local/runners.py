@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from flowsched.cluster.local.journals import JournalReader, Life
 from flowsched.cluster.local.runner.journal import DONE, SEGMENT_BYTES
-from flowsched.cluster.local.runner.kin import KILL_LIMIT_S, boot_id, descendants, start_time
+from flowsched.cluster.local.runner.kin import KILL_LIMIT_S, descendants, is_running, living, start_time
 from flowsched.cluster.local.runner.records import wall_ms
 from flowsched.cluster.local.runner.shim import SHIM
 from flowsched.cluster.node.strangers import leave_alone
@@ -541,24 +541,3 @@ def _end_tree(pid: int) -> None:
                     os.kill(each, signal.SIGKILL)
             time.sleep(0.005)
         os.kill(pid, signal.SIGKILL)
-
-
-def living(identity: str) -> int:
-    """The pid of a process with this identity (see `kin.identity`), if it lives; 0 if not."""
-    pid, start, boot = identity.split() if identity.count(" ") == 2 else ("0", "0", "")
-    return int(pid) if boot == boot_id() and is_running(int(pid), int(start)) else 0
-
-
-def is_running(pid: int, start: int) -> bool:
-    """Whether the process lives that had this pid and start time."""
-    if not start:  # this system does not tell when a process started
-        try:
-            os.kill(pid, 0)
-        except OSError:
-            return False
-        return True
-    try:
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-    except (OSError, IndexError):
-        return False
-    return state not in (b"Z", b"X") and start_time(pid) == start

@@ -1,7 +1,7 @@
 """Transfers: bytes into a node's cache, from another node's or from their origin, under the nodes' bandwidths.
 
 Bytes are really read and written, in blocks; after each block a flow waits until every bucket on its way has let it pass: the
-source's disk and network, or the origin's rate, and the destination's network and disk. Flows that share a bucket take turns,
+source's disk and network, and the destination's network and disk. Flows that share a bucket take turns,
 block by block. Large datasets move in pieces, several at a time, from several places. What a transfer does on its node is in
 `node.transfers`.
 """
@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from flowsched.background import BackgroundTasks
+from flowsched.cluster.local.root_space import Site
 from flowsched.cluster.local.runner.safe_paths import Unsafe, open_any
-from flowsched.cluster.local.virtual_nodes import Site
 from flowsched.cluster.node.cache import Cache, Entry, file_name
 from flowsched.cluster.node.origins import NotFetched, Origins, Section, copy_open
 from flowsched.cluster.node.ranges import Landed, changed_at, held_section
@@ -90,20 +90,18 @@ class Staging:
         threads: int = 8,
     ) -> None:
         self._site = site
-        self._caches = caches
-        self._origins = origins
+        self.caches = caches
+        self.origins = origins
         self._in_place = in_place
         self._now = now or asyncio.get_running_loop().time
         self._sleep = sleep
         self._nodes = {name: NodeTransfers(cache, name) for name, cache in caches.items()}
         self._links = {name: Links.of(node) for name, node in site.nodes.items()}
-        self._origin_link = TokenBucket(origins.rate)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="staging")
         self._under_way: dict[tuple[str, str, int], asyncio.Task[None]] = {}
         self._tasks = BackgroundTasks("a transfer")
         self._checked: dict[str, float] = {}  #: dataset -> until when (monotonic) it counts as looked at
         self.traffic: dict[str, Traffic] = defaultdict(Traffic)
-        self.moved_bytes: Counter[str] = Counter()  #: per dataset, over all its transfers
 
     def transfer(self, orders: Sequence[Transfer]) -> None:
         """Start copying. A second order for what is already on its way waits for the first."""
@@ -129,13 +127,13 @@ class Staging:
             remote: The node that it is read from; None = `node` itself.
         """
         if remote is not None:
-            there = self._caches[remote].entries.get(uri) if remote in self._caches else None
+            there = self.caches[remote].entries.get(uri) if remote in self.caches else None
             return 0, there.size_bytes if there else 0
         return self._nodes[node].charge(uri)
 
     def published(self, node: str, outputs: Sequence[Published]) -> None:
         """Take note of what a runner has put into a node's cache."""
-        cache = self._caches.get(node)
+        cache = self.caches.get(node)
         for output in outputs if cache is not None else ():
             assert cache is not None
             cache.refresh(output.uri)
@@ -187,10 +185,10 @@ class Staging:
         dest = self._links[order.dest]
         source: Source
         if order.source is None:
-            way = [self._origin_link, dest.nic_in, dest.disk]
-            source = OriginSource(self._origins, order.uri)
+            way = [dest.nic_in, dest.disk]
+            source = OriginSource(self.origins, order.uri)
         else:
-            cache, links = self._caches.get(order.source), self._links.get(order.source)
+            cache, links = self.caches.get(order.source), self._links.get(order.source)
             if cache is None or links is None:
                 raise NotFetched(f"there is no node {order.source!r}", lost=True)
             way = [links.disk, links.nic_out, dest.nic_in, dest.disk]
@@ -202,7 +200,6 @@ class Staging:
         except BaseException:
             self._pool.submit(steps.close)
             raise
-        self.moved_bytes[order.uri] += landed.moved_bytes
         self.traffic[order.dest].in_bytes += landed.moved_bytes
         if order.source is not None:
             self.traffic[order.source].out_bytes += landed.moved_bytes
@@ -210,11 +207,11 @@ class Staging:
 
     def _link(self, order: Transfer) -> Landed | None:
         """Let a node read a file or folder of this machine where it lies; None if it has to be copied."""
-        cache, wanted = self._caches[order.dest], parse(order.uri)
+        cache, wanted = self.caches[order.dest], parse(order.uri)
         held = cache.find(order.uri)
         if held is not None and (not held.in_place or self._is_now(order.uri)):
             return Landed(held.size_bytes, held.version, 0, held)
-        path = self._origins.local_path(wanted.uri) if wanted.is_known else None
+        path = self.origins.local_path(wanted.uri) if wanted.is_known else None
         if path is None or UNMOUNTABLE & set(str(path)):
             return None
         if not self._is_now(order.uri):
@@ -230,26 +227,24 @@ class Staging:
 
     def forget(self, uri: str, node: str) -> Callable[[], object]:
         """Let a node's cache have a dataset no more. Returns what deletes it, and blocks."""
-        cache = self._caches.get(node)
+        cache = self.caches.get(node)
         return (lambda: None) if cache is None else cache.forget(uri)
 
     def places(self, pairs: Iterable[tuple[str, str]]) -> list[str]:
         """Where those of (uri, node) lie that are read in place. Blocks."""
-        found = []
-        for uri, node in pairs if self._in_place else ():
-            entry = self._caches[node].entries.get(uri) if node in self._caches else None
-            if entry is not None and entry.in_place:
-                found.append(self._caches[node].place(entry))
-        return sorted(set(found))
+        return sorted({cache.place(entry) for cache, entry in self._linked(pairs)})
 
     def changed(self, pairs: Iterable[tuple[str, str]]) -> list[str]:
         """The inputs among (uri, node) that would be read in place, and are another version now. Blocks."""
-        found = []
+        return [entry.uri for _, entry in self._linked(pairs) if not self._is_now(entry.uri)]
+
+    def _linked(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[Cache, Entry]]:
+        """Those of (uri, node) that are read in place."""
         for uri, node in pairs if self._in_place else ():
-            entry = self._caches[node].entries.get(uri) if node in self._caches else None
-            if entry is not None and entry.in_place and not self._is_now(uri):
-                found.append(uri)
-        return found
+            cache = self.caches.get(node)
+            entry = None if cache is None else cache.entries.get(uri)
+            if cache is not None and entry is not None and entry.in_place:
+                yield cache, entry
 
     def _is_now(self, name: str) -> bool:
         """Whether the file or folder that a dataset's name means is of that version now."""
@@ -257,7 +252,7 @@ class Staging:
         if self._checked.get(name, 0.0) > now:
             return True
         try:
-            seen = self._origins.fingerprint(wanted.uri)
+            seen = self.origins.fingerprint(wanted.uri)
         except (NotFetched, Unsafe, OSError):
             return False
         took_s = time.monotonic() - now

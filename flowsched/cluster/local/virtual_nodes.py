@@ -1,17 +1,12 @@
-"""Virtual nodes: this machine divided, each part with its own budgets, and the surroundings that all parts share."""
+"""Virtual nodes: this machine divided, each part with its own budgets."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-import msgspec
-
-from flowsched.cluster.local.presence import Presence
 from flowsched.errors import ConfigurationError, InvalidRequest
 from flowsched.executor.nodes import NodeInfo
-from flowsched.executor.protocol import ClusterEvent
 from flowsched.values import replace
 from flowsched.workflow.resources import parse_bytes
 
@@ -30,7 +25,6 @@ def virtual_nodes(
     nic_rate: int = 117_000_000,
     cache_bytes: int = 0,
     racks: int = 1,
-    names: Sequence[str] | None = None,
 ) -> tuple[NodeInfo, ...]:
     """Nodes for `LocalCluster`.
 
@@ -44,32 +38,29 @@ def virtual_nodes(
         nic_rate: Bytes/s of each node's network, in each direction.
         cache_bytes: What each node's cache may hold; 0 = no limit.
         racks: Nodes are dealt to racks in equal runs: `rack-0`, `rack-1` …
-        names: Of the nodes; default `node-0`, `node-1` …
 
     Raises:
-        ConfigurationError: Fewer than one node, or another number of names.
+        ConfigurationError: Fewer than one node, or more racks than nodes.
     """
-    names = [f"node-{number}" for number in range(count)] if names is None else names
-    if count < 1 or len(set(names)) != count or not 1 <= racks <= count:
+    if not 1 <= racks <= count:
         raise ConfigurationError(
-            f"{count} nodes with {len(set(names))} different names in {racks} racks: need at least one node, "
-            "one name each, and no more racks than nodes"
+            f"{count} nodes in {racks} racks: need at least one node, and no more racks than nodes"
         )
     return tuple(
         NodeInfo(
-            name=name,
+            name=f"node-{number}",
             cpu_millicores=cpu_millicores or machine_cores() * 1000 // count,
             memory_bytes=memory_bytes or machine_memory_bytes() * _MEMORY_SHARE_PERCENT // 100 // count,
             disk_bytes=disk_bytes,
             gpu_millis=gpus * 1000,
-            labels={"kubernetes.io/hostname": name},
+            labels={"kubernetes.io/hostname": f"node-{number}"},
             rack=f"rack-{number * racks // count}",
             disk_rate=disk_rate,
             nic_in_rate=nic_rate,
             nic_out_rate=nic_rate,
             cache_bytes=cache_bytes,
         )
-        for number, name in enumerate(names)
+        for number in range(count)
     )
 
 
@@ -129,26 +120,3 @@ def machine_memory_bytes() -> int:
             return min(physical, int(file.read()))
     except (OSError, ValueError):
         return physical
-
-
-# ---- what every part of a cluster on this machine is given ----
-
-
-class Site(msgspec.Struct, frozen=True):
-    """The surroundings of `Processes`.
-
-    Args:
-        root: The cluster's folder.
-        nodes: By name.
-        report: Takes events, on the event loop's thread.
-        clock: Wall-clock ms.
-        failpoint: Called with a name where a crash would be interesting, in worker threads; may raise or kill.
-        presence: Of the folders below the root that must be there.
-    """
-
-    root: Path
-    nodes: Mapping[str, NodeInfo]
-    report: Callable[[ClusterEvent], None]
-    clock: Callable[[], int]
-    failpoint: Callable[[str], object]
-    presence: Presence = msgspec.field(default_factory=Presence)

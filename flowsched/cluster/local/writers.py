@@ -8,10 +8,11 @@ order of their entry, for all of their paths alike, so no attempt waits for one 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
+from flowsched.cluster.local.orders import outside
+from flowsched.cluster.local.runner.deliver import mounted_at
+from flowsched.cluster.local.runner.places import canonical
 from flowsched.executor.protocol import Pod
-from flowsched.workflow.spec import Mount
 
 #: The task of an attempt, or the gang of a member: members of a gang share files on purpose.
 Owner = tuple[str, str, int]
@@ -38,20 +39,10 @@ def written_paths(pod: Pod) -> frozenset[str]:
     }
     for step in container.steps:
         for path in (step.stdout, step.stderr):
-            mounted = _mounted(path, container.mounts) if path is not None else None
-            if mounted is not None:
-                paths.add(mounted)
+            if path is not None:
+                paths.update(mounted_at(canonical(path), outside(container)))
     clean = {os.path.realpath(path) if path.startswith("/") else path for path in paths}
     return frozenset(path for path in clean if not path.startswith("/dev/"))
-
-
-def _mounted(path: str, mounts: Iterable[Mount]) -> str | None:
-    path = os.path.normpath(path)
-    above = [mount for mount in mounts if path.startswith(os.path.normpath(mount.path).rstrip("/") + "/")]
-    if not above:
-        return None
-    deepest = max(above, key=lambda mount: len(mount.path))
-    return deepest.source + path[len(os.path.normpath(deepest.path).rstrip("/")) :]
 
 
 class Writers:

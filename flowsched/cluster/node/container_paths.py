@@ -361,7 +361,7 @@ class _Planner:
             )
 
     def _check(self, path: str, what: str) -> None:
-        if any(path == taken or path.startswith(f"{taken}/") for taken in TAKEN):
+        if _is_taken(path):
             raise _Refused(
                 REFUSED,
                 f"{what}: {path} lies below {' '.join(TAKEN)}: nothing can be put there; use another folder",

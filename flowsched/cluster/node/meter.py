@@ -138,7 +138,8 @@ class DiskMeter(msgspec.Struct):
             attempts: (name, node, process) of each that runs.
             seconds: Since the last measurement.
         """
-        before, self._total = self._total, self._carried()
+        disk = disk_of(self.folder, self.proc)
+        before, self._total = self._total, disk.carried if disk is not None else None
         ours = dict.fromkeys(self.nodes, 0)
         seen: dict[str, int] = {}
         for name, node, pid in attempts if self._total is not None else ():
@@ -148,12 +149,12 @@ class DiskMeter(msgspec.Struct):
         if before is None or self._total is None or seconds <= 0:
             return None
         others = max(0, self._total - before - sum(ours.values())) // max(1, len(self.nodes))
-        return LoadMeasured(tuple(_load(node, ours, others, seconds) for node in self.nodes))
-
-    def _carried(self) -> int | None:
-        """Bytes read and written since the machine started; None where the folder is on no disk."""
-        disk = disk_of(self.folder, self.proc)
-        return None if disk is None else disk.carried
+        return LoadMeasured(
+            tuple(
+                Load(node, int((ours[node] + others) / seconds), int(ours[node] / seconds))
+                for node in self.nodes
+            )
+        )
 
 
 class Disk(NamedTuple):
@@ -186,10 +187,6 @@ def parse_diskstats(text: str, major: int, minor: int) -> Disk | None:
     fields = lines[disk]
     numbers = tuple(dict.fromkeys(":".join(lines[each][:2]) for each in (name, disk)))
     return Disk(numbers, (int(fields[5]) + int(fields[9])) * _SECTOR)
-
-
-def _load(node: str, ours: Mapping[str, int], others: int, seconds: float) -> Load:
-    return Load(node, int((ours[node] + others) / seconds), int(ours[node] / seconds))
 
 
 def _moved_by_tree(proc: Path, pid: int) -> int:

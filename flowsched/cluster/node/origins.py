@@ -166,14 +166,12 @@ class Origins(msgspec.Struct, frozen=True):
         allowed_roots: Folders below which files of this machine may be taken; None = see `bounds`. What lies below one is reached
             from it by descriptor, since others may be changing it meanwhile.
         schemes: Schemes beside `file` that may be fetched; None = all that fsspec knows.
-        rate: Bytes/s of all fetching from origins together; 0 = no limit.
         options: Per scheme, what fsspec is given (credentials, endpoints).
         bounds: Which files of this machine may be taken; None = by `allowed_roots` alone.
     """
 
     allowed_roots: Sequence[Path] | None = None
     schemes: frozenset[str] | None = None
-    rate: int = 0
     options: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
     bounds: Bounds | None = None
 
@@ -300,7 +298,13 @@ class Origins(msgspec.Struct, frozen=True):
         """
         scheme = self._allowed(uri)
         with _refusals(uri, scheme):
-            return self._open(uri, scheme)
+            if scheme in ("http", "https"):
+                stream = self._http_stream(uri, scheme, {})
+                length = stream.r.headers.get("Content-Length")
+                return Body(stream, uri, int(length) if length else None, version=version_of(stream.r))
+            files, path = self._store(uri, scheme)
+            size, stored = files.size(path), files.open(path, "rb")
+            return Body(stored, uri, size, version=_object_version(getattr(stored, "details", None) or {}))
 
     def open_section(self, uri: str, start: int, end: int, name: str) -> Section:
         """Open a range of a dataset that is not on this machine: of HTTP servers that give ranges and say which version they are
@@ -329,9 +333,7 @@ class Origins(msgspec.Struct, frozen=True):
         return Section(Body(stream, uri), int(told[2]), version, name)
 
     def _stored_section(self, uri: str, scheme: str, start: int, name: str) -> Section:
-        import fsspec
-
-        files, path = fsspec.core.url_to_fs(uri, **dict(dict(self.options).get(scheme, ())))
+        files, path = self._store(uri, scheme)
         files.invalidate_cache(files._parent(path))  # it may have been listed before it changed
         stream = files.open(path, "rb", block_size=_STORE_BLOCK, cache_type="readahead")
         version = _object_version(getattr(stream, "details", None) or {})
@@ -384,9 +386,7 @@ class Origins(msgspec.Struct, frozen=True):
 
     def _stored_version(self, uri: str, scheme: str) -> tuple[str, datetime | None]:
         """The ETag of an object and when it was changed; of a folder the digest of its objects' ETags."""
-        import fsspec
-
-        files, path = fsspec.core.url_to_fs(uri, **dict(dict(self.options).get(scheme, ())))
+        files, path = self._store(uri, scheme)
         files.invalidate_cache(files._parent(path))
         found = files.find(path, detail=True) if uri.endswith("/") else {path: files.info(path)}
         tags = {name: _object_version(each) for name, each in found.items()}
@@ -404,11 +404,9 @@ class Origins(msgspec.Struct, frozen=True):
         Raises:
             NotFetched: It cannot be listed, or there is nothing.
         """
-        import fsspec
-
         scheme = self._allowed(uri)
         with _refusals(uri, scheme):
-            files, path = fsspec.core.url_to_fs(uri, **dict(dict(self.options).get(scheme, ())))
+            files, path = self._store(uri, scheme)
             top = path.rstrip("/") + "/"
             found = [str(name).removeprefix(top) for name in files.find(path) if not str(name).endswith("/")]
         if not found:
@@ -426,17 +424,14 @@ class Origins(msgspec.Struct, frozen=True):
             raise NotFetched(f"{scheme}: is not among the schemes that inputs may come from", permanent=True)
         return scheme
 
-    def _open(self, uri: str, scheme: str) -> Body:
+    def _store(self, uri: str, scheme: str) -> tuple[Any, str]:
+        """The file system of fsspec that has a uri, and the path of the uri there."""
         import fsspec  # takes 60 ms, which only a fetch needs to spend
 
-        if scheme in ("http", "https"):
-            stream = self._http_stream(uri, scheme, {})
-            length = stream.r.headers.get("Content-Length")
-            return Body(stream, uri, int(length) if length else None, version=version_of(stream.r))
-        options: dict[str, Any] = {"skip_instance_cache": False, **dict(dict(self.options).get(scheme, ()))}
-        files, path = fsspec.core.url_to_fs(uri, **options)
-        size, stream = files.size(path), files.open(path, "rb")
-        return Body(stream, uri, size, version=_object_version(getattr(stream, "details", None) or {}))
+        return fsspec.core.url_to_fs(uri, **self._options_of(scheme))  # type: ignore[no-any-return]
+
+    def _options_of(self, scheme: str) -> dict[str, Any]:
+        return dict(dict(self.options).get(scheme, ()))
 
     def _http_stream(self, uri: str, scheme: str, headers: dict[str, str]) -> _Answer:
         """One stream of the bytes that the server stores, without a HEAD first and without a total limit: a genome takes longer
@@ -456,7 +451,7 @@ class Origins(msgspec.Struct, frozen=True):
             "skip_instance_cache": False,
             "encoded": True,
             "client_kwargs": client,
-            **dict(dict(self.options).get(scheme, ())),
+            **self._options_of(scheme),
         }
         files = fsspec.filesystem(scheme, **options)
         asked = {"Accept-Encoding": "identity", **files.kwargs.get("headers", {}), **headers}
@@ -697,9 +692,9 @@ def file_section(descriptor: int, start: int, name: str) -> Section:
     )
 
 
-def _unknown(scheme: str, error: Exception) -> NotFetched:
+def _unknown(scheme: str, error: Exception, act: str = "fetch") -> NotFetched:
     hint = _EXTRAS.get(scheme, "fsspec knows no such scheme, or its package is missing")
-    return NotFetched(f"cannot fetch {scheme}: uris: {hint} ({error})", permanent=True)
+    return NotFetched(f"cannot {act} {scheme}: uris: {hint} ({error})", permanent=True)
 
 
 def put(path: str, uri: str) -> None:
@@ -716,8 +711,7 @@ def put(path: str, uri: str) -> None:
         files.put_file(path, key)
     except Exception as error:  # each of fsspec's file systems has errors of its own
         if isinstance(error, (ImportError, ValueError)) and not _astray(error):
-            hint = _EXTRAS.get(scheme, "fsspec knows no such scheme, or its package is missing")
-            raise NotFetched(f"cannot write {scheme}: uris: {hint} ({error})", permanent=True) from error
+            raise _unknown(scheme, error, "write") from error
         told = failure(uri, error)
         raise NotFetched(
             str(told).replace("cannot fetch", "cannot write", 1), permanent=told.permanent

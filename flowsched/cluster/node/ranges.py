@@ -82,7 +82,11 @@ def bring(
             finally:
                 section.stream.close()
         assert partial is not None
-        entry = _publish(cache, partial, seal) if partial.complete else None
+        entry = None
+        if partial.complete:
+            header = partial.header
+            whole = Entry(header.uri, header.size_bytes, header.name, False, header.version)
+            entry = cache.publish_partial(partial, whole, seal)
     except Dropped:
         gone = partial is not None and cache.partials.drop(piece.uri, partial)
         why = "what was here of it is gone" if gone else "they changed while they were copied"
@@ -194,12 +198,6 @@ def _write_at(descriptor: int, block: bytes, at: int) -> None:
     while view:
         written = os.pwrite(descriptor, view, at)
         view, at = view[written:], at + written
-
-
-def _publish(cache: Cache, partial: Partial, seal: Callable[[Path], object]) -> Entry:
-    header = partial.header
-    entry = Entry(header.uri, header.size_bytes, header.name, False, header.version)
-    return cache.publish_partial(partial, entry, seal)
 
 
 def block_stream(section: Section, length: int) -> Iterator[bytes]:

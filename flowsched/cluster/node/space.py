@@ -19,14 +19,7 @@ _LEAST_BYTES: Final = (1 << 20, 64 << 20)
 _LEAST_FILES: Final = (64, 1024)
 #: A full file system stays full until twice as much is free, so that starts do not stop and go on with every block.
 _RELIEF: Final = 2
-#: The system's errors for want of room: a full file system, or the user's quota.
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _PROBE_BYTES: Final = 1 << 16
-
-
-def is_full(error: BaseException) -> bool:
-    """Whether an error says that there is no room."""
-    return isinstance(error, OSError) and error.errno in _FULL
 
 
 @dataclass(slots=True)

@@ -16,11 +16,12 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from flowsched.cluster.local.runner.records import is_full
 from flowsched.cluster.local.runner.safe_paths import Unsafe
 from flowsched.cluster.node.cache import Cache, Entry, file_name
 from flowsched.cluster.node.origins import NotFetched, Origins, Section
 from flowsched.cluster.node.ranges import Landed, bring, changed_at
-from flowsched.cluster.node.space import check_room, is_full, no_room
+from flowsched.cluster.node.space import check_room, no_room
 from flowsched.executor.datasets import digest_of, parse, uri_of
 from flowsched.executor.protocol import Transfer
 from flowsched.log_lines import get_logger

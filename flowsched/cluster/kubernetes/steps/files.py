@@ -20,10 +20,9 @@ from typing import Any, Final, NamedTuple
 from flowsched.cluster.kubernetes.exit_codes import NOT_LAID
 from flowsched.cluster.kubernetes.packing import LARGEST, unpacked
 from flowsched.cluster.local.runner.bounds import Bounds
-from flowsched.cluster.local.runner.deliver import Delivery, Send, deliver_all, resolved, write_left
+from flowsched.cluster.local.runner.deliver import Delivery, Send, code_in, deliver_all, resolved, write_left
 from flowsched.cluster.local.runner.image_places import ImagePlaces
 from flowsched.cluster.local.runner.outputs import Refused
-from flowsched.cluster.local.runner.return_code import code_in
 from flowsched.cluster.local.runner.safe_paths import Opened, Unsafe, open_file, write_all
 
 # ---- stage-in and stage-out ----

@@ -13,37 +13,29 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import stat
 import sys
+from collections.abc import Callable
 
 from . import kin
+from .bounds import Bounds
+from .contained import Contained
+from .deliver import leave, left_at, note
+from .engine import ImageTask
 from .finishing import inode_of
-from .kin import signal
 from .outputs import Refused, collect
 from .records import Record, fullness, is_full, json_text, now_ms
 from .room import wait_for_folder, with_room
-from .safe_paths import Opened, kind_of, open_folder, write_file
+from .safe_paths import Opened, kind_of, open_folder, put_file
 from .secret_values import SecretError, read_secrets
+from .steps import line_of
 from .task import LAST_SIGNAL_CODE, StartError, Task, link_inputs, release_grace_s, states_of, supervise
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .contained import Contained
 
 
 def is_apart(order: Record) -> bool:
     """Whether an attempt needs a process of its own."""
     return order.get("image") is not None or order.get("container") is not None
-
-
-def load_modules(order: Record) -> None:
-    """Import what the attempt's own process needs. The runner does so before it forks: once for all attempts, not once for each."""
-    if order.get("container") is not None:
-        from . import contained  # noqa: F401
-    if order.get("image") is not None:
-        from . import engine  # noqa: F401
 
 
 def folder_of(order: Record) -> str:
@@ -59,28 +51,20 @@ def see_through(order: Record, record: Callable[[Record], None]) -> None:
         record: See `Task`.
     """
     wake, _ = listen()
-    task = made(order, record)
+    has_container = order.get("container") is not None
+    task = (Task if has_container else ImageTask)(folder_of(order), order, record)
     try:
-        void = prepare(task)
-        if void is None:
+        end = prepare(task)
+        if end is None:
             admit(task)
-        container = contained(task) if void is None else None
+            end = carry_out(task, wake, Contained(task) if has_container else None)
     except Refused as refusal:
-        reason, message = refusal.args
-        record(refusal_of(task, reason, message))
+        end = refusal_of(task, *refusal.args)
     except OSError as error:  # told as the task's failure, or a fault that stays would be tried for ever
-        record(unprepared(task, error))
-    else:
-        record(void or run(task, wake, container))
-
-
-def made(order: Record, record: Callable[[Record], None]) -> Task:
-    """The attempt's process: in an image, if its stage names one that is used."""
-    if order.get("image") is None or order["container"] is not None:
-        return Task(folder_of(order), order, record)
-    from .engine import ImageTask
-
-    return ImageTask(folder_of(order), order, record)
+        if task.started_ms:
+            raise
+        end = unprepared(task, error)
+    record(end)
 
 
 def prepare(task: Task) -> Record | None:
@@ -133,22 +117,9 @@ def admit(task: Task) -> None:
         raise Refused("SecretMissing", str(error)) from None
 
 
-def contained(task: Task) -> Contained | None:
-    """The container of a task that has one, with its paths laid out."""
-    if task.order.get("container") is None:
-        return None
-    from .contained import Contained  # every import delays the start of a runner by milliseconds
-
-    return Contained(task)
-
-
 def refusal_of(task: Task, reason: str, message: str) -> Record:
     """The end of an attempt that nothing ran in."""
     if task.order.get("container") is not None:
-        from .bounds import Bounds
-        from .deliver import leave, left_at, note
-        from .steps import line_of
-
         bounds = Bounds(**task.order["bounds"], own=task.folder)  # type: ignore[arg-type]
         note(task.order["container"], bounds, line_of(reason, message))  # type: ignore[arg-type]
         leave(None, left_at(task.order["container"], bounds))  # type: ignore[arg-type]
@@ -156,18 +127,8 @@ def refusal_of(task: Task, reason: str, message: str) -> Record:
     return end_of(task, 126, reason, message)
 
 
-def run(task: Task, wake: int, container: Contained | None) -> Record:
-    """Start the task, see it through, and say how it ended."""
-    try:
-        return carry_out(task, wake, container)
-    except OSError as error:
-        if not is_full(error) or task.started_ms:
-            raise
-        return void_of(task.order, "DiskFull")
-
-
 def carry_out(task: Task, wake: int, container: Contained | None) -> Record:
-    """Start the task, and see it through."""
+    """Start the task, see it through, and say how it ended."""
     before = kin.io_counts()
     if container is not None:
         code, reason, message = container.run(wake)
@@ -245,10 +206,7 @@ END = "end"
 def leave_end(folder: str, record: Record) -> None:
     """Leave how an attempt ended in its folder, durable, wholly or not at all. Raises OSError, Unsafe."""
     with Opened(open_folder(None, folder)) as at:
-        with Opened(write_file(at, f"{END}.tmp", json_text(record), 0o600)) as fd:
-            os.fsync(fd)
-        os.rename(f"{END}.tmp", END, src_dir_fd=at, dst_dir_fd=at)
-        os.fsync(at)
+        put_file(at, END, json_text(record), 0o600, durable=True)
 
 
 def changed_inputs(order: Record) -> dict[str, str]:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import os
 
 from .bounds import Bounds
-from .deliver import Delivery, Stores, count, deliver_all, leave, left_at, resolved
+from .deliver import CODE_BYTES, Delivery, Stores, code_in, count, deliver_all, leave, left_at, resolved
+from .engine import ImageStep
+from .finishing import Inode
+from .image_places import ImagePlaces
 from .namespace import Mount, make
 from .outputs import Refused
 from .patterns import is_pattern
 from .places import Places, plan
 from .records import Record, is_full
-from .return_code import CODE_BYTES, code_in
 from .room import Progress, wait_for_folder, with_room
 from .safe_paths import Unsafe
 from .steps import Ending, Step, run_steps
-from .task import LAST_SIGNAL_CODE, release_grace_s
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .finishing import Inode
-    from .task import Task
+from .task import LAST_SIGNAL_CODE, Task, release_grace_s
 
 
 class Contained:
@@ -45,8 +42,6 @@ class Contained:
     def laid_out(self, room: str) -> Places:
         """Its paths, made: in images, or where steps see this machine with what the task asks for put into it."""
         if self.order.get("layout") is not None:
-            from .image_places import ImagePlaces
-
             os.mkdir(room)
             images = ImagePlaces(room, self.order["layout"], self.bounds)  # type: ignore[arg-type]
             images.check_sources()
@@ -62,8 +57,6 @@ class Contained:
         """A step's process: in its image, if images are used."""
         if self.places.same_paths:
             return Step(self.task, order, self.places, self.mounts, opened)
-        from .engine import ImageStep
-
         return ImageStep(self.task, order, self.places, number, opened)  # type: ignore[arg-type]
 
     def check(self) -> None:

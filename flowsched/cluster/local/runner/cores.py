@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 
 from .records import Record
 
@@ -47,7 +48,5 @@ def bind(cores: tuple[int, ...]) -> None:
     """Let this thread, and what it starts from now on, run on these cores only. Empty: nothing is done."""
     if not cores:
         return
-    try:  # noqa: SIM105 - see kin
+    with suppress(OSError):  # a core was taken from this machine meanwhile
         os.sched_setaffinity(0, cores)
-    except OSError:
-        pass  # a core was taken from this machine meanwhile

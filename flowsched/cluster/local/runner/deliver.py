@@ -14,6 +14,7 @@ import stat
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
 from .bounds import Bounds, inside
 from .outputs import Refused
@@ -438,7 +439,9 @@ class Delivery:
         send = self._send(uri)
         self._found.setdefault((printable(path), printable(uri)))
         if self._senders is None:
-            from concurrent.futures import ThreadPoolExecutor  # most attempts upload nothing
+            from concurrent.futures import (
+                ThreadPoolExecutor,  # loads logging, and most attempts upload nothing
+            )
 
             self._senders = ThreadPoolExecutor(_UPLOADED)
         if len(self._sent) >= _UPLOADED:
@@ -602,10 +605,8 @@ def leave(places: Places | None, left: list[Left], reason: str = "") -> None:
             real = places.real(path)
             targets = [] if places.bounds.refusal(real) else [real]
         for target in targets or ():
-            try:  # noqa: SIM105 - see kin
+            with suppress(OSError, Unsafe):  # the end must be told all the same
                 write_left(target, text)
-            except (OSError, Unsafe):
-                pass  # the end must be told all the same
 
 
 def note(container: Record, bounds: Bounds, line: str) -> None:
@@ -625,13 +626,13 @@ def note(container: Record, bounds: Bounds, line: str) -> None:
     ):
         if bounds.refusal(target):
             continue
-        try:
-            with parent(target) as at:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-                with Opened(open_file(at, os.path.basename(target), flags)) as fd:
-                    write_all(fd, line.encode(errors="replace"))
-        except (OSError, Unsafe):
-            pass  # the end must be told all the same
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        with (
+            suppress(OSError, Unsafe),  # the end must be told all the same
+            parent(target) as at,
+            Opened(open_file(at, os.path.basename(target), flags)) as fd,
+        ):
+            write_all(fd, line.encode(errors="replace"))
 
 
 def mounted_at(path: str, container: Record) -> list[str]:
@@ -672,6 +673,22 @@ def write_left(target: str, text: str) -> None:
             os.fsync(at)
         finally:
             remove(at, temporary)
+
+
+#: A file with more bytes holds no return code.
+CODE_BYTES = 16
+
+
+def code_in(content: bytes) -> int | None:
+    """The return code in a file that a task leaves for its client to judge by, as Cromwell's scripts do: they always end with 0.
+
+    Returns:
+        A whole number from 0 to 999,999,999 with white space around it; None if the content is anything else.
+    """
+    digits = content.strip()
+    if len(content) > CODE_BYTES or not digits.isdigit() or len(digits) > 9:
+        return None
+    return int(digits)
 
 
 def printable(text: str) -> str:

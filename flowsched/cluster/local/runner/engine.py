@@ -11,20 +11,16 @@ import errno
 import os
 import re
 import time
+from collections.abc import Callable, Sequence
 
 from . import kin
+from .finishing import Inode
+from .image_places import ImagePlaces
 from .outputs import Refused
 from .records import Record
 from .safe_paths import Unsafe, open_mounted, write_all
 from .steps import Step
 from .task import RELEASED, StartError, Task, amount, release_grace_s
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .finishing import Inode
-    from .image_places import ImagePlaces
 
 #: The engine's own command has so long to clear up behind a container that has ended.
 CLEAR_UP_S = 30.0
@@ -143,7 +139,8 @@ class Engine:
         """End and remove a container, if there is one; "" if that worked, or what the engine said."""
         if self.kind == "apptainer":
             return ""
-        return ask(self.removal(name), self.env)[1]
+        _, said, failed = ask(self.removal(name), self.env)
+        return said if failed else ""
 
     def removal(self, name: str) -> list[str]:
         """The command that ends and removes a container at once."""
@@ -155,7 +152,7 @@ class Engine:
         if self.kind == "apptainer":
             return True  # its exit code is that of the program, whose parent it is
         form = "{{.State.Status}} {{.State.ExitCode}} {{.State.StartedAt}}"
-        said, _ = ask([*self.command, "container", "inspect", "--format", form, name], self.env)
+        said, *_ = ask([*self.command, "container", "inspect", "--format", form, name], self.env)
         return said.startswith("exited 0 ") and not said.startswith("exited 0 0001-")
 
     def state(self, name: str) -> tuple[bool, bool] | None:
@@ -166,19 +163,19 @@ class Engine:
         if self.kind == "apptainer":
             return None
         form = "{{.State.OOMKilled}} {{.State.StartedAt}}"
-        said, why = ask([*self.command, "container", "inspect", "--format", form, name], self.env)
+        said, _, failed = ask([*self.command, "container", "inspect", "--format", form, name], self.env)
         killed, _, started = said.strip().partition(" ")
-        return None if why or not started else (not started.startswith("0001-"), killed == "true")
+        return None if failed or not started else (not started.startswith("0001-"), killed == "true")
 
 
 def split(env: dict[str, str]) -> tuple[bytes, dict[str, str]]:
     """The lines of a file that carry variables to an engine, and the variables whose values no line carries."""
-    renamed = {key: value for key, value in env.items() if not _fits_on_a_line(key, value)}
+    renamed = {
+        key: value
+        for key, value in env.items()
+        if not _ON_A_LINE.match(value) or len(key) + len(value.encode()) >= _LINE_BYTES
+    }
     return "".join(f"{key}={value}\n" for key, value in env.items() if key not in renamed).encode(), renamed
-
-
-def _fits_on_a_line(key: str, value: str) -> bool:
-    return _ON_A_LINE.match(value) is not None and len(key) + len(value.encode()) < _LINE_BYTES
 
 
 def in_memory(data: bytes) -> int:
@@ -186,7 +183,7 @@ def in_memory(data: bytes) -> int:
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("flowsched-environment", 0)
     else:
-        import tempfile
+        import tempfile  # takes 10 ms, and Linux needs it not
 
         fd, path = tempfile.mkstemp()
         os.unlink(path)
@@ -221,20 +218,18 @@ def _quoted(field: str) -> str:
     return '"' + field.replace('"', '""') + '"' if any(sign in field for sign in ',"\n') else field
 
 
-def ask(command: list[str], env: dict[str, str]) -> tuple[str, str]:
-    """Run a command of an engine: what it answered, and why it failed ("" = it did not)."""
-    import subprocess  # needed at odd ends only
+def ask(command: Sequence[str], env: dict[str, str], timeout_s: float = ANSWER_S) -> tuple[str, str, bool]:
+    """Run a command of an engine: what it answered, what it said on stderr, and whether it failed (then it said something)."""
+    import subprocess  # takes 7 ms, and is needed at odd ends only
 
     try:
         done = subprocess.run(
-            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_S, check=False
+            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return "", str(error)
-    said = done.stderr.decode(errors="replace").strip()
-    return done.stdout.decode(errors="replace"), (
-        said or f"exit code {done.returncode}"
-    ) if done.returncode else ""
+        return "", str(error), True
+    said, failed = done.stderr.decode(errors="replace").strip(), done.returncode != 0
+    return done.stdout.decode(errors="replace"), said or f"exit code {done.returncode}" * failed, failed
 
 
 class InImage(Task):

@@ -12,6 +12,8 @@ import os
 import stat
 import time
 
+from . import kin
+
 #: The grace of a process that may still write to the step's standard output or error. Seconds of waiting for a CPU do not count.
 GRACE_S = 2.0
 #: A reader that gets neither a CPU nor bytes for so long will not finish.
@@ -101,13 +103,12 @@ def left_of(streams: set[Inode], pids: list[int]) -> list[Process]:
     found = []
     for pid in pids:
         try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
+            fields = kin.stat_of(pid)
             state = fields[0].decode()
             if state in "ZX":
                 continue
             reads, writes = open_pipes(pid, streams)
-            cpu = _ran_ns(pid) or int(fields[11]) + int(fields[12])
+            cpu = kin.number_in(f"/proc/{pid}/schedstat", 0) or int(fields[11]) + int(fields[12])
         except (OSError, ValueError, IndexError):
             continue
         found.append(Process(pid, state, cpu, reads, writes))
@@ -148,20 +149,8 @@ def inode_of(path: str | int) -> set[Inode]:
     return {(status.st_dev, status.st_ino)}
 
 
-def knows_processes() -> bool:
-    """Whether this system shows processes and their files; elsewhere the runner ends all that are left at once."""
-    return os.path.isdir("/proc/self/fd")
-
-
 def look(finishing: Finishing, pids: list[int]) -> bool:
-    """Whether the runner still waits for the processes that a step has left."""
-    return knows_processes() and finishing.goes_on(left_of(finishing.streams, pids), time.monotonic())
-
-
-def _ran_ns(pid: int) -> int:
-    """Nanoseconds that a process has had a CPU; 0 where the kernel does not count so finely."""
-    try:
-        with open(f"/proc/{pid}/schedstat", "rb") as file:
-            return int(file.read().split()[0])
-    except (OSError, ValueError, IndexError):
-        return 0
+    """Whether the runner still waits for the processes that a step has left; never where the system shows no processes' files."""
+    return os.path.isdir("/proc/self/fd") and finishing.goes_on(
+        left_of(finishing.streams, pids), time.monotonic()
+    )

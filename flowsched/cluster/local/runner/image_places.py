@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
+from collections.abc import Callable, Iterable, Sequence
 
 from .bounds import Bounds
 from .outputs import Refused
@@ -27,10 +28,6 @@ from .safe_paths import (
     write_text,
 )
 from .trees import copy_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 
 def place_in(view: Iterable[Sequence[str]], path: str) -> str:

@@ -20,12 +20,9 @@ from __future__ import annotations
 
 import os
 from binascii import crc32
+from collections.abc import Iterator
 
 from .records import Record, json_text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: A segment that is longer is followed by another. Segments are removed whole: twice as much keeps old records longer.
 SEGMENT_BYTES = 4 << 20

@@ -6,19 +6,13 @@ process group is known.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
+import signal
 import sys
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import signal as signal
-else:
-    try:
-        import _signal as signal  # `signal` without its enums: importing those takes 7 ms
-    except ImportError:  # pragma: no cover - another Python
-        import signal
+from contextlib import suppress
 
 #: How long to go on killing what does not die (uninterruptible sleep), before giving the rest up.
 KILL_LIMIT_S = 5.0
@@ -37,18 +31,36 @@ def _read(path: str) -> bytes:
     return b"".join(blocks)
 
 
+def stat_of(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat after the name (which may hold anything); none if there is no such process."""
+    try:
+        return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
 def start_time(pid: int) -> int:
     """When a process started, in clock ticks since boot: with the pid it names it for good. 0 if unknown."""
-    return _stat_field(pid, 19)
+    fields = stat_of(pid)
+    return int(fields[19]) if fields else 0
 
 
-def _stat_field(pid: int, number: int) -> int:
-    """A number of /proc/PID/stat, counted after the name (which may hold anything). 0 if there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[number])
-    except (OSError, ValueError, IndexError):
-        return 0
+def state_of(pid: int) -> str:
+    """The letter of a process's state; X: there is none."""
+    fields = stat_of(pid)
+    return fields[0].decode() if fields else "X"
+
+
+def is_running(pid: int, start: int) -> bool:
+    """Whether the process lives that had this pid and start time."""
+    if not start:  # this system does not tell when a process started
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return False
+        return True
+    fields = stat_of(pid)
+    return bool(fields) and fields[0] not in (b"Z", b"X") and int(fields[19]) == start
 
 
 def boot_id() -> str:
@@ -62,15 +74,7 @@ def boot_id() -> str:
 
 def prctl(option: int, value: int) -> None:
     """Set an attribute of this process, where there is such a call."""
-    if not sys.platform.startswith("linux"):
-        return
-    try:
-        import _ctypes  # the part of ctypes that is compiled: 5 ms less
-
-        _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl"), (option, value, 0, 0, 0))  # type: ignore[arg-type]
-    except (ImportError, AttributeError, OSError):  # pragma: no cover - another Python
-        import ctypes
-
+    if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
@@ -87,6 +91,12 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
 def identity(pid: int) -> str:
     """What names a process for good: its pid, when it started, and the boot of this machine."""
     return f"{pid} {start_time(pid)} {boot_id()}"
+
+
+def living(identity: str) -> int:
+    """The pid of a process with this identity, if it lives; 0 if not."""
+    pid, start, boot = identity.split() if identity.count(" ") == 2 else ("0", "0", "")
+    return int(pid) if boot == boot_id() and is_running(int(pid), int(start)) else 0
 
 
 def children() -> list[int]:
@@ -109,11 +119,9 @@ def descendants(of: list[int] | None = None) -> list[int]:
     unseen = [os.getpid()] if of is None else list(of)
     while unseen:
         pid = unseen.pop()
-        try:
+        with suppress(OSError):  # it ended meanwhile
             for thread in os.listdir(f"/proc/{pid}/task"):
                 unseen.extend(map(int, _read(f"/proc/{pid}/task/{thread}/children").split()))
-        except OSError:
-            pass  # it ended meanwhile
         if pid != os.getpid():
             found.append(pid)
     return found
@@ -135,21 +143,23 @@ def _children_by_parent() -> dict[int, list[int]]:
     except OSError:
         return {}
     for pid in pids:
-        parents.setdefault(_stat_field(pid, 1), []).append(pid)
+        if fields := stat_of(pid):
+            parents.setdefault(int(fields[1]), []).append(pid)
     return parents
 
 
 def resident_bytes(pids: list[int], limit: int) -> int:
     """The memory of processes: resident pages; if these exceed the limit, shared pages count once (PSS)."""
     page = resource.getpagesize()
-    resident = sum(_number(f"/proc/{pid}/statm", 1) * page for pid in pids)
+    resident = sum(number_in(f"/proc/{pid}/statm", 1) * page for pid in pids)
     if resident <= limit or not limit:
         return resident
     shares = sum(_pss_kb(pid) for pid in pids) * 1024
     return min(resident, shares or resident)
 
 
-def _number(path: str, field: int) -> int:
+def number_in(path: str, field: int) -> int:
+    """A number in a file of /proc; 0 if there is none."""
     try:
         with open(path, "rb") as file:
             return int(file.read().split()[field])
@@ -158,13 +168,10 @@ def _number(path: str, field: int) -> int:
 
 
 def _pss_kb(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            for line in file:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1])
-    except (OSError, ValueError):
-        pass
+    with suppress(OSError, ValueError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+        for line in file:
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1])
     return 0
 
 
@@ -176,12 +183,10 @@ def io_counts(pid: int | str = "self") -> dict[str, int]:
         pid: It; it may have ended, if it is not reaped yet.
     """
     counts = {"rchar": 0, "wchar": 0, "read_bytes": 0, "write_bytes": 0}
-    try:
+    with suppress(OSError, ValueError):
         for line in _read(f"/proc/{pid}/io").splitlines():
             key, _, number = line.partition(b":")
             counts[key.decode()] = int(number)
-    except (OSError, ValueError):
-        pass
     return counts
 
 
@@ -200,10 +205,8 @@ def io_since(before: dict[str, int], after: dict[str, int]) -> tuple[int, int, i
 def signal_group(pid: int, number: int) -> None:
     """Signal the task's process group, and the task itself should it not lead one yet."""
     for send in (os.killpg, os.kill):
-        try:  # noqa: SIM105 - the import of contextlib takes longer than all of this module
+        with suppress(OSError):
             send(pid, number)
-        except OSError:
-            pass
 
 
 def kill_everything(task: int) -> list[int]:
@@ -219,10 +222,8 @@ def kill_everything(task: int) -> list[int]:
             signal_group(task, signal.SIGKILL)
         left = descendants()
         for pid in left:
-            try:  # noqa: SIM105 - as above
+            with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-            except OSError:
-                pass
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

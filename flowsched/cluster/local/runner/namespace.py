@@ -6,7 +6,7 @@ are gone with the step. Linux only, by system calls through ctypes: no program a
 
 from __future__ import annotations
 
-import ctypes  # takes 8 ms: the runner imports this module for the first container task
+import ctypes
 import errno
 import os
 import stat

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Iterable, Sequence
 
 from . import safe_paths, trees
 from .records import Record, sync, write_record
 from .safe_paths import Opened, Unsafe
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 VALUE_LIMIT = 4096
 #: Names that a dataset's own record has beside it.

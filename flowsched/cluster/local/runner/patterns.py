@@ -11,10 +11,7 @@ use it.
 from __future__ import annotations
 
 import re
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator
 
 _WILD = re.compile(r"[*?\[]|\{[^{},]*,[^{}]*\}")
 _BRACES = re.compile(r"\{([^{},]*,[^{}]*)\}")

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import time
+from collections.abc import Callable
 
-from . import cores, kin
+from . import kin
 from .attempt import ended, folder_of, usage_of
-from .kin import signal
 from .records import Record, now_ms
 from .task import StartError, Supervision, Task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .shim import Shim
 
 #: Between two looks at what has been killed.
@@ -66,12 +65,7 @@ class Plain(Task):
         self.shim.give(
             {
                 "program": self._program,
-                "argv": self.argv,
-                "env": self.env,
-                "folder": self.folder,
-                "work": self.work,
                 "nice": nice,
-                "cores": cores.use(self.order)[0],
                 "order": self.order,
                 "work_inode": self.work_inode,
                 "started_ms": self.started_ms,

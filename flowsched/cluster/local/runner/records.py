@@ -1,39 +1,18 @@
-"""Records of a runner: small JSON files that are there wholly or not at all, the text of a record, and the time in it.
-
-Written without the package `json`: its import would cost a runner more than the runner's whole start.
-"""
+"""Records of a runner: small JSON files that are there wholly or not at all, the text of a record, and the time in it."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 Record = dict[str, object]
 
 
-def _refuse(value: object) -> None:
-    raise TypeError(f"not a value of a record: {value!r}")
-
-
-_encode: Callable[[object, bool], Iterable[str]]
-try:
-    from _json import encode_basestring_ascii, make_encoder  # the parts of `json` that are compiled
-
-    _encode = make_encoder(None, _refuse, encode_basestring_ascii, None, ": ", ", ", False, False, False)
-except (ImportError, TypeError):  # pragma: no cover - another Python
-    import json
-
-    _encode = json.JSONEncoder(default=_refuse, allow_nan=False).iterencode
-
-
 def json_text(value: object) -> str:
     """JSON in ASCII, of the values that records hold."""
-    return "".join(_encode(value, False))
+    return json.dumps(value, allow_nan=False)
 
 
 def write_record(folder: str, name: str, record: Record) -> None:
@@ -49,9 +28,9 @@ def write_record(folder: str, name: str, record: Record) -> None:
     sync(folder)
 
 
-def is_full(error: OSError) -> bool:
-    """Whether there is no room on a file system, or in the user's quota."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that there is no room on a file system, or in the user's quota."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def fullness(path: str) -> str:

@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from .finishing import inode_of
 from .records import is_full
-from .task import release_grace_s
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .task import Task
+from .task import Task, release_grace_s
 
 #: The attempt waits so long, then fails, because other tasks need its cores. Twice as long would not help an operator more.
 WAIT_S = 3600.0

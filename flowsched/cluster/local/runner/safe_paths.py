@@ -2,8 +2,7 @@
 
 A task can replace any name that it can write by a link, a named pipe or another folder, between a look and the use of what was
 seen. So each part of a path is opened from the descriptor of the part before it, with O_NOFOLLOW, and what was opened is looked
-at before it is read. One `openat2` with RESOLVE_BENEATH would do as much, but Python offers none: ctypes, whose import costs a
-runner 8 ms, would be a second way beside this one. Everything here blocks. Standard library alone, little of it.
+at before it is read. Everything here blocks. Standard library alone.
 """
 
 from __future__ import annotations
@@ -12,30 +11,26 @@ import errno
 import os
 import stat
 from collections import deque
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Final
+from collections.abc import Callable, Sequence
 
 #: Links that may lie on one way, as in the kernel.
-_MOST_LINKS: Final = 40
+_MOST_LINKS = 40
 #: Folders that may lie in each other. Everything that walks a tree does it by recursion.
-DEEPEST: Final = 200
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+DEEPEST = 200
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: To go through a folder needs no right to read it, where the system has O_PATH.
-_THROUGH: Final = _FOLDER | getattr(os, "O_PATH", 0)
+_THROUGH = _FOLDER | getattr(os, "O_PATH", 0)
 #: Without O_NONBLOCK the opening of a named pipe would wait for ever.
-_FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 #: A mode of folders that are made: see `folder`.
-BY_UMASK: Final = -1
-_KINDS: Final = (
+BY_UMASK = -1
+_KINDS = (
     (stat.S_ISREG, "a file"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"),
 )  # fmt: skip
 
 
 #: What `kind_of` says where nothing has the name.
-GONE: Final = "no longer there"
+GONE = "no longer there"
 
 
 class Unsafe(Exception):
@@ -298,6 +293,21 @@ def write_file(at: int, name: str, text: str, mode: int) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def put_file(at: int, name: str, text: str, mode: int, *, durable: bool = False) -> None:
+    """Write a file, wholly or not at all; what has its name is replaced. `durable`: it is on the disk when this returns."""
+    temporary = f"{name}.tmp"
+    with Opened(write_file(at, temporary, text, mode)) as fd:
+        if durable:
+            os.fsync(fd)
+    try:
+        os.rename(temporary, name, src_dir_fd=at, dst_dir_fd=at)
+    except IsADirectoryError:  # a task's
+        remove(at, name)
+        os.rename(temporary, name, src_dir_fd=at, dst_dir_fd=at)
+    if durable:
+        os.fsync(at)
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -16,25 +16,24 @@ import marshal
 import os
 import resource
 import select
+import signal
+import socket
 import sys
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 
 from . import cores, kin
 from .attempt import admit, end_of, is_apart, listen, prepare, refusal_of, unprepared, void_of
 from .journal import Journal
-from .kin import signal
 from .outputs import Refused
 from .plain import Plain, end_alone
 from .records import Record, is_full
 from .room import is_away
 from .shim import Apart, Shim
-from .task import StartError, release_grace_s, started
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from .task import StartError, complain, release_grace_s, started
 
 _LENGTH_BYTES = 4
 _BLOCK = 1 << 18
@@ -96,10 +95,8 @@ class Runner:
     def serve(self) -> None:
         """Work until there is nothing left to do."""
         kin.become_subreaper()
-        try:  # noqa: SIM105 - see kin
+        with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        except (OSError, ValueError):
-            pass
         while self._open or self._orders or not self._closed or not self._journal.is_flushed:
             self._turn()
         for shim in self._idle:
@@ -181,7 +178,9 @@ class Runner:
         in_use = [cores.use(each.order) for each in self._open.values()]
         order["cores"] = cores.choose(self._cores, in_use, cores.use(order)[1])
         if is_apart(order):
-            self._fork(order)
+            apart = self._forked(order, lambda inherited: Apart(order, inherited))
+            if isinstance(apart, Apart):
+                self._open[apart.name] = apart
             return
         plain = Plain(order, lambda record: self._post(plain, record))
         try:
@@ -191,7 +190,9 @@ class Runner:
                 return
             admit(plain)
             plain.prepare_start()
-            shim = self._idle_shim(order)
+            shim = (
+                self._idle.pop() if self._idle else self._forked(order, lambda fds: Shim(fds, end=end_alone))
+            )
         except Refused as refusal:
             self._journal.add(refusal_of(plain, *refusal.args))
         except StartError as error:
@@ -211,25 +212,14 @@ class Runner:
             self._open[plain.name] = plain
             self._starting.append(plain)
 
-    def _fork(self, order: Record) -> None:
-        apart = self._forked(order, lambda inherited: Apart(order, inherited))
-        if isinstance(apart, Apart):
-            self._open[apart.name] = apart
-
-    def _idle_shim(self, order: Record) -> Shim | None:
-        """A shim for a plain task; None: there is none, which is told."""
-        return self._idle.pop() if self._idle else self._forked(order, lambda fds: Shim(fds, end=end_alone))
-
     def _forked(self, order: Record, make: Callable[[list[int]], Shim]) -> Shim | None:
+        """A new shim; None: there is none, which is told."""
         inherited = [fd for each in self._heard.values() for fd in each.descriptors]
         inherited += [self._lock, self._root, self._wake, self._waker, *self._journal.descriptors]
         try:
             shim = make(inherited)
-        except (
-            OSError,
-            ImportError,
-        ) as error:  # no process, or the modules are gone: only this attempt pays for it
-            complain_of(order, error)
+        except OSError as error:  # no process: only this attempt pays for it
+            complain(f"{order['name']}: no process for it: {error}")
             self._journal.add(void_of(order, "NotStarted"))
             return None
         self._shims[shim.pid] = self._heard[shim.reading] = shim
@@ -303,10 +293,8 @@ class Runner:
         """Kill the children of this process that are no shims: attempts whose shims were killed are over when none is left."""
         strays = [pid for pid in kin.children() if pid not in self._shims]
         for pid in kin.descendants(strays):
-            try:  # noqa: SIM105 - see kin
+            with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-            except OSError:
-                pass
         stranded = [] if strays else self._stranded
         self._stranded = self._stranded if strays else []
         for attempt in stranded:
@@ -344,10 +332,8 @@ class Runner:
     def _post(self, plain: Plain, record: Record) -> None:
         """From a thread: a record for the journal."""
         self._posted.append((plain, record))
-        try:  # noqa: SIM105 - see kin
+        with suppress(BlockingIOError):  # it is full: the loop wakes
             os.write(self._waker, b"\0")
-        except BlockingIOError:
-            pass  # it is full: the loop wakes
 
     def _end(self, plain: Plain, record: Record) -> None:
         self._journal.add(record)
@@ -436,21 +422,12 @@ class _Poke:
     """Tells the service to look at a journal now. It looks anyway, so nothing depends on it. The working folder is the root."""
 
     def __init__(self) -> None:
-        import _socket  # without the selectors and enums of `socket`
-
-        self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
 
     def send(self, name: str) -> None:
-        try:  # noqa: SIM105 - see kin
+        with suppress(OSError):  # no service listens; or its queue is full, and it will look
             self._socket.sendto(os.fsencode(name), "poke.sock")
-        except OSError:
-            pass  # no service listens; or its queue is full, and it will look
-
-
-def complain_of(order: Record, error: Exception) -> None:
-    """Write to the runner's log."""
-    os.write(2, f"flowsched: {order['name']}: no process for it: {error}\n".encode())
 
 
 def _publishes(plain: Plain) -> Record:

@@ -18,19 +18,20 @@ from __future__ import annotations
 
 import marshal
 import os
+import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from resource import struct_rusage
 
 from . import cores, kin
-from .attempt import folder_of, leave_end, load_modules, see_through
-from .kin import signal
+from .attempt import folder_of, leave_end, see_through
 from .records import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from resource import struct_rusage
     from typing import NoReturn
 
 #: The name of a shim's process; of at most 15 bytes.
@@ -107,17 +108,13 @@ class Shim:
     def give(self, order: Record) -> None:
         """Let it start a plain task. It may have been stopped by another process of this user."""
         self.signal(signal.SIGCONT)
-        try:  # noqa: SIM105 - see kin
+        with suppress(OSError):  # it has died, which its parent hears
             _send(self._writing, order)
-        except OSError:
-            pass  # it has died, which its parent hears
 
     def durable(self) -> None:
         """Let it go on: its record is durable."""
-        try:  # noqa: SIM105 - see kin
+        with suppress(OSError):  # it has died
             os.write(self._writing, b"!")
-        except OSError:
-            pass  # it has died
 
     def processes(self) -> list[int]:
         """What stems from it: zombies too, until it collects them."""
@@ -127,10 +124,8 @@ class Shim:
         """Kill what stems from it."""
         self.signal(signal.SIGCONT)
         for pid in self.processes():
-            try:  # noqa: SIM105 - see kin
+            with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-            except OSError:
-                pass
 
     def retire(self) -> None:
         """Let it kill for as long as anything stems from it, then end."""
@@ -166,7 +161,6 @@ class Apart(Shim):
     def __init__(self, order: Record, inherited: list[int]) -> None:
         self.name, self.order = str(order["name"]), order
         self.folder = folder_of(order)
-        load_modules(order)
         super().__init__(inherited, order)
         self.started = self.is_over = False
 
@@ -296,19 +290,20 @@ class Parent:
         if order is None:
             self.end_all()
 
-    def see_through(self, order: Record) -> None:
+    def see_through(self, given: Record) -> None:
         """Start a plain task, and collect what stems from it until nothing is left.
 
         Args:
-            order: See `Plain.start`.
+            given: See `Plain.start`.
         """
+        order: Record = given["order"]  # type: ignore[assignment]
         self._status, self._cpu_s, self._most, self._blocks, self._io = None, 0.0, 0, (0, 0), {}
-        self.folder, self._given = str(order["folder"]), order
+        self.folder, self._given = folder_of(order), given
         if os.getppid() != self.runner:
             self.end_all()
-        cores.bind(order["cores"] or self._cores)  # type: ignore[arg-type]
+        cores.bind(cores.use(order)[0] or self._cores)
         try:
-            self._first = spawn(order)
+            self._first = spawn(str(given["program"]), order)
         except OSError as error:
             _send(self._reports, {"kind": "failed", "errno": error.errno or 0})
             return
@@ -316,7 +311,7 @@ class Parent:
             _send(self._reports, {"kind": "failed", "errno": 0})
             return
         _send(self._reports, {"kind": "running", "pid": self._first})
-        _settle(self._first, int(order["nice"]))  # type: ignore[call-overload]
+        _settle(self._first, int(given["nice"]))  # type: ignore[call-overload]
         self._collect()
 
     def _collect(self) -> None:
@@ -394,18 +389,18 @@ class Parent:
             os._exit(1)
 
 
-def spawn(order: Record) -> int:
+def spawn(program: str, order: Record) -> int:
     """Start the program of a plain task, in its folder. Raises OSError, ValueError."""
-    folder = str(order["folder"])
+    folder = folder_of(order)
     streams = (
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, f"{folder}/stdout", _APPENDS, 0o644),
         (os.POSIX_SPAWN_OPEN, 2, f"{folder}/stderr", _APPENDS, 0o644),
     )
-    os.chdir(str(order["work"]))
+    os.chdir(f"{folder}/work")
     try:
         return os.posix_spawn(
-            str(order["program"]),
+            program,
             order["argv"],  # type: ignore[arg-type]
             order["env"],  # type: ignore[arg-type]
             file_actions=streams,
@@ -419,15 +414,13 @@ def spawn(order: Record) -> int:
 
 def _settle(pid: int, nice: int) -> None:
     """Let a program that runs already not be before the service."""
-    try:
+    with suppress(OSError):  # it has ended already; or this is not Linux
         os.setpriority(os.PRIO_PROCESS, pid, nice)
         fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.write(fd, _OOM_SCORE)
         finally:
             os.close(fd)
-    except OSError:
-        pass  # it has ended already; or this is not Linux
 
 
 def _next_ended(*, block: bool) -> tuple[int, tuple[int, struct_rusage] | None] | None:

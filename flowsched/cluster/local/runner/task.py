@@ -6,21 +6,17 @@ import errno
 import os
 import resource
 import select
+import signal
 import stat
 import time
+from collections.abc import Callable
+from contextlib import suppress
 
 from . import kin
-from .finishing import Finishing, inode_of, look
-from .kin import signal
+from .finishing import Finishing, Inode, inode_of, look
 from .outputs import Refused
 from .records import Record, now_ms
 from .safe_paths import Opened, Unsafe, kind_of, open_file, open_folder, write_all
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .finishing import Inode
 
 TIMEOUT_GRACE_S = 5.0
 #: Exit codes from 129 to here name the signal that killed a program: Linux has 64 signals. 255 is what `exit -1` gives.
@@ -178,10 +174,8 @@ class Task:
         self.started_ms = self.started_ms or now_ms(self.order)
         self.began = self.began or time.monotonic()
         self.record({**started(self), "pid": self.pid, "runner": os.getpid(), **self.begun()})
-        try:  # noqa: SIM105 - see kin
+        with suppress(BrokenPipeError):  # it could not go on, and has said why
             os.write(go_write, b"!")
-        except BrokenPipeError:
-            pass  # it could not go on, and has said why
         os.close(go_write)
         answer = os.read(failed_read, 4096)
         os.close(failed_read)
@@ -202,7 +196,8 @@ class Task:
             signal.set_wakeup_fd(-1)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             os.nice(5)
-            self._offer_to_oom_killer()
+            with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+                file.write("500")  # rather a task than the service
             self.settle()
             if os.read(go, 1):  # empty: the runner died before `started` was written
                 self.execute(program)
@@ -262,13 +257,6 @@ class Task:
     def rest(self, wake: int, seconds: float) -> None:
         """Sleep until a signal came or the time is over."""
         wait(wake, seconds)
-
-    def _offer_to_oom_killer(self) -> None:
-        try:
-            with open("/proc/self/oom_score_adj", "w") as file:
-                file.write("500")  # rather a task than the service
-        except OSError:
-            pass
 
     def kill_everything(self) -> list[int]:
         """Kill what is left of it; returns what would not die."""
@@ -450,7 +438,5 @@ def say(folder: str, text: str) -> None:
 def wait(wake: int, seconds: float) -> None:
     """Sleep until a signal came or the time is over."""
     if select.select([wake], [], [], seconds)[0]:
-        try:  # noqa: SIM105 - see kin
+        with suppress(BlockingIOError):
             os.read(wake, 512)
-        except BlockingIOError:
-            pass

@@ -8,20 +8,17 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from threading import Thread
 
 from . import safe_paths
 from .safe_paths import DEEPEST, Opened, Unsafe
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Final
-
-_BLOCK: Final = 4 << 20
+_BLOCK = 4 << 20
 #: Files that wait to be synced at once, and how many threads do it. Small files on an SSD take 2.4 ms each alone, and 0.16 ms so;
 #: twice as many of either gain a tenth.
-_WAITING: Final = 128
-_SYNCING: Final = 16
-_NO_CLONE: Final = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
+_WAITING = 128
+_SYNCING = 16
+_NO_CLONE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
 
 
 class Measure:
@@ -168,8 +165,6 @@ class Durable:
         """
         threads = []
         if len(self._waiting) > 1:
-            from threading import Thread  # every import delays the start of a runner
-
             threads = [Thread(target=self._sync) for _ in range(min(len(self._waiting), _SYNCING) - 1)]
         started = []
         for thread in threads:
