@@ -1,4 +1,4 @@
-"""`flowsched plan`: what a WDL will run, as a table, JSON, a graph or a picture. Works without a service."""
+"""`flowsched plan`: what a WDL will run, as a table, JSON or a graph. Works without a service."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -16,7 +15,7 @@ from rich.console import Group, RenderableType
 from flowsched.app import Settings
 from flowsched.cli.options import runs, takes_settings
 from flowsched.cli.printing import output as printed
-from flowsched.cli.printing import plan_drawing, render, terminal_text
+from flowsched.cli.printing import render, terminal_text
 from flowsched.cli.printing.columns import Column, Columns
 from flowsched.control.planning.wdl_path import WdlPath, folders
 from flowsched.errors import InvalidRequest, TooLarge, Unsupported
@@ -38,15 +37,6 @@ INPUT_BYTES: Final = 64 << 20
 CONTENT_BYTES: Final = 4 << 20
 
 
-class PlanForm(StrEnum):
-    """How a plan is printed."""
-
-    TABLE = "table"
-    JSON = "json"
-    DOT = "dot"
-    SVG = "svg"
-
-
 commands = typer.Typer(rich_markup_mode=None)
 
 
@@ -63,7 +53,7 @@ async def plan(
     ] = None,
     *,
     settings: Settings,
-    output: Annotated[str, typer.Option("--output", "-o", help="table, json, dot or svg.")] = "table",
+    output: Annotated[str, typer.Option("--output", "-o", help="table, json or dot.")] = "table",
     out: Annotated[Path | None, typer.Option(help="Write to this file instead (not a table).")] = None,
 ) -> None:
     """Say what a WDL will run, as far as it is known.
@@ -72,23 +62,16 @@ async def plan(
 
     Works without a server. Nothing is run, and nothing fetched.
     """
-    if output not in list(PlanForm):
-        raise typer.BadParameter(f"{', '.join(PlanForm)}, not {output!r}", param_hint="--output")
+    if output not in ("table", "json", "dot"):
+        raise typer.BadParameter(f"table, json, dot, not {output!r}", param_hint="--output")
     made = await asyncio.to_thread(planned, source, inputs, settings.engines.wdl_path)
     known = ranks(made, {})
-    match PlanForm(output):
-        case PlanForm.TABLE:
-            text = None
-        case PlanForm.JSON:
-            facts = {"plan": made, "ranks": known, "stages": stages(made), "files": prefetch(made)}
-            text = printed.to_json(facts, indent=2)
-        case PlanForm.DOT:
-            text = plan_drawing.dot(made)
-        case PlanForm.SVG:
-            text = plan_drawing.svg(made)
-    if text is None:
+    if output == "table":
         printed.show(table(made, known))
-    elif out is None:
+        return
+    facts = {"plan": made, "ranks": known, "stages": stages(made), "files": prefetch(made)}
+    text = dot(made) if output == "dot" else printed.to_json(facts, indent=2)
+    if out is None:
         print(text)
     else:
         await asyncio.to_thread(out.write_text, text, encoding="utf-8")
@@ -258,3 +241,24 @@ def _unknown(plan: Plan) -> Iterator[str]:
         ):
             if amount.value is None and node.runs != "no":
                 yield f"{name} of {node.path}: {until_text(amount.until)}"
+
+
+def dot(plan: Plan) -> str:
+    """The plan in Graphviz's language."""
+    lines = ["digraph plan {", '  node [shape=box, style=rounded, fontname="sans-serif"];']
+    for node in plan.nodes:
+        cpu = "? cpu" if node.cpu.value is None else f"{node.cpu.value / 1000:g} cpu"
+        memory = "? memory" if node.memory.value is None else f"{node.memory.value / (1 << 30):.3g} GiB"
+        gpu = f", {node.gpu.value} GPU" if node.gpu.value else ", ? GPU" if node.gpu.value is None else ""
+        width = f"× {'?' if node.tasks is None else node.tasks}, " if node.scatters else ""
+        label = f"{node.path[len(plan.name) + 1 :]}\n{width}{cpu}, {memory}{gpu}"
+        style = {"yes": "", "unknown": ", style=dashed", "no": ", style=dotted, fontcolor=gray"}[node.runs]
+        lines.append(f"  {_quoted(node.path)} [label={_quoted(label)}{style}];")
+    for edge in plan.edges:
+        style = " [style=dashed]" if edge.kind == "order" else ""
+        lines.append(f"  {_quoted(edge.parent)} -> {_quoted(edge.child)}{style};")
+    return "\n".join([*lines, "}"])
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
