@@ -14,7 +14,7 @@ class Option:
     Args:
         help: What the field means; `--help` and docs/reference/cli.md show it.
         flag: The option's name; "" = the field's own.
-        variable: The variable of the environment that stands for the option; "" = none.
+        variable: The variables of the environment that stand for the option, the first that is set; "" = none.
         metavar: The word for its value.
         least, most: Bounds of a number.
         repeated: The option may be given several times; the field is a tuple.

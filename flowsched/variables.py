@@ -41,7 +41,6 @@ OF_TASKS: Final[Mapping[str, str]] = {
 }
 #: Variables that people set, which are neither an option of a command nor a setting for Kubernetes.
 BESIDE_OPTIONS: Final[Mapping[str, str]] = {
-    "FLOWSCHED_DEMO_KEEP": "`flowsched demo` keeps caches and attempts in its folder if this is set",
     "FLOWSCHED_FAILPOINTS": "For tests: `POINT=kill`, `POINT=sleep:SECONDS` or `POINT=raise:TEXT`, each with `@N` for "
     "the Nth passage only, several with commas. The service then dies, waits or fails at a named point",
 }

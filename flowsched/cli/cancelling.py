@@ -17,9 +17,7 @@ from flowsched.cli.printing import output as printed
 from flowsched.cli.printing import render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
-from flowsched.client.calls import CANCELLED_AT_ONCE
 from flowsched.errors import Conflict, NotFound
-from flowsched.workflow.views import CancelledView
 
 commands = typer.Typer(rich_markup_mode=None)
 
@@ -101,13 +99,7 @@ async def _matching(
         return WRONG
     if not yes and not typer.confirm(f"cancel {count}?", err=True):
         return WRONG
-    found = CancelledView(workflows=[])
-    for start in range(0, len(ids), CANCELLED_AT_ONCE):
-        part = await client.cancel_all(ids[start : start + CANCELLED_AT_ONCE], reason)
-        found.workflows += part.workflows
-        found.refused |= part.refused
-        if len(ids) > CANCELLED_AT_ONCE:
-            say(f"{min(start + CANCELLED_AT_ONCE, len(ids))} of {count}")
+    found = await client.cancel_all(ids, reason)
     done = f"cancelled {len(found.workflows)} of {count}"
     printed.one(found, form, lambda: render.text(done))
     if found.refused:

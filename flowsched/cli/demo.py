@@ -12,12 +12,11 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -25,17 +24,16 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.text import Text
 
+from flowsched import listening
 from flowsched.cli.options import runs
 from flowsched.cli.printing import render
 from flowsched.client import Client
 from flowsched.client.calls import is_terminal
 from flowsched.client.documents import read
-from flowsched.errors import FlowschedError
-from flowsched.workflow.views import AttemptView, WorkflowView
+from flowsched.workflow.views import AttemptUseView, WorkflowView
 
 GANGS: Final = 5
 NODES: Final = 3
@@ -124,24 +122,15 @@ def share(*parts: str) -> Path:
 async def service(
     root: Path, policy: str, cluster: Cluster = VIRTUAL_NODES
 ) -> AsyncIterator[tuple[Serving, Client]]:
-    """A service of its own and a client of it."""
+    """A service of its own and a client of it, which waits until the service is ready."""
     await asyncio.to_thread(root.mkdir, parents=True, exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    with listening.bound("127.0.0.1", 0)[0] as probe:
         port = int(probe.getsockname()[1])
     serving = Serving(root, policy, port, cluster)
     await serving.start()
     try:
-        async with Client(f"http://127.0.0.1:{port}") as client:
-            end = time.monotonic() + 30
-            while time.monotonic() < end and serving.process and serving.process.returncode is None:
-                with suppress(FlowschedError):
-                    if (await client.ready())[0]:
-                        break
-                await asyncio.sleep(0.05)
-            else:
-                log = (root / "service.log").read_text(errors="replace")
-                raise SystemExit(f"the service did not start; its log says:\n{log[-2000:]}")
+        async with Client(f"http://127.0.0.1:{port}", start_timeout=30) as client:
+            await client.nodes()
             yield serving, client
     finally:
         await serving.stop()
@@ -155,7 +144,7 @@ async def demo(
     seconds: Annotated[float | None, typer.Option(min=1, help="Stop after so long.")] = None,
 ) -> int:
     """See it work: workflows, gangs and crashes on this machine."""
-    console, begun = Console(), time.monotonic()
+    console, begun = Console(markup=False), time.monotonic()
     root = Path(tempfile.mkdtemp(prefix="flowsched-demo-"))
     introduce(console, root, "virtual", genomics=VIRTUAL_NODES.has_genomics)
     good = True
@@ -163,49 +152,38 @@ async def demo(
         good = await scheduled(console, root / "flowsched", kill, seconds or DEMO_S)
     if policy in (None, "kube-like") and not kill:
         good = await deadlock(console, root / "kube-like") and good
+        shutil.rmtree(root / "kube-like", ignore_errors=True)
     console.print(f"\nAll in {time.monotonic() - begun:.0f} s. What to try next:")
     for line in next_steps(root / "flowsched"):
-        console.print(Text("  " + line, "cyan"), soft_wrap=True)
-    console.print(
-        f"\nThe folder of this demo may be deleted then: rm -r {root}", markup=False, soft_wrap=True
-    )
-    if os.environ.get("FLOWSCHED_DEMO_KEEP") is None:
-        shutil.rmtree(root / "kube-like", ignore_errors=True)
+        console.print(f"  {line}", style="cyan", soft_wrap=True)
+    console.print(f"\nThe folder of this demo may be deleted then: rm -r {root}", soft_wrap=True)
     return 0 if good else 1
 
 
 def introduce(console: Console, root: Path, kind: str, *, genomics: bool = True) -> None:
     """Say what the demonstration submits, and to what kind of nodes; without `genomics` also what is missing for the rest."""
-    head = f": {NODES} {kind} nodes of {CPU} cores on this machine, a new SQLite file in {root}"
-    console.print(Text.assemble(("flowsched demo", "bold"), head))
-    calling = "real variant calling (NA18507) and " if genomics else ""
     console.print(
-        f"Submitting {calling}{GANGS} training gangs of 2 ps + 4 workers, {GANG_CORES} cores each:"
-        f" there is room for one and a half.\n"
+        f"flowsched demo: {NODES} {kind} nodes of {CPU} cores on this machine, a new SQLite file in {root}\n"
+        f"Submitting {'real variant calling (NA18507) and ' * genomics}{GANGS} training gangs of 2 ps + 4 workers, "
+        f"{GANG_CORES} cores each: there is room for one and a half.\n"
     )
     if not genomics:
-        left_out = "Left out: real variant calling, which needs pysam: pip install 'flowsched[genomics]'\n"
-        console.print(left_out, markup=False)
+        console.print(
+            "Left out: real variant calling, which needs pysam: pip install 'flowsched[genomics]'\n",
+            markup=False,
+        )
 
 
 def next_steps(root: Path) -> list[str]:
-    """What to type next, as this user starts flowsched: `make demo` puts it into a folder that no PATH names."""
-    genomics, here = VIRTUAL_NODES.has_genomics, Path.cwd()
-    found, own = shutil.which("flowsched"), Path(sys.argv[0]).absolute()
-    named = own.name != "flowsched" or (found is not None and Path(found).samefile(own))
+    """What to type next, with the program as this user starts it: `make demo` puts it into a folder that no PATH names."""
+    genomics = VIRTUAL_NODES.has_genomics
+    program = "flowsched" if shutil.which("flowsched") else os.path.relpath(sys.argv[0])
     document = share("workflows", "variant-calling.json" if genomics else "fan-out.json")
-    program, first = (
-        path.relative_to(here) if path.is_relative_to(here) else path
-        for path in (Path("flowsched") if named else own, document)
-    )
-    return [
-        f"{program} run {first}",
-        f"{program} serve --nodes {NODES} --cpu {CPU} --memory {MEMORY} \\\n    --root {root}   # then, beside it:",
-        f"{program} ls",
-        f"{program} show NAME   # and `explain NAME`, `top`",
-        *([f"{program} get variant-calling concat   # the called variants"] if genomics else []),
-        f"{program} demo --kill 3   # the same while the service is killed three times",
-    ]
+    steps = f"""run {os.path.relpath(document)}
+serve --nodes {NODES} --cpu {CPU} --memory {MEMORY} --root {root}   # then, beside it:
+show NAME   # and `ls`, `explain NAME`, `top`, `get NAME STAGE`
+demo --kill 3   # the same while the service is killed three times"""
+    return [f"{program} {step}" for step in steps.splitlines()]
 
 
 async def _submit_gangs(client: Client, **changed: Any) -> list[str]:
@@ -235,100 +213,59 @@ async def scheduled(
         idents += await _submit_gangs(client)
         killer = asyncio.create_task(serving.kill(kill))
         try:
-            views = await _follow(console, client, idents, seconds, serving)
+            views = await _follow(console, client, idents, seconds)
             await killer  # also when the work ended sooner
         finally:
             killer.cancel()
             await asyncio.gather(killer, return_exceptions=True)
-        await _report(console, client, views)
+        console.print(render.workflow_table(views, datetime.now(UTC)))
+        console.print(
+            "\nSeconds are sums over a stage's tasks; bytes are inputs found where the task ran, or copied there."
+        )
+        for view in views:
+            console.print(render.text(view.name, "bold"), render.stage_table(await client.stages(view.id)))
+            async for task in client.tasks(view.id, state="SUCCEEDED"):
+                for out in task.outputs:
+                    if out.value and task.shard == 0:
+                        console.print(f"  {out.name} = {' '.join(out.value.split())[:140]}", markup=False)
         good = all(view.state == "SUCCEEDED" for view in views)
         return await _audit(console, client, views, serving.kills) and good if kill else good
 
 
 async def _follow(
-    console: Console, client: Client, idents: Sequence[str], seconds: float, serving: Serving
+    console: Console, client: Client, idents: Sequence[str], seconds: float
 ) -> list[WorkflowView]:
-    """Show progress until all have ended (or the time is over)."""
+    """Show progress until all have ended, or the time is over."""
     end = time.monotonic() + seconds
-    views: list[WorkflowView] = []
-    told: Sequence[str] = ()
-    live = Live(console=console, refresh_per_second=8, transient=True) if console.is_terminal else None
-    with live or nullcontext():
-        while time.monotonic() < end:
-            try:
-                views = [await client.get(ident) for ident in idents]
-                stages = [await client.stages(ident) for ident in idents]
-                nodes = await client.nodes()
-            except FlowschedError:
-                await asyncio.sleep(0.2)
-                continue
-            if live is None:
-                told = plain_progress(console, views, told)
-            else:
-                shown = zip(views, stages, strict=True)
-                killed = f"the service has been killed {serving.kills} times" if serving.kills else ""
-                parts = [render.progress(rows, head=render.workflow_head(view)) for view, rows in shown]
-                live.update(Group(*parts, render.node_table(nodes), Text(killed, "yellow")))
-            if all(is_terminal(view.state) for view in views):
-                break
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        while True:
+            views = [await client.get(ident) for ident in idents]
+            parts: list[RenderableType] = [render.node_table(await client.nodes())]
+            for view in views:
+                parts.append(render.progress(await client.stages(view.id), head=render.workflow_head(view)))
+            live.update(Group(*parts), refresh=True)
+            if time.monotonic() > end or all(is_terminal(view.state) for view in views):
+                return views
             await asyncio.sleep(0.25)
-    return views
-
-
-def plain_progress(console: Console, views: Sequence[WorkflowView], told: Sequence[str]) -> list[str]:
-    """Without a terminal: a line with what has changed since `told` was said; returns all that is said by now."""
-    said = [
-        f"{view.name}: "
-        + (
-            view.state.lower()
-            if is_terminal(view.state)
-            else f"{view.counts.get('SUCCEEDED', 0)}/{view.tasks}"
-        )
-        for view in views
-    ]
-    changed = [each for each in said if each not in told]
-    if changed:
-        console.print("  ".join(changed), markup=False)
-    return said
-
-
-async def _report(console: Console, client: Client, views: Sequence[WorkflowView]) -> None:
-    """What came of it: each workflow, what its stages waited for and moved, and the values that they made."""
-    console.print(render.workflow_table(views, datetime.now(UTC)))
-    sums = (
-        "\nSeconds are sums over a stage's tasks; bytes are inputs found where the task ran, or copied there."
-    )
-    console.print(Text(sums, "dim"))
-    for view in views:
-        stages = await client.stages(view.id)
-        console.print(render.text(view.name, "bold"), render.stage_table(stages))
-        for stage in stages:
-            async for task in client.tasks(view.id, stage=stage.name, state="SUCCEEDED"):
-                if stage.width > 1 and task.shard > 0:
-                    break
-                for out in task.outputs:
-                    if out.value:
-                        console.print(f"  {out.name} = {' '.join(out.value.split())[:140]}", markup=False)
 
 
 async def _audit(console: Console, client: Client, views: Sequence[WorkflowView], kills: int) -> bool:
     """Count what was lost and what ran twice at a time, from the attempts of every task."""
     lost = sum(view.state != "SUCCEEDED" for view in views)
-    tries = [
-        (await client.task(view.id, task.stage, task.index)).attempts
-        for view in views
-        async for task in client.tasks(view.id)
-    ]
-    doubled, attempts = sum(map(_overlap, tries)), sum(map(len, tries))
+    tries: dict[tuple[str, str, int], list[AttemptUseView]] = {}
+    for view in views:
+        async for each in client.attempts(view.id):
+            tries.setdefault((view.id, each.stage, each.index), []).append(each)
+    doubled = sum(map(_overlap, tries.values()))
     told = (
-        f"\nThe service was killed {kills} times (kill -9): {lost} workflows lost, "
-        f"{doubled} tasks doubled; {len(tries)} tasks in {attempts} attempts."
+        f"\nThe service was killed {kills} times (kill -9): {lost} workflows lost, {doubled} tasks doubled; "
+        f"{len(tries)} tasks in {sum(map(len, tries.values()))} attempts."
     )
-    console.print(Text(told, "bold green" if lost == doubled == 0 else "bold red"))
+    console.print(told, style="bold green" if lost == doubled == 0 else "bold red")
     return lost == doubled == 0
 
 
-def _overlap(attempts: Sequence[AttemptView]) -> bool:
+def _overlap(attempts: Sequence[AttemptUseView]) -> bool:
     """Whether two tries of one task ran at the same time."""
     spans = sorted((each.started_at, each.ended_at) for each in attempts if each.started_at and each.ended_at)
     return any(begin < end for (_, end), (begin, _) in pairwise(spans))
@@ -340,48 +277,34 @@ def _overlap(attempts: Sequence[AttemptView]) -> bool:
 async def deadlock(console: Console, root: Path) -> bool:
     """The same gangs, pod by pod: each gets some of its members, none gets all."""
     head = f"\nThe same {GANGS} gangs under --policy kube-like: pod by pod, as a stock cluster places them."
-    console.print(Text(head, "bold"))
+    console.print(head, style="bold")
     async with service(root, "kube-like") as (_, client):
         idents = await _submit_gangs(client, retry={"attempts": 1})
-        placed, still = await _until_still(client, idents)
-        order = [f"train-{idents.index(ident) + 1}/{role}" for _, ident, role in sorted(placed)]
-        console.print("Placed in this order: " + ", ".join(order))
-        views = [await client.get(ident) for ident in idents]
+        views, still = await _until_still(client, idents)
         for view in views:
             running = sum(view.counts.get(state, 0) for state in ("BINDING", "BOUND", "RUNNING"))
             console.print(
                 f"  {view.name}: {running} of {view.tasks} members hold room and wait for the others"
             )
-        done = sum(view.state == "SUCCEEDED" for view in views)
-        stuck = done == 0 and still
-        told = (
-            f"Deadlock: for {STILL_S:.0f} s nothing has started or ended, and no gang is complete. "
-            "(They would wait for ever; this is where the demo gives up.)"
-            if stuck
-            else f"No deadlock this time: {done} of {GANGS} gangs finished."
-        )
-        console.print(Text(told, "bold red" if stuck else "bold yellow"))
+        stuck = still and not any(view.state == "SUCCEEDED" for view in views)
+        told = f"Deadlock: for {STILL_S:.0f} s nothing has started or ended, and no gang is complete."
+        console.print(told if stuck else "No deadlock this time.", style="bold red")
         await client.cancel_all(idents)
         for ident in idents:
             await client.wait(ident, timeout=20)
         return stuck
 
 
-async def _until_still(client: Client, idents: Sequence[str]) -> tuple[set[tuple[datetime, str, str]], bool]:
-    """Watch until nothing moves for a while: what was placed when, and whether it stood still."""
+async def _until_still(client: Client, idents: Sequence[str]) -> tuple[list[WorkflowView], bool]:
+    """Watch until nothing moves for a while: how the gangs are then, and whether they stood still."""
     begun = moved = time.monotonic()
-    before: Any = None
-    placed: set[tuple[datetime, str, str]] = set()
-    while time.monotonic() - begun < COMPARE_S:
+    before: list[Any] = []
+    while True:
         views = [await client.get(ident) for ident in idents]
-        now = [(view.state, sorted(view.counts.items())) for view in views]
-        for ident in idents:
-            async for task in client.tasks(ident):
-                if task.bound_at is not None:
-                    placed.add((task.bound_at, ident, f"{task.role}-{task.index}"))
+        now = [(view.state, view.counts) for view in views]
+        placed = any(view.counts.get("RUNNING") for view in views)
         if now != before or not placed:
             before, moved = now, time.monotonic()
-        elif time.monotonic() - moved > STILL_S:
-            return placed, True
+        if (still := time.monotonic() - moved > STILL_S) or time.monotonic() - begun > COMPARE_S:
+            return views, still
         await asyncio.sleep(0.3)
-    return placed, False

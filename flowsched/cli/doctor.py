@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal
 
@@ -48,8 +48,6 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "mpi": ("mpi4py",),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter"),
 }
-REQUIRED: Final = ("aiohttp", "aiosqlite", "alembic", "fsspec", "msgspec", "networkx", "numpy", "rich",
-                   "sqlalchemy", "structlog", "typer")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +84,7 @@ async def doctor(ctx: typer.Context, settings: Settings, output: Output = Form.T
     for look in CHECKS:
         found = look(place)
         checks += found if isinstance(found, list) else await found
-    if output is Form.TABLE:
-        printed.show(_table(checks))
-    else:
-        rows = [{"name": c.name, "mark": c.mark, "found": c.found, "next": c.next} for c in checks]
-        printed.many(rows, output, lambda _: "")
+    printed.many([asdict(check) for check in checks], output, lambda _: _table(checks))
     return FAILED if any(check.mark == "fail" for check in checks) else DONE
 
 
@@ -109,33 +103,16 @@ def _table(checks: Iterable[Check]) -> Table:
 
 
 def python(_: Place) -> list[Check]:
-    """The interpreter (pip refuses those too old) and the packages that flowsched cannot do without."""
-    version = platform.python_version()
-    missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
-    if missing:
-        return [Check("python", "fail", f"{version}; missing: {', '.join(missing)}", "pip install flowsched")]
-    return [Check("python", "ok", f"{version} ({sys.executable})")]
-
-
-def extras(_: Place) -> list[Check]:
-    """What is optional; nothing is wrong without it."""
-    made = []
+    """The interpreter, and what is optional; nothing is wrong without it."""
+    made = [Check("python", "ok", f"{platform.python_version()} ({sys.executable})")]
     for extra, modules in EXTRAS.items():
-        missing = [name for name in modules if not _is_there(name)]
-        if missing:
-            made.append(
-                Check(extra, "warn", "not installed", f"if you need it: pip install 'flowsched[{extra}]'")
-            )
-        else:
-            made.append(Check(extra, "ok", "installed"))
+        try:
+            there = all(importlib.util.find_spec(name) for name in modules)
+        except ModuleNotFoundError:  # of the package around it
+            there = False
+        step = "" if there else f"if you need it: pip install 'flowsched[{extra}]'"
+        made.append(Check(extra, "ok" if there else "warn", "installed" if there else "not installed", step))
     return made
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package around it
-        return False
 
 
 def installed_executors(_: Place) -> list[Check]:
@@ -200,41 +177,28 @@ _OVERLAY: Final = (
 def containers(_: Place) -> list[Check]:
     """What runs tasks that name an image: each engine is tried as the service does."""
     made: list[Check] = []
-    working = ""
+    chosen = "; --containers auto takes it"
     for kind in ENGINES:
         engine, why = find_engine(kind)
         if engine is not None:
-            lacks = [
-                *(() if engine.init else ("a process that reaps what a program leaves (install catatonit)",)),
-                *(
-                    ()
-                    if engine.bounded
-                    else ("limits of memory and CPU (they need control groups of version 2)",)
-                ),
-            ]
-            without = f", without {' and '.join(lacks)}" if lacks else ""
-            chosen = "" if working else "; --containers auto takes it"
-            said = f"{engine.version} runs containers{without}{chosen}"
-            if engine.copies_images():
-                made.append(
-                    Check(
-                        kind, "warn", f"{said}; each container copies its whole image (storage vfs)", _OVERLAY
-                    )
-                )
-            else:
-                made.append(Check(kind, "ok", said))
-            working = working or kind
-        elif why[0].endswith("it is not installed"):
-            continue
-        else:
+            lacks = ["a process that reaps what a program leaves (install catatonit)"] * (not engine.init)
+            lacks += ["limits of memory and CPU (they need control groups of version 2)"] * (
+                not engine.bounded
+            )
+            said = (
+                f"{engine.version} runs containers{', without ' * bool(lacks)}{' and '.join(lacks)}{chosen}"
+            )
+            copies = engine.copies_images()
+            said += "; each container copies its whole image (storage vfs)" * copies
+            made.append(Check(kind, "warn" if copies else "ok", said, _OVERLAY * copies))
+            chosen = ""
+        elif not why[0].endswith("it is not installed"):
             found, sign, remedy = why[0].removeprefix(f"{kind}: ").rpartition("; ")
             made.append(Check(kind, "warn", found or remedy, remedy if sign else ""))
-    if not made:
-        found = f"none of {', '.join(ENGINES)} is installed: tasks that name an image are refused"
-        made.append(
-            Check("containers", "warn", found, "install podman, or start flowsched with --images ignore")
-        )
-    return made
+    none = f"none of {', '.join(ENGINES)} is installed: tasks that name an image are refused"
+    return made or [
+        Check("containers", "warn", none, "install podman, or start flowsched with --images ignore")
+    ]
 
 
 def _loopback() -> Check:
@@ -291,50 +255,36 @@ async def service(place: Place) -> list[Check]:
     """The service, if one runs, its nodes, and its port if none does."""
     from flowsched.client import Client
 
+    well = False
     try:
         async with Client(place.url, place.token, timeout=3, start_timeout=0) as client:
-            async with asyncio.timeout(3):
-                well, missing = await client.ready()
+            well, missing = await client.ready()
             if not well:
                 return [Check("service", "fail", f"{place.url}: {missing}", _LOG)]
-            try:
-                nodes = await client.nodes()
-            except NotLeader as error:
-                step = "that service has nodes and reasons; this one answers reads, and never takes over (docs/outages.md)"
-                return [Check("service", "warn", f"{place.url} answers: {error}", step)]
-            except Unavailable as error:  # it answers, and does not lead yet
-                step = "it answers reads meanwhile, and leads by itself as soon as the lease is free (docs/outages.md)"
-                return [Check("service", "warn", f"{place.url} answers ({missing}): {error}", step)]
+            nodes = await client.nodes()
     except Unauthorized as error:
         step = (
             "--token TOKEN, or FLOWSCHED_TOKEN; the user who runs the service has it from `flowsched token`"
             if place.token is None
             else "leave the token out if you run the service yourself; else ask for it: `flowsched token` prints it there"
         )
-        said = (
-            "asks for a token, and none was found" if place.token is None else f"refuses the token ({error})"
-        )
-        return [Check("service", "fail", f"{place.url} runs, and {said}: nodes were not looked at", step)]
-    except TimeoutError:
-        return [
-            Check(
-                "service",
-                "fail",
-                f"{place.url} accepts connections and does not answer within 3 s",
-                _LOG,
-            )
-        ]
-    except Unavailable:
-        return [_port(place)]
+        found = f"{place.url} runs: {error}; nodes were not looked at"
+        return [Check("service", "fail", found, step)]
+    except (NotLeader, Unavailable) as error:
+        if not well:
+            return [_port(place)]
+        step = "it answers reads meanwhile; which process has nodes and reasons, and who takes over: docs/outages.md"
+        return [Check("service", "warn", f"{place.url} answers: {error}", step)]
     except FlowschedError as error:
-        return [
-            Check("service", "fail", f"{place.url}: {error}", "is it a flowsched? Name its URL: --server URL")
-        ]
+        step = "is it a flowsched? Name its URL: --server URL"
+        return [Check("service", "fail", f"{place.url}: {error}", step)]
     ready = sum(node.ready for node in nodes)
-    made = [Check("service", "ok", f"{place.url} is ready")]
-    if ready == len(nodes) and nodes:
-        return [*made, Check("nodes", "ok", f"{ready} ready")]
-    return [*made, Check("nodes", "warn", f"{ready} of {len(nodes)} ready", "flowsched nodes")]
+    good = ready == len(nodes) > 0
+    found, step = (f"{ready} ready", "") if good else (f"{ready} of {len(nodes)} ready", "flowsched nodes")
+    return [
+        Check("service", "ok", f"{place.url} is ready"),
+        Check("nodes", "ok" if good else "warn", found, step),
+    ]
 
 
 def _port(place: Place) -> Check:
@@ -349,13 +299,8 @@ def _port(place: Place) -> Check:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:
-        step = "choose another: flowsched serve --port N"
-        return Check(
-            "port",
-            "warn",
-            f"{host}:{port} is taken, and not by a service that answers ({error.strerror})",
-            step,
-        )
+        found = f"{host}:{port} is taken, and not by a service that answers ({error.strerror})"
+        return Check("port", "warn", found, "choose another: flowsched serve --port N")
     if pid := root_holder(place.root):
         url = tokens.url_of(place.root)
         found = f"no service runs at {host}:{port}: process {pid} serves {place.root} " + (
@@ -368,7 +313,6 @@ def _port(place: Place) -> Check:
 #: In the order of the lines.
 CHECKS: Final[tuple[Callable[[Place], list[Check] | Awaitable[list[Check]]], ...]] = (
     python,
-    extras,
     installed_executors,
     machine,
     gpus,

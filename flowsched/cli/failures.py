@@ -8,10 +8,10 @@ from typing import Final
 
 from flowsched.app import attempt_folder
 from flowsched.cli.context import say
-from flowsched.cli.following import engine_of, log_arguments, log_tail
+from flowsched.cli.following import engine_of
 from flowsched.cli.naming import task_name
 from flowsched.client import Client
-from flowsched.client.calls import first_failed
+from flowsched.client.calls import first_failed, last_lines
 from flowsched.workflow.efficiency import OUT_OF_MEMORY
 from flowsched.workflow.engine_words import words_of
 from flowsched.workflow.views import TaskView, WorkflowView
@@ -45,13 +45,13 @@ async def show(client: Client, view: WorkflowView, root: Path | None = None, *, 
         task = await client.task(view.id, listed.stage, listed.index)
         for line in described(task, root, whole.get(task.stage, ""), engine):
             say(line)
-        stream, lines = await log_tail(client, view.id, task.stage, task.index, _LINES)
+        stream, lines = await last_lines(client, task, view.id, _LINES)
         for line in lines:
             say(f"  | {line}")
         if not lines and root is None and task.exit_code is not None:
             say("  it wrote nothing to stdout or stderr")
         if lines and not first:
-            first = log_arguments(task, stream)
+            first = f"{task.stage} {task.index}{' -e' if stream == 'stderr' else ''}"
     if len(failed) > most:
         say(f"\n… and more: `flowsched show {view.id} --tasks --state FAILED`")
     return first

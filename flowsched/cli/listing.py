@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -57,7 +58,10 @@ async def workflows(
     page = min(limit, 1000)
     async with aclosing(client.list(**filters, page=page)) as found:
         number = await printed.stream(
-            found, output, lambda views: render.workflow_table(views, datetime.now(UTC)), limit
+            found,
+            output,
+            lambda views: render.workflow_table(views, datetime.now(UTC), brief=sys.stdout.isatty()),
+            limit,
         )
     if number == 0 and output is Form.TABLE:
         given = [f"--{name}" for name, value in filters.items() if value]
@@ -109,13 +113,9 @@ async def show(
         whole |= {"tasks": listed} if tasks else {}
         printed.one(whole, output, lambda: "")
         return
-    table = render.stage_table(stages)
-    parts: list[Any] = [render.workflow_head(view, datetime.now(UTC)), "", table]
-    shown = table.heads(printed.console().width)
-    sums = [name for name in ("QUEUED", "STAGING", "RAN") if name in shown]
-    if sums and any(stage.width * stage.members > 1 for stage in stages):
-        told = f"{', '.join(sums[:-1])} and {sums[-1]} are sums" if len(sums) > 1 else f"{sums[0]} is a sum"
-        parts.append(Text(f"{told} over the tasks of a stage", "dim"))
+    parts: list[Any] = [render.workflow_head(view, datetime.now(UTC)), "", render.stage_table(stages)]
+    if any(stage.width * stage.members > 1 for stage in stages):
+        parts.append(Text("times are sums over the tasks of a stage", "dim"))
     if tasks:
         parts += ["", render.task_table(listed)]
     if images:
@@ -130,7 +130,7 @@ async def show(
             name = "the engine that sent it" if engine == "tes" else engine
             again = f"run it again with {name}, which decides what is tried again"
         else:
-            again = await next_try(client, ident, stages)
+            again = next_try(ident)
         more = [again] if log else [f"`flowsched explain {ident}`", again]
         printed.hint("\nnext: " + "\n      ".join(filter(None, [log, *more])))
 

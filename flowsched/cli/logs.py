@@ -14,7 +14,7 @@ import typer
 from flowsched import tokens
 from flowsched.app import Settings, attempt_folder, kept_attempt
 from flowsched.cli.context import DONE, FAILED, INTERRUPTED, complain, say
-from flowsched.cli.following import Interrupted, interruptible, is_local, log_arguments, log_tail, taken_from
+from flowsched.cli.following import Interrupted, interruptible, is_local, taken_from
 from flowsched.cli.naming import find, index_of, task_name
 from flowsched.cli.options import Id, asks, takes_settings
 from flowsched.cli.printing import output, terminal_text
@@ -89,13 +89,6 @@ async def logs(
         return INTERRUPTED
     if not last and tail != 0:
         return await _wrote_nothing(client, await client.task(ident, stage, index), ident, stream)
-    if sys.stdout.isatty() and sys.stderr.isatty():
-        path = await _file(client, ident, stage, index, attempt, stream)
-        other = "" if errors else "; --stderr shows the other stream"
-        if last != b"\n":
-            say("")
-        if path is not None:
-            say(f"({path}{other})")
     return DONE
 
 
@@ -155,37 +148,17 @@ async def _wrote_only_errors(client: Client, ident: str, stage: str, index: int)
 
 
 async def _first_of(client: Client, ident: str, stage: str) -> int:
-    """The index of a stage's first task. Says that there are others, and which of them failed first."""
-    found = await _some(client, ident, stage, 2)
-    if len(found) < 2:
-        return found[0].index if found else 0
-    first = found[0]
-    failed = await first_failed(client, ident, stage)
-    if failed and failed[0].index != first.index:
-        stream, _ = await log_tail(client, ident, stage, failed[0].index, 1)
-        output.hint(
-            f"{task_name(first)}; another task of {stage} {_ended(failed[0])}: "
-            f"`flowsched logs {ident} {log_arguments(failed[0], stream)}`"
-        )
-    else:
+    """The index of a stage's first task. Says that there are others."""
+    async with contextlib.aclosing(client.tasks(ident, stage=stage, page=2)) as tasks:
+        first, second = await anext(tasks, None), await anext(tasks, None)
+    if first is not None and second is not None:
         output.hint(f"{task_name(first)}; for another task of {stage} give its INDEX, too")
-    return first.index
+    return first.index if first is not None else 0
 
 
 def _ended(task: TaskView) -> str:
     """What went wrong with a task that failed, or that returned another code than 0 to its engine."""
     return "failed" if task.state == "FAILED" else f"returned {task.exit_code}"
-
-
-async def _some(client: Client, ident: str, stage: str, most: int) -> list[TaskView]:
-    """The first tasks of a stage."""
-    found: list[TaskView] = []
-    async with contextlib.aclosing(client.tasks(ident, stage=stage, page=most)) as tasks:
-        async for task in tasks:
-            found.append(task)
-            if len(found) == most:
-                break
-    return found
 
 
 async def _file(

@@ -14,6 +14,7 @@ import typer
 from flowsched import tokens
 from flowsched.cli.context import SERVICE_WAITS, about, ask, options, run
 from flowsched.cli.printing.form import Form
+from flowsched.errors import InvalidRequest
 from flowsched.options import Option
 from flowsched.values import replace
 
@@ -89,22 +90,24 @@ def runs(unavailable: str = SERVICE_WAITS) -> Callable[[Body], Command]:
     return decorated
 
 
-def takes_settings(*names: str, **changed: Any) -> Callable[[Body], Command]:
-    """Give a command options in place of its parameter `settings`: one for each field of `app.Settings` that declares one.
+def takes_settings(*names: str, kind: type | None = None, **changed: Any) -> Callable[[Body], Command]:
+    """Give a command options in place of its parameter `settings`: one for each field of settings that declares one.
 
     Args:
         names: Of the fields; none = all.
-        changed: The fields that have another default here than in `Settings`.
+        kind: The settings, if not `app.Settings`. The parameter gets the values that the user gave, by field.
+        changed: The fields that have another default here than in `app.Settings`.
     """
     from flowsched.app import Settings
 
-    every = {each.name: each for each in _parameters(Settings)}
+    every = {each.name: each for each in _parameters(kind or Settings)}
     offered = [every[name] for name in names or every]
 
     def decorated(body: Body) -> Command:
         def call(ctx: typer.Context, **given: Any) -> None:
             values = {each.name: given.pop(each.name) for each in offered}
-            body(ctx, settings=_settings(ctx, values, changed), **given)
+            fields = _fields_of(kind or Settings, values)
+            body(ctx, settings=fields if kind else _settings(ctx, fields, changed), **given)
 
         return _command(body, {"settings": offered}, call)
 
@@ -118,7 +121,7 @@ def settings_variables() -> set[str]:
 
     def read(kind: type) -> Iterator[str]:
         for _, _, option, nested in _fields(kind):
-            yield from [option.variable] if option else read(nested) if nested else ()
+            yield from option.variable.split() if option else read(nested) if nested else ()
 
     return {*VARIABLES, *read(Settings)}
 
@@ -148,7 +151,7 @@ def _parameters(kind: type, *, optional: bool = False) -> Iterator[inspect.Param
         elif option.parse or optional or isinstance(default, Path):
             hint, default = str | None if option.parse else hint | None, None
         about = typer.Option(
-            option.flag or f"--{name.replace('_', '-')}", help=option.help, envvar=option.variable or None,
+            option.flag or f"--{name.replace('_', '-')}", help=option.help, envvar=option.variable.split() or None,
             metavar=option.metavar, min=option.least, max=option.most,
         )  # fmt: skip
         yield inspect.Parameter(
@@ -156,35 +159,47 @@ def _parameters(kind: type, *, optional: bool = False) -> Iterator[inspect.Param
         )
 
 
-def _settings(ctx: typer.Context, values: Mapping[str, Any], changed: Mapping[str, Any]) -> Settings:
-    """Settings from the values of options; None = the option was not given."""
+def _settings(ctx: typer.Context, fields: Mapping[str, Any], changed: Mapping[str, Any]) -> Settings:
+    """The settings of a service with some fields as the user gave them."""
     from flowsched.app import Settings
     from flowsched.cluster.kubernetes.settings import from_environment
 
-    return _filled(
+    return _with(
         Settings(
             root=tokens.data_folder(),
             log_level="debug" if options(ctx).debug else "error",
-            kubernetes=from_environment(os.environ) if values.get("cluster") == "kubernetes" else None,
+            kubernetes=from_environment(os.environ) if fields.get("cluster") == "kubernetes" else None,
             **changed,
         ),
-        values,
+        fields,
     )
 
 
-def _filled(settings: T, values: Mapping[str, Any]) -> T:
+def _fields_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the options that were given, those of nested settings too, as the fields have them; None = not given."""
     found: dict[str, Any] = {}
-    for name, _, option, _ in _fields(type(settings)):
+    for name, _, option, nested in _fields(kind):
         value = values.get(name)
-        if is_dataclass(inner := getattr(settings, name)):
-            found[name] = _filled(inner, values)
-        elif option is not None and value is not None:
+        if option is None:
+            found |= {} if nested is None else _fields_of(nested, values)
+        elif value is not None:
             try:
                 if option.repeated:
                     found[name] = tuple(map(option.parse or str, value))
                 else:
                     found[name] = option.parse(value) if option.parse else value
-            except ValueError as error:
+            except (ValueError, InvalidRequest) as error:
                 flag = option.flag or f"--{name.replace('_', '-')}"
                 raise typer.BadParameter(str(error), param_hint=flag) from None
+    return found
+
+
+def _with(settings: T, fields: Mapping[str, Any]) -> T:
+    """Settings with other values of some fields, and so the settings that nest in them."""
+    found: dict[str, Any] = {}
+    for name, _, _, _ in _fields(type(settings)):
+        if is_dataclass(inner := getattr(settings, name)):
+            found[name] = _with(inner, fields)
+        elif name in fields:
+            found[name] = fields[name]
     return replace(settings, **found)  # type: ignore[type-var]

@@ -31,7 +31,7 @@ async def list_queues(client: Client, output: Output = Form.TABLE) -> None:
 
     What they may use, use, deserve and wait for, and what their users have used.
     """
-    printed.many(await client.queues(), output, render.QueueTable)
+    printed.many(await client.queues(), output, render.queue_panel)
 
 
 @queue.command("show")
@@ -46,7 +46,7 @@ async def show_queue(
     found = next((view for view in views if view.name == name), None)
     if found is None:
         raise NotFound(no_such("queue", name, (view.name for view in views)))
-    printed.one(found, output, lambda: render.QueueTable([found]))
+    printed.one(found, output, lambda: render.queue_panel([found]))
 
 
 @queue.command("set")
@@ -93,7 +93,7 @@ async def set_queue(
     except InvalidDocument as error:
         told = "; ".join(str(fault).removeprefix("$.") for fault in error.faults)
         raise InvalidRequest(f"queue {name!r} is not changed: {told}") from None
-    printed.one(view, output, lambda: render.QueueTable([view]))
+    printed.one(view, output, lambda: render.queue_panel([view]))
 
 
 @queue.command("rm")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import re
 import secrets
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -38,34 +36,27 @@ from flowsched.cli.printing import render
 from flowsched.cli.printing.columns import Column, Columns
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client, Run
-from flowsched.client.calls import CAPS
 from flowsched.client.documents import resolved_bytes
 from flowsched.client.positions import with_lines
 from flowsched.errors import (
+    CannotStart,
     ConfigurationError,
     Conflict,
     InUse,
     InvalidDocument,
     InvalidRequest,
-    Unavailable,
-    no_such,
 )
 from flowsched.values import replace
-from flowsched.workflow.document.uris import file_path
-from flowsched.workflow.views import OutputView, StageView, TaskView, WorkflowView
+from flowsched.workflow.views import OutputView, StageView, WorkflowView
 
 #: How a document in WDL begins, behind its comments.
 _WDL: Final = re.compile(
     rb"^\s*(version\s+(1\.\d|draft-\d|development)|(workflow|task)\s+\w+\s*\{)", re.MULTILINE
 )
-#: How a file begins that gzip has compressed.
-_GZIP: Final = b"\x1f\x8b"
 #: PyYAML reads about 1 MB in 10 s: longer documents come as JSON.
 _LONGEST_YAML: Final = 4 << 20
 #: At the end so many outputs are printed; `show` has the rest.
 OUTPUTS_SHOWN: Final = 20
-#: The queue of a document that names none.
-_DEFAULT_QUEUE: Final = "default"
 
 
 commands = typer.Typer(rich_markup_mode=None)
@@ -237,11 +228,6 @@ def document(path: str) -> Document:
         raise InvalidRequest(
             f"{where} is empty; a workflow as JSON or YAML was expected: docs/workflow-document.md"
         )
-    if raw[:2] == _GZIP:
-        raise InvalidRequest(
-            f"{where} is compressed by gzip: a workflow comes as plain JSON or YAML (`gunzip`); `flowsched simulate` reads a "
-            "WfFormat trace as it is"
-        )
     if path.endswith(".wdl") or _WDL.search(raw[:65536]):
         raise InvalidRequest(
             f"{where} is WDL, which an engine runs on flowsched: `miniwdl run {where} …` with flowsched's backend, or Cromwell "
@@ -307,7 +293,6 @@ async def _submit(
     """
     accepted: list[tuple[str, Run]] = []
     for path, found in [(path, document(path)) for path in paths]:
-        await _warn_of_a_new_queue(client, found.raw)
         run = await found.submit(client, key)
         accepted.append((path, run))
         if not run.created:
@@ -319,7 +304,6 @@ async def _submit(
             continue
         answer = {"id": run.id, "created": run.created}
         printed.one(answer, form, lambda ident=run.id: ident)  # type: ignore[misc]
-        await _warn_of_what_never_starts(client, run.id)
     code = DONE
     for path, run in accepted if wait else ():
         ended = await following.watch(client, run.id)
@@ -328,48 +312,6 @@ async def _submit(
         await result(client, run.id, form, own=None, path=path)
         code = code or ended
     return code
-
-
-class _Queued(msgspec.Struct):
-    """The part of a document that says where it waits."""
-
-    queue: str = _DEFAULT_QUEUE
-
-
-async def _warn_of_a_new_queue(client: Client, raw: bytes) -> None:
-    """Say on stderr that a document names a queue that there is not yet, where there are others: it may be misspelt."""
-    try:
-        name = msgspec.json.decode(raw, type=_Queued).queue
-    except msgspec.MsgspecError:
-        return  # the service says what is wrong with the document
-    if name == _DEFAULT_QUEUE:
-        return
-    try:
-        known = [view.name for view in await client.queues()]
-    except Unavailable as error:
-        if str(error).startswith("no answer from"):
-            raise
-        return  # no process leads: a submission is accepted all the same
-    if name not in known and set(known) - {_DEFAULT_QUEUE}:
-        told = no_such("queue", name, known).partition("; ")[2]
-        say(f"warning: there is no queue {name!r} yet, and it is made with weight 1; {told}")
-
-
-async def _warn_of_what_never_starts(client: Client, ident: str) -> None:
-    """Say on stderr which stage of a new workflow asks for what no node has."""
-    view = await client.get(ident)
-    if (
-        view.waiting is not None and view.waiting.code == "BacklogWindow"
-    ):  # the scheduler has not looked at it yet
-        await asyncio.sleep(following.LOOK_S)
-        view = await client.get(ident)
-    if view.waiting is not None and view.waiting.permanent:
-        capped = CAPS.get(view.waiting.code)
-        until = f"the {capped} is raised" if capped else "the cluster has more"
-        say(
-            f"warning: {view.waiting.stage}: {view.waiting.message}. It waits until {until}: "
-            f"`flowsched explain {ident}`; `flowsched cancel {ident}` ends it"
-        )
 
 
 async def _resubmit(given: Options, workflow: str, path: str, form: Form, *, wait: bool = False) -> int:
@@ -394,55 +336,16 @@ async def _resubmit(given: Options, workflow: str, path: str, form: Form, *, wai
 
 async def _retry(client: Client, ident: str, reason: str | None, form: Form, *, wait: bool) -> int:
     view = await client.retry(ident, reason)
-    if not wait:
-        printed.one(view, form, lambda: render.workflow_head(view))
-    await _say_what_is_kept(client, ident, form)
-    if not wait:
-        return DONE
-    code = await following.watch(client, ident)
+    code = await following.watch(client, ident) if wait else DONE
     if code != INTERRUPTED:
-        ended = await client.get(ident)
-        printed.one(ended, form, lambda: render.workflow_head(ended))
-    return code
-
-
-async def _say_what_is_kept(client: Client, ident: str, form: Form) -> None:
-    """After `retry`: which results it keeps although their inputs have changed, or how such inputs are read again."""
-    kept = (
-        [found async for found in _kept_before_a_change(client, ident)]
-        if following.is_local(client.url)
-        else []
-    )
-    for task, path in kept[:1]:
-        more = f" (so do {len(kept) - 1} more)" if len(kept) > 1 else ""
-        say(
-            f"warning: {naming.task_name(task)} keeps its result{more}, although {path} has changed since it read it. To read it "
-            f"again, once this run has ended: `flowsched retry {ident} --changed FILE`"
-        )
-    if not kept and form is Form.TABLE:
+        view = await client.get(ident) if wait else view
+        printed.one(view, form, lambda: render.workflow_head(view))
+    if not wait and form is Form.TABLE:
         printed.hint(
             "it keeps what succeeded, with the document as it was submitted; after an edit of the document or of an input: "
             f"`flowsched retry {ident} --changed FILE`"
         )
-
-
-async def _kept_before_a_change(client: Client, ident: str) -> AsyncIterator[tuple[TaskView, Path]]:
-    """The tasks that have succeeded and read a file of this machine that has changed since, each with the first such file."""
-    for stage in json.loads(await client.document(ident)).get("stages", []):
-        uris = [given["uri"] for given in stage.get("inputs", []) if "uri" in given]
-        if not uris:
-            continue
-        async for task in client.tasks(ident, stage=stage["name"], state="SUCCEEDED"):
-            read_at = task.started_at or task.ready_at
-            for uri in uris:
-                exact = uri.replace("{index}", str(task.shard)).replace("{item}", task.item or "{item}")
-                path = file_path(exact, os.path.lexists)
-                if path is None or read_at is None:
-                    continue
-                with suppress(OSError):  # nothing is to be seen there
-                    if (await asyncio.to_thread(os.stat, path)).st_mtime > read_at.timestamp():
-                        yield task, Path(path)
-                        break
+    return code
 
 
 async def _run(
@@ -474,11 +377,10 @@ async def _run(
         accepted = await found.submit(client, resume=base)
         if own is None:
             say(f"submitted {accepted.id}")
-        watch = following.watch if own is None else following.watch_own
         try:
-            code = await watch(client, accepted.id, endless=endless)
-        except following.NeverStarts as never:
-            return await following.give_up(client, accepted.id, never)
+            code = await following.watch(client, accepted.id, own=own is not None, endless=endless)
+        except CannotStart:
+            return await following.give_up(client, accepted.id)
         if code != INTERRUPTED:
             await result(client, accepted.id, form, own=own, results=results, path=path)
         elif own is not None:
@@ -624,12 +526,19 @@ async def result(
     elif results is not None:
         print()
         await fetching.save_results(client, ident, results.out, results.fetch)
-    retry = (
-        await following.next_try(client, ident, stages, path)
-        if own is None and view.state == "FAILED"
-        else ""
-    )
-    _next_steps(view, made, stages, own, saved=results is not None, log=log, path=path, retry=retry)
+    root = "" if own is None or own == tokens.data_folder() else f" --root {own}"
+    if view.state == "FAILED":
+        shown = f"`flowsched logs {view.id} {log}{root}`; " if log else ""
+        again = f"`flowsched run {path} --resume{root}` runs what has not succeeded, or has changed"
+        say(f"\nnext: {shown}{following.next_try(ident, path) if own is None else again}")
+    elif view.state == "SUCCEEDED":
+        first = "" if own is None else f"`flowsched serve{root}`, then "
+        saving = f"`flowsched get {view.id} {made[-1].stage}` saves its outputs here" if made else ""
+        if results is not None:
+            saving = (
+                f"`flowsched get {view.id} STAGE` saves what another stage made" if len(stages) > 1 else ""
+            )
+        say(f"\nnext: {first}{saving or f'`flowsched show {view.id} --tasks`'}")
     if results is not None and view.state != "SUCCEEDED":
         say(f"{results.out} was not written: the run has not succeeded")
 
@@ -677,30 +586,3 @@ def output_table(made: Sequence[Produced]) -> Columns:
         noted="URI",
         copied=True,
     )
-
-
-def _next_steps(
-    view: WorkflowView,
-    made: Sequence[Produced],
-    stages: Sequence[StageView],
-    own: Path | None,
-    *,
-    saved: bool,
-    log: str,
-    path: str,
-    retry: str,
-) -> None:
-    root = "" if own is None or own == tokens.data_folder() else f" --root {own}"
-    first = "" if own is None else f"`flowsched serve{root}`, then "
-    if view.state == "FAILED":
-        shown = f"`flowsched logs {view.id} {log}{root}`; " if log else ""
-        again = f"`flowsched run {path} --resume{root}` runs what has not succeeded, or has changed"
-        if retry:
-            again = retry
-        say(f"\nnext: {shown}{again}")
-    elif view.state == "SUCCEEDED" and made and not saved:
-        say(f"\nnext: {first}`flowsched get {view.id} {made[-1].stage}` saves its outputs here")
-    elif view.state == "SUCCEEDED" and saved and len(stages) > 1:
-        say(f"\nnext: {first}`flowsched get {view.id} STAGE` saves what another stage made")
-    elif view.state == "SUCCEEDED":
-        say(f"\nnext: {first}`flowsched show {view.id} --tasks`")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -11,7 +12,6 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import typer
-from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
@@ -21,7 +21,7 @@ from flowsched.cli.following import Interrupted, interruptible
 from flowsched.cli.options import Output, asks
 from flowsched.cli.printing import output as printed
 from flowsched.cli.printing import render
-from flowsched.cli.printing.columns import Column, Columns
+from flowsched.cli.printing.columns import Column, Columns, wrapped
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
 from flowsched.client.calls import is_terminal
@@ -62,58 +62,31 @@ class Picture:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The picture at the width of a console, and no longer than it has room for."""
-        width = options.max_width
-        yield from self.lines(width)
+        yield from self.lines(options.max_width)
 
     def lines(self, width: int) -> Iterator[Text]:
         """The picture as lines."""
-        parts = [
-            list(table.lines(width))
-            for table in (self._nodes(), self._stages(), self._queues())
-            if table is not None
-        ]
-        head = list(self._head(width))
+        head = list(wrapped(self._head(), width, indent=0))
+        parts = [list(table.lines(width)) for table in (self._nodes(), self._stages(), self._queues())]
         room = max(6, self.rows - len(head) - len(parts))
+        while sum(map(len, parts)) > room and len(longest := max(parts, key=len)) > 3:
+            longest[-2:] = [Text("… and more", "dim")]
         yield from head
-        while sum(map(len, parts)) > room:
-            longest = max(parts, key=len)
-            if len(longest) <= 3:
-                break
-            del longest[-1]
-            if not longest[-1].plain.startswith("…"):
-                longest[-1] = Text("… and more", "dim")
         for part in parts:
-            yield Text()
-            yield from part
+            if len(part) > 1:
+                yield Text()
+                yield from part
 
-    def _head(self, width: int) -> Iterator[Text]:
-        """The service, and what it does: in one line if there is room, else in two."""
-        ready = sum(node.ready for node in self.nodes)
-        counts: dict[str, int] = {}
+    def _head(self) -> Text:
+        """The service, and what it does."""
+        ready, number = sum(node.ready for node in self.nodes), len(self.live)
+        counts: Counter[str] = Counter()
         for view in self.live:
-            for state, number in view.counts.items():
-                counts[state] = counts.get(state, 0) + number
-        made = Text.assemble(
-            ("flowsched ", "bold"), render.text(self.url), "  ", self.at.astimezone().strftime("%H:%M:%S"),
-            f"  {ready}/{len(self.nodes)} nodes ready  {self._workflows()}",
-            no_wrap=True, overflow="ellipsis",
+            counts.update(view.counts)
+        return Text.assemble(
+            ("flowsched ", "bold"), render.text(self.url), self.at.astimezone().strftime("  %H:%M:%S"),
+            f"  {ready}/{len(self.nodes)} nodes ready  {number} workflow{'s' * (number != 1)}  ", render.moving(counts),
         )  # fmt: skip
-        doing = render.moving(counts)
-        if doing.plain and cell_len(made.plain) + 2 + cell_len(doing.plain) <= width:
-            yield made.append("  ").append_text(doing)
-            return
-        yield made
-        if doing.plain:
-            yield Text("  ", no_wrap=True, overflow="ellipsis").append_text(doing)
-
-    def _workflows(self) -> str:
-        """How many live, and for how many of them the next task must come from their engine."""
-        number, engines = len(self.live), sum(view.state == ReportedState.ENGINE for view in self.live)
-        told = f"{number} workflow{'s' * (number != 1)}"
-        if not engines:
-            return told
-        which = "" if engines == number == 1 else f"{engines} of them "
-        return f"{told}, {which}with {'its engine' if engines == 1 else 'their engine'}"
 
     def _nodes(self) -> Columns:
         def rate(way: int) -> Callable[[NodeView], str]:
@@ -132,58 +105,34 @@ class Picture:
             Column("OTHERS/s", others, rank=5, right=True),
         )
 
-    def _stages(self) -> Columns | None:
+    def _stages(self) -> Columns:
         def took(each: Activity) -> str:
             begin = each.stage.started_at
             return "" if begin is None else render.seconds(max(0.0, (self.at - begin).total_seconds()))
 
-        def done(each: Activity) -> str:
-            return f"{each.stage.counts.get('SUCCEEDED', 0)}/{each.stage.width * each.stage.members}"
-
-        return (
-            None
-            if not self.stages
-            else Columns(
-                self.stages,
-                Column(
-                    "WORKFLOW", lambda each: render.text(each.workflow.name, "bold"), cut=True, whole=True
-                ),
-                Column("STAGE", lambda each: render.text(each.stage.name), cut=True, whole=True),
-                Column("STATE", lambda each: render.state_of(each.stage), whole=True),
-                Column("DONE", done, right=True, whole=True),
-                Column(
-                    "GANG", lambda each: f"{each.stage.members} members" if each.stage.gang else "", rank=2
-                ),
-                Column("NOW", lambda each: render.moving(each.stage.counts), rank=1),
-                Column("QUEUE", lambda each: render.text(each.workflow.queue), rank=4, cut=True),
-                Column("TIME", took, rank=3, right=True),
-                note=lambda each: render.why(each.stage),
-            )
+        return Columns(
+            self.stages,
+            Column("WORKFLOW", lambda each: render.text(each.workflow.name, "bold"), cut=True, whole=True),
+            Column("STAGE", lambda each: render.text(each.stage.name), cut=True, whole=True),
+            Column("STATE", lambda each: render.state_of(each.stage), whole=True),
+            Column("DONE", lambda each: render.done(each.stage), right=True, whole=True),
+            Column("GANG", lambda each: f"{each.stage.members} members" if each.stage.gang else "", rank=2),
+            Column("NOW", lambda each: render.moving(each.stage.counts), rank=1),
+            Column("QUEUE", lambda each: render.text(each.workflow.queue), rank=4, cut=True),
+            Column("TIME", took, rank=3, right=True),
+            note=lambda each: render.why(each.stage),
         )
 
-    def _queues(self) -> Columns | None:
+    def _queues(self) -> Columns:
         busy = [
             view
             for view in self.queues
             if view.waiting or view.starting or view.running or view.name == "default"
         ]
-
-        def name(view: QueueView) -> Text:
-            return render.text(f"{view.name} (paused)", "yellow") if view.paused else render.text(view.name)
-
-        return (
-            None
-            if not busy
-            else Columns(
-                busy,
-                Column("QUEUE", name, cut=True, whole=True),
-                Column("SHARE", lambda view: f"{view.dominant_share:.0%}", right=True, whole=True),
-                Column("RUNNING", lambda view: str(view.running), right=True, whole=True),
-                Column("STARTING", lambda view: str(view.starting), rank=3, right=True, whole=True),
-                Column("WAITING", lambda view: str(view.waiting), right=True, whole=True),
-                Column("USED", lambda view: render.amounts(view.used), rank=1, whole=True),
-                Column("PENDING", lambda view: render.amounts(view.pending), rank=2),
-            )
+        used = Column("USED", lambda view: render.amounts(view.used), rank=1, whole=True)
+        pending = Column("PENDING", lambda view: render.amounts(view.pending), rank=2)
+        return render.queue_table(
+            busy, used, pending, note=lambda view: Text("paused" * view.paused, "yellow")
         )
 
     def values(self) -> dict[str, Any]:

@@ -219,22 +219,30 @@ async def first_failed(
     return []
 
 
+async def last_lines(client: Client, task: TaskView, workflow: str, lines: int) -> tuple[str, list[str]]:
+    """The stream that a task wrote to, stderr before stdout, and the last lines of it; "" and none if it wrote nothing."""
+    for stream in STREAMS:
+        found = await client.log_tail(workflow, task.stage, task.index, lines, stream=stream)
+        if found:
+            return stream, found
+    return "", []
+
+
 async def _last_words(client: Client, workflow: str) -> str:
     """The last lines of the first failed task, and the call that gives all of them; empty if no task failed."""
     failed = await first_failed(client, workflow)
     if not failed:
         return ""
     task = failed[0]
-    for stream in STREAMS:
-        lines = await client.log_tail(workflow, task.stage, task.index, _LINES, stream=stream)
-        if lines:
-            call = f'logs("{task.stage}", {task.index}, stream="{stream}")'
-            said = "".join(f"\n  | {line}" for line in lines)
-            return f"\n{task.stage}[{task.index}] wrote to {stream} (all of it: {call}):{said}"
-    return f"\n{task.stage}[{task.index}] wrote nothing"
+    stream, lines = await last_lines(client, task, workflow, _LINES)
+    if not lines:
+        return f"\n{task.stage}[{task.index}] wrote nothing"
+    call = f'logs("{task.stage}", {task.index}, stream="{stream}")'
+    said = "".join(f"\n  | {line}" for line in lines)
+    return f"\n{task.stage}[{task.index}] wrote to {stream} (all of it: {call}):{said}"
 
 
-class _Prospects:
+class Prospects:
     """Warns once of a workflow that cannot start."""
 
     def __init__(self) -> None:
@@ -280,6 +288,7 @@ Nodes: TypeAlias = list[NodeView]
 Plugins: TypeAlias = list[PluginView]
 
 T = TypeVar("T")
+Page = TypeVar("Page", WorkflowPage, TaskPage, AttemptPage, PlanPage, TimelineView)
 
 #: Workflows that one request cancels: the leader carries out so many in some 100 ms.
 CANCELLED_AT_ONCE: Final = 250
@@ -410,17 +419,13 @@ class Client:
         asked = _params(state=state, name=name, queue=queue, label=label, run=run, ref=ref, limit=page)
         asked |= _params(user=user, since=since, until=until, live="true" if live else None)
         lived: set[str] = set()  #: the service may repeat what ends between two pages
-        while True:
-            found = await self._get(_WORKFLOWS, WorkflowPage, asked)
+        async for found in self._pages(_WORKFLOWS, WorkflowPage, asked):
             for view in found.workflows:
                 if view.id in lived:
                     continue
                 if not is_terminal(view.state):
                     lived.add(view.id)
                 yield view
-            if found.next_page_token is None:
-                return
-            asked["page_token"] = found.next_page_token
 
     async def stages(self, workflow: str) -> Stages:
         """All stages of a workflow."""
@@ -438,34 +443,20 @@ class Client:
         Their `attempts` are empty here: `task` fills those of one task, and `attempts` gives those of all.
         """
         asked = _params(stage=stage, state=state, limit=page)
-        while True:
-            found = await self._get(f"{_path(workflow)}/tasks", TaskPage, asked)
+        async for found in self._pages(f"{_path(workflow)}/tasks", TaskPage, asked):
             for view in found.tasks:
                 yield view
-            if found.next_page_token is None:
-                return
-            asked["page_token"] = found.next_page_token
 
     async def timelines(self, workflow: str, *, page: int = 10_000) -> AsyncGenerator[TimelineView, None]:
         """When its tasks waited, staged, ran and ended, as columns, by stage and index; pages are fetched as they are needed."""
-        asked = _params(limit=page)
-        while True:
-            found = await self._get(f"{_path(workflow)}/timeline", TimelineView, asked)
+        async for found in self._pages(f"{_path(workflow)}/timeline", TimelineView, _params(limit=page)):
             yield found
-            if found.next_page_token is None:
-                return
-            asked["page_token"] = found.next_page_token
 
     async def attempts(self, workflow: str, *, page: int = 1000) -> AsyncGenerator[AttemptUseView, None]:
         """All tries of its tasks, with what each asked for and used; pages are fetched as they are needed."""
-        asked = _params(limit=page)
-        while True:
-            found = await self._get(f"{_path(workflow)}/attempts", AttemptPage, asked)
+        async for found in self._pages(f"{_path(workflow)}/attempts", AttemptPage, _params(limit=page)):
             for view in found.attempts:
                 yield view
-            if found.next_page_token is None:
-                return
-            asked["page_token"] = found.next_page_token
 
     async def task(self, workflow: str, stage: str, index: int = 0) -> TaskView:
         """One task with its attempts and outputs."""
@@ -519,7 +510,7 @@ class Client:
         view = await self.get(workflow)
         end = asyncio.create_task(ended(self._session, f"{_path(workflow)}/events"))
         pauses = chain((POLL_S,) * FIRST_LOOKS, repeat(LOOK_S))
-        prospects = _Prospects()
+        prospects = Prospects()
         try:
             while not is_terminal(view.state) and not (view.state == ReportedState.ENGINE and end.done()):
                 if end.done():
@@ -541,7 +532,7 @@ class Client:
         Each event comes once, in order, however often the connection breaks. With `follow`, the warning
         `flowsched.errors.CannotStart` says of a workflow from which no events come that it asks for what no node has, as in `wait`.
         """
-        prospects, pauses = _Prospects(), chain((POLL_S,) * FIRST_LOOKS, repeat(LOOK_S))
+        prospects, pauses = Prospects(), chain((POLL_S,) * FIRST_LOOKS, repeat(LOOK_S))
         pause = next(pauses)
         path = f"{_path(workflow)}/events"
         async with aclosing(workflow_events(self._session, path, after, follow=follow)) as source:
@@ -719,10 +710,9 @@ class Client:
         """
         found = CancelledView(workflows=[])
         for start in range(0, len(workflows), CANCELLED_AT_ONCE):
-            some = {"workflows": list(workflows[start : start + CANCELLED_AT_ONCE])}
-            body = json.dumps(some | ({"reason": reason} if reason else {})).encode()
-            content, _ = await self._session.request("POST", "/api/v1/cancel", body=body)
-            part = decoded(content, CancelledView)
+            some: dict[str, Any] = {"workflows": list(workflows[start : start + CANCELLED_AT_ONCE])}
+            said = some | ({"reason": reason} if reason else {})
+            part = await self._send("POST", "/api/v1/cancel", CancelledView, said)
             found.workflows += part.workflows
             found.refused |= part.refused
         return found
@@ -735,10 +725,8 @@ class Client:
         Raises:
             Conflict: It has ended, or waits for other stages.
         """
-        body = json.dumps({"reason": reason}).encode() if reason else None
         path = f"{_task_path(workflow, stage, index)}/cancel"
-        content, _ = await self._session.request("POST", path, body=body)
-        return decoded(content, TaskView)
+        return await self._send("POST", path, TaskView, {"reason": reason} if reason else None)
 
     async def pause(self, workflow: str, reason: str | None = None) -> WorkflowView:
         """Start nothing new; what runs goes on."""
@@ -766,9 +754,7 @@ class Client:
         A queue of higher priority also stops tasks of lower ones to get their room: docs/preemption.md. `cap` and `guarantee`
         map resources to amounts; a resource that is not named keeps its amount, and None takes it away.
         """
-        body = json.dumps(settings).encode()
-        content, _ = await self._session.request("PUT", f"/api/v1/queues/{quote(name, safe='')}", body=body)
-        return decoded(content, QueueView)
+        return await self._send("PUT", f"/api/v1/queues/{quote(name, safe='')}", QueueView, settings)
 
     async def delete_queue(self, name: str) -> QueueView:
         """Remove a queue; returns what it was.
@@ -777,10 +763,7 @@ class Client:
             NotFound: There is no such queue.
             Conflict: It has workflows that have not ended, or queues below it.
         """
-        content, _ = await self._session.request(
-            "DELETE", f"/api/v1/queues/{quote(name, safe='')}", again=False
-        )
-        return decoded(content, QueueView)
+        return await self._send("DELETE", f"/api/v1/queues/{quote(name, safe='')}", QueueView, again=False)
 
     async def nodes(self) -> Nodes:
         """All nodes."""
@@ -805,17 +788,12 @@ class Client:
             by: The author, shown beside it. Not given: this user of this machine.
         """
         settings = {"grace": grace, "reason": reason, "by": account_name(os.geteuid()) if by is None else by}
-        return await self._on_node(node, "drain", settings | ({"start": start.isoformat()} if start else {}))
+        settings |= {"start": start.isoformat()} if start else {}
+        return await self._send("POST", f"/api/v1/nodes/{quote(node, safe='')}/drain", NodeView, settings)
 
     async def uncordon(self, node: str) -> NodeView:
         """Use a node again."""
-        return await self._on_node(node, "uncordon", None)
-
-    async def _on_node(self, node: str, verb: str, settings: Mapping[str, Any] | None) -> NodeView:
-        body = None if settings is None else json.dumps(settings).encode()
-        path = f"/api/v1/nodes/{quote(node, safe='')}/{verb}"
-        content, _ = await self._session.request("POST", path, body=body)
-        return decoded(content, NodeView)
+        return await self._send("POST", f"/api/v1/nodes/{quote(node, safe='')}/uncordon", NodeView)
 
     async def profile(self) -> ProfileView:
         """The scheduler's profile in force, and what was refused since."""
@@ -869,9 +847,8 @@ class Client:
         """
         packed = base64.b64encode(imports).decode() if isinstance(imports, bytes) else dict(imports)
         files = {"sizes": dict(sizes or {}), "contents": dict(contents or {})}
-        return await self._planned(
-            {"source": source, "imports": packed, "inputs": inputs, "run": run} | files
-        )
+        said = {"source": source, "imports": packed, "inputs": inputs, "run": run} | files
+        return await self._send("POST", _PLANS, PlanView, said)
 
     async def plan_cromwell(self, url: str, root_workflow_id: str) -> PlanView:
         """Plan a run of a Cromwell server that the service may ask. The plan is kept.
@@ -879,11 +856,8 @@ class Client:
         Raises:
             Forbidden: The service may not ask this server.
         """
-        return await self._planned({"cromwell": {"url": url, "root_workflow_id": root_workflow_id}})
-
-    async def _planned(self, said: Mapping[str, Any]) -> PlanView:
-        content, _ = await self._session.request("POST", _PLANS, body=json.dumps(said).encode())
-        return decoded(content, PlanView)
+        said = {"cromwell": {"url": url, "root_workflow_id": root_workflow_id}}
+        return await self._send("POST", _PLANS, PlanView, said)
 
     async def get_plan(self, plan: str) -> PlanView:
         """One plan, with ranks as they are now."""
@@ -891,14 +865,9 @@ class Client:
 
     async def plans(self, *, run: str | None = None, page: int = 100) -> AsyncGenerator[PlanSummary, None]:
         """Plans, newest first; of one run, if it is named. Pages are fetched as they are needed."""
-        asked = _params(run=run, limit=page)
-        while True:
-            found = await self._get(_PLANS, PlanPage, asked)
+        async for found in self._pages(_PLANS, PlanPage, _params(run=run, limit=page)):
             for view in found.plans:
                 yield view
-            if found.next_page_token is None:
-                return
-            asked["page_token"] = found.next_page_token
 
     async def delete_plan(self, plan: str) -> None:
         """Remove a plan."""
@@ -921,18 +890,35 @@ class Client:
             state: SUCCEEDED, FAILED or CANCELLED.
             reason: Why.
         """
-        body = json.dumps({"state": state, "reason": reason[:1000]}).encode()
-        content, _ = await self._session.request("POST", f"{_path(run)}/ended", body=body, again=True)
-        return decoded(content, WorkflowView)
+        said = {"state": state, "reason": reason[:1000]}
+        return await self._send("POST", f"{_path(run)}/ended", WorkflowView, said)
 
     async def _command(self, workflow: str, kind: str, reason: str | None) -> WorkflowView:
-        body = json.dumps({"reason": reason}).encode() if reason else None
-        path = f"{_path(workflow)}/{kind}"
-        content, _ = await self._session.request("POST", path, body=body, again=kind != "retry")
-        return decoded(content, WorkflowView)
+        said = {"reason": reason} if reason else None
+        return await self._send(
+            "POST", f"{_path(workflow)}/{kind}", WorkflowView, said, again=kind != "retry"
+        )
 
     async def _get(self, path: str, kind: type[T], params: Mapping[str, str] | None = None) -> T:
         content, _ = await self._session.request("GET", path, params=params)
+        return decoded(content, kind)
+
+    async def _pages(
+        self, path: str, kind: type[Page], asked: Mapping[str, str]
+    ) -> AsyncGenerator[Page, None]:
+        """The pages of a list, each fetched when it is asked for."""
+        token: str | None = ""
+        while token is not None:
+            found = await self._get(path, kind, {**asked, **({"page_token": token} if token else {})})
+            yield found
+            token = found.next_page_token
+
+    async def _send(
+        self, method: str, path: str, kind: type[T], said: object = None, *, again: bool = True
+    ) -> T:
+        """Ask for a change. `again`: the request may reach the service twice."""
+        body = None if said is None else json.dumps(said).encode()
+        content, _ = await self._session.request(method, path, body=body, again=again)
         return decoded(content, kind)
 
 

@@ -435,7 +435,7 @@ def _shards(stage: StageRun, state: TaskState) -> tuple[int, ...]:
 
 def _named(stage: StageRun, tasks: Indices) -> tuple[int, ...]:
     """The first shards of some tasks in ascending order."""
-    return tuple(np.unique(tasks[: NAMED * stage.members] // stage.members)[:NAMED].tolist())
+    return tuple(sorted(set((tasks[: NAMED * stage.members] // stage.members).tolist()))[:NAMED])
 
 
 def _too_large(state: EngineState, run: WorkflowRun, stage: StageRun) -> Explanation | None:
@@ -786,7 +786,7 @@ def _on_silent_nodes(engine: EngineState, stage: StageRun, state: TaskState) -> 
     snapshot = engine.cluster.snapshot
     there = np.flatnonzero(stage.task_state == state)
     nodes = stage.node[there]
-    silent = [at for at in np.unique(nodes[nodes >= 0]).tolist() if snapshot.info(at).silent]
+    silent = [at for at in sorted(set(nodes[nodes >= 0].tolist())) if snapshot.info(at).silent]
     if not silent:
         return
     tasks = there[np.isin(nodes, silent)]

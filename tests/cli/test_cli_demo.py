@@ -7,7 +7,6 @@ import io
 from pathlib import Path
 
 import pytest
-from fake_service import workflow_view
 from rich.console import Console
 
 from flowsched.cli import demo
@@ -26,18 +25,3 @@ def test_without_pysam_the_demo_says_what_it_leaves_out(
     assert "variant calling and" not in said
     assert "Left out: real variant calling, which needs pysam: pip install 'flowsched[genomics]'" in said
     assert demo.next_steps(tmp_path)[0].endswith("fan-out.json")
-
-
-def test_progress_without_a_terminal_has_what_changed_and_fits_80_columns() -> None:
-    """Six workflows took 140 columns in each line."""
-    console = Console(file=io.StringIO(), width=80)
-    views = [workflow_view(at, f"training-{at}", counts={"SUCCEEDED": 0}) for at in range(6)]
-    told = demo.plain_progress(console, views, ())
-    views[3] = workflow_view(3, "training-3", counts={"SUCCEEDED": 2})
-    assert demo.plain_progress(console, views, told) == [
-        f"training-{at}: {2 if at == 3 else 0}/4" for at in range(6)
-    ]
-    *first, last = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert last == "training-3: 2/4"
-    assert " ".join(first).split() == "  ".join(told).split()
-    assert max(map(len, first)) <= 80

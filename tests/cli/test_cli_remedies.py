@@ -206,15 +206,15 @@ def test_a_run_that_is_larger_than_its_queue_is_told_of_the_cap(
 ) -> None:
     """Not of nodes: more of them would not help. The reason of the cancel says the same."""
     monkeypatch.setattr(following, "GIVE_UP_S", 0.1)
-    far.service.add("wide")
     message = "queue batch may never have more than 2 CPU, and this needs 3 CPU"
     waiting = WaitingView(
         stage="wide", tasks=1, state="QUEUED", code="LargerThanQueue", message=message, permanent=True
     )
+    far.service.add("wide", waiting=waiting)
 
     async def given_up() -> int:
         async with Client(far.url) as client:
-            return await following.give_up(client, "wf1", following.NeverStarts(waiting))
+            return await following.give_up(client, "wf1")
 
     assert asyncio.run(given_up()) == 1
     said = capsys.readouterr().err
@@ -233,10 +233,10 @@ def test_what_a_user_can_do_alone_comes_before_more_nodes(
 ) -> None:
     """Whatever the service thinks cheaper."""
     monkeypatch.setattr(following, "GIVE_UP_S", 0.1)
-    far.service.add("wide")
     waiting = WaitingView(
         stage="wide", tasks=1, state="QUEUED", code="LargerThanNode", message="too large", permanent=True
     )
+    far.service.add("wide", waiting=waiting)
     suggestions = [SuggestionView(kind=kind, message=f"by {kind}") for kind in ("node", "request")]
 
     async def explain(client: Client, workflow: str, stage: str) -> list[ExplanationView]:
@@ -251,7 +251,7 @@ def test_what_a_user_can_do_alone_comes_before_more_nodes(
 
     async def given_up() -> int:
         async with Client(far.url) as client:
-            return await following.give_up(client, "wf1", following.NeverStarts(waiting))
+            return await following.give_up(client, "wf1")
 
     assert asyncio.run(given_up()) == 1
     assert (

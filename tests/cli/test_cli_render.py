@@ -130,16 +130,21 @@ def test_tables_hold_what_the_views_say() -> None:
     queue = QueueView(
         name="lab", weight=2, dominant_share=0.25, cap={"cpu": 1500, "memory": 1 << 30, "x/y": 3}
     )
-    assert "25%" in drawn(render.QueueTable([queue]))
-    assert "cpu 1.5, memory 1.0 GiB, x/y 3" in drawn(render.QueueTable([queue]))
+    assert "25%" in drawn(render.queue_panel([queue]))
+    assert "cpu 1.5, memory 1.0 GiB, x/y 3" in drawn(render.queue_panel([queue]))
     shared = QueueView(
         name="lab", weight=1, order="fifo", deserved={"cpu": 4000}, pending={"cpu": 9000}, recent={"cpu": 500},
         users=[QueueUserView(user="ann", used={"cpu": 2000}), QueueUserView(user="", recent={"cpu": 7000})],
         warnings=["too much"],
     )  # fmt: skip
-    lines = [line.split() for line in drawn(render.QueueTable([shared])).splitlines()]
-    assert lines[1] == ["lab", "1", "0%", "0", "0", "0", "cpu", "4", "cpu", "9", "cpu", "0.5", "fifo"]
-    assert lines[4:] == [
+    lines = [line.split() for line in drawn(render.queue_panel([shared])).splitlines()]
+    assert lines[1:5] == [
+        ["lab", "1", "0%", "0", "0", "0", "fifo"],
+        ["deserved", "cpu", "4"],
+        ["pending", "cpu", "9"],
+        ["recent", "cpu", "0.5"],
+    ]
+    assert lines[7:] == [
         ["lab", "ann", "cpu", "2"],
         ["lab", "-", "cpu", "7"],
         ["queue", "lab:", "too", "much"],
@@ -220,7 +225,7 @@ def test_fault_46c_names_cannot_command_a_terminal() -> None:
         render.stage_table([stage_view(0, HOSTILE, reason=HOSTILE)]),
         render.progress([stage_view(0, HOSTILE)]),
         render.task_table([task_view(HOSTILE, 0, item=HOSTILE, node=HOSTILE, reason=HOSTILE, role=HOSTILE)]),
-        render.QueueTable(
+        render.queue_panel(
             [
                 QueueView(
                     name=HOSTILE,
@@ -334,7 +339,7 @@ def test_a_list_of_workflows_at_three_widths() -> None:
 
 def test_a_pipe_gets_everything_on_one_line() -> None:
     """Whole ids, every column, the reason last."""
-    lines = [line.plain for line in render.workflow_table(LISTED, BEGIN).lines(PIPED_WIDTH)]
+    lines = [line.plain for line in render.workflow_table(LISTED, BEGIN, brief=False).lines(PIPED_WIDTH)]
     assert len(lines) == 1 + len(LISTED)
     assert lines[0].split() == [
         "NAME",
@@ -398,25 +403,12 @@ def test_a_table_is_never_wider_than_its_terminal(rows: list[tuple[str, str, str
     assert all(len(line.plain) <= width for line in table.lines(width))
 
 
-@pytest.mark.parametrize(
-    ("items", "shown"),
-    [
-        (
-            ['{"model": "resnet50", "lr": 0.001, "batch": 32}', '{"model": "resnet50", "lr": 0.001, "batch": 64}'],
-            ["batch=32", "batch=64"],
-        ),
-        (['{"lr": 0.1, "layers": [1, 2]}', '{"lr": 0.2}'],
-         ["lr=0.1 layers=[1, 2]", "lr=0.2"]),
-        (["/data/cohort-2026/fastq/S1.fastq.gz", "/data/cohort-2026/fastq/S12.fastq.gz"],
-         ["…S1.fastq.gz", "…S12.fastq.gz"]),
-        (["[" * 5_000, "x" * 60], ["[[[[[[[[[[[[", "xxxxxxxxxxxx"]),
-    ],
-)  # fmt: skip
-def test_items_that_are_cut_can_be_told_apart(items: list[str], shown: list[str]) -> None:
-    """At a width that has too little room; a pipe gets them whole."""
+def test_of_a_long_item_the_end_is_shown() -> None:
+    """At a width that has too little room; a pipe gets it whole."""
+    items = ["/data/cohort-2026/fastq/S1.fastq.gz", "/data/cohort-2026/fastq/S12.fastq.gz"]
     table = render.task_table([task_view("trial", at, item=item) for at, item in enumerate(items)])
-    cells = [line.plain for line in table.lines(68)][1:]
-    assert all(f"  {each}" in cell for each, cell in zip(shown, cells, strict=True)), cells
+    cut = [line.plain for line in table.lines(68)]
+    assert ("…026/fastq/S1.fastq.gz" in cut[1], "…26/fastq/S12.fastq.gz" in cut[2]) == (True, True)
     assert all(item in line.plain for item, line in zip(items, [*table.lines(10_000)][1:], strict=True))
 
 
@@ -434,13 +426,6 @@ def test_the_run_of_a_result_has_its_whole_id() -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_an_item_of_json_cannot_command_a_terminal() -> None:
-    """Its escapes are decoded to shorten it."""
-    items = ['{"a": "\\u001b[2J", "b": "' + "x" * 90 + '"}', '{"a": "1", "b": "' + "x" * 90 + '"}']
-    assert "\x1b" not in "".join(render.told_apart(items))
-    assert render.told_apart(items)[1] == "a=1"
-
-
 def test_queues_at_80_columns_break_no_word() -> None:
     """What has no room in one line stands below its queue; a wide terminal has one line a queue."""
     queue = QueueView(
@@ -448,8 +433,7 @@ def test_queues_at_80_columns_break_no_word() -> None:
         used={"cpu": 3000, "memory": 768 << 20}, deserved={"cpu": 4000, "memory": 4 << 30},
         pending={"cpu": 26000, "memory": 6 << 30}, cap={"cpu": 8000, "memory": 8 << 30},
     )  # fmt: skip
-    narrow = [line.plain for line in render.QueueTable([queue]).lines(80)]
-    assert narrow == [
+    assert drawn(render.queue_panel([queue]), 80).splitlines() == [
         "QUEUE    WEIGHT  SHARE  WAITING  STARTING  RUNNING",
         "default       1    75%       26         2        3",
         "  used       cpu 3, memory 768.0 MiB",
@@ -457,9 +441,9 @@ def test_queues_at_80_columns_break_no_word() -> None:
         "  pending    cpu 26, memory 6.0 GiB",
         "  cap        cpu 8, memory 8.0 GiB",
     ]
-    wide = [line.plain for line in render.QueueTable([queue]).lines(200)]
-    assert len(wide) == 2
-    assert "cpu 26, memory 6.0 GiB" in wide[1]
+    piped = drawn(render.queue_panel([queue]), PIPED_WIDTH).splitlines()
+    assert len(piped) == 2
+    assert "pending    cpu 26, memory 6.0 GiB; cap" in piped[1]
 
 
 def test_a_reason_is_broken_between_words() -> None:

@@ -13,8 +13,6 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from flowsched.values import replace
-
 #: A pipe has no width: a table is as wide as what it holds.
 PIPED_WIDTH: Final = 10_000
 _GAP: Final = 2
@@ -58,8 +56,7 @@ class Column:
         cut: Its cells may be cut, with an ellipsis. Half a number or half a state would say something else.
         whole: Shown even where no row has anything in it.
         least: Of a column that may be cut at least so many cells are shown.
-        shorter: Shorter words for all cells of the column, where they would be cut otherwise.
-        brief: A terminal always gets the shorter words.
+        end: Where a cell is cut, its end stays: of paths it says most.
     """
 
     head: str
@@ -69,12 +66,11 @@ class Column:
     cut: bool = False
     whole: bool = False
     least: int = 12
-    shorter: Callable[[Sequence[str]], Sequence[str]] | None = None
-    brief: bool = False
+    end: bool = False
 
 
 class Columns:
-    """A table of rows of any kind; a row may have a note, which stands below it, or at its end in a pipe.
+    """A table of rows of any kind; a row may have a note of some lines, which stand below it, or at its end in a pipe.
 
     Args:
         rows: What is shown.
@@ -106,53 +102,21 @@ class Columns:
 
     def lines(self, width: int) -> Iterator[Text]:
         """The table as lines of at most `width` cells."""
-        if (piped := width >= PIPED_WIDTH) or not (short := self._shortened(width)):
-            shown = self._shown(width, piped)
-            widths = self._widths(shown, width)
-            heads = [Text(self._columns[at].head, "bold") for at in shown]
-            noted = piped and any(self._notes)
-            yield self._line(heads, shown, widths, Text(self._noted, "bold") if noted else None)
-            for row, note in enumerate(self._notes):
-                cells = [self._cells[at][row] for at in shown]
-                yield self._line(cells, shown, widths, note if piped else None)
-                if note is not None and not piped:
-                    if self._copied:
-                        yield Text("  ", no_wrap=True, overflow="ignore").append_text(note)
-                    else:
-                        yield from wrapped(note, width)
-        else:
-            yield from short.lines(width)
-
-    def _shortened(self, width: int) -> Columns | None:
-        """The same table with the shorter words of its columns; None if it needs none."""
-        shown = self._shown(width, piped=False)
-        narrow = self.full_width > width
-        short = {at for at in shown if self._columns[at].shorter and (narrow or self._columns[at].brief)}
-        if not short:
-            return None
-        made = Columns((), *self._columns, noted=self._noted, copied=self._copied)
-        made._columns = tuple(
-            replace(each, shorter=None) if at in short else each for at, each in enumerate(made._columns)
-        )
-        made._notes, made._cells = self._notes, list(self._cells)
-        for at in short:
-            shorter = self._columns[at].shorter or list
-            words = shorter([cell.plain for cell in self._cells[at]])
-            made._cells[at] = [
-                Text(word, cell.style) for word, cell in zip(words, self._cells[at], strict=True)
-            ]
-        return made
-
-    def heads(self, width: int) -> list[str]:
-        """The heads of the columns that are shown in lines of so many cells."""
-        return [self._columns[at].head for at in self._shown(width, width >= PIPED_WIDTH)]
-
-    @property
-    def full_width(self) -> int:
-        """The cells of a line in which nothing is cut or left out."""
-        return self._room(
-            [at for at, column in enumerate(self._columns) if column.whole or self._says(at)], least=False
-        )
+        piped = width >= PIPED_WIDTH
+        shown = self._shown(width, piped)
+        widths = self._widths(shown, width)
+        heads = [Text(self._columns[at].head, "bold") for at in shown]
+        noted = piped and any(self._notes)
+        yield self._line(heads, shown, widths, Text(self._noted, "bold") if noted else None)
+        for row, note in enumerate(self._notes):
+            cells = [self._cells[at][row] for at in shown]
+            parts = list(note.split("\n")) if note is not None else []
+            yield self._line(cells, shown, widths, Text("; ").join(parts) if piped and parts else None)
+            for part in () if piped else parts:
+                if self._copied:
+                    yield Text("  ", no_wrap=True, overflow="ignore").append_text(part)
+                else:
+                    yield from wrapped(part, width)
 
     def _shown(self, width: int, piped: bool) -> list[int]:
         """The numbers of the columns that are shown."""
@@ -205,7 +169,9 @@ class Columns:
         parts = []
         for cell, at, wide in zip(cells, shown, widths, strict=True):
             text = cell.copy()
-            if self._columns[at].cut:
+            if self._columns[at].end and cell_len(text.plain) > wide:
+                text = Text("…") + text[1 - wide :]
+            elif self._columns[at].cut:
                 text.truncate(wide, overflow="ellipsis")
             text.align("right" if self._columns[at].right else "left", max(wide, cell_len(text.plain)))
             parts.append(text)

@@ -5,22 +5,19 @@ All text from elsewhere goes through `terminal_text.line` and into `Text`, which
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from os.path import commonprefix
-from typing import Final
+from typing import Any, Final
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from flowsched.cli.printing import terminal_text
-from flowsched.cli.printing.columns import Column, Columns, wrapped
+from flowsched.cli.printing.columns import Column, Columns
 from flowsched.workflow.views import (
     CacheView,
     ExplanationView,
@@ -166,7 +163,7 @@ def progress(stages: Sequence[StageView], *, rows: int = 40, head: RenderableTyp
     numbers = {stage.number for stage in chosen}
     widths = (
         min(NAME_WIDTH, max((cell_len(terminal_text.line(stage.name)) for stage in chosen), default=0)),
-        max((len(_done(stage)) for stage in chosen), default=0),
+        max((len(done(stage)) for stage in chosen), default=0),
     )
     parts: list[RenderableType] = [] if head is None else [head]
     parts += [_progress_line(stage, *widths) for stage in stages if stage.number in numbers]
@@ -202,7 +199,8 @@ def _interest(stage: StageView) -> int:
     return order.index(stage.state) if stage.state in order else 2
 
 
-def _done(stage: StageView) -> str:
+def done(stage: StageView) -> str:
+    """Its tasks that have succeeded, of all."""
     return f"{grouped(stage.counts)['done']}/{stage.width * stage.members}"
 
 
@@ -212,7 +210,7 @@ def _progress_line(stage: StageView, name_width: int, done_width: int) -> Text:
     name = text(stage.name, "bold")
     name.truncate(name_width, overflow="ellipsis", pad=True)
     made = Text(no_wrap=True, overflow="ellipsis").append_text(name).append("  ")
-    made.append_text(bar(stage.counts, stage.width * stage.members)).append(f"  {_done(stage):>{done_width}}")
+    made.append_text(bar(stage.counts, stage.width * stage.members)).append(f"  {done(stage):>{done_width}}")
     said = [
         Text(f"{found[group]} {group}", _BARS[group][1])
         for group in (*_MOVING, "failed", "dropped")
@@ -270,25 +268,22 @@ def _first_sentence(said: Text | None) -> Text | None:
     return said if said is None or end < 0 else said[: end + 1].append(" …")
 
 
-def workflow_table(workflows: Sequence[WorkflowView], now: datetime) -> Columns:
-    """A list of workflows; ids are cut on a terminal, where any command takes the beginning of one."""
+def workflow_table(workflows: Sequence[WorkflowView], now: datetime, *, brief: bool = True) -> Columns:
+    """A list of workflows. `brief`: ids are cut: any command takes the beginning of one."""
+    # A list may be a part of what is there: ids in it are longer than it alone demands.
+    shown = short_ids([view.id for view in workflows])
+    of_engines = [view.id for view in workflows if view.source or view.run]
+    shown |= short_ids(of_engines, max([_SHORTEST_OF_ENGINES, *map(len, shown.values())]))
 
     def took(view: WorkflowView) -> str:
         span = (view.ended_at or now) - (view.started_at or view.created_at)
         return seconds(max(0.0, span.total_seconds()))
 
-    def cut(idents: Sequence[str]) -> list[str]:
-        # A list may be a part of what is there: ids in it are longer than it alone demands.
-        of_engines = [view.id for view in workflows if view.source or view.run]
-        shown = short_ids(idents)
-        shown |= short_ids(of_engines, max([_SHORTEST_OF_ENGINES, *map(len, shown.values())]))
-        return [shown[ident] for ident in idents]
-
     several = len({view.user for view in workflows}) > 1
     return Columns(
         workflows,
         Column("NAME", lambda view: text(view.name, "bold"), cut=True, whole=True),
-        Column("ID", lambda view: text(view.id), whole=True, shorter=cut, brief=True),
+        Column("ID", lambda view: text(shown[view.id] if brief else view.id), whole=True),
         Column("STATE", state_of, whole=True),
         Column("DONE", lambda view: f"{grouped(view.counts)['done']}/{view.tasks}", right=True, whole=True),
         Column("FAILED", lambda view: str(grouped(view.counts)["failed"]), rank=3, right=True),
@@ -307,7 +302,7 @@ def stage_table(stages: Iterable[StageView]) -> Columns:
         stages,
         Column("STAGE", lambda view: text(view.name, "bold"), cut=True, whole=True),
         Column("STATE", state_of, whole=True),
-        Column("DONE", _done, right=True, whole=True),
+        Column("DONE", done, right=True, whole=True),
         Column("FAILED", lambda view: str(grouped(view.counts)["failed"]), rank=4, right=True),
         Column("CACHED", lambda view: str(view.cached or ""), rank=2, right=True),
         Column("NOW", lambda view: moving(view.counts) or _not_started(view), rank=1),
@@ -356,34 +351,6 @@ def cache_table(found: Iterable[CacheView]) -> Columns:
     )
 
 
-def told_apart(items: Sequence[str]) -> list[str]:
-    """Items without what all share: of JSON objects `lr=0.1 batch=32`, of other texts the part after the words that all have."""
-    given = [_object(item) for item in items if item]
-    if given and all(given):
-        same = {key for key in given[0] if all(key in each and each[key] == given[0][key] for each in given)}
-        shown = iter(
-            " ".join(
-                f"{key}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
-                for key, value in each.items()
-                if key not in same or len(given) == 1
-            )
-            for each in given
-        )
-        return [terminal_text.line(next(shown)) if item else "" for item in items]
-    begins = re.match(r"(.*[^\w.]|)", commonprefix([item for item in items if item]))  # noqa: RUF071 - of texts
-    shared = len(begins[0]) if begins else 0
-    return [f"…{item[shared:]}" if item and shared > 1 else item for item in items]
-
-
-def _object(item: str) -> dict[str, object]:
-    """The JSON object that an item is; empty if it is none."""
-    try:
-        found = json.loads(item)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def task_table(tasks: Sequence[TaskView]) -> Columns:
     """A list of tasks. Their QoS classes are told where they differ."""
     classes = len({view.qos for view in tasks})
@@ -397,7 +364,7 @@ def task_table(tasks: Sequence[TaskView]) -> Columns:
         Column("STAGE", lambda view: text(view.stage, "bold"), cut=True, whole=True),
         Column("INDEX", lambda view: str(view.index), right=True, whole=True),
         Column("ROLE", lambda view: text(view.role), rank=5, cut=True),
-        Column("ITEM", lambda view: text(view.item or ""), rank=1, cut=True, least=20, shorter=told_apart),
+        Column("ITEM", lambda view: text(view.item or ""), rank=1, cut=True, least=20, end=True),
         Column("STATE", lambda view: state(view.state), whole=True),
         Column("QOS", lambda view: view.qos if classes > 1 else "", rank=9),
         Column("ATTEMPT", lambda view: str(view.attempt), rank=3, right=True),
@@ -412,75 +379,52 @@ def task_table(tasks: Sequence[TaskView]) -> Columns:
     )
 
 
-#: What a queue has or may have: columns where all of them find room, else lines below it.
+#: What a queue has or may have: a line for each below it.
 _AMOUNTS: Final = ("used", "deserved", "pending", "recent", "guarantee", "cap")
 
 
-class QueueTable:
-    """A list of queues, with their users, and what of their settings cannot be kept.
+def queue_panel(queues: Sequence[QueueView]) -> Group:
+    """A list of queues, with their users, and what of their settings cannot be kept."""
 
-    Where a terminal is too narrow for one line a queue, the amounts of each stand below it, a line for each kind.
-    """
+    def flags(view: QueueView) -> Text:
+        found = {
+            "paused": view.paused, "fifo": view.order == "fifo", "keeps": not view.reclaimable,
+            f"priority {view.priority}": view.priority != 0,
+        }  # fmt: skip
+        return text(", ".join(note for note, holds in found.items() if holds))
 
-    def __init__(self, queues: Iterable[QueueView]) -> None:
-        self._queues = list(queues)
+    def below(view: QueueView) -> Text:
+        given = [(name, getattr(view, name)) for name in _AMOUNTS]
+        return Text("\n").join(Text(f"{name:<11}", "dim") + amounts(each) for name, each in given if each)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The lines at the width of a console."""
-        yield from self.lines(options.max_width)
+    users = [(view, user) for view in queues for user in view.users]
+    table_of_users = Columns(
+        users,
+        Column("QUEUE", lambda row: text(row[0].name), cut=True, whole=True),
+        Column("USER", lambda row: text(row[1].user or "-"), cut=True, whole=True),
+        Column("USED", lambda row: amounts(row[1].used), whole=True),
+        Column("RECENT", lambda row: amounts(row[1].recent), whole=True),
+    )
+    warnings = [text(f"queue {view.name}: {warning}") for view in queues for warning in view.warnings]
+    table = queue_table(queues, Column("NOTES", flags), note=below)
+    return Group(table, *([Text(), table_of_users] if users else ()), *warnings)
 
-    def lines(self, width: int) -> Iterator[Text]:
-        """The table as lines of at most `width` cells, but for amounts that no line has room for."""
-        whole = self._table(_AMOUNTS)
-        if whole.full_width <= width:
-            yield from whole.lines(width)
-        else:
-            head, *rows = self._table(()).lines(width)
-            yield head
-            for row, view in zip(rows, self._queues, strict=True):
-                yield row
-                for name in _AMOUNTS:
-                    if given := getattr(view, name):
-                        label = Text(f"  {name:<11}", "dim", no_wrap=True)
-                        first, *more = wrapped(amounts(given), width, len(label.plain))
-                        yield label.append_text(first[len(label.plain) :])
-                        yield from more
-        users = [(view, user) for view in self._queues for user in view.users]
-        if users:
-            yield Text()
-            yield from Columns(
-                users,
-                Column("QUEUE", lambda row: text(row[0].name), cut=True, whole=True),
-                Column("USER", lambda row: text(row[1].user or "-"), cut=True, whole=True),
-                Column("USED", lambda row: amounts(row[1].used), whole=True),
-                Column("RECENT", lambda row: amounts(row[1].recent), whole=True),
-            ).lines(width)
-        for view in self._queues:
-            yield from (text(f"queue {view.name}: {warning}") for warning in view.warnings)
 
-    def _table(self, shown: Sequence[str]) -> Columns:
-        def notes(view: QueueView) -> Text:
-            found = {
-                "paused": view.paused, "fifo": view.order == "fifo", "keeps": not view.reclaimable,
-                f"priority {view.priority}": view.priority != 0,
-            }  # fmt: skip
-            return text(", ".join(note for note, holds in found.items() if holds))
-
-        def amount(name: str) -> Column:
-            return Column(name.upper(), lambda view: amounts(getattr(view, name)), whole=name == "used")
-
-        return Columns(
-            self._queues,
-            Column("QUEUE", lambda view: text(view.name), cut=True, whole=True),
-            Column("PARENT", lambda view: text(view.parent or ""), cut=True),
-            Column("WEIGHT", lambda view: str(view.weight), right=True, whole=True),
-            Column("SHARE", lambda view: f"{view.dominant_share:.0%}", right=True, whole=True),
-            Column("WAITING", lambda view: str(view.waiting), right=True, whole=True),
-            Column("STARTING", lambda view: str(view.starting), rank=1, right=True, whole=True),
-            Column("RUNNING", lambda view: str(view.running), right=True, whole=True),
-            *map(amount, shown),
-            Column("NOTES", notes),
-        )
+def queue_table(queues: Sequence[QueueView], *more: Column, note: Callable[[Any], Text | None]) -> Columns:
+    """What queues have and wait for."""
+    return Columns(
+        queues,
+        Column("QUEUE", lambda view: text(view.name), cut=True, whole=True),
+        Column("PARENT", lambda view: text(view.parent or ""), rank=4, cut=True),
+        Column("WEIGHT", lambda view: str(view.weight), rank=5, right=True, whole=True),
+        Column("SHARE", lambda view: f"{view.dominant_share:.0%}", right=True, whole=True),
+        Column("WAITING", lambda view: str(view.waiting), right=True, whole=True),
+        Column("STARTING", lambda view: str(view.starting), rank=3, right=True, whole=True),
+        Column("RUNNING", lambda view: str(view.running), right=True, whole=True),
+        *more,
+        note=note,
+        noted="AMOUNTS",
+    )
 
 
 #: The words for the states of a node, as the page has them.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from flowsched.background import BackgroundTasks
 from flowsched.clock import ServiceClock
@@ -31,6 +31,8 @@ from flowsched.cluster.node.origins import Origins
 from flowsched.cluster.node.rates import Rates
 from flowsched.errors import ConfigurationError
 from flowsched.log_lines import get_logger
+from flowsched.options import Option
+from flowsched.workflow.resources import parse_bytes
 
 PORT: Final = 8475
 #: A key shorter than this could be guessed.
@@ -38,73 +40,101 @@ SHORTEST_KEY: Final = 16
 #: How long logs and results are kept.
 KEPT_DAYS: Final = 7.0
 KEPT_LOG_BYTES: Final = 10 << 30
+#: A folder whose place follows from another one.
+_DERIVED: Final = Path()
 #: A kubelet looks at its containers once a second before it removes their logs, so all are open by then.
 FOLLOW_LOGS_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A node agent's settings.
+    """A node agent's settings: options of `flowsched agent`, and what only tests set.
 
     Args:
-        node: Its node's name.
         key: The secret that the service and all agents share; see `agent_keys` for what is derived from it.
-        cache: The node's datasets. On one mount with `pods`, or nothing can be linked; link(2) minds the mount.
-        pods: Where the kubelet has its pods' folders.
-        logs: Where the kubelet has its pods' logs.
-        state: What the agent remembers; beside the cache, on the same mount.
-        kept_logs: Logs that outlive their pods.
-        host, port: Where to listen; port 0 takes any free one.
-        cache_bytes: How much the cache may hold; 0 = no limit. What is done about a full one is up to the service.
-        disk_rate, nic_rate: Bytes/s; 0 = as fast as it goes.
-        parallel: Transfers at a time.
-        schemes: Of origins beside `file` that may be fetched from.
-        roots: Folders of the node below which `file:` origins may lie.
-        networks: Private ranges that HTTP origins may lie in; see `Guard`.
-        copies: Copy inputs into pods, never link them: for nodes where SELinux is enforcing, since a runtime labels what lies
-            in a pod's volume for that pod alone, and a linked file has one label for all.
-        kept_days: How long logs and the results of pods are kept.
+        cache: Without one mount with `pods` nothing can be linked; link(2) minds the mount.
+        cache_bytes: What is done about a full cache is up to the service.
+        networks: See `Guard`.
+        copies: A runtime labels what lies in a pod's volume for that pod alone, and a linked file has one label for all.
         kept_log_bytes: At most so much of them; the oldest go first. 0 = no limit.
         hold_s: How long a pod's step is kept waiting before it is told to ask again.
         heartbeat_s: How often a follower of events hears something.
         stall_s: The agent closes the connection of a reader that takes nothing for so long.
         sweep_s: How often the agent looks which pods are gone.
-        host_root: Below which the host's /proc and /sys/fs/cgroup are, see `Meter`; None = nothing is measured.
+        host_root: See `Meter`.
         measure_s: How often the node's disk and network are measured.
     """
 
-    node: str
+    node: Annotated[str, Option("Its node's name.", variable="FLOWSCHED_NODE NODE_NAME")]
     key: bytes = field(repr=False)
-    cache: Path
-    pods: Path
-    logs: Path
-    state: Path
-    kept_logs: Path
-    host: str = "127.0.0.1"
-    port: int = PORT
-    cache_bytes: int = 0
-    disk_rate: int = 0
-    nic_rate: int = 0
-    parallel: int = 4
-    schemes: frozenset[str] = frozenset({"http", "https", "s3"})
-    roots: tuple[Path, ...] = ()
-    networks: tuple[str, ...] = ()
-    copies: bool = False
-    kept_days: float = KEPT_DAYS
+    host: Annotated[str, Option("Where to listen.")] = "127.0.0.1"
+    port: Annotated[int, Option("0 takes any free one.", least=0, most=65535)] = PORT
+    cache: Annotated[Path, Option("The node's datasets; on one mount with --pods.")] = Path(
+        "/var/lib/kubelet/plugins/flowsched.io/cache"
+    )
+    cache_bytes: Annotated[
+        int, Option("What it may hold, such as 100Gi. [no limit]", "--cache-size", parse=parse_bytes)
+    ] = 0
+    state: Annotated[Path, Option("What the agent remembers; on one mount with --cache. [beside it]")] = (
+        _DERIVED
+    )
+    pods: Annotated[Path, Option("The kubelet's folder of pods.")] = Path("/var/lib/kubelet/pods")
+    logs: Annotated[Path, Option("The kubelet's folder of logs.")] = Path("/var/log/pods")
+    kept_logs: Annotated[Path, Option("Logs that outlive pods. [in --state]")] = _DERIVED
+    kept_days: Annotated[
+        float, Option("How long logs and results of pods are kept.", "--keep-days", least=0)
+    ] = KEPT_DAYS
+    disk_rate: Annotated[
+        int, Option("Bytes a second of its disk. [as fast as it goes]", parse=parse_bytes)
+    ] = 0
+    nic_rate: Annotated[
+        int, Option("Bytes a second of its network card. [as fast as it goes]", parse=parse_bytes)
+    ] = 0
+    parallel: Annotated[int, Option("Transfers at a time.", least=1, most=64)] = 4
+    schemes: Annotated[
+        tuple[str, ...],
+        Option(
+            "Of origins that may be fetched from. Repeatable. [http, https, s3]", "--scheme", repeated=True
+        ),
+    ] = ("http", "https", "s3")
+    roots: Annotated[
+        tuple[Path, ...],
+        Option(
+            "Below which files of the node may be inputs (file:). Repeatable. [none]",
+            "--root", repeated=True, parse=Path,
+        ),
+    ] = ()  # fmt: skip
+    networks: Annotated[
+        tuple[str, ...],
+        Option(
+            "A private range that HTTP origins may lie in, such as 10.0.0.0/8. Repeatable. [none]",
+            "--network", repeated=True,
+        ),
+    ] = ()  # fmt: skip
+    copies: Annotated[bool, Option("Copy inputs, never link them: where SELinux is enforcing.")] = False
+    host_root: Annotated[
+        Path | None,
+        Option(
+            "Where the host's proc and sys/fs/cgroup are: disk, network and pods are measured. [they are not]"
+        ),
+    ] = None
     kept_log_bytes: int = KEPT_LOG_BYTES
     hold_s: float = 20.0
     heartbeat_s: float = 10.0
     stall_s: float = 60.0
     sweep_s: float = 30.0
-    host_root: Path | None = None
     measure_s: float = INTERVAL_S
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work.
+        """Refuse what cannot work, and derive the folders that are not given.
 
         Raises:
             ConfigurationError: The key is too short, or a range is none.
         """
+        if self.state == _DERIVED:
+            object.__setattr__(self, "state", self.cache.parent / "state")
+        if self.kept_logs == _DERIVED:
+            object.__setattr__(self, "kept_logs", self.state / "logs")
         if len(self.key) < SHORTEST_KEY or not self.key.isascii() or not self.key.decode().isprintable():
             raise ConfigurationError(
                 f"the agents' key must have {SHORTEST_KEY} printable ASCII characters or more: `openssl rand -hex 32`"
@@ -119,7 +149,7 @@ class Settings:
     def origins(self) -> Origins:
         """The origins that the agent may fetch from: by scheme, folder and address."""
         guarded = (("get_client", Guard(self.networks)),)
-        return Origins(self.roots, self.schemes, options=(("http", guarded), ("https", guarded)))
+        return Origins(self.roots, frozenset(self.schemes), options=(("http", guarded), ("https", guarded)))
 
 
 # ---- the agent ----
