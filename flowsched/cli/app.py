@@ -61,10 +61,6 @@ _VALUED: Final = ("--server", "--token")
 _FLAGS: Final = ("--debug",)
 
 
-#: Commands that other tools have to remove runs.
-_REMOVALS: Final = ("clean", "delete", "purge", "remove", "rm")
-
-
 _EPILOG: Final = (
     "Exit codes: 0 done; 1 a workflow failed; 2 what was asked is wrong (usage, document, id, token); "
     "3 the service cannot be reached; 130 interrupted. "
@@ -101,15 +97,6 @@ class Group(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Hoist the global options; what follows `--` stays."""
         return list(super().parse_args(ctx, hoisted(args)))
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """What people type to remove a run is answered with how runs go."""
-        if args and args[0] in _REMOVALS:
-            ctx.fail(
-                f"there is no command {args[0]!r}: a service removes a run and its data when it ended long ago "
-                "(`flowsched serve --keep-days`, 30), `flowsched db expire` does so while none runs; `flowsched cancel` stops a run"
-            )
-        return super().resolve_command(ctx, args)
 
 
 def hoisted(args: list[str]) -> list[str]:

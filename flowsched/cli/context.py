@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 if TYPE_CHECKING:
+    from flowsched import errors
     from flowsched.client import Client
 
 DONE: Final = 0
@@ -129,96 +130,63 @@ def run(given: Options, work: Coroutine[Any, Any, int | None], unavailable: str 
 
 def carry_out(given: Options, work: Callable[[], int | None], unavailable: str = SERVICE_WAITS) -> None:
     """Run a function to its end, and end with its exit code; errors become sentences."""
-    code = _guarded(given, work, unavailable)
-    if code:
-        raise typer.Exit(code)
-
-
-def _guarded(given: Options, work: Callable[[], int | None], unavailable: str) -> int:
     from flowsched import errors
 
     try:
-        return work() or DONE
+        code = work() or DONE
     except KeyboardInterrupt:
-        return INTERRUPTED
+        code = INTERRUPTED
     except BrokenPipeError:
         from flowsched.cli.printing.output import drop_stdout
 
         drop_stdout()
-        return FAILED
-    except errors.FlowschedError as error:
+        code = FAILED
+    except (errors.FlowschedError, OSError) as error:
         if given.debug:
             raise
-        tell(error, unavailable)
-        return exit_code(error)
-    except OSError as error:
-        if given.debug:
-            raise
-        complain(
-            f"{error.strerror or error}" + (f": {error.filename}{_meant(error)}" if error.filename else "")
-        )
-        return WRONG
+        code = tell(error, unavailable)
+    if code:
+        raise typer.Exit(code)
 
 
-def _meant(error: OSError) -> str:
-    """The file beside a missing one that was probably meant: of the same name but for its ending, or of nearly the same."""
-    import difflib
+def tell(error: errors.FlowschedError | OSError, unavailable: str = SERVICE_WAITS) -> int:
+    """Say on stderr what is wrong, and what to do next; returns the exit code.
 
-    if not isinstance(error, FileNotFoundError):
-        return ""
-    folder, name = os.path.split(os.fsdecode(error.filename))
-    try:
-        there = sorted(os.listdir(folder or "."))
-    except OSError:
-        return ""
-    alike = [each for each in there if os.path.splitext(each)[0] == os.path.splitext(name)[0]]
-    found = alike or difflib.get_close_matches(name, there, n=1, cutoff=0.8)
-    return f"; did you mean {os.path.join(folder, found[0])}?" if found else ""
-
-
-def exit_code(error: Exception) -> int:
-    """The exit code for an error."""
+    `unavailable`: what to do where what the command needs does not answer.
+    """
     from flowsched import errors
 
+    match error:
+        case OSError():
+            complain(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+            return WRONG
+        case errors.InvalidDocument():
+            number = len(error.faults)
+            complain(f"the document has {number} fault{'s' * (number != 1)}")
+            for fault in error.faults[:FAULTS_SHOWN]:
+                say(f"  {fault}")
+            if number > FAULTS_SHOWN:
+                say(f"  … and {number - FAULTS_SHOWN} more")
+            return WRONG
+        case errors.Unauthorized():
+            step = (
+                "give the server's token: --token TOKEN, or FLOWSCHED_TOKEN in the environment. It is found without for a "
+                "server that the same user runs on this machine; there `flowsched token` prints it"
+            )
+        case errors.NotFound() if "no workflow" in str(error):
+            step = "`flowsched ls` lists the workflows of this server"
+        case errors.Unavailable() if str(error).startswith("no answer from"):
+            step = f"start one with `flowsched serve`, or name another: {_servers()}"
+        case errors.Unavailable():
+            step = unavailable
+        case _:
+            step = ""
+    complain(str(error))
+    if step:
+        say(f"  next: {step}")
     if isinstance(error, errors.Unavailable):
         return UNREACHABLE
-    if isinstance(error, errors.ConfigurationError):
-        return WRONG
-    return WRONG if isinstance(error, errors.FlowschedError) and error.status < 500 else FAILED
-
-
-def tell(error: Exception, unavailable: str = SERVICE_WAITS) -> None:
-    """Say on stderr what is wrong, and what to do next. `unavailable`: what to do where what the command needs does not answer."""
-    from flowsched import errors
-
-    if isinstance(error, errors.InvalidDocument):
-        number = len(error.faults)
-        complain(f"the document has {number} fault{'s' * (number != 1)}")
-        for fault in error.faults[:FAULTS_SHOWN]:
-            say(f"  {fault}")
-        if number > FAULTS_SHOWN:
-            say(f"  … and {number - FAULTS_SHOWN} more")
-        return
-    complain(str(error))
-    for kind, step in (
-        (
-            errors.Unauthorized,
-            "give the server's token: --token TOKEN, or FLOWSCHED_TOKEN in the environment. It is found without for a server "
-            "that the same user runs on this machine; there `flowsched token` prints it",
-        ),
-        (
-            errors.NotFound,
-            "`flowsched ls` lists the workflows of this server" if "no workflow" in str(error) else "",
-        ),
-        (
-            errors.Unavailable,
-            f"start one with `flowsched serve`, or name another: {_servers()}"
-            if str(error).startswith("no answer from")
-            else unavailable,
-        ),
-    ):
-        if step and isinstance(error, kind):
-            say(f"  next: {step}")
+    return WRONG if error.status < 500 or isinstance(error, errors.ConfigurationError) else FAILED
 
 
 def _servers() -> str:

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -19,14 +19,6 @@ from flowsched.client.calls import save_outputs
 from flowsched.client.outputs import check_declared, declared_outputs
 from flowsched.errors import Conflict, InvalidRequest, NotFound, no_such
 from flowsched.workflow.views import StageView, TaskView
-
-#: Where engines leave the outputs of their runs, for people who look for them here.
-_KEPT: Final = {
-    "miniwdl": "in the folder of the run (`miniwdl run` names it; below --dir), `out` has the workflow's and `call-…/out` a call's",
-    "cromwell": "below its root, in the folders of the calls; its own log and its `outputs` endpoint name the files",
-    "snakemake": "at the paths of the Snakefile, in the storage that --default-storage-prefix names",
-}
-_ELSEWHERE: Final = "where its tasks' documents say (`flowsched ls --run` lists them)"
 
 #: A name of an output as the command line takes it: `STAGE` (all of it), `STAGE.OUTPUT`.
 Wanted = tuple[str, str | None]
@@ -107,7 +99,7 @@ async def _check_kept(client: Client, ident: str) -> None:
     source = (await client.get(ident)).source
     if source:
         raise Conflict(
-            f"{ident} is a run of {source}, which keeps its outputs itself: {_KEPT.get(source, _ELSEWHERE)}"
+            f"{ident} is a run of {source}, which keeps its outputs itself, in its own folder of the run"
         )
 
 

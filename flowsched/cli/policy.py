@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group
-from rich.table import Table
 
 from flowsched.cli.context import ask, carry_out, options
 from flowsched.cli.options import Output, asks, runs
 from flowsched.cli.printing import output as printed
+from flowsched.cli.printing import render
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client
 from flowsched.errors import ConfigurationError
@@ -158,9 +158,7 @@ def _profile(view: ProfileView) -> Any:
         "" if view.kept or view.source == "built in" else " (until the service stops)"
     )
     names = list(view.document["profiles"])
-    table = Table(box=None, pad_edge=False)
-    for name in ("field", *names):
-        table.add_column(name)
+    table = render.plain_table("field", *names)
     for field in view.document["profiles"][view.name]:
         table.add_row(field, *[_said(view.document["profiles"][name][field]) for name in names])
     parts: list[Any] = [head, "", table]
@@ -180,19 +178,13 @@ def _said(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(_said(each) for each in value) or "-"
     if isinstance(value, dict):
-        return (
-            f"{value.get('name', '')}"
-            + "("
-            + ", ".join(f"{k}={_said(v)}" for k, v in value.items() if k != "name")
-            + ")"
-        )
+        more = ", ".join(f"{key}={_said(each)}" for key, each in value.items() if key != "name")
+        return f"{value.get('name', '')}({more})"
     return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _plugins(views: Any) -> Any:
-    table = Table(box=None, pad_edge=False)
-    for name in ("plugin", "kind", "package", "parameters", "used by", "failures", "about"):
-        table.add_column(name)
+    table = render.plain_table("plugin", "kind", "package", "parameters", "used by", "failures", "about")
     for view in views:
         each: PluginView = view
         about = f"does not work: {each.problem}" if each.problem else each.about
@@ -208,9 +200,7 @@ def _plugins(views: Any) -> Any:
 
 
 def _fields(facts: Any) -> Any:
-    table = Table(box=None, pad_edge=False)
-    for name in ("field", "takes", "default", "of a queue", "meaning"):
-        table.add_column(name)
+    table = render.plain_table("field", "takes", "default", "of a queue", "meaning")
     for each in facts:
         own = "its own" if each["per_queue"] else "as the default's"
         table.add_row(each["name"], each["expected"], each["default"], own, each["about"])

@@ -306,11 +306,18 @@ async def _submit(
         printed.one(answer, form, lambda ident=run.id: ident)  # type: ignore[misc]
     code = DONE
     for path, run in accepted if wait else ():
-        ended = await following.watch(client, run.id)
+        ended = await _followed(client, run.id, form, path)
         if ended == INTERRUPTED:
             return ended
-        await result(client, run.id, form, own=None, path=path)
         code = code or ended
+    return code
+
+
+async def _followed(client: Client, ident: str, form: Form, path: str) -> int:
+    """Follow a workflow of a server, and print what it made."""
+    code = await following.watch(client, ident)
+    if code != INTERRUPTED:
+        await result(client, ident, form, own=None, path=path)
     return code
 
 
@@ -322,10 +329,7 @@ async def _resubmit(given: Options, workflow: str, path: str, form: Form, *, wai
         accepted = await raw.submit(client, resume=base)
         if wait:
             say(f"submitted {accepted.id}")
-            code = await following.watch(client, accepted.id)
-            if code != INTERRUPTED:
-                await result(client, accepted.id, form, own=None, path=path)
-            return code
+            return await _followed(client, accepted.id, form, path)
         printed.one({"id": accepted.id, "resumes": base}, form, lambda: accepted.id)
         if form is Form.TABLE:
             printed.hint(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import sys
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 import typer
+from rich.live import Live
 
 from flowsched.cli.context import DONE, FAILED, options, run
 from flowsched.cli.printing import output as printed
@@ -39,8 +39,6 @@ from flowsched.workflow.formats.yaml_text import read_yaml
 _GZIP: Final = b"\x1f\x8b"
 #: Reasons that are listed of what a policy has left undone.
 _NAMED: Final = 10
-#: How often a person who waits sees how far a simulation is.
-_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,21 +171,11 @@ async def _simulated(asked: Asked, trace: Path | None, as_json: bool) -> int:
     return DONE if all(each.figures.complete for each in outcome.found) else FAILED
 
 
-async def _show_until_done(
-    progress: Progress, work: asyncio.Future[Outcome], every_s: float = _EVERY_S
-) -> None:
+async def _show_until_done(progress: Progress, work: asyncio.Future[Outcome]) -> None:
     """Keep one line on the terminal up to date: thousands of tasks take minutes."""
-    if not sys.stderr.isatty():
+    console = printed.console(stderr=True)
+    with Live(console=console, transient=True, refresh_per_second=1, get_renderable=progress.line):
         await asyncio.wait({work})
-        return
-    shown = False
-    try:
-        while not (await asyncio.wait({work}, timeout=every_s))[0]:
-            shown = True
-            print(f"\r{progress.line()}\x1b[K", end="", file=sys.stderr, flush=True)
-    finally:
-        if shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _simulate(asked: Asked, progress: Progress) -> Outcome:

@@ -11,46 +11,15 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as in `flowsched`
 
+#: Where names are that are no views.
 _HOMES = {
-    "AttemptUseView": "flowsched.workflow.views",
-    "AttemptView": "flowsched.workflow.views",
-    "CacheView": "flowsched.workflow.views",
-    "CancelledView": "flowsched.workflow.views",
-    "ChoiceView": "flowsched.workflow.views",
     "Client": "flowsched.client.calls",
-    "DrainView": "flowsched.workflow.views",
-    "EventView": "flowsched.workflow.views",
-    "ExplanationView": "flowsched.workflow.views",
-    "IdleHourView": "flowsched.workflow.views",
-    "IdleReportView": "flowsched.workflow.views",
-    "IdleView": "flowsched.workflow.views",
-    "ImageView": "flowsched.workflow.views",
-    "NodeCostView": "flowsched.workflow.views",
-    "NodeView": "flowsched.workflow.views",
-    "OutputView": "flowsched.workflow.views",
-    "PlanSummary": "flowsched.workflow.views",
-    "PlanView": "flowsched.workflow.views",
-    "PluginView": "flowsched.workflow.views",
-    "ProfileView": "flowsched.workflow.views",
-    "QueueUserView": "flowsched.workflow.views",
-    "QueueView": "flowsched.workflow.views",
     "Reference": "flowsched.client.building",
-    "RefusedView": "flowsched.workflow.views",
     "Run": "flowsched.client.calls",
     "StageHandle": "flowsched.client.building",
-    "StageView": "flowsched.workflow.views",
-    "SuggestionView": "flowsched.workflow.views",
     "SyncClient": "flowsched.client.blocking",
     "SyncRun": "flowsched.client.blocking",
-    "TaskView": "flowsched.workflow.views",
-    "TimelineView": "flowsched.workflow.views",
-    "UsageRowView": "flowsched.workflow.views",
-    "UsageSumView": "flowsched.workflow.views",
-    "UsageView": "flowsched.workflow.views",
-    "Views": "flowsched.workflow.views",
-    "WaitingView": "flowsched.workflow.views",
     "Workflow": "flowsched.client.building",
-    "WorkflowView": "flowsched.workflow.views",
 }
 
 __all__ = [
@@ -137,10 +106,10 @@ else:  # type checkers see the imports above alone, so that they refuse names th
 
     def __getattr__(name: str) -> object:
         """Load a public name from its module."""
-        if name in _HOMES:
+        if name in __all__:
             from importlib import import_module
 
-            return getattr(import_module(_HOMES[name]), name)
+            return getattr(import_module(_HOMES.get(name, "flowsched.workflow.views")), name)
         raise AttributeError(f"module 'flowsched.client' has no attribute {name!r}")
 
     def __dir__() -> list[str]:

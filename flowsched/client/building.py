@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path, PurePath
-from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from flowsched.errors import InvalidRequest, no_such
+from flowsched.errors import InvalidRequest
 from flowsched.values import replace
 from flowsched.workflow.html import table
 
@@ -31,23 +31,7 @@ Quantity: TypeAlias = int | float | str
 T = TypeVar("T")
 
 #: Words for resources that a stage or a role takes directly.
-#: As documents have it.
-_PRIORITY: Final = 1_000_000_000
 _RESOURCES = ("cpu", "memory", "disk", "gpu")
-#: What stages, gangs and roles may have besides: the words of the document, whose modules need numpy. A test compares both.
-_TEMPLATE_WORDS: Final = ("command", "env", "limits", "secrets", "resources", "container")
-STAGE_WORDS: Final = (
-    *("name", "scatter", "inputs", "outputs", "needs", "retry", "timeout", "cache", "policies", "when", "estimate"),
-    *("selector", "tolerations", "affinity", "anti_affinity", "topology", "io", "min_resources", "steps", "files"),
-    *("gang", "roles", *_TEMPLATE_WORDS),
-)  # fmt: skip
-ROLE_WORDS: Final = ("replicas", "min", "grow", "completes", *_TEMPLATE_WORDS, "io")
-#: Words that there are elsewhere: the service says what to write instead.
-STAGE_MISPLACED: Final = (
-    *("depends_on", "dependsOn", "after", "replicas", "nodeSelector", "queue", "priority"),
-    *("image", "args", "script", "environment"),
-)  # fmt: skip
-ROLE_MISPLACED: Final = ("image", "args", "script", "environment")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +53,6 @@ class Reference:
     def chunks(self) -> Reference:
         """Shard i of w reads the i-th of w equal parts."""
         return replace(self, match="chunk")
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """A word of the document, as `index`, leads to the method."""
-        which = 'each() (match "index" of the document), all() or chunks() (match "chunk")'
-        raise AttributeError(f"an output of a stage has no {name!r}: {which} says which shards read it")
 
 
 Input: TypeAlias = str | Path | Reference | Mapping[str, Any]
@@ -110,9 +89,6 @@ class Workflow:
         user: Whose it is; None = the user of the token.
         priority: Higher is first in its queue.
         labels: Texts by name, to find it by.
-
-    Raises:
-        InvalidRequest: An argument is of a wrong type; the message says what to write.
     """
 
     def __init__(
@@ -124,21 +100,8 @@ class Workflow:
         priority: int | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        for word, text in (("name", name), ("queue", queue), ("user", user)):
-            if not isinstance(text, str) and (text is not None or word == "name"):
-                raise InvalidRequest(
-                    f"{word} of the workflow: found {text!r}, expected a text: {word}={str(text)!r}"
-                )
-        rank = _plain(priority)
-        if rank is not None and (
-            isinstance(rank, bool) or not isinstance(rank, int) or abs(rank) > _PRIORITY
-        ):
-            raise InvalidRequest(
-                f"priority of the workflow: found {priority!r}, expected a whole number from {-_PRIORITY:,} to {_PRIORITY:,}"
-            )
         self.name = name
-        said = _mapping(labels, f"labels of workflow {name!r}", '{"sample": "NA18507"}')
-        self._head = _plain(_given(queue=queue, user=user, priority=priority, labels=said))
+        self._head = _plain(_given(queue=queue, user=user, priority=priority, labels=labels))
         self._stages: dict[str, dict[str, Any]] = {}
 
     def stage(
@@ -179,14 +142,13 @@ class Workflow:
             InvalidRequest: An argument is of a wrong type; the message says what to write.
         """
         where = f"stage {name!r}"
-        body: dict[str, Any] = {"command": _command(command, where)}
+        body: dict[str, Any] = {"command": _listed(command, f"the command of {where}")}
         if image is not None:
             body["container"] = {"image": image}
         body |= _given(
-            env=_env(env, f"env of stage {name!r}"),
+            env=_env(env, where),
             resources=_given(cpu=cpu, memory=memory, disk=disk, gpu=gpu),
         )
-        _check_words(more, where, (*STAGE_WORDS, *_RESOURCES, "image"), STAGE_MISPLACED)
         return self._add(name, scatter, body | more, inputs, outputs, needs)
 
     def gang(
@@ -215,17 +177,10 @@ class Workflow:
             InvalidRequest: An argument is of a wrong type; the message says what to write.
         """
         where = f"gang {name!r}"
-        roles = _mapping(roles, f"roles of {where}", '{"worker": {"replicas": 4, "command": […], "cpu": 2}}')
-        of_roles = [key for key in (*_RESOURCES, "image") if key in more]
-        if of_roles:
-            said = ", ".join(f'"{key}": {more[key]!r}' for key in of_roles)
-            role = next(iter(roles), "worker")
-            raise InvalidRequest(
-                f"{where} has {', '.join(of_roles)}, which its roles have: write roles={{{role!r}: {{{said}, …}}}}"
-            )
         body: dict[str, Any] = {"gang": True}
-        body["roles"] = {role: _role(role, settings, where) for role, settings in roles.items()}
-        _check_words(more, where, STAGE_WORDS, STAGE_MISPLACED)
+        body["roles"] = {
+            role: _role(role, settings) for role, settings in _mapping(roles, f"roles of {where}").items()
+        }
         return self._add(name, scatter, body | more, inputs, outputs, needs)
 
     def _repr_html_(self) -> str:
@@ -258,10 +213,12 @@ class Workflow:
         if scatter is not None:
             stage["scatter"] = _scatter(scatter, where)
         stage |= body
-        read = _mapping(inputs, f"inputs of {where}", '{"data": Path("data.csv")}')
-        written = _mapping(outputs, f"outputs of {where}", '{"model": "model.json"}')
+        read, written = _mapping(inputs, f"inputs of {where}"), _mapping(outputs, f"outputs of {where}")
         stage |= _given(
-            needs=_needs(needs, where),
+            needs=[
+                need.name if isinstance(need, StageHandle) else need
+                for need in _listed(needs, f"needs of {where}")
+            ],
             inputs=[self._input(key, value, where) for key, value in read.items()],
             outputs=[_output(key, value, where) for key, value in written.items()],
         )
@@ -270,12 +227,6 @@ class Workflow:
 
     def _input(self, name: str, given: Input, where: str) -> dict[str, Any]:
         match given:
-            case StageHandle():
-                declared = given.outputs or ("NAME",)
-                raise InvalidRequest(
-                    f"input {name!r} of {where} is the stage {given.name!r}, expected one of its outputs: "
-                    f"{given.name}.output({declared[0]!r})"
-                )
             case Reference():
                 if given.stage not in self._stages:
                     raise InvalidRequest(
@@ -340,83 +291,36 @@ def _output(name: str, given: Output, where: str) -> dict[str, Any]:
     )
 
 
-def _mapping(given: Mapping[str, T] | None, what: str, example: str) -> dict[str, T]:
+def _mapping(given: Mapping[str, T] | None, what: str) -> dict[str, T]:
     """A mapping as a dictionary of its own; None is empty."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise InvalidRequest(f"{what}: found {given!r}, expected a mapping such as {example}")
-    return dict(given)
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidRequest(f"{what}: found {given!r}, expected a mapping by name")
+    return dict(given or {})
+
+
+def _listed(given: object, what: str) -> list[Any]:
+    """What was given as a list. A text would be taken for its letters, and a set has another order in each run."""
+    if isinstance(given, str | bytes | Mapping | set | frozenset) or not isinstance(given, Iterable):
+        raise InvalidRequest(f"{what} is {given!r}, expected a list, such as {[str(given)]}")
+    return list(given)
 
 
 def _scatter(given: object, where: str) -> dict[str, Any]:
-    """A number of shards, or their items; a text is refused, since it would be taken for its letters."""
+    """A number of shards, or their items."""
     count = _number(given)
     if isinstance(count, int) and not isinstance(count, bool):
         return {"count": count}
-    if isinstance(given, Mapping):
-        one = {
-            key: values[0] if isinstance(values, list | tuple) and values else values
-            for key, values in given.items()
-        }
-        raise InvalidRequest(
-            f"scatter of {where} is {given!r}, expected how many shards, or a list with an item for each shard; several "
-            f"values are one text of JSON: [json.dumps({one!r}), …]"
-        )
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise InvalidRequest(
-            f"scatter of {where} is {given!r}, expected how many shards, or a list of items, such as {[str(given)]}"
-        )
-    if isinstance(given, set | frozenset):
-        raise InvalidRequest(
-            f"scatter of {where} is a set, whose order is another in each run, expected a list: sorted(…)"
-        )
-    return {"items": list(given)}
+    return {"items": _listed(given, f"scatter of {where}")}
 
 
-def _needs(given: object, where: str) -> list[str]:
-    """Names of stages; a text is refused, since it would be taken for its letters."""
-    if isinstance(given, str | StageHandle) or not isinstance(given, Iterable):
-        name = getattr(given, "name", given)
-        raise InvalidRequest(f"needs of {where}: found {name!r}, expected a list: needs=[{name!r}]")
-    waits = list(given)
-    for need in waits:
-        if not isinstance(need, str | StageHandle):
-            raise InvalidRequest(f"needs of {where}: found {need!r}, expected a stage or its name")
-    return [need if isinstance(need, str) else need.name for need in waits]
-
-
-def _command(command: object, where: str) -> list[str]:
-    """A command as a list; a text is refused, since it would be taken for its letters."""
-    if isinstance(command, str):
-        shell = ["bash", "-c", command]
-        raise InvalidRequest(
-            f"the command of {where} is the text {command!r}, expected a list of the program and its arguments: "
-            f"{command.split()}; or {shell}, if a shell shall read it"
-        )
-    if not isinstance(command, Sequence):
-        raise InvalidRequest(
-            f"the command of {where} is {command!r}, expected a list of the program and its arguments"
-        )
-    for number, argument in enumerate(command):
-        if not isinstance(argument, str):
-            cure = f"write {str(argument)!r}"
-            if isinstance(argument, PurePath):
-                cure += ', or let the service bring the file: inputs={"file": Path(…)} and "$(FLOWSCHED_INPUT_FILE)"'
-            raise InvalidRequest(
-                f"argument {number} of the command of {where} is {argument!r}, expected a text: {cure}"
-            )
-    return list(command)
-
-
-def _role(name: str, given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    settings = _mapping(given, f"role {name!r}", '{"replicas": 4, "command": […], "cpu": 2}')
-    _check_words(settings, f"role {name!r} of {where}", (*_RESOURCES, "image", *ROLE_WORDS), ROLE_MISPLACED)
+def _role(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    where = f"role {name!r}"
+    settings = _mapping(given, where)
     role = {key: value for key, value in settings.items() if key not in (*_RESOURCES, "image")}
     if "command" in role:
-        role["command"] = _command(role["command"], f"role {name!r}")
+        role["command"] = _listed(role["command"], f"the command of {where}")
     if "env" in role:
-        role["env"] = _env(role["env"], f"env of role {name!r}")
+        role["env"] = _env(role["env"], where)
     short = {key: settings[key] for key in _RESOURCES if key in settings}
     if short:
         role["resources"] = {**role.get("resources", {}), **short}
@@ -434,15 +338,9 @@ def _given(**fields: Any) -> dict[str, Any]:
     }
 
 
-def _check_words(given: Iterable[str], where: str, known: Sequence[str], misplaced: Sequence[str]) -> None:
-    for word in given:
-        if word not in known and word not in misplaced:
-            raise InvalidRequest(f"{where}: {no_such('setting', word, known)}")
-
-
-def _env(given: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
+def _env(given: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
     """Environment variables; a path is its text."""
-    variables = _mapping(given, what, '{"NAME": "value"}')
+    variables = _mapping(given, f"env of {where}")
     return {name: str(value) if isinstance(value, PurePath) else value for name, value in variables.items()}
 
 

@@ -12,11 +12,7 @@ import numpy as np
 import pytest
 
 from flowsched import Workflow
-from flowsched.client import building
 from flowsched.client.documents import absolute_uri, resolve_uris, resolved_bytes
-from flowsched.errors import InvalidRequest
-from flowsched.workflow.document.decode import STAGE_KEYS
-from flowsched.workflow.document.stage import ROLE_KEYS
 
 FOLDER = PurePosixPath("/lab/run 1")
 
@@ -78,16 +74,6 @@ def test_only_inputs_change_and_the_document_is_not_modified() -> None:
 def test_what_is_wrong_is_sent_as_it_is(raw: bytes) -> None:
     """The service's faults are about what the user wrote."""
     assert resolved_bytes(raw, Path("/lab")) == raw
-
-
-def test_a_word_of_the_document_leads_to_the_method() -> None:
-    """`match: "index"` is `each()` here."""
-    wf = Workflow("w")
-    made = wf.stage("a", command=["a"], outputs={"o": "o"})
-    with pytest.raises(
-        AttributeError, match=r"no 'index': each\(\) \(match \"index\" of the document\), all\(\) or"
-    ):
-        made["o"].index()
 
 
 def test_references_make_edges() -> None:
@@ -159,16 +145,6 @@ def test_references_make_edges() -> None:
     }
 
 
-def test_the_words_of_stages_and_roles_are_those_of_the_document() -> None:
-    """The SDK refuses all others at the call, and the service explains those that are elsewhere."""
-    for keys, words, misplaced in (
-        (STAGE_KEYS, building.STAGE_WORDS, building.STAGE_MISPLACED),
-        (ROLE_KEYS, building.ROLE_WORDS, building.ROLE_MISPLACED),
-    ):
-        assert {key for key, reason in keys.items() if not reason} == set(words)
-        assert {key for key, reason in keys.items() if reason} == set(misplaced)
-
-
 def test_numbers_of_numpy_are_numbers() -> None:
     """Wherever a number may stand; what comes out is JSON. Times and paths of Python are texts."""
     wf = Workflow("x", priority=np.int64(3))  # type: ignore[arg-type]
@@ -215,10 +191,8 @@ def test_building_a_document_loads_no_http_library() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_a_set_gives_no_shards() -> None:
-    """Its order is another in each run of the program, so that a number would mean another item."""
-    with pytest.raises(InvalidRequest, match=r"scatter of stage 'a' is a set, .* expected a list: sorted"):
-        Workflow("w").stage("a", command=["x"], scatter={"S1", "S2"})
+def test_the_keys_of_a_mapping_give_shards() -> None:
+    """They have an order; a mapping itself is refused."""
     wf = Workflow("w")
     wf.stage("a", command=["x"], scatter={"S1": 1, "S2": 2}.keys())
     assert wf.to_document()["stages"][0]["scatter"] == {"items": ["S1", "S2"]}
