@@ -147,9 +147,7 @@ def main(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and more logs.")] = False,
     _version: Annotated[
         bool,
-        typer.Option(
-            "--version", help="Print the version.", is_eager=True, callback=lambda on: _say_version(on)
-        ),
+        typer.Option("--version", help="Print the version.", is_eager=True, callback=lambda on: version(on)),
     ] = False,
 ) -> None:
     """Workflows with dependency-aware, data-aware gang scheduling."""
@@ -183,16 +181,17 @@ def _read_by_options(options: Sequence[Any]) -> tuple[set[str], set[str]]:
     return {name for each in read for name in each}, {name for each in options for name in each.opts}
 
 
-@commands.command()
-def version() -> None:
-    """Print the version."""
-    print(f"flowsched {VERSION} (Python {sys.version.split()[0]})")
-
-
-def _say_version(asked: bool) -> None:
+def version(asked: bool) -> None:
+    """Print the version, if that is asked for."""
     if asked:
-        version()
+        print(f"flowsched {VERSION} (Python {sys.version.split()[0]})")
         raise typer.Exit
+
+
+@commands.command("version")
+def version_command() -> None:
+    """Print the version."""
+    version(True)
 
 
 # This is for `flowsched --help`, and for global options in front. Where `cromwell` is the first word, `__main__` calls

@@ -78,7 +78,12 @@ def described(task: TaskView, root: Path | None, whole: str = "", engine: str = 
         return ["", head, *_remedies(task, (), engine)]
     head += f" ({last.message})" if last.message else ""
     ignored = [image.name for image in last.images if not image.digest]
-    logs = [] if root is None else _logs(attempt_folder(root, last.node, last.pod))
+    logs = []
+    if root is not None:
+        folder = attempt_folder(root, last.node, last.pod)
+        paths = [folder / name for name in ("stderr", "stdout")]
+        logs = [f"  log: {path}" for path in paths if path.exists() and path.stat().st_size]
+        logs = logs or [f"  it wrote nothing to stdout or stderr ({folder})"]
     return ["", head, *_remedies(task, ignored, engine), *logs]
 
 
@@ -89,10 +94,3 @@ def _remedies(task: TaskView, ignored: Sequence[str], engine: str) -> Iterator[s
     if task.exit_code == _NOT_FOUND:
         for name in ignored:
             yield f"  the image {name} was ignored: its programs are looked for on this machine"
-
-
-def _logs(folder: Path) -> list[str]:
-    """Where the logs of an attempt lie."""
-    logs = [folder / name for name in ("stderr", "stdout")]
-    written = [path for path in logs if path.exists() and path.stat().st_size]
-    return [f"  log: {path}" for path in written] or [f"  it wrote nothing to stdout or stderr ({folder})"]

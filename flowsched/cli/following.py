@@ -31,7 +31,7 @@ from flowsched.client import Client
 from flowsched.client.calls import CAPS, Prospects
 from flowsched.errors import CannotStart, Conflict, Unavailable
 from flowsched.workflow.engine_words import engine_in
-from flowsched.workflow.views import EventView, StageView, WorkflowView
+from flowsched.workflow.views import EventView, WorkflowView
 
 #: How often progress is asked for.
 LOOK_S: Final = 0.4
@@ -129,7 +129,9 @@ async def _follow(client: Client, ident: str) -> WorkflowView:
                     live.update(render.progress(stages, rows=rows, head=head), refresh=True)
                 else:
                     for stage in changed:
-                        say(_stage_line(stage))
+                        done, why = stage.counts.get("SUCCEEDED", 0), render.why(stage)
+                        because = f" ({why.plain})" if why is not None and stage.state != "PENDING" else ""
+                        say(f"{stage.name}: {stage.state} {done}/{stage.width * stage.members}{because}")
                 if over:
                     return await waiting
                 prospects.seen(view)
@@ -137,13 +139,6 @@ async def _follow(client: Client, ident: str) -> WorkflowView:
     finally:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-
-
-def _stage_line(stage: StageView) -> str:
-    done = stage.counts.get("SUCCEEDED", 0)
-    line = f"{stage.name}: {stage.state} {done}/{stage.width * stage.members}"
-    why = render.why(stage)
-    return f"{line} ({why.plain})" if why is not None and stage.state != "PENDING" else line
 
 
 async def watch(client: Client, ident: str, *, own: bool = False, endless: bool = True) -> int:

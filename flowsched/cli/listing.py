@@ -114,7 +114,7 @@ async def show(
         printed.one(whole, output, lambda: "")
         return
     parts: list[Any] = [render.workflow_head(view, datetime.now(UTC)), "", render.stage_table(stages)]
-    if any(stage.width * stage.members > 1 for stage in stages):
+    if any(stage.width * stage.members > 1 and stage.running_seconds for stage in stages):
         parts.append(Text("times are sums over the tasks of a stage", "dim"))
     if tasks:
         parts += ["", render.task_table(listed)]

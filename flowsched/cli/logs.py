@@ -109,16 +109,23 @@ async def _printed(chunks: AsyncIterator[bytes]) -> bytes:
     return last
 
 
-async def _first_failed(client: Client, ident: str) -> tuple[str, int]:
-    """Stage and index of the first task that failed, or of the only task.
+async def _task_of(client: Client, ident: str, stage: str | None, task: str | None) -> tuple[str, int]:
+    """Stage and index of the task that a user named by both, or by its stage; else the first that failed, or the only one.
 
     Raises:
-        InvalidRequest: No task failed, and there are several; with the stages that there are.
+        InvalidRequest: No task was named and none failed, and there are several; with the stages that there are.
     """
+    if stage is not None and task is not None:
+        return stage, await index_of(client, ident, stage, task)
+    if stage is not None:
+        async with contextlib.aclosing(client.tasks(ident, stage=stage, page=2)) as tasks:
+            first, second = await anext(tasks, None), await anext(tasks, None)
+        if first is not None and second is not None:
+            output.hint(f"{task_name(first)}; for another task of {stage} give its INDEX, too")
+        return stage, first.index if first is not None else 0
     for failed in await first_failed(client, ident):
-        output.hint(
-            f"{task_name(failed)} {_ended(failed)}; for another task give its STAGE, and its INDEX or ITEM"
-        )
+        ended = "failed" if failed.state == "FAILED" else f"returned {failed.exit_code}"
+        output.hint(f"{task_name(failed)} {ended}; for another task give its STAGE, and its INDEX or ITEM")
         return failed.stage, failed.index
     stages = await client.stages(ident)
     names = [stage.name for stage in stages]
@@ -129,15 +136,6 @@ async def _first_failed(client: Client, ident: str) -> tuple[str, int]:
     )
 
 
-async def _task_of(client: Client, ident: str, stage: str | None, task: str | None) -> tuple[str, int]:
-    """Stage and index of the task that a user named, by both, by its stage, or not at all."""
-    if stage is None:
-        return await _first_failed(client, ident)
-    if task is None:
-        return stage, await _first_of(client, ident, stage)
-    return stage, await index_of(client, ident, stage, task)
-
-
 async def _wrote_only_errors(client: Client, ident: str, stage: str, index: int) -> bool:
     """Whether the last attempt of a task wrote to stderr and nothing to stdout. Says so."""
     out, err = [await client.log_tail(ident, stage, index, 1, stream=each) for each in ("stdout", "stderr")]
@@ -145,20 +143,6 @@ async def _wrote_only_errors(client: Client, ident: str, stage: str, index: int)
         return False
     output.hint("it wrote nothing to stdout; this is its stderr:")
     return True
-
-
-async def _first_of(client: Client, ident: str, stage: str) -> int:
-    """The index of a stage's first task. Says that there are others."""
-    async with contextlib.aclosing(client.tasks(ident, stage=stage, page=2)) as tasks:
-        first, second = await anext(tasks, None), await anext(tasks, None)
-    if first is not None and second is not None:
-        output.hint(f"{task_name(first)}; for another task of {stage} give its INDEX, too")
-    return first.index if first is not None else 0
-
-
-def _ended(task: TaskView) -> str:
-    """What went wrong with a task that failed, or that returned another code than 0 to its engine."""
-    return "failed" if task.state == "FAILED" else f"returned {task.exit_code}"
 
 
 async def _file(

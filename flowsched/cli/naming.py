@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
-
 from flowsched.cli.printing import output
 from flowsched.client import Client, naming
 from flowsched.errors import Conflict, NotFound
@@ -22,24 +20,13 @@ async def find(client: Client, given: str, *, to_change: bool = False, own: bool
 async def index_of(client: Client, ident: str, stage: str, given: str) -> int:
     """The index of a task that a user named by its index, by the item of its shard, or by its role in a gang.
 
-    Numbers are indices; a word says so where another task has that number as its item.
+    Numbers are indices.
 
     Raises:
         NotFound: No task has this item or role.
         Conflict: Several have it.
     """
     if is_index(given):
-        async with aclosing(client.tasks(ident, stage=stage)) as tasks_of:
-            async for task in tasks_of:
-                if (
-                    task.item is None or "." in task.item
-                ):  # of a run, the shards of a task: no item is a number
-                    break
-                if task.item == given and task.index != int(given):
-                    output.hint(
-                        f"{given} is taken for an index; the task with this item is {task_name(task)}"
-                    )
-                    break
         return int(given)
     tasks = [task async for task in client.tasks(ident, stage=stage)]
     kind, found = "item", [task.index for task in tasks if task.item == given]

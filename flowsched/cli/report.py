@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -434,14 +433,6 @@ def _short(number: float) -> str:
 _NONE: Final = "(none)"
 
 
-class UsageForm(StrEnum):
-    """How the sums are printed."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-
-
 @commands.command()
 @asks()
 async def usage(
@@ -465,19 +456,18 @@ async def usage(
 
     What attempts held from their binding to their end, however they ended.
     """
-    if output not in list(UsageForm):
-        raise typer.BadParameter(f"{', '.join(UsageForm)}, not {output!r}", param_hint="--output")
+    if output not in ("table", "json", "csv"):
+        raise typer.BadParameter(f"table, json, csv, not {output!r}", param_hint="--output")
     try:
         view = await client.usage(by, since=since, until=until, queue=queue)
     except InvalidRequest as error:  # it names parameters of the URL, and the user wrote options
         raise InvalidRequest(re.sub(r"\?(?=(by|since|until|queue)\b)", "--", str(error))) from None
-    match UsageForm(output):
-        case UsageForm.TABLE:
-            printed.show(usage_table(view))
-        case UsageForm.JSON:
-            print(printed.to_json(view, indent=2))
-        case UsageForm.CSV:
-            write_csv(view, sys.stdout)
+    if output == "table":
+        printed.show(usage_table(view))
+    elif output == "json":
+        print(printed.to_json(view, indent=2))
+    else:
+        write_csv(view, sys.stdout)
 
 
 def usage_table(view: UsageView) -> Columns:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from flowsched.cli.printing import render
 from flowsched.client import Client
-from flowsched.workflow.views import ImageView, StageView, TaskView
+from flowsched.workflow.views import ImageView, StageView
 
 #: Of so many stages the first task is asked for its images.
 STAGES: Final = 20
@@ -18,23 +18,18 @@ STAGES: Final = 20
 
 async def used_images(client: Client, ident: str, stages: Sequence[StageView]) -> list[ImageView]:
     """The images of each stage's first task, each once, as far as its tries have ended."""
+
+    async def of_first(stage: str) -> list[ImageView]:
+        async for task in client.tasks(
+            ident, stage=stage, page=1
+        ):  # of an engine's run it need not have the number 0
+            tries = (await client.task(ident, stage, task.index)).attempts
+            return [image for each in tries for image in each.images]
+        return []
+
     begun = [stage for stage in stages if any(stage.counts.get(state) for state in ("SUCCEEDED", "FAILED"))]
-    firsts = await asyncio.gather(*(_first(client, ident, stage.name) for stage in begun[:STAGES]))
-    found = {
-        (image.name, image.digest): image
-        for task in firsts
-        if task is not None
-        for each in task.attempts
-        for image in each.images
-    }
-    return list(found.values())
-
-
-async def _first(client: Client, ident: str, stage: str) -> TaskView | None:
-    """The first task of a stage; that of another engine's run need not have the number 0."""
-    async for task in client.tasks(ident, stage=stage, page=1):
-        return await client.task(ident, stage, task.index)
-    return None
+    found = await asyncio.gather(*(of_first(stage.name) for stage in begun[:STAGES]))
+    return list({(image.name, image.digest): image for images in found for image in images}.values())
 
 
 def image_line(image: ImageView) -> Text:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
 from flowsched.client.building import Workflow
-from flowsched.client.calls import WAITS_AT, Client, Run, program_line
+from flowsched.client.calls import Client, Run
 from flowsched.client.loop_thread import LoopThread
 from flowsched.client.session import START_S
 from flowsched.workflow import html
@@ -119,14 +119,11 @@ class SyncClient:
 
     def wait(self, workflow: str, timeout: float | None = None, *, check: bool = False) -> WorkflowView:
         """Wait until a workflow has ended; see `Client.wait`. Ctrl-C ends the wait, and the workflow goes on."""
-        at = WAITS_AT.set(program_line())
         try:
             return self._thread.run(self._client.wait(workflow, timeout, check=check))
         except KeyboardInterrupt as interrupt:
             interrupt.add_note(f"{workflow} goes on: wait again, or cancel it")
             raise
-        finally:
-            WAITS_AT.reset(at)
 
     def find(self, name: str) -> SyncRun:
         """The workflow of a name (the newest), of an id, or of the beginning of an id; see `Client.find`."""

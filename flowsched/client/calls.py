@@ -10,18 +10,16 @@ import base64
 import json
 import os
 import re
-import sys
 import uuid
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html import escape
 from itertools import chain, repeat
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -255,11 +253,11 @@ class Prospects:
             capped = CAPS.get(view.waiting.code)
             where = f"under the {capped}" if capped else "on the nodes that there are"
             cure = f"raise the {capped}" if capped else "add nodes"
-            warnings.warn_explicit(
+            warnings.warn(
                 f"{view.name} ({view.id}) cannot start {where}: {_waits(view.waiting)}; it is waited for: cancel "
                 f"it, or {cure}",
                 CannotStart,
-                *(WAITS_AT.get() or program_line()),
+                stacklevel=2,
             )
 
 
@@ -981,27 +979,6 @@ async def _folders(client: Client, workflow: str, stage: StageView) -> dict[int,
 def is_terminal(state: str) -> bool:
     """Whether nothing will happen any more. A state that this version does not know is not the end."""
     return state in RunState.__members__ and RunState(state).terminal
-
-
-#: The file and line of the program that waits, where it waits in another thread than the one that runs the loop.
-WAITS_AT: ContextVar[tuple[str, int] | None] = ContextVar("WAITS_AT", default=None)
-
-
-def program_line() -> tuple[str, int]:
-    """The file and line of the nearest frame outside flowsched: the program's line, to which a warning points.
-
-    In a task of its own there is no such frame; then it is the caller's own line.
-    """
-    package, first = __name__.partition(".")[0], sys._getframe(1)
-    frame: FrameType | None = first
-    while frame is not None:
-        home = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if home == "asyncio":
-            break
-        if home != package:
-            return frame.f_code.co_filename, frame.f_lineno
-        frame = frame.f_back
-    return first.f_code.co_filename, first.f_lineno
 
 
 def _waits(waiting: WaitingView) -> str:

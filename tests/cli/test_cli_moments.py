@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from flowsched.cli.moments import moment_of
+from flowsched.cli.queues import moment_of
 from flowsched.errors import InvalidRequest
 
 WEDNESDAY = datetime(2026, 12, 2, 17, 0).astimezone()

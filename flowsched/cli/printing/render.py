@@ -395,7 +395,9 @@ def queue_panel(queues: Sequence[QueueView]) -> Group:
 
     def below(view: QueueView) -> Text:
         given = [(name, getattr(view, name)) for name in _AMOUNTS]
-        return Text("\n").join(Text(f"{name:<11}", "dim") + amounts(each) for name, each in given if each)
+        return Text("\n").join(
+            Text.assemble((f"{name:<11}", "dim"), amounts(each)) for name, each in given if each
+        )
 
     users = [(view, user) for view in queues for user in view.users]
     table_of_users = Columns(
