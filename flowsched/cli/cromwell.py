@@ -220,27 +220,9 @@ def _job(given: Given) -> jobs.Job:
         else []
     )
     mounts += [_mount(text) for text in given.mount]
-    return jobs.Job(
-        name=given.name,
-        cwd=given.cwd,
-        script=given.script,
-        mounts=mounts,
-        shell=given.shell,
-        image=given.image,
-        cpu=given.cpu,
-        memory_mb=given.memory_mb,
-        disk_gb=given.disk_gb,
-        gpu=given.gpu,
-        gpu_type=given.gpu_type,
-        queue=given.queue,
-        priority=_whole("--priority", given.priority),
-        timeout_minutes=given.timeout_minutes,
-        runtime_minutes=given.runtime_minutes,
-        stdout=given.stdout,
-        stderr=given.stderr,
-        rc_file=given.rc_file,
-        env=[_variable(text) for text in given.env],
-    )
+    asked = {name: value for name, value in vars(given).items() if name in jobs.Job.__annotations__}
+    asked |= {"mounts": mounts, "env": [_variable(text) for text in given.env]}
+    return jobs.Job(**asked | {"priority": _whole("--priority", given.priority)})
 
 
 def _mount(text: str) -> jobs.Mounted:

@@ -139,18 +139,14 @@ async def service(
 @commands.command()
 @runs()
 async def demo(
-    policy: Annotated[str | None, typer.Option(help="Only with this policy. [all, side by side]")] = None,
     kill: Annotated[int, typer.Option(min=0, help="Kill the service so many times meanwhile.")] = 0,
-    seconds: Annotated[float | None, typer.Option(min=1, help="Stop after so long.")] = None,
 ) -> int:
     """See it work: workflows, gangs and crashes on this machine."""
     console, begun = Console(markup=False), time.monotonic()
     root = Path(tempfile.mkdtemp(prefix="flowsched-demo-"))
     introduce(console, root, "virtual", genomics=VIRTUAL_NODES.has_genomics)
-    good = True
-    if policy in (None, "flowsched"):
-        good = await scheduled(console, root / "flowsched", kill, seconds or DEMO_S)
-    if policy in (None, "kube-like") and not kill:
+    good = await scheduled(console, root / "flowsched", kill, DEMO_S)
+    if not kill:
         good = await deadlock(console, root / "kube-like") and good
         shutil.rmtree(root / "kube-like", ignore_errors=True)
     console.print(f"\nAll in {time.monotonic() - begun:.0f} s. What to try next:")

@@ -123,7 +123,7 @@ async def _follow(client: Client, ident: str) -> WorkflowView:
                 told |= {stage.name: stage.state for stage in changed}
                 if live is not None:
                     rows, head = (
-                        max(3, console.size.height - 4),
+                        max(3, console.size.height - 7),
                         render.workflow_head(view, datetime.now(UTC)),
                     )
                     live.update(render.progress(stages, rows=rows, head=head), refresh=True)

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-import msgspec
 import typer
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from flowsched.cli.context import DONE, INTERRUPTED
+from flowsched.cli.context import DONE
 from flowsched.cli.following import Interrupted, interruptible
-from flowsched.cli.options import Output, asks
+from flowsched.cli.options import asks
 from flowsched.cli.printing import output as printed
 from flowsched.cli.printing import render
 from flowsched.cli.printing.columns import Column, Columns, wrapped
-from flowsched.cli.printing.form import Form
 from flowsched.client import Client
 from flowsched.client.calls import is_terminal
 from flowsched.errors import Unavailable
@@ -135,21 +134,6 @@ class Picture:
             busy, used, pending, note=lambda view: Text("paused" * view.paused, "yellow")
         )
 
-    def values(self) -> dict[str, Any]:
-        """The same for programs."""
-        return {
-            "at": self.at,
-            "nodes": [
-                {**msgspec.to_builtins(node), "bytes_per_second": self.rates.get(node.name)}
-                for node in self.nodes
-            ],
-            "workflows": self.live,
-            "stages": [
-                {"workflow": each.workflow.id, **msgspec.to_builtins(each.stage)} for each in self.stages
-            ],
-            "queues": self.queues,
-        }
-
 
 def _bar(used: int, whole: int) -> Text:
     cells = 0 if whole <= 0 else min(_BAR, -(-used * _BAR // whole))
@@ -165,37 +149,20 @@ async def top(
     client: Client,
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
     every: Annotated[float, typer.Option(min=0.2, help="Seconds between two pictures.")] = 2.0,
-    output: Output = Form.TABLE,
 ) -> int:
     """Show nodes, running stages and queues, live until Ctrl-C.
 
     CPU, memory and GPUs are what tasks have asked for, of what the node has; IN/s and OUT/s are bytes that were really copied.
-    In a pipe it prints one picture; with `-o jsonl` one line of JSON each time.
+    In a pipe it prints one picture.
     """
     console = printed.console()
-    if output is Form.TABLE and (once or not console.is_terminal):
+    if once or not console.is_terminal:
         printed.show(await picture(client))
         return DONE
-    if output is Form.JSON or once:
-        printed.one((await picture(client)).values(), output, lambda: "")
-        return DONE
-    try:
+    with contextlib.suppress(Interrupted):
         async with interruptible():
-            if output is Form.JSONL:
-                await _lines(client, every)
-            else:
-                await _live(client, every, console)
-    except Interrupted:
-        return DONE if output is Form.TABLE else INTERRUPTED
+            await _live(client, every, console)
     return DONE
-
-
-async def _lines(client: Client, every_s: float) -> None:
-    before = None
-    while True:
-        before = await picture(client, before)
-        print(printed.to_json(before.values()), flush=True)
-        await asyncio.sleep(every_s)
 
 
 async def _live(client: Client, every_s: float, console: Console) -> None:

@@ -43,8 +43,9 @@ def test_progress_has_a_line_per_stage() -> None:
     ]
     lines = drawn(render.progress(stages)).splitlines()
     assert lines == [
-        "align  ████████████▓▓▓▓▒▒░░░░    5/10  2 running, 1 staging, 2 queued  3.0 GiB local, 1.0 MiB moved",
-        "call                              0/4",
+        "STAGE                            DONE  NOW                               LOCAL    MOVED",
+        "align  ████████████▓▓▓▓▒▒░░░░    5/10  2 running, 1 staging, 2 queued  3.0 GiB  1.0 MiB",
+        "call                              0/4                                      0 B      0 B",
     ]
 
 
@@ -53,9 +54,9 @@ def test_a_narrow_terminal_cuts_no_number() -> None:
     stages = [
         stage_view(n, "a-very-long-name-of-a-stage-that-goes-on-and-on", width=1_000_000) for n in range(2)
     ]
-    lines = drawn(render.progress(stages), width=70).splitlines()
-    assert [len(line) for line in lines] == [70, 70]
-    assert "a-very-long-name-of-a-stage…" in lines[0]
+    _, *lines = drawn(render.progress(stages), width=70).splitlines()
+    assert max(map(len, lines)) <= 70
+    assert "a-very-long…" in lines[0]
     assert "1/1000000" in lines[0]
     table = drawn(render.stage_table([stage_view(0, "x" * 60, state="SUCCEEDED")]), width=80)
     assert table.splitlines() == [
@@ -76,7 +77,7 @@ def test_of_many_stages_those_are_shown_where_something_happens() -> None:
     stages = [stage_view(n, f"s{n}", state="SUCCEEDED" if n < 50 else "PENDING") for n in range(100)]
     stages[70] = stage_view(70, "failing", state="FAILED")
     text = drawn(render.progress(stages, rows=5))
-    assert len(text.splitlines()) == 5
+    assert len(text.splitlines()) == 6
     assert "failing" in text
     assert "100 stages in all, 50 of them done" in text
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -75,8 +74,6 @@ _SHORTEST_OF_ENGINES: Final = 16
 MOST_CODES: Final = 2
 #: How an estimate says that a runtime is unknown, before the time that the task counts as.
 _COUNTED_AS: Final = "runtime unknown, counted as "
-#: Longer names of stages are cut in the live picture.
-NAME_WIDTH: Final = 28
 
 
 def size(number: int) -> str:
@@ -150,9 +147,7 @@ def bar(counts: Mapping[str, int], total: int, width: int = BAR_WIDTH) -> Text:
 
 
 def progress(stages: Sequence[StageView], *, rows: int = 40, head: RenderableType | None = None) -> Group:
-    """One line per stage while a workflow runs; of many stages those where something happens.
-
-    Lines of stages are cut at the console's width; why the first one waits stands below them, in full.
+    """A line for each stage while a workflow runs, of many stages for those where something happens; why the first one waits.
 
     Args:
         stages: In the document's order.
@@ -161,26 +156,21 @@ def progress(stages: Sequence[StageView], *, rows: int = 40, head: RenderableTyp
     """
     chosen = stages if len(stages) <= rows else sorted(stages, key=_interest)[: max(1, rows - 1)]
     numbers = {stage.number for stage in chosen}
-    widths = (
-        min(NAME_WIDTH, max((cell_len(terminal_text.line(stage.name)) for stage in chosen), default=0)),
-        max((len(done(stage)) for stage in chosen), default=0),
+    waiting = (each for each in stages if each.waiting and each.state not in ("PENDING", "RUNNING"))
+    waits = next(waiting, None)
+    table = Columns(
+        [stage for stage in stages if stage.number in numbers],
+        Column("STAGE", lambda view: text(view.name, "bold"), cut=True, whole=True),
+        Column("", lambda view: bar(view.counts, view.width * view.members), rank=3, whole=True),
+        Column("DONE", done, right=True, whole=True),
+        Column("NOW", lambda view: moving(view.counts, (*_MOVING, "failed", "dropped")), rank=1),
+        Column("LOCAL", lambda view: size(view.bytes_local), rank=4, right=True),
+        Column("MOVED", lambda view: size(view.bytes_moved), rank=5, right=True),
+        note=lambda view: why(view) if view is waits else None,
     )
-    parts: list[RenderableType] = [] if head is None else [head]
-    parts += [_progress_line(stage, *widths) for stage in stages if stage.number in numbers]
-    waits = next(
-        (
-            stage
-            for stage in stages
-            if stage.waiting is not None and stage.state not in ("PENDING", "RUNNING")
-        ),
-        None,
-    )
-    if len(stages) > len(numbers):
-        ended = sum(stage.state in ("SUCCEEDED", "SKIPPED") for stage in stages)
-        parts.append(Text(f"… {len(stages)} stages in all, {ended} of them done", "dim"))
-    if waits is not None and waits.waiting is not None:
-        parts.append(Text.assemble(text(waits.name, "bold"), ": ", text(waits.waiting.message, "yellow")))
-    return Group(*parts)
+    ended = sum(stage.state in ("SUCCEEDED", "SKIPPED") for stage in stages)
+    more = Text(f"… {len(stages)} stages in all, {ended} of them done", "dim")
+    return Group(*([] if head is None else [head]), table, *([more] if len(stages) > len(numbers) else []))
 
 
 def _interest(stage: StageView) -> int:
@@ -202,25 +192,6 @@ def _interest(stage: StageView) -> int:
 def done(stage: StageView) -> str:
     """Its tasks that have succeeded, of all."""
     return f"{grouped(stage.counts)['done']}/{stage.width * stage.members}"
-
-
-def _progress_line(stage: StageView, name_width: int, done_width: int) -> Text:
-    """Name, bar, done of all, what the rest does, bytes; what matters least stands where a line is cut."""
-    found = grouped(stage.counts)
-    name = text(stage.name, "bold")
-    name.truncate(name_width, overflow="ellipsis", pad=True)
-    made = Text(no_wrap=True, overflow="ellipsis").append_text(name).append("  ")
-    made.append_text(bar(stage.counts, stage.width * stage.members)).append(f"  {done(stage):>{done_width}}")
-    said = [
-        Text(f"{found[group]} {group}", _BARS[group][1])
-        for group in (*_MOVING, "failed", "dropped")
-        if found[group]
-    ]
-    if said:
-        made.append("  ").append_text(Text(", ").join(said))
-    if stage.bytes_local or stage.bytes_moved:
-        made.append(f"  {size(stage.bytes_local)} local, {size(stage.bytes_moved)} moved", "dim")
-    return made
 
 
 def workflow_head(view: WorkflowView, now: datetime | None = None) -> Text:
@@ -246,10 +217,10 @@ def short_ids(idents: Sequence[str], least: int = _SHORTEST_ID) -> dict[str, str
     return {ident: ident for ident in idents}
 
 
-def moving(counts: Mapping[str, int]) -> Text:
-    """What tasks that have not ended do: `2 running, 4 queued`."""
+def moving(counts: Mapping[str, int], groups: Sequence[str] = _MOVING) -> Text:
+    """What tasks that have not ended do, or those of other groups: `2 running, 4 queued`."""
     found = grouped(counts)
-    said = [Text(f"{found[group]} {group}", _BARS[group][1]) for group in _MOVING if found[group]]
+    said = [Text(f"{found[group]} {group}", _BARS[group][1]) for group in groups if found[group]]
     return Text(", ").join(said)
 
 
