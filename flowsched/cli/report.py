@@ -315,21 +315,9 @@ def _percent(part: float | None) -> str:
 
 
 COLUMNS: Final = (
-    "task_id",
-    "hash",
-    "native_id",
-    "name",
-    "status",
-    "exit",
-    "submit",
-    "duration",
-    "realtime",
-    "%cpu",
-    "peak_rss",
-    "peak_vmem",
-    "rchar",
-    "wchar",
-)
+    "task_id", "hash", "native_id", "name", "status", "exit", "submit", "duration", "realtime", "%cpu",
+    "peak_rss", "peak_vmem", "rchar", "wchar",
+)  # fmt: skip
 _UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 
 

@@ -156,8 +156,8 @@ def progress(stages: Sequence[StageView], *, rows: int = 40, head: RenderableTyp
     """
     chosen = stages if len(stages) <= rows else sorted(stages, key=_interest)[: max(1, rows - 1)]
     numbers = {stage.number for stage in chosen}
-    waiting = (each for each in stages if each.waiting and each.state not in ("PENDING", "RUNNING"))
-    waits = next(waiting, None)
+    waiting = (each.number for each in stages if each.waiting and each.state not in ("PENDING", "RUNNING"))
+    first = next(waiting, None)
     table = Columns(
         [stage for stage in stages if stage.number in numbers],
         Column("STAGE", lambda view: text(view.name, "bold"), cut=True, whole=True),
@@ -166,7 +166,7 @@ def progress(stages: Sequence[StageView], *, rows: int = 40, head: RenderableTyp
         Column("NOW", lambda view: moving(view.counts, (*_MOVING, "failed", "dropped")), rank=1),
         Column("LOCAL", lambda view: size(view.bytes_local), rank=4, right=True),
         Column("MOVED", lambda view: size(view.bytes_moved), rank=5, right=True),
-        note=lambda view: why(view) if view is waits else None,
+        note=lambda view: why(view) if view.number == first else None,
     )
     ended = sum(stage.state in ("SUCCEEDED", "SKIPPED") for stage in stages)
     more = Text(f"… {len(stages)} stages in all, {ended} of them done", "dim")
