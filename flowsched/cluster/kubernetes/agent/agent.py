@@ -69,17 +69,22 @@ class Settings:
     key: bytes = field(repr=False)
     host: Annotated[str, Option("Where to listen.")] = "127.0.0.1"
     port: Annotated[int, Option("0 takes any free one.", least=0, most=65535)] = PORT
-    cache: Annotated[Path, Option("The node's datasets; on one mount with --pods.")] = Path(
-        "/var/lib/kubelet/plugins/flowsched.io/cache"
-    )
+    cache: Annotated[
+        Path,
+        Option(
+            "The node's datasets; on one mount with --pods. [/var/lib/kubelet/plugins/flowsched.io/cache]"
+        ),
+    ] = Path("/var/lib/kubelet/plugins/flowsched.io/cache")
     cache_bytes: Annotated[
         int, Option("What it may hold, such as 100Gi. [no limit]", "--cache-size", parse=parse_bytes)
     ] = 0
     state: Annotated[Path, Option("What the agent remembers; on one mount with --cache. [beside it]")] = (
         _DERIVED
     )
-    pods: Annotated[Path, Option("The kubelet's folder of pods.")] = Path("/var/lib/kubelet/pods")
-    logs: Annotated[Path, Option("The kubelet's folder of logs.")] = Path("/var/log/pods")
+    pods: Annotated[Path, Option("The kubelet's folder of pods. [/var/lib/kubelet/pods]")] = Path(
+        "/var/lib/kubelet/pods"
+    )
+    logs: Annotated[Path, Option("The kubelet's folder of logs. [/var/log/pods]")] = Path("/var/log/pods")
     kept_logs: Annotated[Path, Option("Logs that outlive pods. [in --state]")] = _DERIVED
     kept_days: Annotated[
         float, Option("How long logs and results of pods are kept.", "--keep-days", least=0)
