@@ -22,8 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.explain.idle import split
-from flowsched.scheduling.explain.remedies import OTHERS, outlook
-from flowsched.scheduling.explain.situation import Situation
+from flowsched.scheduling.explain.remedies import OTHERS, Situation, outlook
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.scheduling.queues.tree import QueueTree

@@ -24,8 +24,7 @@ from flowsched.engine.state.work import GroupKey, PodRef
 from flowsched.executor.datasets import uri_of
 from flowsched.executor.protocol import DELIVERING
 from flowsched.scheduling.explain.forecast import GUESSED, LEVELS, Spread, Start, guessed, starts
-from flowsched.scheduling.explain.remedies import OTHERS, Outlook
-from flowsched.scheduling.explain.situation import Situation
+from flowsched.scheduling.explain.remedies import OTHERS, Outlook, Situation
 from flowsched.scheduling.plan import PERMANENT, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.reasons import larger_than_cap, larger_than_quota, quantity

@@ -10,8 +10,7 @@ from flowsched.engine.recovery import reclaim
 from flowsched.engine.step import step
 from flowsched.executor.nodes import Load, LoadMeasured
 from flowsched.executor.protocol import PodEnded, Usage
-from flowsched.scheduling.explain.remedies import outlook
-from flowsched.scheduling.explain.situation import changed
+from flowsched.scheduling.explain.remedies import altered, outlook
 from flowsched.scheduling.state.snapshot import IO
 from flowsched.statement import Statement
 from flowsched.values import replace
@@ -132,7 +131,7 @@ def test_a_demand_beyond_a_disk_runs_alone() -> None:
 
 
 def test_who_waits_is_told_of_what_was_learned() -> None:
-    """The reason with its numbers, what was counted and from how many; a moment, room on the disk, or a node would do."""
+    """The reason with its numbers, what was counted and from how many; room on the disk or a node would do."""
     scene = taught()
     again(scene, sort(8))
     told = explain(scene.state, scene.runs["w2"], scene.now)[0]
@@ -145,11 +144,11 @@ def test_who_waits_is_told_of_what_was_learned() -> None:
     found = outlook(situation)
     assert ("task", "io") in found.binds
     assert [(each.kind.value, each.what) for each in found.suggestions] == [
-        ("wait", ""),
         ("free", "io"),
         ("node", ""),
+        ("request", "io"),
     ]
-    assert all(changed(situation, each).starts() for each in found.suggestions)
+    assert all(altered(situation.copy(), each, Statement()).starts() for each in found.suggestions)
 
 
 def test_a_step_that_is_dropped_has_learned_nothing() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import flowsched
 from flowsched.scheduling.explain.idle import Cause
-from flowsched.scheduling.explain.situation import Kind
+from flowsched.scheduling.explain.remedies import Kind
 from flowsched.scheduling.plan import ReasonCode
 
 TEXT = (Path(flowsched.__file__).parents[1] / "docs" / "explain.md").read_text(encoding="utf-8")

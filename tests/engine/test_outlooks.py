@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flowsched.engine.explain import explain, situations_of
-from flowsched.scheduling.explain.remedies import outlook
-from flowsched.scheduling.explain.situation import changed
+from flowsched.scheduling.explain.remedies import altered, outlook
+from flowsched.statement import Statement
 from tests.engine.scene import Scene, node
 
 A = {"name": "a", "command": ["x"]}
@@ -22,7 +22,7 @@ def test_a_waiting_stage_can_be_asked_about() -> None:
     assert found.binds == (("task", "cpu"),)
     first = next(each for each in found.suggestions if each.kind == "request")
     assert (first.what, first.was, first.to) == ("cpu", 4000, 2000)
-    assert changed(situation, first).starts()
+    assert altered(situation.copy(), first, Statement()).starts()
 
 
 def test_asking_leaves_the_engine_as_it_was() -> None:

@@ -22,7 +22,7 @@ from flowsched.api.table import ROUTES
 from flowsched.cli.app import app
 from flowsched.cluster.kubernetes.settings import VARIABLES, KubernetesSettings
 from flowsched.scheduling.explain.idle import Cause
-from flowsched.scheduling.explain.situation import Kind
+from flowsched.scheduling.explain.remedies import Kind
 from flowsched.scheduling.plan import PERMANENT, ReasonCode
 from flowsched.variables import BESIDE_OPTIONS, BETWEEN_PROCESSES, OF_TASKS
 from flowsched.workflow.run.lifecycle import TRANSITIONS, TaskEvent

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from scheduling_cases import GIB, frozen, group, node
+from waiting_cases import first, starts_with, starts_with_less
 
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.explain.remedies import suggest
-from flowsched.scheduling.explain.situation import Kind, Situation, changed
+from flowsched.scheduling.explain.remedies import Kind, Situation
 from flowsched.scheduling.plan import Plan, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.policy.framework import PROFILES, Profile
@@ -284,14 +284,12 @@ def test_a_suggestion_for_a_part_of_a_gpu_starts_it_and_one_unit_less_does_not()
     hold(snapshot, 0, (1, 500))
     waits = bag(1, 1, 700)
     tree = QueueTree([Queue("default")])
-    found = suggest(snapshot, Catalogue(), tree, waits, OURS, NOW)
+    situation = Situation(snapshot, Catalogue(), tree, waits, (), OURS, NOW)
+    found = first(situation)
     assert found is not None
     assert (found.kind, found.what, found.was, found.to) == (Kind.REQUEST, "gpu", 700, 500)
-    situation = Situation(snapshot, Catalogue(), tree, waits, (), OURS, NOW)
-    assert changed(situation, found).starts()
-    less = found.one_less()
-    assert less is not None
-    assert not changed(situation, less).starts()
+    assert starts_with(situation, found)
+    assert not starts_with_less(situation, found)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -300,14 +298,13 @@ def test_every_suggestion_for_parts_of_gpus_is_true_and_the_least(seed: int) -> 
     snapshot, groups = random_world(seed)
     tree = QueueTree([Queue("default")])
     waits = structs.replace(groups[-1], key=99)
-    found = suggest(snapshot, Catalogue(), tree, waits, OURS, NOW, tuple(groups[:-1]))
+    situation = Situation(snapshot, Catalogue(), tree, waits, tuple(groups[:-1]), OURS, NOW)
+    found = first(situation)
     if found is None:
         return
-    situation = Situation(snapshot, Catalogue(), tree, waits, tuple(groups[:-1]), OURS, NOW)
     assert not situation.starts()
-    assert changed(situation, found).starts()
-    less = found.one_less()
-    assert less is None or not changed(situation, less).starts()
+    assert starts_with(situation, found)
+    assert not starts_with_less(situation, found)
 
 
 # ---- always ----

@@ -9,8 +9,7 @@ from scheduling_cases import GIB, bag, cluster, gang, group, role, run, shape
 
 from flowsched.executor.quotas import QuotaLimit
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.explain.remedies import outlook
-from flowsched.scheduling.explain.situation import Situation, holders_of
+from flowsched.scheduling.explain.remedies import Situation, holders_of, outlook
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import PROFILES, Profile

@@ -6,7 +6,7 @@ import pytest
 from scheduling_cases import SECOND, bag, cluster, gang, run, shape
 
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.explain.situation import Situation, holders_of
+from flowsched.scheduling.explain.remedies import Situation, holders_of
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import PROFILES, Profile

@@ -10,7 +10,8 @@ from scheduling_cases import GIB
 
 from flowsched.executor.constraints import Rules, host_port, pod_term, requirement
 from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo, Zone
-from flowsched.scheduling.explain.situation import Situation
+from flowsched.scheduling.explain.remedies import Situation, Suggestion, altered, outlook
+from flowsched.scheduling.plan import ReasonCode
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.scheduling.queues.tree import Queue, QueueTree
@@ -160,8 +161,8 @@ class Case:
 
 #: What is put in the way of a group that would start.
 OBSTACLES = (
-    "busy", "request", "selector", "taint", "cap", "paused", "rack", "one_per_node", "not ready", "reservation",
-    "rule", "min_resources", "lost input", "members", "zones",
+    "busy", "request", "selector", "taint", "cap", "rack", "one_per_node", "not ready", "reservation", "rule",
+    "min_resources", "members", "zones",
 )  # fmt: skip
 
 
@@ -200,12 +201,11 @@ class Planted(Case):
             case "taint":
                 self.renode(taints=(("only", f"team{self.of(1, 2)}", "NoExecute"),))
                 self.reshape(None, tolerations=())
-            case "cap" | "paused":
+            case "cap":
                 name = str(self.rng.choice([queue.name for queue in self.queues.path(group.queue)]))
                 used = self.snapshot.queue_usage(name)
-                cap = (used[0] + self.of(0, 250), -1, -1, -1) if self.obstacle == "cap" else None
-                queue = self.queues.get(name)
-                self.queues.put(replace(queue, cap=cap, paused=self.obstacle == "paused"))
+                cap = (used[0] + self.of(0, 250), -1, -1, -1)
+                self.queues.put(replace(self.queues.get(name), cap=cap))
             case "rack":
                 self.reshape(None, rack="required")
                 self.members(role, self.of(2, 4))
@@ -216,7 +216,12 @@ class Planted(Case):
                 self.renode(ready=False)
             case "reservation":
                 big = structs.replace(
-                    self.group(5), gang=True, priority=5, queue="x", min_resources=None, inputs=()
+                    self.group(20 + len(situation.others)),
+                    gang=True,
+                    priority=5,
+                    queue="x",
+                    min_resources=None,
+                    inputs=(),
                 )
                 shape = Shape((1000, GIB, 0, 0, 0) + (1,) * self.zoned)
                 most = int(self.snapshot.allocatable[self.snapshot.ready, 0].sum()) // 1000
@@ -235,16 +240,11 @@ class Planted(Case):
                 self.situation = replace(
                     situation, group=structs.replace(group, min_resources=(self.of(16, 64) * 1000, 32 * GIB))
                 )
-            case "lost input":
-                lost = self.catalogue.intern("s3://lab/gone", GIB)
-                self.situation = replace(
-                    situation, group=structs.replace(group, inputs=(*group.inputs, lost))
-                )
             case "members":
                 self.members(role, self.of(3, 8, 20))
             case "zones":
                 self.renode(zones=(Zone({"cpu": 500}, {"cpu": 500}),) * 2, extended={ALIGNED: PLENTY})
-                wide = (*requests[:5], 1)
+                wide = (*requests[:5], 1)[: len(self.snapshot.axes)]  # no node may have been changed
                 self.reshape(role, requests=wide)
 
     def reshape(self, role: int | None, **what: object) -> None:
@@ -284,12 +284,39 @@ class Planted(Case):
                 self.snapshot.claim(claim, Statement())
 
 
+def first(situation: Situation) -> Suggestion | None:
+    """The first that is suggested; None where no single change would do."""
+    found = outlook(situation.copy(), most=1).suggestions
+    return found[0] if found else None
+
+
+def starts_with(situation: Situation, change: Suggestion) -> bool:
+    """Whether the group starts in a copy with the change."""
+    return altered(situation.copy(), change, Statement()).starts()
+
+
+def starts_with_less(situation: Situation, change: Suggestion) -> bool:
+    """Whether the change could be smaller by one unit."""
+    step = min(change.unit, abs(change.to - change.was))
+    to = change.to - step if change.to > change.was else change.to + step
+    return to != change.was and starts_with(situation, replace(change, to=to))
+
+
+def beyond_a_cap(situation: Situation) -> bool:
+    """Such a group is seen alone on the cluster, so that its change does not start it beside others."""
+    return any(
+        reason.code is ReasonCode.LARGER_THAN_QUEUE
+        for reason in situation.plan().reasons
+        if reason.group == situation.group.key
+    )
+
+
 def waiting(number: int, first: int = 0) -> Iterator[tuple[int, str, Situation]]:
     """So many situations in which something was put in a group's way: seed, obstacle, situation."""
     found, seed = 0, first
     while found < number:
         case = Planted(seed)
-        if case.stopped:
+        if case.stopped and not beyond_a_cap(case.situation):
             yield seed, case.obstacle, case.situation
             found += 1
         seed += 1
@@ -300,7 +327,7 @@ def wild(number: int, first: int = 0) -> Iterator[tuple[int, str, Situation]]:
     found, seed = 0, first
     while found < number:
         situation = Case(seed).situation
-        if not situation.starts():
+        if not situation.starts() and not beyond_a_cap(situation):
             yield seed, "wild", situation
             found += 1
         seed += 1

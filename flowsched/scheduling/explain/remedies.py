@@ -1,397 +1,98 @@
 """Remedies: the least single change that would let a waiting group start, found by trying changes on the real cycle.
 
-1. Leads: every single change that could matter (`leads`), each with its bound.
+1. Leads: each change of the six kinds that could matter (`leads`), each with its bound.
 2. Each is tried at its bound. A change that lets the group start there is sufficient alone.
-3. Of those, cheapest first, bisection finds the least amount: this amount starts the group, and one unit less does not, whether
-   or not the change is monotone in between.
+3. Of those, bisection finds the least amount: this amount starts the group, and one unit less does not, whether or not the
+   change is monotone in between.
 
-A remedy is computed on request, never in a cycle of the service. The work is counted: at most `TRIES` cycles. Cost only orders
-the suggestions: the client who asks can change a request sooner than a cap, and a cap sooner than the number of nodes.
+Other changes (a queue that is resumed, an input that comes back, an end of what runs) are no remedies here: the reason of the
+group names them with their numbers. A remedy is computed on request, never in a cycle of the service, with at most `TRIES`
+cycles. A `Situation` holds all inputs of a cycle; a `Suggestion` is one change of it in plain values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from copy import deepcopy
+from enum import StrEnum
 from functools import partial
+from itertools import groupby
 from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from flowsched.executor.constraints import Rules
-from flowsched.executor.datasets import uri_of
-from flowsched.executor.nodes import ALIGNED
-from flowsched.executor.selectors import Labels
-from flowsched.scheduling.explain.situation import (
-    Kind,
-    Situation,
-    Suggestion,
-    alter,
-    free_on,
-    holders_of,
-    node_for,
-    nodes_for,
-)
-from flowsched.scheduling.io_budget import demands_of
-from flowsched.scheduling.placement.capacity import Capacity
+from flowsched.executor.nodes import ALIGNED, PLENTY, NodeInfo
+from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.placement.cost_table import PlacementRequest, price
-from flowsched.scheduling.placement.gang import Ints, NodeChoice
-from flowsched.scheduling.plan import PERMANENT
+from flowsched.scheduling.plan import PERMANENT, Plan
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.queues.ordering import minimum_of
 from flowsched.scheduling.queues.quotas import Quotas
 from flowsched.scheduling.queues.tree import QueueTree, Shares
 from flowsched.scheduling.queues.user_limits import UserLimits
 from flowsched.scheduling.reasons import over_cap, over_quota, quantity, vector_text
-from flowsched.scheduling.reservations import Calendar, runtime_of
-from flowsched.scheduling.state.claims import ClaimKind
+from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.gpus import WHOLE
 from flowsched.scheduling.state.snapshot import AXES, PODS, Snapshot
 from flowsched.statement import Statement
 from flowsched.values import replace
-from flowsched.workflow.resources import format_duration
 
-HOUR_MS: Final = 3_600_000
+#: Nodes that are made up have no more of anything: their sums must fit 64 bits.
+_MOST: Final = 1 << 55
 _MIB: Final = 1 << 20
-_MB: Final = 1_000_000
-#: So many nodes, taints or labels are tried of each kind.
+#: Resources that only count pods.
+_MARKS: Final = (PODS, ALIGNED)
+#: So many nodes and taints are tried.
 _FEW: Final = 3
-#: So many nodes are looked at for their kind.
-_LOOKED_AT: Final = 512
-#: With more claims than this, the moment of a wait is not searched for, only tried where room is expected.
-_ENDS: Final = 4096
 #: So many more nodes, at most.
-_MOST_NODES: Final = 64
-#: (price, and what the largest change costs on top). The table says what is changed rather than what.
-_PRICES: Final[dict[Kind, tuple[int, int]]] = {
-    Kind.RESUME: (10, 0),
-    Kind.INPUT: (20, 0),
-    Kind.REQUEST: (100, 900),
-    Kind.MIN_RESOURCES: (120, 900),
-    Kind.MIN_MEMBER: (150, 900),
-    Kind.TOLERATION: (200, 0),
-    Kind.RACK: (220, 0),
-    Kind.ONE_PER_NODE: (240, 0),
-    Kind.SELECTOR: (300, 0),
-    Kind.RULE: (310, 0),
-    Kind.COPY: (315, 0),
-    Kind.LABEL: (330, 0),
-    Kind.READY: (350, 0),
-    Kind.CAP: (280, 400),
-    Kind.RUNTIME: (320, 400),
-    Kind.PRIORITY: (430, 0),
-    Kind.WAIT: (400, 500),
-    Kind.FREE: (450, 400),
-    Kind.NODE: (600, 300),
-    Kind.STORAGE: (550, 300),
-}
-#: What a rule of a pod is, that can be dropped alone.
-_DEMANDS: Final = ("node_name", "nodes", "volumes", "ports", "affinity", "anti_affinity", "spread")
-
-
-class Lead(msgspec.Struct, frozen=True):
-    """A change that may go from `was` towards `far`, unit by unit.
-
-    Args:
-        kind, object, what: As in `Suggestion`.
-        was: As it is.
-        far: As far as it may go.
-        unit: The least step.
-        whole: What the size of a change is compared with.
-    """
-
-    kind: Kind
-    object: str = ""
-    what: str = ""
-    was: int = 0
-    far: int = 1
-    unit: int = 1
-    whole: int = 1
-
-    @property
-    def price(self) -> int:
-        """What the smallest change of its kind costs, to order suggestions."""
-        return _PRICES[self.kind][0]
-
-    @property
-    def more(self) -> int:
-        """What the largest costs beyond that."""
-        return _PRICES[self.kind][1]
-
-    @property
-    def steps(self) -> int:
-        """How many units there are on the way."""
-        return -(-abs(self.far - self.was) // self.unit)
-
-    @property
-    def bound(self) -> str:
-        """What binds, if this lets the group start: a resource, or the name of the rule."""
-        return self.what if self.kind in (Kind.REQUEST, Kind.RULE) else f"{self.kind} {self.what}".strip()
-
-    def at(self, step: int) -> Suggestion:
-        """The change after so many units, 1..steps."""
-        size = min(step * self.unit, abs(self.far - self.was))
-        to = self.was + size if self.far > self.was else self.was - size
-        return Suggestion(self.kind, self.object, self.what, self.was, to, self.unit)
-
-
-def leads(situation: Situation) -> list[Lead]:
-    """Every change that could matter."""
-    found = [
-        *_paused(situation),
-        *_inputs(situation),
-        *_members(situation),
-        *_requests(situation),
-        *_rules(situation),
-        *_caps(situation),
-        *_turns(situation),
-        *_storages(situation),
-    ]
-    if len(situation.snapshot):
-        offer = price(situation.group, situation.snapshot, situation.catalogue, situation.profile)
-        found += [*_copies(situation, offer), *_nodes(situation, offer)]
-        found += [*_waits(situation, offer)]
-        found += [*_room(situation, offer), *_more_nodes(situation, offer)]
-    found.append(Lead(Kind.NODE, "", "", 0, _wanted(situation), 1, _MOST_NODES))
-    return [lead for lead in found if lead.steps > 0]
-
-
-def unit_of(axis: str, amount: int = 0) -> int:
-    """The least amount of a resource that makes sense to ask for: 1 milli-CPU, 1 MiB, 1 MB/s; whole GPUs beyond one."""
-    if axis in ("memory", "disk"):
-        return _MIB
-    if axis == "io":
-        return 1_000_000
-    return 1000 if axis == "gpu" and amount > 1000 and amount % 1000 == 0 else 1
-
-
-def _wanted(s: Situation) -> int:
-    """How many nodes to add at most: one for each pod of the group and of the others, which may go first; of a gang, only its
-    minimum counts.
-    """
-    groups = (s.group, *s.others)
-    pods = sum(role.minimum if group.gang else role.count for group in groups for role in group.roles)
-    return min(_MOST_NODES, max(1, pods))
-
-
-def _counted(name: str) -> bool:
-    """Whether it is a resource, not a mark that only counts pods."""
-    return name not in (PODS, ALIGNED)
-
-
-# ---- leads: the group ----
-
-
-def _members(s: Situation) -> Iterator[Lead]:
-    if s.group.gang:
-        for role in s.group.roles:
-            yield Lead(Kind.MIN_MEMBER, role.name, "", role.minimum, 1, 1, role.minimum)
-
-
-def _requests(s: Situation) -> Iterator[Lead]:
-    for role in s.group.roles:
-        for axis, name in enumerate(s.snapshot.axes):
-            amount = role.shape.requests[axis] if axis < len(role.shape.requests) else 0
-            unit = unit_of(name, amount)
-            if amount > unit and _counted(name):
-                yield Lead(Kind.REQUEST, role.name, name, amount, unit, unit, amount)
-            elif amount > 0 and name not in AXES and _counted(name):
-                yield Lead(Kind.REQUEST, role.name, name, amount, 0, unit, amount)
-    for axis, amount in enumerate(s.group.min_resources or ()):
-        name = s.snapshot.axes[axis]
-        if amount > 0:
-            yield Lead(Kind.MIN_RESOURCES, "", name, amount, 0, unit_of(name, amount), amount)
-
-
-def _rules(s: Situation) -> Iterator[Lead]:
-    shapes = [role.shape for role in s.group.roles]
-    if any(shape.rack == "required" for shape in shapes):
-        yield Lead(Kind.RACK)
-    if any(shape.one_per_node for shape in shapes):
-        yield Lead(Kind.ONE_PER_NODE)
-    for key, value in sorted({pair for shape in shapes for pair in shape.selector}):
-        yield Lead(Kind.SELECTOR, "", f"{key}={value}")
-    known, empty = {field.name for field in fields(Rules)}, Rules()
-    for name in _DEMANDS:
-        ruled = [shape.rules for shape in shapes if shape.rules is not None]
-        if name in known and any(getattr(rules, name) != getattr(empty, name) for rules in ruled):
-            yield Lead(Kind.RULE, "", name)
-
-
-def _turns(s: Situation) -> Iterator[Lead]:
-    """Its place in the order, what it says of its runtime, and time itself."""
-    if s.others:
-        most = max(other.priority for other in s.others) + 1
-        aged = max((s.now - other.ready_ms) // max(s.profile.promote_ms, 1) for other in s.others)
-        far = max(most, s.group.priority + 1) + max(0, aged)
-        yield Lead(Kind.PRIORITY, "", "", s.group.priority, far)
-        runtime = runtime_of(s.group, s.profile)
-        yield Lead(Kind.RUNTIME, "", "", runtime, min(1000, runtime), 1000, runtime)
-
-
-def _waits(s: Situation, offer: PlacementRequest) -> Iterator[Lead]:
-    """Until there is room, if nothing else starts; or, where others count, at most until all that runs has ended."""
-    calendar, room = Calendar(s.snapshot, s.profile.default_runtime_ms, s.now), Capacity(s.snapshot)
-    least = offer.at_least() if s.group.gang else offer.wanting(1)
-
-    def fits(rows: list[Ints]) -> tuple[NodeChoice, ...] | None:
-        return least.place(rows, room, s.snapshot, s.profile)
-
-    found = calendar.earliest(least.axes, [room.hard(axis) for axis in least.axes], fits, s.now)
-    moments = [found[0]] if found is not None else []
-    if len(calendar.ends) and len(calendar.ends) <= _ENDS:
-        moments.append(int(calendar.ends[-1]))
-    for far in moments:
-        yield Lead(Kind.WAIT, "", "", s.now, far)
-
-
-def _inputs(s: Situation) -> Iterator[Lead]:
-    for dataset in dict.fromkeys(s.group.reads):
-        if s.catalogue.lost(dataset):
-            yield Lead(Kind.INPUT, "", s.catalogue.uris[dataset])
-
-
-def _copies(s: Situation, offer: PlacementRequest) -> Iterator[Lead]:
-    """One input on a node that has all the others."""
-    inputs = tuple(dict.fromkeys(s.group.inputs))
-    if not inputs or not s.profile.locality:
-        return
-    missing = s.catalogue.missing_bytes(inputs, len(s.snapshot))
-    allowed = np.logical_or.reduce([where.mask for where in offer.allowed])
-    for dataset in inputs:
-        held = np.isin(np.arange(len(s.snapshot)), sorted(s.catalogue.nodes_of(dataset)))
-        alone = allowed & ~held & (missing == s.catalogue.weight(dataset))
-        for node in _roomiest(s, np.flatnonzero(alone).tolist()):
-            yield Lead(Kind.COPY, s.snapshot.names[node], s.catalogue.uris[dataset])
-
-
-def _storages(s: Situation) -> Iterator[Lead]:
-    """A shared storage that carries more."""
-    asked = demands_of(s.group)
-    others = sum(rate for other in s.others for rate in demands_of(other).values())
-    for storage in s.profile.storages:
-        for key, rate in storage.rates.items():
-            if key in asked and rate > 0:
-                wanted = s.snapshot.direct.rates.get(key, 0) + asked[key] + others
-                far = max(rate, wanted * 100 // max(s.profile.io_fill_percent, 1)) + _MB
-                yield Lead(Kind.STORAGE, storage.name, key.rpartition("/")[2], rate, far, _MB, rate)
-
-
-# ---- leads: queues ----
-
-
-def _paused(s: Situation) -> Iterator[Lead]:
-    for queue in s.queues.path(s.group.queue):
-        if queue.paused:
-            yield Lead(Kind.RESUME, queue.name)
-
-
-def _caps(s: Situation) -> Iterator[Lead]:
-    axes = len(s.snapshot.axes)
-    demand = [0] * axes
-    for group in (s.group, *s.others):
-        for role in group.roles:
-            for axis, need in enumerate(role.shape.requests[:axes]):
-                demand[axis] += need * role.count
-    for queue in s.queues.path(s.group.queue):
-        for axis, cap in enumerate((queue.cap or ())[:axes]):
-            if cap >= 0:
-                name = s.snapshot.axes[axis]
-                far = max(cap, s.snapshot.total[axis], int(s.snapshot.used[:, axis].sum())) + demand[axis]
-                yield Lead(Kind.CAP, queue.name, name, cap, far, unit_of(name), max(cap, 1))
-
-
-# ---- leads: nodes ----
-
-
-def _nodes(s: Situation, offer: PlacementRequest) -> Iterator[Lead]:
-    """Taints, labels and nodes that take no pods."""
-    snapshot = s.snapshot
-    ready = np.flatnonzero(snapshot.ready).tolist()
-    taints = {
-        taint
-        for node in ready
-        for taint in snapshot.taints[node]
-        if not all(where.mask[node] for where in offer.allowed)
-    }
-    for key, value, effect in sorted(taints)[: 2 * _FEW]:
-        yield Lead(Kind.TOLERATION, "", f"{key}={value}:{effect}")
-    for key, value in sorted({pair for role in s.group.roles for pair in role.shape.selector}):
-        lacking = [node for node in ready if _differs(snapshot.labels[node], key, value)]
-        for node in _roomiest(s, lacking):
-            yield Lead(Kind.LABEL, snapshot.names[node], f"{key}={value}")
-    away = np.flatnonzero(~snapshot.ready).tolist()
-    for node in _roomiest(s, away):
-        yield Lead(Kind.READY, snapshot.names[node])
-
-
-def _differs(labels: Labels, key: str, value: str) -> bool:
-    return labels.get(key) != value
-
-
-def _roomiest(s: Situation, nodes: Iterable[int]) -> list[int]:
-    free = s.snapshot.allocatable[:, 0] - s.snapshot.used[:, 0]
-    return sorted(nodes, key=lambda node: (-int(free[node]), node))[:_FEW]
-
-
-def _room(s: Situation, offer: PlacementRequest) -> Iterator[Lead]:
-    """More of one resource on one of the nodes that have most of it."""
-    snapshot = s.snapshot
-    allowed = np.logical_or.reduce([where.mask for where in offer.allowed])
-    for axis in offer.by_sums().axes:
-        name = snapshot.axes[axis]
-        held = allowed & (snapshot.used[:, axis] > 0)
-        if not _counted(name) or not held.any():
-            continue
-        free = snapshot.allocatable[:, axis] - snapshot.used[:, axis]
-        nodes = np.flatnonzero(held)
-        for node in nodes[np.argsort(-free[nodes], kind="stable")][:_FEW].tolist():
-            whole = int(snapshot.allocatable[node, axis])
-            yield Lead(
-                Kind.FREE,
-                snapshot.names[node],
-                name,
-                free_on(snapshot, node, axis),
-                whole,
-                unit_of(name),
-                whole,
-            )
-
-
-def _more_nodes(s: Situation, offer: PlacementRequest) -> Iterator[Lead]:
-    """More of the kinds of node that there are, those that the group may use first."""
-    snapshot, seen = s.snapshot, set()
-    usable = np.logical_and.reduce([where.mask for where in offer.allowed])
-    found = 0
-    for node in np.argsort(~usable, kind="stable")[:_LOOKED_AT].tolist():
-        info = snapshot.info(node)
-        kind = (tuple(snapshot.allocatable[node].tolist()), info.taints, tuple(sorted(info.labels.items())))
-        if kind in seen:
-            continue
-        seen.add(kind)
-        yield Lead(Kind.NODE, info.name, "", 0, _wanted(s), 1, _MOST_NODES)
-        found += 1
-        if found == _FEW:
-            return
-
-
-# ---- trying changes ----
-
-
-#: Cycles that one answer may cost. Leads are rarely more than 60, a bisection rarely longer than 30.
+_MOST_NODES: Final = 256
+#: Cycles that one answer may cost. Leads are rarely more than 40, a bisection rarely longer than 30.
 TRIES: Final = 400
 #: So many other waiting groups, at most, are in the tried cycles beside the group itself.
 OTHERS: Final = 16
-#: Changes of the group or its queue. Others (more room, data, or time) show that it waits, not what binds it.
-_BINDING: Final = frozenset(
-    {
-        Kind.REQUEST, Kind.MIN_MEMBER, Kind.MIN_RESOURCES, Kind.TOLERATION, Kind.SELECTOR, Kind.RACK,
-        Kind.ONE_PER_NODE, Kind.RULE, Kind.CAP, Kind.RESUME, Kind.INPUT,
-    }
-)  # fmt: skip
-#: Changes of a time: their size is judged against an hour, not against the present value.
-_TIMES: Final = (Kind.WAIT, Kind.RUNTIME)
+
+
+class Kind(StrEnum):
+    """What is changed, first what the user can change; and what the fields of a `Suggestion` mean then."""
+
+    REQUEST = "request"  #: role `object` asks for `to` of resource `what` a pod, instead of `was`
+    MIN_MEMBER = "min_member"  #: role `object` starts with `to` members instead of `was`
+    RULE = "rule"  #: the demand `what` of its pods is dropped: a label, a rack, a rule about nodes or pods; or a taint is tolerated
+    CAP = "cap"  #: queue `object` may have `to` of resource `what`, instead of `was`
+    FREE = "free"  #: node `object` has `to` free of resource `what`, instead of `was`
+    NODE = "node"  #: there are `to` more nodes, each made for one pod of the group
+
+
+#: Changes of the group or its queue. Others show that it waits, not what binds it.
+_BINDING: Final = frozenset({Kind.REQUEST, Kind.MIN_MEMBER, Kind.RULE, Kind.CAP})
+
+
+class Suggestion(msgspec.Struct, frozen=True):
+    """One change after which a group starts.
+
+    Args:
+        kind: What is changed.
+        object: Name of the role, queue or node; "" = the group.
+        what: Which resource or demand of it.
+        was: As it is now. 0 where the change is no amount.
+        to: As it should be. 1 where the change is no amount.
+        unit: The least by which `to` could differ. It is minimal: one unit nearer to `was` the group does not start.
+        message: For people.
+    """
+
+    kind: Kind
+    object: str
+    what: str
+    was: int
+    to: int
+    unit: int
+    message: str = ""
 
 
 class Outlook(msgspec.Struct, frozen=True):
@@ -407,34 +108,294 @@ class Outlook(msgspec.Struct, frozen=True):
     suggestions: tuple[Suggestion, ...] = ()
 
 
-def suggest(
-    snapshot: Snapshot,
-    catalogue: Catalogue,
-    queues: QueueTree,
-    group: PodGroup,
-    profile: Profile,
-    now: int,
-    others: tuple[PodGroup, ...] = (),
-) -> Suggestion | None:
-    """The cheapest single change after which a group starts; None where no single change does, or it starts anyway.
+class Situation(msgspec.Struct, frozen=True, eq=False):
+    """All that a cycle looks at, seen from one group that waits.
 
     Args:
-        snapshot: Nodes and claims. Not modified.
-        catalogue: Datasets. Not modified.
-        queues: The queues that pay. Not modified.
+        snapshot: Nodes and claims.
+        catalogue: Datasets.
+        queues: The queues that pay.
         group: The group that waits.
+        others: The groups that wait beside it; they may go before it, and the first may hold a promise.
         profile: The policy.
         now: The moment, wall-clock ms.
-        others: The groups that wait beside it, the most important first; the first `OTHERS` count.
     """
-    situation = Situation(snapshot, catalogue, queues, group, others[:OTHERS], profile, now)
-    private = situation.copy()
-    private.snapshot.devices.look(role.shape.requests for role in group.roles)
-    trial = _Trial(private)
-    if trial.starts(None):
-        return None
-    found = _cheapest(trial, leads(private), 1)
-    return replace(found[0], message=told(found[0], private)) if found else None
+
+    snapshot: Snapshot
+    catalogue: Catalogue
+    queues: QueueTree
+    group: PodGroup
+    others: tuple[PodGroup, ...]
+    profile: Profile
+    now: int
+
+    def plan(self) -> Plan:
+        """What a cycle would decide."""
+        backlog = sorted((self.group, *self.others), key=lambda group: group.key)
+        return cycle(self.snapshot, self.catalogue, self.queues, backlog, self.profile, self.now)
+
+    def starts(self) -> bool:
+        """Whether the group gets nodes: a gang the minimum of every role, any other one pod.
+
+        Where inputs are still to be copied there, that copy begins.
+        """
+        for placed in self.plan().placements:
+            if placed.group == self.group.key:
+                least = [role.minimum if self.group.gang else 1 for role in self.group.roles]
+                return all(len(nodes) >= n for nodes, n in zip(placed.nodes, least, strict=True))
+        return False
+
+    def copy(self, inputs: Collection[int] = ()) -> Situation:
+        """A private copy: changes to it do not reach the original. Groups and the profile never change.
+
+        Args:
+            inputs: Datasets that may be changed in it, beside those of its groups.
+        """
+        datasets = {*inputs, *(d for group in (self.group, *self.others) for d in group.reads)}
+        queues: QueueTree = deepcopy(self.queues, {id(queue): queue for queue in self.queues})
+        return replace(
+            self, snapshot=self.snapshot.copy(), catalogue=self.catalogue.copy(datasets), queues=queues
+        )
+
+
+class Lead(msgspec.Struct, frozen=True):
+    """A change that may go from `was` towards `far`, unit by unit.
+
+    Args:
+        kind, object, what: As in `Suggestion`.
+        was: As it is.
+        far: As far as it may go.
+        unit: The least step.
+    """
+
+    kind: Kind
+    object: str = ""
+    what: str = ""
+    was: int = 0
+    far: int = 1
+    unit: int = 1
+
+    @property
+    def steps(self) -> int:
+        """How many units there are on the way."""
+        return -(-abs(self.far - self.was) // self.unit)
+
+    def at(self, step: int) -> Suggestion:
+        """The change after so many units, 1..steps."""
+        size = min(step * self.unit, abs(self.far - self.was))
+        to = self.was + size if self.far > self.was else self.was - size
+        return Suggestion(self.kind, self.object, self.what, self.was, to, self.unit)
+
+
+# ---- leads ----
+
+
+def leads(s: Situation) -> list[Lead]:
+    """Every change that could matter, in the order of `Kind`."""
+    found = [*_requests(s), *_members(s)]
+    found += [Lead(Kind.RULE, "", demand) for demand in _without_demands(s)]
+    found += _caps(s)
+    if len(s.snapshot):
+        found += _room(s, price(s.group, s.snapshot, s.catalogue, s.profile))
+    groups = (s.group, *s.others)  # one node for each pod of the others, too, which may go first
+    pods = sum(role.minimum if group.gang else role.count for group in groups for role in group.roles)
+    found.append(Lead(Kind.NODE, "", "", 0, min(_MOST_NODES, max(1, pods))))
+    return [lead for lead in found if lead.steps > 0]
+
+
+def unit_of(axis: str, amount: int = 0) -> int:
+    """The least amount of a resource that makes sense to ask for: 1 milli-CPU, 1 MiB, 1 MB/s; whole GPUs beyond one."""
+    if axis in ("memory", "disk"):
+        return _MIB
+    if axis == "io":
+        return 1_000_000
+    return 1000 if axis == "gpu" and amount > 1000 and amount % 1000 == 0 else 1
+
+
+def _requests(s: Situation) -> Iterator[Lead]:
+    for role in s.group.roles:
+        for name, amount in zip(s.snapshot.axes, role.shape.requests, strict=False):
+            least = unit_of(name, amount) if name in AXES else 0
+            if amount > least and name not in _MARKS:
+                yield Lead(Kind.REQUEST, role.name, name, amount, least, unit_of(name, amount))
+
+
+def _members(s: Situation) -> Iterator[Lead]:
+    if s.group.gang:
+        for role in s.group.roles:
+            yield Lead(Kind.MIN_MEMBER, role.name, "", role.minimum)
+
+
+def _without_demands(s: Situation) -> dict[str, PodGroup]:
+    """The group without one of its demands, by the name of the demand."""
+    group, shapes = s.group, [role.shape for role in s.group.roles]
+    found: dict[str, PodGroup] = {}
+    for pair in sorted({pair for shape in shapes for pair in shape.selector}):
+        left = [tuple(each for each in shape.selector if each != pair) for shape in shapes]
+        found["label " + "=".join(pair)] = _reshaped(group, "selector", left)
+    for key, value, effect in _taints(s)[: 2 * _FEW]:
+        more = [tuple(sorted({*shape.tolerations, (key, "Equal", value, effect)})) for shape in shapes]
+        found[f"taint {key}={value}:{effect}"] = _reshaped(group, "tolerations", more)
+    if any(shape.rack == "required" for shape in shapes):
+        found["rack"] = _reshaped(group, "rack", [shape.rack and "preferred" for shape in shapes])
+    if any(shape.one_per_node for shape in shapes):
+        found["one_per_node"] = _reshaped(group, "one_per_node", [False] * len(shapes))
+    if any(group.min_resources or ()):
+        found["min_resources"] = structs.replace(group, min_resources=None)
+    empty, rules = Rules(), [shape.rules or Rules() for shape in shapes]
+    for name in ("node_name", "nodes", "volumes", "ports", "affinity", "anti_affinity", "spread"):
+        none = getattr(empty, name)
+        if any(getattr(each, name) != none for each in rules):
+            found[name] = _reshaped(group, "rules", [replace(each, **{name: none}) for each in rules])
+    return found
+
+
+def _taints(s: Situation) -> list[tuple[str, str, str]]:
+    """Taints of nodes that not all of its pods may use."""
+    if not len(s.snapshot):
+        return []
+    allowed = price(s.group, s.snapshot, s.catalogue, s.profile).allowed
+    shut = s.snapshot.ready & ~np.logical_and.reduce([where.mask for where in allowed])
+    return sorted({taint for node in np.flatnonzero(shut).tolist() for taint in s.snapshot.taints[node]})
+
+
+def _reshaped(group: PodGroup, field: str, values: Sequence[object]) -> PodGroup:
+    """The group with another value of one field of its roles' shapes."""
+    roles = tuple(
+        structs.replace(role, shape=structs.replace(role.shape, **{field: value}))
+        for role, value in zip(group.roles, values, strict=True)
+    )
+    return structs.replace(group, roles=roles)
+
+
+def _caps(s: Situation) -> Iterator[Lead]:
+    axes = len(s.snapshot.axes)
+    demand = [0] * axes
+    for group in (s.group, *s.others):
+        for role in group.roles:
+            for axis, need in enumerate(role.shape.requests[:axes]):
+                demand[axis] += need * role.count
+    for queue in s.queues.path(s.group.queue):
+        for axis, cap in enumerate((queue.cap or ())[:axes]):
+            if cap >= 0:
+                name = s.snapshot.axes[axis]
+                far = max(cap, s.snapshot.total[axis], int(s.snapshot.used[:, axis].sum())) + demand[axis]
+                yield Lead(Kind.CAP, queue.name, name, cap, far, unit_of(name))
+
+
+def _room(s: Situation, offer: PlacementRequest) -> Iterator[Lead]:
+    """More of one resource on one of the nodes that have most of it."""
+    snapshot = s.snapshot
+    allowed = np.logical_or.reduce([where.mask for where in offer.allowed])
+    for axis in offer.by_sums().axes:
+        name = snapshot.axes[axis]
+        nodes = np.flatnonzero(allowed & (snapshot.used[:, axis] > 0))
+        if name in _MARKS:
+            continue
+        free = snapshot.allocatable[nodes, axis] - snapshot.used[nodes, axis]
+        for at in np.argsort(-free, kind="stable")[:_FEW].tolist():
+            whole = int(snapshot.allocatable[nodes[at], axis])
+            yield Lead(Kind.FREE, snapshot.names[nodes[at]], name, int(free[at]), whole, unit_of(name))
+
+
+# ---- the situation after a change ----
+
+
+def altered(s: Situation, change: Suggestion, statement: Statement) -> Situation:
+    """The situation as it would be. Snapshot and queues are changed in place, until the statement is rolled back."""
+    group, snapshot = s.group, s.snapshot
+    match change.kind:
+        case Kind.REQUEST:
+            axis = snapshot.axes.index(change.what)
+            requests = [
+                _with(role.shape.requests, axis, change.to)
+                if role.name == change.object
+                else role.shape.requests
+                for role in group.roles
+            ]
+            return replace(s, group=_reshaped(group, "requests", requests))
+        case Kind.MIN_MEMBER:
+            roles = tuple(
+                structs.replace(role, minimum=change.to) if role.name == change.object else role
+                for role in group.roles
+            )
+            return replace(s, group=structs.replace(group, roles=roles))
+        case Kind.RULE:
+            return replace(s, group=_without_demands(s)[change.what])
+        case Kind.CAP:
+            axis, before = snapshot.axes.index(change.what), s.queues.get(change.object)
+            statement.undo_with(lambda: s.queues.put(before))
+            s.queues.put(replace(before, cap=_with(before.cap or (), axis, change.to)))
+        case Kind.FREE:
+            _free(s, change, statement)
+        case Kind.NODE:
+            made = node_for(group, snapshot)
+            for number in range(change.to):
+                snapshot.put_node(replace(made, name=f"{made.name} {number + 1}"), statement)
+    return s
+
+
+def _with(amounts: tuple[int, ...], axis: int, to: int) -> tuple[int, ...]:
+    wide = amounts + (0,) * (axis + 1 - len(amounts))
+    return (*wide[:axis], to, *wide[axis + 1 :])
+
+
+def _free(s: Situation, change: Suggestion, statement: Statement) -> None:
+    """Free room on a node: the claims that came last give theirs first. Under a cap only room of the capped queue helps."""
+    axis, node = s.snapshot.axes.index(change.what), s.snapshot.index[change.object]
+    lack = change.to - change.was
+    holders = [claim for claim in holders_of(s) if claim.node == node]
+    for claim in sorted(holders, key=lambda claim: (-claim.since_ms, claim.owner)):
+        amount = tuple(s.snapshot.ledger.amount_of(claim.owner).tolist())
+        less = min(amount[axis], lack)
+        if less > 0:
+            less_of = _with(amount, axis, amount[axis] - less)
+            s.snapshot.claim(structs.replace(claim, amount=less_of), statement)
+            lack -= less
+
+
+def holders_of(s: Situation) -> list[Claim]:
+    """The claims whose room the group could use: all, or where a cap or a quota keeps it from starting those under it."""
+    held = [claim for claim in s.snapshot.claims.values() if claim.kind is not ClaimKind.STAGING]
+    shares = Shares(s.queues, s.snapshot)
+    least = minimum_of(s.group, len(s.snapshot.axes))
+    capped = shares.capped_by(s.group.queue, least) if shares.limited(s.group.queue) else None
+    if capped is None:
+        if UserLimits(s.profile, s.snapshot).refusal(s.group) is None:
+            over = s.group.in_quota and Quotas(s.snapshot).exceeded(least)
+            return [claim for claim in held if claim.in_quota] if over else held
+        return [claim for claim in held if (claim.queue, claim.user) == (s.group.queue, s.group.user)]
+    return [claim for claim in held if any(queue.name == capped[0] for queue in shares.path(claim.queue))]
+
+
+def node_for(group: PodGroup, snapshot: Snapshot) -> NodeInfo:
+    """A node on which any one pod of the group fits, with what the group selects."""
+    shapes = [role.shape for role in group.roles]
+    needs = dict.fromkeys(snapshot.axes, 0)
+    for shape in shapes:
+        for name, need in zip(snapshot.axes, shape.requests, strict=False):
+            needs[name] = max(needs[name], min(need, _MOST))
+    needs["gpu"] = WHOLE * -(-needs["gpu"] // WHOLE)
+    needs |= {mark: PLENTY for mark in _MARKS if mark in needs}
+    labels = {key: value for shape in shapes for key, value in shape.selector}
+    for term in (term for shape in shapes if shape.rules is not None for term in shape.rules.affinity):
+        near = np.flatnonzero(snapshot.peers.selected((term,)))
+        known_as = snapshot.labels[int(near[0])].get(term.topology_key) if len(near) else None
+        labels |= {term.topology_key: known_as} if known_as is not None else {}
+    return NodeInfo(
+        name="a node made for it",
+        cpu_millicores=needs["cpu"],
+        memory_bytes=needs["memory"],
+        disk_bytes=needs["disk"],
+        gpu_millis=needs["gpu"],
+        extended={name: need for name, need in needs.items() if name not in AXES},
+        labels=labels,
+        rack="a rack of its own",
+        disk_rate=needs["io"],
+    )
+
+
+# ---- trying changes ----
 
 
 def outlook(situation: Situation, most: int = 3) -> Outlook:
@@ -446,44 +407,47 @@ def outlook(situation: Situation, most: int = 3) -> Outlook:
         situation: A private copy (`Situation.copy`): changes are tried in place, and undone.
         most: How many suggestions, at most.
     """
-    snapshot, queues = situation.snapshot, situation.queues
-    capped = over_cap(situation.group, Shares(queues, snapshot), queues, snapshot)
-    capped = capped or UserLimits(situation.profile, snapshot).refusal(situation.group)
-    capped = capped or over_quota(situation.group, Quotas(snapshot), snapshot)
-    if capped is None or capped.code not in PERMANENT:
-        return _outlook(situation, most)
+    group, snapshot, queues = situation.group, situation.snapshot, situation.queues
+    capped = over_cap(group, Shares(queues, snapshot), queues, snapshot)
+    capped = capped or UserLimits(situation.profile, snapshot).refusal(group)
+    capped = capped or over_quota(group, Quotas(snapshot), snapshot)
     statement = Statement()
     try:
-        for owner in list(snapshot.claims):
-            snapshot.unclaim(owner, statement)
-        return _outlook(replace(situation, others=()), most)
+        if capped is not None and capped.code in PERMANENT:
+            for owner in list(snapshot.claims):
+                snapshot.unclaim(owner, statement)
+            situation = replace(situation, others=())
+        snapshot.devices.look(role.shape.requests for role in group.roles)
+        trial = _Trial(situation)
+        if trial.starts(None):
+            return Outlook()
+        ways = leads(situation)
+        found = _cheapest(trial, ways, most)
+        binding = [way for way in ways if way.kind in _BINDING and trial.opens(way)]
+        binds = tuple(dict.fromkeys((way.object, _bound(way)) for way in binding))
+        return Outlook(binds, tuple(replace(each, message=told(each, situation)) for each in found))
     finally:
         statement.rollback()
 
 
-def _outlook(situation: Situation, most: int) -> Outlook:
-    situation.snapshot.devices.look(role.shape.requests for role in situation.group.roles)
-    trial = _Trial(situation)
-    if trial.starts(None):
-        return Outlook()
-    ways = leads(situation)
-    found = _cheapest(trial, ways, most)
-    binding = [way for way in ways if way.kind in _BINDING and trial.opens(way)]
-    binds = tuple(dict.fromkeys((way.object, way.bound) for way in binding))
-    return Outlook(binds, tuple(replace(each, message=told(each, situation)) for each in found))
+def _bound(way: Lead) -> str:
+    """What binds, if this lets the group start: a resource, or the name of the rule."""
+    return way.what if way.kind in (Kind.REQUEST, Kind.RULE) else f"{way.kind} {way.what}".strip()
 
 
 def _cheapest(trial: _Trial, ways: list[Lead], most: int) -> list[Suggestion]:
-    """The cheapest changes that let it start. What cannot be cheaper any more is not tried."""
-    found: list[tuple[int, Suggestion]] = []
-    for way in sorted(ways, key=lambda way: way.price):
-        chosen = _different(found)
-        if len(chosen) >= most and chosen[most - 1][0] <= way.price:
+    """The first changes that let it start, in the order of `Kind`, the smallest of each; those that take most of an amount last."""
+    found: dict[tuple[Kind, str], Suggestion] = {}
+    large: dict[tuple[Kind, str], Suggestion] = {}
+    for kind, alike in groupby(ways, key=lambda way: way.kind):
+        least = [change for way in alike if trial.opens(way) and (change := trial.least(way)) is not None]
+        for change in sorted(least, key=lambda each: abs(each.to - each.was) / max(each.was, 1)):
+            most_of_it = kind in (Kind.REQUEST, Kind.MIN_MEMBER) and 2 * change.to < change.was
+            of = kind, "" if kind is Kind.FREE else change.object  # the second best node to free is no news
+            (large if most_of_it else found).setdefault(of, change)
+        if len(found) >= most:
             break
-        least = trial.least(way) if trial.opens(way) else None
-        if least is not None:
-            found = sorted([*found, (_price(way, least), least)], key=lambda each: each[0])
-    return [suggestion for _, suggestion in _different(found)[:most]]
+    return [*found.values(), *(large[of] for of in large if of not in found)][:most]
 
 
 class _Trial:
@@ -500,25 +464,21 @@ class _Trial:
             self._opens[lead] = self.starts(lead.at(lead.steps))
         return self._opens[lead]
 
-    def starts(self, suggestion: Suggestion | None) -> bool:
+    def starts(self, change: Suggestion | None) -> bool:
         """Whether the group starts after a change; False also when there are no tries left."""
         if self._left <= 0:
             return False
         self._left -= 1
         statement = Statement()
         try:
-            after = (
-                alter(self._situation, suggestion, statement) if suggestion is not None else self._situation
-            )
-            return after.starts()
+            situation = self._situation
+            return (situation if change is None else altered(situation, change, statement)).starts()
         finally:
             statement.rollback()
 
     def least(self, lead: Lead) -> Suggestion | None:
         """The smallest step of a lead after which the group starts, given that its last does. None = no tries left."""
         low, high = 0, lead.steps  # low does not start it, high does
-        if lead.kind is Kind.WAIT and high > 1 and not self.starts(lead.at(high - 1)):
-            low = high - 1  # the end of something, as a rule
         while high - low > 1:
             if self._left <= 0:
                 return None
@@ -530,156 +490,77 @@ class _Trial:
         return lead.at(high)
 
 
-def _price(lead: Lead, change: Suggestion) -> int:
-    """The lead's price, and up to `lead.more` for the size of the change."""
-    size = abs(change.to - change.was)
-    if change.kind in _TIMES:
-        return lead.price + lead.more * size // (size + HOUR_MS)
-    if change.kind is Kind.NODE:
-        return lead.price + lead.more * (size - 1) // (size + 3)
-    return lead.price + lead.more * min(size, lead.whole) // max(lead.whole, 1)
-
-
-def _different(found: list[tuple[int, Suggestion]]) -> list[tuple[int, Suggestion]]:
-    """One of each kind and object: the second best node to free is no news."""
-    seen: set[object] = set()
-    kept = []
-    for each in found:
-        change = each[1]
-        of = (change.kind, change.object) if change.kind in (Kind.REQUEST, Kind.MIN_MEMBER) else change.kind
-        if of not in seen:
-            seen.add(of)
-            kept.append(each)
-    return kept
-
-
 # ---- words ----
 
 
 def told(change: Suggestion, situation: Situation) -> str:
     """A suggestion for people."""
-    simple = _SAID.get(change.kind)
-    if simple is not None:
-        if change.kind is Kind.MIN_MEMBER and change.to == 1:
-            simple = simple.replace("members", "member")
-        return simple.format(
-            object=change.object,
-            what=uri_of(change.what),
-            was=change.was,
-            to=change.to,
-            seconds=-(-change.to // 1000),
-            rule=change.what.replace("_", " "),
-        )
-    amount = partial(quantity, change.what)
+    amount = partial(_exact, change.what)
+    more = change.to - change.was
     match change.kind:
         case Kind.REQUEST:
-            return f"ask for {_exact(change, change.to)} instead of {amount(change.was)} for each {change.object}"
-        case Kind.MIN_RESOURCES:
-            return f"ask for min_resources of {_exact(change, change.to)} instead of {amount(change.was)}"
+            was = quantity(change.what, change.was)
+            return f"ask for {amount(change.to)} instead of {was} for each {change.object}"
+        case Kind.MIN_MEMBER:
+            members = "member" if change.to == 1 else "members"
+            return f"start with {change.to} {members} instead of {change.was} (minimum of {change.object})"
+        case Kind.RULE if change.what.startswith("taint "):
+            return f"tolerate the {change.what}"
+        case Kind.RULE:
+            return f"drop its demand: {change.what.replace('_', ' ')}"
         case Kind.CAP:
-            more = _exact(change, change.to - change.was)
-            return f"raise the cap of queue {change.object} by {more} to {_exact(change, change.to)}"
+            return f"raise the cap of queue {change.object} by {amount(more)} to {amount(change.to)}"
         case Kind.FREE:
-            more, who = _exact(change, change.to - change.was), ", ".join(_holders(change, situation))
-            first = _goes_first(change, situation)
-            taken = (
-                f", of which {_exact(change, first)} would go to what is before it in the queue"
-                if first
-                else ""
+            who = ", ".join(_holders(change, situation))
+            return f"free {amount(more)} on node {change.object} (held by {who}){_others(change, situation)}"
+        case Kind.NODE:
+            node = node_for(situation.group, situation.snapshot)
+            has = vector_text(
+                AXES, (node.cpu_millicores, node.memory_bytes, node.disk_bytes, node.gpu_millis)
             )
-            return f"free {more} on node {change.object}{taken}" + (f" (held by {who})" if who else "")
-        case Kind.READY:
-            why = situation.snapshot.info(situation.snapshot.index[change.object]).trouble
-            return f"let node {change.object} take pods again" + (f": {why}" if why else "")
-        case Kind.STORAGE:
-            now, then = (f"{-(-rate // 1_000_000)} MB/s" for rate in (change.was, change.to))
-            return (
-                f"let storage {change.object} give those who {change.what} {then} together instead of {now}"
-            )
-        case Kind.WAIT:
-            seconds = -(-(change.to - change.was) // 1000)
-            return f"wait {format_duration(seconds * 1000)}: by then enough of what runs is expected to have ended"
-        case _:
+            has += "".join(f", label {key}={value}" for key, value in node.labels.items())
             nodes = "one more node" if change.to == 1 else f"{change.to} more nodes"
-            if change.object:
-                return f"{nodes} like {change.object}"
-            first = max(change.to - nodes_for(situation.group), 0)
-            return f"{nodes} with {_made(situation)}" + (
-                f" ({first} of them would go to {_before(situation, first)})" if first else ""
-            )
+            return f"{nodes} with {has}{_others(change, situation)}"
 
 
-def _before(situation: Situation, nodes: int) -> str:
-    """Which groups would get so many of the added nodes: other shards of the group's own stage, if they need that many."""
-    stage, shard, _ = situation.group.name.rpartition("[")
-    siblings = [other for other in situation.others if shard and other.name.rpartition("[")[0] == stage]
-    if sum(map(nodes_for, siblings)) >= nodes:
-        return f"other tasks of {stage}"
-    return "what is before it in the queue"
+def _others(change: Suggestion, situation: Situation) -> str:
+    """That part of the room goes to groups that come first, where it does."""
+    now = {placed.group for placed in situation.plan().placements}
+    statement = Statement()
+    try:
+        then = {placed.group for placed in altered(situation, change, statement).plan().placements}
+    finally:
+        statement.rollback()
+    names = [other.name for other in situation.others if other.key in then - now]
+    return f"; {', '.join(names[:_FEW])}{' …' * (len(names) > _FEW)} would start there too" if names else ""
 
 
-_SAID: Final = {
-    Kind.MIN_MEMBER: "start with {to} members instead of {was} (minimum of {object})",
-    Kind.RUNTIME: "say that it runs for {seconds} s (if it does): it would end before the promised start",
-    Kind.PRIORITY: "give it priority {to} instead of {was}: it would go first",
-    Kind.TOLERATION: "tolerate the taint {what}",
-    Kind.SELECTOR: "do not ask for the label {what}",
-    Kind.RACK: "prefer one rack instead of requiring it",
-    Kind.ONE_PER_NODE: "let its pods share a node",
-    Kind.RULE: "drop its demand: {rule}",
-    Kind.RESUME: "resume queue {object}: `flowsched queue set {object} --resume`",
-    Kind.LABEL: "add the label {what} to node {object}",
-    Kind.INPUT: "bring back its input {what}",
-    Kind.COPY: "have its input {what} on node {object}",
-}
-
-
-def _made(situation: Situation) -> str:
-    """What a node that is made for the group has."""
-    node = node_for(situation.group, situation.snapshot)
-    known = (node.cpu_millicores, node.memory_bytes, node.disk_bytes, node.gpu_millis)
-    return vector_text(AXES, known) + "".join(f", label {key}={value}" for key, value in node.labels.items())
-
-
-def _exact(change: Suggestion, amount: int) -> str:
+def _exact(axis: str, amount: int) -> str:
     """An amount in the units in which it was found: a request for a little more than this is refused."""
-    if change.what in ("memory", "disk"):
-        return (
-            f"{amount >> 20} MiB {change.what}"
-            if amount & (1 << 30) - 1
-            else f"{amount >> 30} GiB {change.what}"
-        )
-    return quantity(change.what, amount)
+    return (
+        f"{amount >> 20} MiB {axis}"
+        if unit_of(axis) == _MIB and amount & (1 << 30) - 1
+        else quantity(axis, amount)
+    )
 
 
-def _goes_first(change: Suggestion, situation: Situation) -> int:
-    """How much of the room that is to be freed other groups take before one pod of the group has its own; 0 for a gang."""
-    if situation.group.gang:
-        return 0
-    axis = situation.snapshot.axes.index(change.what)
-    return max(0, change.to - change.was - situation.group.roles[0].shape.requests[axis])
-
-
-#: How room is told that victims have left, and that nobody else gets.
+#: How room is told that victims have left, and that no other group gets.
 _KEPT: Final = "kept for "
 
 
-def _holders(change: Suggestion, situation: Situation, most: int = 3) -> Iterator[str]:
+def _holders(change: Suggestion, situation: Situation) -> Iterator[str]:
     """The groups that hold most of a resource of a node, with their amounts: room kept for a group first, then the largest."""
     snapshot = situation.snapshot
     node, axis = snapshot.index[change.object], snapshot.axes.index(change.what)
-    held: dict[str, int] = {}
+    held: Counter[str] = Counter()
     for claim in holders_of(situation):
         if claim.node == node:
             name = claim.group or claim.owner
             if claim.kind is ClaimKind.NOMINATED:
                 name = f"{_KEPT}the next group of queue {claim.queue}"
-            held[name] = held.get(name, 0) + int(snapshot.ledger.amount_of(claim.owner)[axis])
-    largest = sorted(
-        (name for name in held if held[name]),
-        key=lambda name: (not name.startswith(_KEPT), -held[name], name),
-    )
-    for name in largest[:most]:
+            held[name] += int(snapshot.ledger.amount_of(claim.owner)[axis])
+    largest = sorted(+held, key=lambda name: (not name.startswith(_KEPT), -held[name], name))
+    for name in largest[:_FEW]:
         yield f"{name} {quantity(change.what, held[name])}"
-    if len(largest) > most:
-        yield f"{len(largest) - most} more"
+    if len(largest) > _FEW:
+        yield f"{len(largest) - _FEW} more"
