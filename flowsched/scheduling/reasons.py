@@ -113,12 +113,8 @@ def _no_zone(offer: PlacementRequest, rows: Sequence[Ints], snapshot: Snapshot) 
     roomy = copies_of(rows, structs.replace(table, most=None), 1) > 0
     full = int((roomy & (copies_of(rows, table, 1) == 0)).sum())
     wanted = sum(table.minimum for table in offer.tables)
-    asked = [
-        (axis, need) for axis, need in zip(offer.axes, table.needs, strict=True) if isinstance(need, int)
-    ]
-    needs = " and ".join(
-        quantity(snapshot.axes[a], n) for a, n in asked if n and snapshot.axes[a] not in _MARKS
-    )
+    asked = zip(snapshot.axes, role.shape.requests, strict=False)
+    needs = " and ".join(quantity(axis, need) for axis, need in asked if need and axis not in _MARKS)
     head = f"{sum(fits)} of {wanted} members fit NUMA zones" if wanted > 1 else "no NUMA zone has room"
     facts = (
         f"of {_nodes(int(roomy.sum()))} with room {full} {'has' if full == 1 else 'have'} it in no single one"

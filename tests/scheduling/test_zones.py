@@ -74,6 +74,17 @@ def test_a_node_takes_as_many_as_its_zones_do() -> None:
     )
 
 
+def test_a_part_of_a_gpu_is_named_where_no_zone_has_room() -> None:
+    """A pod of 5 cores and half a GPU, where two zones have 3 cores left each."""
+    snapshot = with_zones((8, 8))
+    snapshot.put_node(replace(snapshot.info(0), gpu_millis=1000))
+    take(snapshot, 0, 5)
+    take(snapshot, 0, 5)
+    (reason,) = plan(snapshot, bag(1, 1, what=Shape((5000, GIB, 0, 500, 0, 1)))).reasons
+    assert reason.code is ReasonCode.ZONES
+    assert "needs 5 CPU and 1 GiB memory and 0.5 GPU in one zone" in reason.message
+
+
 def test_pods_without_whole_cores_may_lie_across_zones() -> None:
     """Zones bind nobody else, and nodes that tell none bind nobody."""
     assert placed(plan(with_zones((8, 8)), bag(1, 3, what=plain(5)))) == {1: [0, 0, 0]}
