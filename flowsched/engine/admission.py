@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from msgspec import structs
@@ -19,10 +19,6 @@ from flowsched.engine.data.prefetch import foresee
 from flowsched.engine.data.remote_reads import begin_reading, sources
 from flowsched.engine.data.staging import Targets, chosen_before_staging, sweep
 from flowsched.engine.delta import GangOrderWrite
-from flowsched.engine.evictions import empty_nodes
-from flowsched.engine.foreign import preemption
-from flowsched.engine.foreign.backlog import carry_out_foreign, collect_foreign, serve_held
-from flowsched.engine.foreign.work import release_half_placed
 from flowsched.engine.pod_orders import (
     ROSTER,
     Likeness,
@@ -393,102 +389,109 @@ class Spacing:
         return bool(bound.any())
 
 
-# ---- carrying out a plan ----
+# ---- a round ----
 
 
 #: A group that has been staged to this many nodes waits for one of them, rather than drag its inputs to yet another.
 _MAX_TARGETS = 3
 
 
-def place(recorder: Recorder) -> None:
-    """Offer the backlog to the scheduler and carry out its plan, if it is time to look at it."""
-    recorder.dirty |= recorder.absorb()
-    sweep(recorder)
-    recorder.dirty |= recorder.absorb()
+class Others(Protocol):
+    """Pods that flowsched did not make: a source of groups for a round, and a sink of its orders about them."""
+
+    def settle(self) -> list[Reason]:
+        """Do what follows from their events and from time alone. Returns why those wait for which room is held."""
+        ...
+
+    def offer(self) -> tuple[list[PodGroup], list[Reason]]:
+        """The groups that wait for room, and why others wait for something else."""
+        ...
+
+    def carry_out(self, placement: Placement) -> None:
+        """Bind what was placed."""
+        ...
+
+    def make_way(self, owners: Sequence[str], message: str) -> None:
+        """Take pods away for a group that goes before them."""
+        ...
+
+
+def place(recorder: Recorder, others: Others) -> None:
+    """Offer what waits to the scheduler and carry out its plan, if it is time to look at it."""
     state = recorder.state
-    cache_evictions.begin_look(recorder)
-    _give_up_waiting(recorder)
-    empty_nodes(recorder)
-    preemption.settle(recorder)
-    evictions.keep_room(recorder)
-    release_half_placed(recorder)
-    held_back = serve_held(recorder)
+    # 1. What follows from events and from time alone.
+    _bring_up_to_date(recorder)
+    held_back = others.settle()
+    # 2. Whether a round is due: of others alone while enough of our own pods are on their way.
     if not pacing.is_due(recorder):
         if held_back:
-            _keep_reasons(recorder, held_back)
+            reasons = {**state.round.reasons, **{reason.group: reason for reason in held_back}}
+            recorder.statement.assign(state.round, "reasons", reasons)
         return
-    if state.work.ready and (state.round.crowded or pacing.is_full(state)):
+    crowded = bool(state.work.ready) and (state.round.crowded or pacing.is_full(state))
+    if crowded:
         recorder.statement.assign(state.round, "crowded", True)
-        if not pacing.reserved_for_ours(state):
-            _place_foreign(recorder, held_back)
-        return
+        if pacing.reserved_for_ours(state):
+            return
     recorder.dirty = False
-    foreign = collect_foreign(state, recorder.now)
-    told = (*held_back, *foreign.reasons)
-    backlog = _collected(recorder)
-    groups = [candidate.group for candidate in backlog.candidates.values()]
-    groups += [candidate.group for candidate in foreign.candidates.values()]
-    evictions.drop_unwanted(recorder, {group.key for group in groups})
-    if not groups:
-        if state.round.reasons or state.round.reservations or told:
-            _carried_out(recorder, Plan(reasons=told))  # no group waits any more
-        pacing.looked(recorder, 0, backlog.wake_ms)
-        return
-    plan = _plan(recorder, groups)
-    cache_evictions.note_planned(recorder, plan, backlog.candidates)
-    foresee(recorder, plan, {group.key: group for group in groups} if plan.ahead else {})
-    placed = 0
-    refused: list[Reason | None] = []
-    binds = Binds(recorder)
-    targets, spacing = Targets(recorder, binds.note), Spacing(recorder, groups)
-    _serve(recorder, plan, {group.key: group for group in groups})
+    # 3. The groups that wait.
+    theirs, told = others.offer()
+    told = [*held_back, *told]
+    backlog = _as_before(recorder) if crowded else _collected(recorder)
+    groups = [*(candidate.group for candidate in backlog.candidates.values()), *theirs]
+    by_key = {group.key: group for group in groups}
+    if not crowded:
+        evictions.drop_unwanted(recorder, by_key)
+        if not groups:
+            if state.round.reasons or state.round.reservations or told:
+                _keep(recorder, Plan(reasons=tuple(told)), {})  # no group waits any more
+            pacing.looked(recorder, 0, backlog.wake_ms)
+            return
+    # 4. The plan.
+    plan = _plan(recorder, groups) if groups else Plan()
+    # 5. Bindings, transfers and evictions.
+    ours = _Ours(recorder, groups)
+    if not crowded:
+        cache_evictions.note_planned(recorder, plan, backlog.candidates)
+        foresee(recorder, plan, by_key if plan.ahead else {})
+    _serve(recorder, plan, by_key)
     evictions.placed(recorder, plan, groups)
     for placement in plan.placements:
-        placed += sum(len(nodes) for nodes in placement.nodes)
-        if placement.group in foreign.candidates:
-            binds.take()  # claims keep the order in which they were decided
-            carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
+        candidate = backlog.candidates.get(placement.group)
+        if candidate is not None:
+            ours.carry_out(candidate, placement)
         else:
-            candidate = backlog.candidates[placement.group]
-            refused.append(_carry_out(recorder, candidate, placement, binds, targets, spacing))
-    targets.move()
-    binds.move()
-    reasons = (*plan.reasons, *(reason for reason in refused if reason), *told)
-    plan = structs.replace(plan, reasons=reasons, look_at=_sooner(plan.look_at, spacing.next_ms))
-    if recorder.look is not None:
-        plan = cache_evictions.end_look(recorder, plan, {group.key: group for group in groups})
-    _carried_out(recorder, plan, groups)
-    pacing.looked(recorder, len(groups), _sooner(backlog.wake_ms, plan.look_at), full=placed >= pacing.STEP)
+            ours.binds.take()  # claims keep the order in which they were decided
+            others.carry_out(placement)
+    ours.finish()
+    # 6. What stays, why, and when to look again.
+    look_at = _sooner(plan.look_at, ours.spacing.next_ms)
+    plan = structs.replace(plan, reasons=(*plan.reasons, *ours.refused, *told), look_at=look_at)
+    if recorder.look is not None and not crowded:
+        plan = cache_evictions.end_look(recorder, plan, by_key)
+    evictions.carry_out(recorder, plan, others.make_way)
+    _keep(recorder, plan, by_key, ours_too=not crowded)
+    placed = sum(len(nodes) for placement in plan.placements for nodes in placement.nodes)
+    wake_ms = _sooner(backlog.wake_ms, plan.look_at)
+    pacing.looked(recorder, len(groups), wake_ms, full=placed >= pacing.STEP)
     recorder.absorb()
 
 
-def _place_foreign(recorder: Recorder, held_back: Sequence[Reason]) -> None:
-    """Enough of our pods are under way: place foreign pods only, and keep the reasons of our own groups."""
-    state = recorder.state
-    recorder.dirty = False
-    foreign = collect_foreign(state, recorder.now)
-    groups = [candidate.group for candidate in foreign.candidates.values()]
-    plan = _plan(recorder, groups) if groups else Plan()
-    _serve(recorder, plan, {group.key: group for group in groups})
-    evictions.placed(recorder, plan, groups)
-    for placement in plan.placements:
-        carry_out_foreign(recorder, foreign.candidates[placement.group], placement)
-    placed = sum(len(nodes) for placement in plan.placements for nodes in placement.nodes)
-    theirs = (*plan.reasons, *foreign.reasons, *held_back)
-    ours = [
-        each
-        for each in state.round.reasons.values()
-        if isinstance(state.work.groups.get(each.group), GroupKey)
-    ]
-    _carried_out(
-        recorder, structs.replace(plan, reasons=(*ours, *theirs)), [*state.round.refused.values(), *groups]
-    )
-    later = (
-        state.round.look_at
-        if state.round.look_at is not None and state.round.look_at > recorder.now
-        else None
-    )
-    pacing.looked(recorder, len(groups), later, full=placed >= pacing.STEP)
+def _bring_up_to_date(recorder: Recorder) -> None:
+    """Apply to our own work what follows from events and from time alone, whether a round follows or not."""
+    recorder.dirty |= recorder.absorb()
+    sweep(recorder)
+    recorder.dirty |= recorder.absorb()
+    cache_evictions.begin_look(recorder)
+    _give_up_waiting(recorder)
+    evictions.empty_nodes(recorder)
+    evictions.keep_room(recorder)
+
+
+def _as_before(recorder: Recorder) -> Backlog:
+    """The backlog of a round that offers none of our own groups; it is looked at again when it was to be."""
+    look_at = recorder.state.round.look_at
+    return Backlog({}, [], [], look_at if look_at is not None and look_at > recorder.now else None)
 
 
 def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
@@ -547,17 +550,20 @@ def _collected(recorder: Recorder) -> Backlog:
     return backlog
 
 
-def _keep_reasons(recorder: Recorder, more: Sequence[Reason]) -> None:
-    """Add reasons. This step did not look at the other groups, so their reasons stay as they were."""
-    reasons = {**recorder.state.round.reasons, **{reason.group: reason for reason in more}}
-    recorder.statement.assign(recorder.state.round, "reasons", reasons)
+def _keep(recorder: Recorder, plan: Plan, offered: Mapping[int, PodGroup], *, ours_too: bool = True) -> None:
+    """Keep the plan's reasons for the groups that were not placed, and what those groups asked for.
 
-
-def _carried_out(recorder: Recorder, plan: Plan, groups: Sequence[PodGroup] = ()) -> None:
-    """Keep the plan's reasons for the groups that were not placed, and what those groups asked for."""
+    `ours_too`: the plan is of our own groups, too; if not, theirs are kept as they were.
+    """
     state, statement = recorder.state, recorder.statement
-    evictions.carry_out(recorder, plan)
-    offered = {group.key: group for group in groups}
+    if not ours_too:
+        kept = [
+            each
+            for each in state.round.reasons.values()
+            if isinstance(state.work.groups.get(each.group), GroupKey)
+        ]
+        plan = structs.replace(plan, reasons=(*kept, *plan.reasons))
+        offered = {**state.round.refused, **offered}
     refused = {each.group: offered[each.group] for each in plan.reasons if each.group in offered}
     for placed in plan.placements:
         if placed.group in refused:
@@ -620,68 +626,67 @@ def _may_give_up(state: EngineState, workflow: str, number: int) -> bool:
     return spec.gang or bool(spec.policies)
 
 
-def _carry_out(
-    recorder: Recorder,
-    candidate: Candidate,
-    placement: Placement,
-    binds: Binds,
-    targets: Targets,
-    spacing: Spacing,
-) -> Reason | None:
-    """Bind what has its bytes at hand, give targets to the rest. A gang does either as a whole.
+class _Ours:
+    """What is done with the placements of flowsched's own groups in one round.
 
-    Returns:
-        Why something of it must wait all the same.
+    Attributes:
+        refused: Why something of a group that was placed must wait all the same.
     """
-    reason = None
-    tasks = _joined(
-        [role[: len(nodes)] for role, nodes in zip(candidate.tasks, placement.nodes, strict=True)]
-    )
-    nodes, missing = _joined(placement.nodes), _joined(placement.missing_bytes)
-    planned = np.concatenate(placement.devices) if placement.devices else None
-    if recorder.look is not None and not recorder.state.policy.mounted:
-        fits = cache_evictions.make_room(recorder, candidate, tasks, nodes)
-        if not fits.all():
-            reason = cache_evictions.full(recorder, candidate)
-            tasks, nodes, planned = tasks[fits], nodes[fits], None if planned is None else planned[fits]
-        if len(tasks) == 0:
-            return reason
-        missing = _really_missing(recorder, candidate, nodes)  # this step may have evicted copies
-    elif not recorder.state.policy.profile.of(candidate.group.queue).locality:
-        missing = _really_missing(recorder, candidate, nodes)
-    now = None if missing.any() else spacing.fits(candidate, nodes)
-    if now is not None and not now.all():
-        reason = spacing.reason(candidate)
-        tasks, nodes, missing = tasks[now], nodes[now], missing[now]
-        planned = None if planned is None else planned[now]
-        if len(tasks) == 0:
-            return reason
-    if not (missing.any() if len(missing) > 1 else missing[0]):
-        devices = binds.devices_of(candidate, tasks, nodes, planned)
-        if devices is None or len(devices) == len(tasks):
-            binds.bind(candidate, tasks, nodes, devices, placement)
-            return reason
-    here = missing == 0
-    if candidate.group.gang and not here.all():
-        here = np.zeros(len(here), dtype=np.bool_)
-    away = ~here
-    if here.any():
-        some = None if planned is None else planned[here]
-        devices = binds.devices_of(candidate, tasks[here], nodes[here], some)
-        seated = here
-        if devices is not None and len(devices) < np.count_nonzero(here):
-            seated = here & np.isin(tasks, list(devices))
-            reason = Reason(
-                placement.group, ReasonCode.INSUFFICIENT, "GPUs are free in pieces only, no one has room"
-            )
-        if seated.any() and (not candidate.group.gang or seated.all()):
-            binds.bind(candidate, tasks[seated], nodes[seated], devices, placement)
-    if away.any() and _may_move(recorder, candidate, nodes[away]):
-        targets.begin(candidate, tasks[away], nodes[away], placement.choices)
-    elif away.any():
-        message = "its inputs have been copied to several nodes; it waits for room on one of them"
-        reason = Reason(placement.group, ReasonCode.WAITING_FOR_LOCALITY, message)
-    return reason
+
+    def __init__(self, recorder: Recorder, offered: Iterable[PodGroup]) -> None:
+        self._recorder = recorder
+        self.binds = Binds(recorder)
+        self.spacing = Spacing(recorder, offered)
+        self.refused: list[Reason] = []
+        self._targets = Targets(recorder, self.binds.note)
+
+    def finish(self) -> None:
+        """Make the claims, and move the tasks."""
+        self._targets.move()
+        self.binds.move()
+
+    def carry_out(self, candidate: Candidate, placement: Placement) -> None:
+        """Bind what has its bytes at hand, give targets to the rest. A gang does either as a whole."""
+        recorder, gang = self._recorder, candidate.group.gang
+        tasks = _joined(
+            [role[: len(nodes)] for role, nodes in zip(candidate.tasks, placement.nodes, strict=True)]
+        )
+        nodes, missing = _joined(placement.nodes), _joined(placement.missing_bytes)
+        planned = np.concatenate(placement.devices) if placement.devices else None
+        if recorder.look is not None and not recorder.state.policy.mounted:
+            fits = cache_evictions.make_room(recorder, candidate, tasks, nodes)
+            if not fits.all():
+                self.refused.append(cache_evictions.full(recorder, candidate))
+                tasks, nodes, planned = tasks[fits], nodes[fits], _of(planned, fits)
+            missing = _really_missing(recorder, candidate, nodes)  # this step may have evicted copies
+        elif not recorder.state.policy.profile.of(candidate.group.queue).locality:
+            missing = _really_missing(recorder, candidate, nodes)
+        now = None if missing.any() or not len(tasks) else self.spacing.fits(candidate, nodes)
+        if now is not None and not now.all():
+            self.refused.append(self.spacing.reason(candidate))
+            tasks, nodes, missing, planned = tasks[now], nodes[now], missing[now], _of(planned, now)
+        here = missing == 0
+        if gang and not here.all():
+            here[:] = False
+        if here.any():
+            devices = self.binds.devices_of(candidate, tasks[here], nodes[here], _of(planned, here))
+            seated = here
+            if devices is not None and len(devices) < np.count_nonzero(here):
+                seated = here & np.isin(tasks, list(devices))
+                text = "GPUs are free in pieces only, no one has room"
+                self.refused.append(Reason(placement.group, ReasonCode.INSUFFICIENT, text))
+            if seated.any() and (not gang or seated.all()):
+                self.binds.bind(candidate, tasks[seated], nodes[seated], devices, placement)
+        away = ~here
+        if away.any() and _may_move(recorder, candidate, nodes[away]):
+            self._targets.begin(candidate, tasks[away], nodes[away], placement.choices)
+        elif away.any():
+            text = "its inputs have been copied to several nodes; it waits for room on one of them"
+            self.refused.append(Reason(placement.group, ReasonCode.WAITING_FOR_LOCALITY, text))
+
+
+def _of(planned: Indices | None, which: NDArray[np.bool_]) -> Indices | None:
+    return None if planned is None else planned[which]
 
 
 def _joined(parts: Sequence[Indices]) -> Indices:

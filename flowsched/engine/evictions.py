@@ -8,18 +8,16 @@ is placed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
 
-from flowsched.engine.foreign import preemption
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.cluster import Drain, DrainOrder
-from flowsched.engine.state.work import GroupKey
+from flowsched.engine.state.work import GroupKey, PodRef
 from flowsched.engine.transaction import Recorder
-from flowsched.executor.foreign import Evict
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.plan import Eviction, Nomination, Plan
 from flowsched.scheduling.pod_group import PodGroup
@@ -53,11 +51,15 @@ def drop_unwanted(recorder: Recorder, offered: Collection[int]) -> None:
             recorder.dirty = True
 
 
-def carry_out(recorder: Recorder, plan: Plan) -> None:
-    """Take the victims away, and hold what is free of the room they make."""
+def carry_out(recorder: Recorder, plan: Plan, make_way: Callable[[Sequence[str], str], None]) -> None:
+    """Take the victims away, and hold what is free of the room they make. `make_way`: how pods of others are asked to go."""
     state, statement = recorder.state, recorder.statement
     for eviction in plan.evictions:
-        _evict(recorder, eviction)
+        refs = [state.work.pods[owner] for owner in eviction.owners if owner in state.work.pods]
+        if refs:
+            _evict(recorder, eviction, refs)
+        else:
+            make_way(eviction.owners, eviction.message)
     for nomination in plan.nominations:
         statement.put(state.cluster.snapshot.nominations, nomination.group, nomination)
         statement.pop(state.cluster.snapshot.spent, nomination.group)
@@ -87,11 +89,11 @@ def give_up(recorder: Recorder, key: int) -> None:
 
 
 def _is_refused(state: EngineState, nomination: Nomination) -> bool:
-    """Whether foreign pods that were to make way for it stay after all: a disruption budget kept them."""
+    """Whether pods of others that were to make way for it stay after all: a disruption budget kept them."""
     claims = (
         state.cluster.snapshot.claims.get(owner)
         for owner in nomination.victims
-        if owner in state.foreign.pods
+        if owner not in state.work.pods
     )
     return any(claim is not None and claim.kind is ClaimKind.RUNNING for claim in claims)
 
@@ -146,13 +148,9 @@ def _is_staging(state: EngineState, group: GroupKey) -> bool:
     )
 
 
-def _evict(recorder: Recorder, eviction: Eviction) -> None:
+def _evict(recorder: Recorder, eviction: Eviction, refs: Sequence[PodRef]) -> None:
     """Take away the pods of one unit; its tasks wait again as soon as these are gone."""
     state = recorder.state
-    refs = [state.work.pods[owner] for owner in eviction.owners if owner in state.work.pods]
-    if not refs:
-        preemption.ask(recorder, eviction.owners, eviction.message)
-        return
     run = state.work.runs[refs[0].workflow]
     stage = run.stages[refs[0].stage]
     tasks = np.array(sorted(ref.task for ref in refs), dtype=np.int64)
@@ -168,9 +166,7 @@ def _evict(recorder: Recorder, eviction: Eviction) -> None:
 # reports of the node meanwhile is remembered until the node is given back.
 
 
-#: Foreign pods that were asked to go and have not are asked again after so long.
-ASK_AGAIN_MS: Final = 60_000
-_MESSAGE: Final = "its node is being emptied"
+EMPTIED: Final = "its node is being emptied"
 
 
 def change_drain(recorder: Recorder, name: str, order: DrainOrder | None) -> None:
@@ -227,7 +223,6 @@ def empty_nodes(recorder: Recorder) -> None:
             recorder.wake_at(until_ms)
         elif at is not None:
             _empty(recorder, at)
-            _ask_foreign(recorder, name, drain, at)
 
 
 def _empty(recorder: Recorder, at: int) -> None:
@@ -241,27 +236,6 @@ def _empty(recorder: Recorder, at: int) -> None:
             tasks.setdefault((ref.workflow, ref.stage), []).append(ref.task)
     for (workflow, number), of_stage in tasks.items():
         run = state.work.runs[workflow]
-        recorder.advance(run).evict(run.stages[number], np.array(sorted(of_stage)), "Drained", _MESSAGE)
+        recorder.advance(run).evict(run.stages[number], np.array(sorted(of_stage)), "Drained", EMPTIED)
     if tasks:
         recorder.absorb()
-
-
-def _ask_foreign(recorder: Recorder, name: str, drain: Drain, at: int) -> None:
-    """Ask for the eviction of foreign pods that flowsched placed there, if their controllers would create them again."""
-    state = recorder.state
-    placed = [
-        (uid, each)
-        for uid, key in state.foreign.pods.items()
-        if (each := state.foreign.groups[key].placed.get(uid)) is not None
-        and each.node == at
-        and each.owned
-        and each.seen
-    ]
-    if not placed:
-        return
-    due = recorder.now if drain.asked_ms is None else drain.asked_ms + ASK_AGAIN_MS
-    if recorder.now >= due:
-        recorder.evictions.extend(Evict(uid, each.namespace, each.name, _MESSAGE) for uid, each in placed)
-        recorder.statement.put(state.cluster.drains, name, replace(drain, asked_ms=recorder.now))
-        due = recorder.now + ASK_AGAIN_MS
-    recorder.wake_at(due)

@@ -15,7 +15,6 @@ from flowsched.engine.data.staging import arrived, failed
 from flowsched.engine.data.versions import look_again
 from flowsched.engine.delta import AttemptEnd, ReplicaWrite
 from flowsched.engine.evictions import as_drained
-from flowsched.engine.foreign.work import report_foreign
 from flowsched.engine.pacing import held, left
 from flowsched.engine.pod_orders import default_timeout_ms
 from flowsched.engine.state.work import PodRef
@@ -92,8 +91,6 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
             note_load(recorder, event)
         case QuotaChanged():
             _quota_changed(recorder, event)
-        case _:
-            report_foreign(recorder, event)
     recorder.absorb()
 
 

@@ -37,13 +37,14 @@ from flowsched.engine.events import (
     Tick,
 )
 from flowsched.engine.evictions import change_drain
-from flowsched.engine.foreign.work import take_rooms
+from flowsched.engine.foreign.backlog import ForeignPods
+from flowsched.engine.foreign.work import report_foreign, take_rooms
 from flowsched.engine.memoization import Hit, waiting_shards
 from flowsched.engine.recovery import none_later, note_served, reclaim
 from flowsched.engine.reports import report
 from flowsched.engine.state import EngineState
 from flowsched.engine.transaction import Recorder
-from flowsched.executor.foreign import Bind, BudgetSeen, Evict, RoomTaken
+from flowsched.executor.foreign import Bind, BudgetSeen, Evict, ForeignEvent, RoomTaken
 from flowsched.executor.nodes import LoadMeasured
 from flowsched.executor.protocol import Drop, Pod, PodHeld, PodStarted, Transfer, TransferDone
 from flowsched.executor.quotas import QuotaChanged
@@ -138,7 +139,7 @@ def step(
                 _apply(recorder, event)
     # 2. Ready groups get room. Groups that lack bytes get target nodes.
     if placing:
-        place(recorder)
+        place(recorder, ForeignPods(recorder))
     # 3. Bytes that shall move, as far as links allow.
     transfers = order_transfers(recorder) if placing else []
     if recorder.dirty:  # since the look at the backlog
@@ -230,6 +231,8 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:  # noqa: C901 # one 
             _looked_up(recorder, event)
         case Tick():
             return
+        case _ if isinstance(event, ForeignEvent):
+            report_foreign(recorder, event)
         case _:
             report(recorder, event)
 

@@ -1,14 +1,17 @@
-"""Foreign groups in the backlog, and what a plan means for them: bindings, and room held for pods that are still to come."""
+"""Foreign groups in a round (`admission.Others`), and what a plan means for them: bindings, and room held for pods that are still
+to come.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 import msgspec
 from msgspec import structs
 
-from flowsched.engine.foreign.work import HOLD_MS, bind
+from flowsched.engine.foreign import preemption
+from flowsched.engine.foreign.work import HOLD_MS, ask_on_drained, bind, release_half_placed
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.cluster import UNKNOWN_MS
 from flowsched.engine.state.foreign import ClassKey, ForeignKey, ForeignWork
@@ -55,6 +58,35 @@ def collect_foreign(state: EngineState, now: int) -> ForeignBacklog:
         for candidate in _offers(state, key, work, now):
             backlog.candidates[candidate.group.key] = candidate
     return backlog
+
+
+class ForeignPods:
+    """Pods of other controllers, as one step's round sees them."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._candidates: dict[int, ForeignCandidate] = {}
+
+    def settle(self) -> list[Reason]:
+        """Bring up to date which may be evicted, take away what has waited too long, and serve room that is held."""
+        preemption.settle(self._recorder)
+        ask_on_drained(self._recorder)
+        release_half_placed(self._recorder)
+        return serve_held(self._recorder)
+
+    def offer(self) -> tuple[list[PodGroup], list[Reason]]:
+        """The groups that wait for room, and why others wait for something else."""
+        backlog = collect_foreign(self._recorder.state, self._recorder.now)
+        self._candidates = backlog.candidates
+        return [candidate.group for candidate in backlog.candidates.values()], backlog.reasons
+
+    def carry_out(self, placement: Placement) -> None:
+        """Bind what was placed."""
+        carry_out_foreign(self._recorder, self._candidates[placement.group], placement)
+
+    def make_way(self, owners: Sequence[str], message: str) -> None:
+        """Take pods away for a group that goes before them."""
+        preemption.ask(self._recorder, owners, message)
 
 
 def carry_out_foreign(recorder: Recorder, candidate: ForeignCandidate, placement: Placement) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import structs
 
 from flowsched.engine.delta import BindingWrite
+from flowsched.engine.evictions import EMPTIED
 from flowsched.engine.foreign.preemption import budget_seen, cover, stay
 from flowsched.engine.pacing import left
 from flowsched.engine.recovery import node_index
@@ -36,7 +37,10 @@ from flowsched.executor.foreign import (
     RoomTaken,
 )
 from flowsched.scheduling.state.claims import Claim, ClaimKind
+from flowsched.values import replace
 
+#: Pods that were asked to leave an emptied node and have not are asked again after so long.
+ASK_AGAIN_MS: Final = 60_000
 #: How long a gang may stay half placed before its placed pods are taken away (FAULTS.md P4).
 T_GANG_MS: Final = 60_000
 #: How long room of `min_resources` is kept for pods that do not come.
@@ -142,6 +146,31 @@ def release_half_placed(recorder: Recorder) -> None:
                 recorder.evictions.append(Evict(uid, placed.namespace, placed.name, reason))
         recorder.statement.assign(work, "short_since", recorder.now)  # asked again, if it does not help
         recorder.wake_at(recorder.now + T_GANG_MS)
+
+
+def ask_on_drained(recorder: Recorder) -> None:
+    """Ask for the eviction of pods that flowsched placed on emptied nodes, if their controllers would create them again."""
+    state = recorder.state
+    for name, drain in list(state.cluster.drains.items()):
+        at = state.cluster.snapshot.index.get(name)
+        if at is None or drain.order.until_ms is None or recorder.now < drain.order.until_ms:
+            continue
+        placed = [
+            (uid, each)
+            for uid, key in state.foreign.pods.items()
+            if (each := state.foreign.groups[key].placed.get(uid)) is not None
+            and each.node == at
+            and each.owned
+            and each.seen
+        ]
+        if not placed:
+            continue
+        due = recorder.now if drain.asked_ms is None else drain.asked_ms + ASK_AGAIN_MS
+        if recorder.now >= due:
+            recorder.evictions.extend(Evict(uid, each.namespace, each.name, EMPTIED) for uid, each in placed)
+            recorder.statement.put(state.cluster.drains, name, replace(drain, asked_ms=recorder.now))
+            due = recorder.now + ASK_AGAIN_MS
+        recorder.wake_at(due)
 
 
 # ---------------------------------------------------------------------------------------------------- events
