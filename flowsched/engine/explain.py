@@ -426,17 +426,6 @@ def stage_reason(facts: Facts, stage: StageRun, now: int) -> Explanation | None:
     return _too_large(state, run, stage) or _pending(run, stage) if stage.counts[TaskState.PENDING] else None
 
 
-def _shards(stage: StageRun, state: TaskState) -> tuple[int, ...]:
-    if stage.uniform is not None:
-        return tuple(range(min(stage.spec.width, NAMED)))
-    return _named(stage, np.flatnonzero(stage.task_state == state))
-
-
-def _named(stage: StageRun, tasks: Indices) -> tuple[int, ...]:
-    """The first shards of some tasks in ascending order."""
-    return tuple(sorted(set((tasks[: NAMED * stage.members] // stage.members).tolist()))[:NAMED])
-
-
 def _too_large(state: EngineState, run: WorkflowRun, stage: StageRun) -> Explanation | None:
     """That a stage will wait for ever once its turn comes: it asks for more than any node has in all, its queue's cap, or a quota.
 
@@ -446,7 +435,7 @@ def _too_large(state: EngineState, run: WorkflowRun, stage: StageRun) -> Explana
     if found is None or stage.number in run.graph.conditional:
         return None
     code, (message, numbers) = found
-    return _all_pending(stage, code, message, numbers)
+    return _of(stage, TaskState.PENDING, code, message, numbers)
 
 
 def _larger_than_node(
@@ -501,19 +490,8 @@ def _pending(run: WorkflowRun, stage: StageRun) -> Explanation:
         for p in waiting[:NAMED]
     )
     message = f"waits for {told}" if told else "waits for shards it reads from"
-    return _all_pending(stage, ReasonCode.WAITING_FOR_PARENTS, message, {"stages_not_done": len(waiting)})
-
-
-def _all_pending(stage: StageRun, code: ReasonCode, message: str, numbers: Mapping[str, int]) -> Explanation:
-    return Explanation(
-        stage=stage.spec.name,
-        shards=_shards(stage, TaskState.PENDING),
-        tasks=int(stage.counts[TaskState.PENDING]),
-        state=TaskState.PENDING.name,
-        code=code.value,
-        message=message,
-        numbers=numbers,
-    )
+    numbers = {"stages_not_done": len(waiting)}
+    return _of(stage, TaskState.PENDING, ReasonCode.WAITING_FOR_PARENTS, message, numbers)
 
 
 def _first_queued(state: EngineState, run: WorkflowRun, stage: StageRun, now: int) -> Explanation:
@@ -529,17 +507,13 @@ def _first_queued(state: EngineState, run: WorkflowRun, stage: StageRun, now: in
         reason = Reason(-1, ReasonCode.BACKOFF, _held_back(wait), {"wait_ms": wait})
     else:
         reason = _reason(state, run, stage, task) or reason
-    return Explanation(
-        stage=stage.spec.name,
-        shards=(task // stage.members,),
-        tasks=int(stage.counts[TaskState.QUEUED]),
-        state=TaskState.QUEUED.name,
-        code=reason.code.value,
-        message=reason.message,
-        numbers=dict(reason.numbers),
-        start_ms=reason.start_ms,
-        group=reason.group if reason.group >= 0 else None,
-    )
+    found = _queued_for(stage, reason, np.array([task]))
+    return structs.replace(found, tasks=int(stage.counts[TaskState.QUEUED]))
+
+
+def _queued_for(stage: StageRun, reason: Reason, tasks: Indices) -> Explanation:
+    found = _of(stage, TaskState.QUEUED, reason.code, reason.message, reason.numbers, tasks)
+    return structs.replace(found, start_ms=reason.start_ms, group=reason.group if reason.group >= 0 else None)
 
 
 #: Of a task of which the last cycle said nothing.
@@ -563,21 +537,22 @@ def _queued(facts: Facts, stage: StageRun, now: int, forecast: bool) -> Iterator
     state, run = facts.state, facts.run
     queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
     if run.paused or state.policy.queues.paused(run.spec.queue):
-        yield _of(stage, queued, ReasonCode.PAUSED, _paused(state, run))
+        yield _of(stage, TaskState.QUEUED, ReasonCode.PAUSED, _paused(state, run), tasks=queued)
         return
     if not stage.holds_only("not_before", 0):
         waits = stage.not_before[queued] > now
         held, queued = queued[waits], queued[~waits]
         if len(held):
             wait = int(stage.not_before[held].min()) - now
-            yield _of(stage, held, ReasonCode.BACKOFF, _held_back(wait), {"wait_ms": wait})
+            rests = Reason(-1, ReasonCode.BACKOFF, _held_back(wait), {"wait_ms": wait})
+            yield _queued_for(stage, rests, held)
     evicted = np.array([task for task, why in stage.reasons.items() if why in EVICTED], dtype=np.int64)
     for reason, tasks in _causes(facts, stage, queued):
         if reason is None:
-            yield _of(stage, tasks, *_TURN)
+            yield _of(stage, TaskState.QUEUED, *_TURN, tasks=tasks)
             continue
         message = reason.message + facts.ahead.get(reason.group, "") + _stopped(stage, tasks, evicted)
-        told = _of(stage, tasks, reason.code, message, reason.numbers, reason.start_ms, reason.group)
+        told = _queued_for(stage, structs.replace(reason, message=message), tasks)
         if forecast:
             told = structs.replace(told, estimate=estimate_text(state, run, stage, int(tasks[0])))
         yield told
@@ -696,24 +671,20 @@ def _reason(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) ->
 
 def _of(
     stage: StageRun,
-    tasks: Indices,
-    code: ReasonCode,
+    state: TaskState,
+    code: str,
     message: str,
     numbers: Mapping[str, int] | None = None,
-    start_ms: int | None = None,
-    group: int | None = None,
+    tasks: Indices | None = None,
 ) -> Explanation:
-    return Explanation(
-        stage=stage.spec.name,
-        shards=_named(stage, tasks),
-        tasks=len(tasks),
-        state=TaskState.QUEUED.name,
-        code=code.value,
-        message=message,
-        numbers=dict(numbers or {}),
-        start_ms=start_ms,
-        group=group,
-    )
+    """Of some tasks of a stage in one state; None = of all that are in it."""
+    if tasks is None and stage.uniform is not None:
+        shards = tuple(range(min(stage.spec.width, NAMED)))
+    else:
+        those = np.flatnonzero(stage.task_state == state) if tasks is None else tasks
+        shards = tuple(np.unique(those[: NAMED * stage.members] // stage.members)[:NAMED].tolist())
+    number = int(stage.counts[state]) if tasks is None else len(tasks)
+    return Explanation(stage.spec.name, shards, number, state.name, str(code), message, dict(numbers or {}))
 
 
 def _staging(facts: Facts, stage: StageRun) -> Explanation:
@@ -732,15 +703,7 @@ def _staging(facts: Facts, stage: StageRun) -> Explanation:
         told = _tried_again(uri, first, len(failed))
         told += f"; {more} more inputs of the stage are on their way" if more else ""
         numbers |= {"failed": len(failed), "tries": first.tries, "last_try_ms": last_try_ms(first)}
-    return Explanation(
-        stage=stage.spec.name,
-        shards=_shards(stage, TaskState.STAGING),
-        tasks=int(stage.counts[TaskState.STAGING]),
-        state=TaskState.STAGING.name,
-        code=ReasonCode.WAITING_FOR_DATA.value,
-        message=told,
-        numbers=numbers,
-    )
+    return _of(stage, TaskState.STAGING, ReasonCode.WAITING_FOR_DATA, told, numbers)
 
 
 def _tried_again(uri: str, failed: Backoff, number: int) -> str:
@@ -770,14 +733,7 @@ def _in_passing(facts: Facts, stage: StageRun, state: TaskState) -> Explanation:
         leaving = np.flatnonzero(stage.task_state == state).tolist()
         why = sorted({stage.reasons[task] for task in leaving if task in stage.reasons})
         said = "is being taken away" + (f": {', '.join(why)}" if why else "")
-    return Explanation(
-        stage=stage.spec.name,
-        shards=_shards(stage, state),
-        tasks=int(stage.counts[state]),
-        state=state.name,
-        code="Starting" if state is TaskState.BINDING else "Releasing",
-        message=said,
-    )
+    return _of(stage, state, "Starting" if state is TaskState.BINDING else "Releasing", said)
 
 
 def _on_silent_nodes(engine: EngineState, stage: StageRun, state: TaskState) -> Iterator[Explanation]:
@@ -797,8 +753,7 @@ def _on_silent_nodes(engine: EngineState, stage: StageRun, state: TaskState) -> 
         "time; bring the node back, or remove it from the cluster"
     )
     numbers = {"silent_nodes": len(silent), "tasks_on_them": len(tasks)}
-    told = _of(stage, tasks, ReasonCode.NODE_NOT_READY, message, numbers)
-    yield structs.replace(told, state=state.name)
+    yield _of(stage, state, ReasonCode.NODE_NOT_READY, message, numbers, tasks)
 
 
 def _held(facts: Facts, stage: StageRun, state: TaskState, what: str) -> Explanation | None:
@@ -812,15 +767,9 @@ def _held(facts: Facts, stage: StageRun, state: TaskState, what: str) -> Explana
     _, reason, message = told[0]
     if not stuck:
         what = "tasks deliver their files"
-    return Explanation(
-        stage=stage.spec.name,
-        shards=tuple(sorted({task // stage.members for task, _, _ in told})[:NAMED]),
-        tasks=tasks,
-        state=state.name if stuck else DELIVERING.upper(),
-        code=reason,
-        message=f"{len(told)} of {tasks} {what}: {message or reason}",
-        numbers={"held": len(told)},
-    )
+    text = f"{len(told)} of {tasks} {what}: {message or reason}"
+    found = _of(stage, state, reason, text, {"held": len(told)}, np.array([task for task, _, _ in told]))
+    return structs.replace(found, tasks=tasks, state=state.name if stuck else DELIVERING.upper())
 
 
 def _held_tasks(facts: Facts, stage: StageRun, state: TaskState) -> list[tuple[int, str, str]]:
