@@ -3,7 +3,7 @@
     python bench/explain_cost.py [--nodes 10000] [--groups 1000]
 
 Nodes of 16 cores with four pods each, none of which leaves room for the gangs that wait. `split`: why what is idle now is
-idle; made at most once in a second, or in a ms for two nodes if that is more. `copy`: what the loop stands still for when
+idle; made for `explain --cluster` and for each scrape of the metrics. `copy`: what the loop stands still for when
 somebody asks. `outlook`: what binds and three suggestions, in a thread of its own.
 """
 

@@ -3,7 +3,7 @@
     python bench/idle_nights.py [--json FILE]
 
 The cluster is made so that what must come out is known beforehand, cause by cause (`EXPECTED`); the same `engine.step` as
-the service runs it, and the book of idle room adds up. Eight nodes of 16 cores work by day; four nodes of 8 cores and
+the service runs it, and the splits of all moments are added up. Eight nodes of 16 cores work by day; four nodes of 8 cores and
 4 GPUs train all the time with 3 of them. It begins at 08:00.
 
   day 1     the whole pool works until 20:00
@@ -29,8 +29,8 @@ from flowsched.engine.state.policy import PolicyState
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.virtual.drive import Drive
-from flowsched.control.views import idle_report
-from flowsched.engine.idle_book import HOUR_MS, IdleBook
+from bench.virtual.idle import IdleHours
+from flowsched.control.views import HOUR_MS
 from flowsched.engine.state import EngineState
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.queues.tree import Queue, QueueTree
@@ -73,8 +73,8 @@ class Days:
                 queues=QueueTree([Queue("night", cap=(32_000,)), Queue("gpus", priority=-100)])
             )
         )
-        self.book = IdleBook(resolution_ms=0)
-        self.drive = Drive(state, nodes(), book=self.book)
+        self.idle = IdleHours()
+        self.drive = Drive(state, nodes(), idle_hours=self.idle)
 
     def submit(
         self,
@@ -129,7 +129,7 @@ def main() -> int:
     given = options.parse_args()
     days = Days()
     days.run()
-    report = idle_report(days.book, END * HOUR_MS, f"{END}h")
+    report = days.idle.report(END * HOUR_MS)
     for sentence in report.sentences:
         print(sentence)
     right = True

@@ -33,9 +33,8 @@ from bench.trainings import (
     training,
 )
 from bench.virtual.gathering import GatheringDrive
-from flowsched.control.views import idle_report
+from bench.virtual.idle import IdleHours
 from flowsched.engine.events import QueueChanged
-from flowsched.engine.idle_book import IdleBook
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
 from flowsched.scheduling.policy.framework import Profile
@@ -291,16 +290,16 @@ class Night:
 
 def night(profile: Profile) -> Night:
     """Twelve hours on 12 cores: five trainings of 8 cores and an hour, and 18 hours of batch work that may have 2 cores."""
-    book = IdleBook(resolution_ms=0)
+    idle = IdleHours()
 
     def prepare(drive: GatheringDrive) -> None:
-        drive.book = book
+        drive.idle_hours = idle
         drive.at(0, QueueChanged(Queue("batch", cap=(2_000,))))
 
     jobs = [training(f"job-{number + 1}", HOUR) for number in range(5)]
     batch = single("batch", HOUR, count=18, queue="batch")
     got = simulate([*jobs, batch], machines(*SMALL), profile, prepare=prepare, until_ms=12 * HOUR)
-    return Night(got, idle_report(book, 12 * HOUR, "12h"))
+    return Night(got, idle.report(12 * HOUR))
 
 
 def pain_4() -> None:

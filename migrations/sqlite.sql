@@ -115,11 +115,6 @@ CREATE TABLE identity (
  WITHOUT ROWID
 
 ;
-CREATE TABLE idle_hours (
-	hour BIGINT NOT NULL,
-	body BLOB NOT NULL,
-	CONSTRAINT pk_idle_hours PRIMARY KEY (hour)
-);
 CREATE TABLE lease (
 	name TEXT NOT NULL,
 	epoch BIGINT DEFAULT 0 NOT NULL,

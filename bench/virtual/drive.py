@@ -11,9 +11,9 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from bench.virtual.idle import IdleHours
 from flowsched.engine.delta import Delta
 from flowsched.engine.events import Accepted, Command, EngineEvent, Tick
-from flowsched.engine.idle_book import IdleBook
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
 from flowsched.executor.nodes import NodeInfo
@@ -61,7 +61,7 @@ class Drive:
         fate: How each pod will end.
         observe: Called after each step, before it is kept; for invariants.
         startup_ms: From launch to start.
-        book: Where idle room is accounted for; None = nowhere.
+        idle_hours: Where idle room is added up; None = nowhere.
     """
 
     state: EngineState
@@ -69,7 +69,7 @@ class Drive:
     fate: Durations = as_hinted
     observe: Observer | None = None
     startup_ms: int = 0
-    book: IdleBook | None = None
+    idle_hours: IdleHours | None = None
     now: int = 0
     deltas: list[Delta] = field(default_factory=list)
     ended: dict[str, WorkflowRun] = field(default_factory=dict)
@@ -122,8 +122,8 @@ class Drive:
         self.deltas.append(result.delta)
         self.ended |= runs
         result.keep()
-        if self.book is not None:
-            result.wake_at(self.book.note(self.state, self.now))
+        if self.idle_hours is not None:
+            self.idle_hours.note(self.state, self.now)
         self._act(result)
         return result
 

@@ -145,18 +145,17 @@ def explain(
         typer.Argument(metavar="INDEX|ITEM|ROLE", help="Only this task: also why on its node."),
     ] = None,
     cluster: Annotated[bool, typer.Option("--cluster", help="Why cores are idle instead.")] = False,
-    since: Annotated[str, typer.Option(help="With --cluster: how far back, as 8h or 7d.")] = "24h",
     output: Output = Form.TABLE,
 ) -> None:
     """Say why tasks wait, or run where they do, or cores are idle.
 
     With the numbers, with what would change it, and with the time at which it will. With the INDEX of a task:
-    what it cost on its node, and on those that came next. `--cluster`: why cores, memory and GPUs were idle,
-    hour by hour.
+    what it cost on its node, and on those that came next. `--cluster`: why cores, memory and GPUs are idle
+    now; the metric `flowsched_idle_resources` has the hours.
     """
 
     async def idle(client: Client) -> None:
-        report = await client.idle(since)
+        report = await client.idle()
         printed.one(report, output, lambda: idle_panel(report))
 
     if cluster == (workflow is not None):
@@ -213,7 +212,7 @@ async def resume(client: Client, ident: str, reason: Reason = None, output: Outp
     printed.one(view, output, lambda: render.workflow_head(view))
 
 
-# ---- explain --cluster: why cores, memory and GPUs were idle ----
+# ---- explain --cluster: why cores, memory and GPUs are idle ----
 
 
 #: The columns, in the order in which they are told; one without any idle room is left out.
@@ -227,32 +226,18 @@ CAUSES: Final = {
     "mismatch": "mismatch",
     "starting": "starting",
 }
-_UNITS: Final = {"cpu": "core-hours", "memory": "GiB-hours", "gpu": "GPU-hours"}
+_UNITS: Final = {"cpu": "cores", "memory": "GiB", "gpu": "GPUs"}
 
 
 def idle_panel(report: IdleReportView) -> RenderableType:
-    """A table of hours for each resource that was idle, and a sentence."""
+    """A table with a line for each resource, and a sentence for each that is idle."""
     if not report.resources:
-        return Text("Nothing is known yet: no node has been seen for any time.")
-    parts: list[RenderableType] = []
-    for name, whole in report.resources.items():
-        causes = [cause for cause in CAUSES if whole.causes.get(cause)]
-        parts.append(render.text(f"{name}, {_UNITS.get(name, name)}", "bold"))
-        table = render.plain_table(
-            "=hour",
-            ">capacity",
-            ">used",
-            ">idle",
-            *(f">{CAUSES[c]}" for c in causes),
-        )
-        for hour in report.hours:
-            if name in hour.resources:
-                begin = hour.start_at.astimezone().strftime("%m-%d %H:00")
-                table.add_row(Text(begin), *_cells(hour.resources[name], causes))
-        table.add_row(Text("all", "bold"), *_cells(whole, causes))
-        parts += [table, Text()]
-    parts += [render.text(sentence) for sentence in report.sentences]
-    return Group(*parts)
+        return Text("Nothing is known yet: no node has been seen.")
+    causes = [cause for cause in CAUSES if any(view.causes.get(cause) for view in report.resources.values())]
+    table = render.plain_table("=resource", ">capacity", ">used", ">idle", *(f">{CAUSES[c]}" for c in causes))
+    for name, view in report.resources.items():
+        table.add_row(Text(f"{name}, {_UNITS[name]}"), *_cells(view, causes))
+    return Group(table, Text(), *(render.text(sentence) for sentence in report.sentences))
 
 
 def _cells(view: IdleView, causes: list[str]) -> list[Text]:

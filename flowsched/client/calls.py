@@ -675,9 +675,9 @@ class Client:
             return Views(await self._get(f"{_path(workflow)}/explain", Explanations, _params(stage=stage)))
         return Views(await self._get(f"{_task_path(workflow, stage, index)}/explain", Explanations))
 
-    async def idle(self, since: str | None = None) -> IdleReportView:
-        """Why what was idle in the last `since` (a span such as 8h; a day) was idle."""
-        return await self._get(_IDLE, IdleReportView, _params(since=since))
+    async def idle(self) -> IdleReportView:
+        """Why what is idle now is idle."""
+        return await self._get(_IDLE, IdleReportView)
 
     async def usage(
         self,

@@ -15,13 +15,15 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from flowsched.control.views import idle_split
 from flowsched.engine.delta import TaskWrite
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step
 from flowsched.executor.foreign import BindRefused
 from flowsched.executor.protocol import ClusterEvent, TransferDone, TransferFailed
+from flowsched.scheduling.explain.idle import Cause
 from flowsched.scheduling.state.claims import ClaimKind
-from flowsched.scheduling.state.snapshot import IO
+from flowsched.scheduling.state.snapshot import AXES, IO
 from flowsched.version import VERSION
 from flowsched.workflow.run.states import TASKS_IN, TERMINAL, TaskState
 
@@ -85,6 +87,7 @@ class Gauges(msgspec.Struct):
         longest_wait_s: Reason code -> seconds since the oldest of those groups became ready.
         nodes: ready, drained or not_ready -> nodes.
         resources: (resource, allocatable or used) -> amount of the ready nodes, in units of its name.
+        idle: (resource, cause) -> amount that is idle, in units of its name.
         full_disks: Ready nodes whose disk has hardly any bandwidth left to book.
         storages: (name/read or name/write; limit, booked or others) -> bytes/s.
         caches: used, due or limit -> bytes, of the caches that have a limit.
@@ -98,6 +101,7 @@ class Gauges(msgspec.Struct):
     longest_wait_s: dict[str, float] = msgspec.field(default_factory=dict)
     nodes: Counter[str] = msgspec.field(default_factory=Counter)
     resources: dict[tuple[str, str], float] = msgspec.field(default_factory=dict)
+    idle: dict[tuple[str, str], float] = msgspec.field(default_factory=dict)
     full_disks: int = 0
     storages: dict[tuple[str, str], float] = msgspec.field(default_factory=dict)
     caches: Counter[str] = msgspec.field(default_factory=Counter)
@@ -327,6 +331,7 @@ class Metrics:
             ("longest_wait_seconds", ["reason"], "Seconds since the oldest of them was ready.", gauges.longest_wait_s),
             ("nodes", ["state"], "Nodes.", gauges.nodes),
             ("resources", ["resource", "kind"], "Of ready nodes.", gauges.resources),
+            ("idle_resources", ["resource", "cause"], "What is idle on ready nodes, by what keeps work from it.", gauges.idle),
             ("storage_bytes_per_second", ["storage", "kind"], "Of shared storages: limit, booked, others.", gauges.storages),
             ("cache_bytes", ["kind"], "Of caches with a limit: used, due (will be written) and limit.", gauges.caches),
         ):  # fmt: skip
@@ -351,6 +356,11 @@ async def gauges_of(state: EngineState, now_ms: int) -> Gauges:
             waited_s = max(0, now_ms - group.ready_ms) / 1000
             found.longest_wait_s[code] = max(waited_s, found.longest_wait_s.get(code, 0.0))
     _nodes(state, found)
+    amounts = idle_split(state).amounts
+    for name in ("cpu", "gpu", "memory"):
+        unit, scale = _UNITS[name]
+        for cause, amount in zip(Cause, amounts[:, AXES.index(name)].tolist(), strict=True):
+            found.idle[unit, cause.name.lower()] = amount / scale
     _data(state, found)
     # A step may begin in a thread at each pause: from here on only the counts are read, which are arrays of fixed size.
     for number, run in enumerate(list(state.work.runs.values())):

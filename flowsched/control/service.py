@@ -997,11 +997,9 @@ class Service:
         """All nodes."""
         return views.node_views(await self._leading(), self._executor.flows())
 
-    async def idle(self, *, since: str = views.DAY) -> IdleReportView:
-        """Why what was idle in the last `since` (a span) was idle, hour by hour. Only the leader knows."""
-        if self._leader.dispatcher is None:
-            raise self._not_leading()
-        return views.idle_report(self._leader.idle, self._clock(), since)
+    async def idle(self) -> IdleReportView:
+        """Why what is idle now is idle. Only the leader knows."""
+        return views.idle_report(views.idle_split(await self._leading()), self._clock())
 
     async def refused_nodes(self, pod: bytes) -> dict[str, str]:
         """Nodes that another scheduler's pod may not have now, and why."""

@@ -14,15 +14,15 @@ import numpy as np
 from flowsched.engine.choices import kept
 from flowsched.engine.delta import OutputWrite, TaskWrite
 from flowsched.engine.explain import NAMED, Explanation
-from flowsched.engine.idle_book import HOUR_MS, RESOURCES, Hour, IdleBook, total
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.cluster import Drain
 from flowsched.errors import InvalidRequest
 from flowsched.executor.nodes import CORDONED, NodeInfo
-from flowsched.scheduling.explain.idle import Cause
+from flowsched.scheduling.explain.idle import Cause, Split, split
 from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares, guaranteed
 from flowsched.scheduling.reasons import quantity
 from flowsched.scheduling.state.claims import ClaimKind
+from flowsched.scheduling.state.snapshot import AXES
 from flowsched.store.accounting import UsageSum
 from flowsched.store.cache_keys import Found
 from flowsched.store.rows import AttemptRow, AttemptUseRow, StageRow, StoredEvent, WorkflowRow
@@ -50,7 +50,6 @@ from flowsched.workflow.views import (
     DrainView,
     EventView,
     ExplanationView,
-    IdleHourView,
     IdleReportView,
     IdleView,
     ImageView,
@@ -73,6 +72,7 @@ V = TypeVar("V", bound=View)
 
 #: Of the answer, a stage: what tells whether making it is long work.
 STAGE_BYTES: Final = 400
+HOUR_MS: Final = 3_600_000
 
 
 @overload
@@ -566,13 +566,10 @@ def task_position(token: str | None) -> tuple[int, int]:
 # ---- idle room ----
 
 
-#: The period of a report if the client gives none.
-DAY: Final = "24h"
 #: Names that are told, of one cause.
 _NAMED: Final = 3
-#: ms times the axis's unit that make an hour of a core, a GiB, a GPU.
-_HOUR: Final = {"cpu": 1000 * HOUR_MS, "memory": (1 << 30) * HOUR_MS, "gpu": 1000 * HOUR_MS}
-_WORDS: Final = {"cpu": "core-hours", "memory": "GiB-hours of memory", "gpu": "GPU-hours"}
+#: Resource -> the axis's units in one core, GiB or GPU, and the word for it.
+_IDLE_UNITS: Final = {"cpu": (1000, "cores"), "memory": (1 << 30, "GiB of memory"), "gpu": (1000, "GPUs")}
 _SAID: Final = {
     Cause.NO_DEMAND: "no demand",
     Cause.FRAGMENTATION: "fragmentation",
@@ -585,72 +582,51 @@ _SAID: Final = {
 }
 
 
-def idle_report(book: IdleBook, now: int, since: str = DAY) -> IdleReportView:
-    """The report from `since` (a span before now) on, in whole hours of the clock.
-
-    Raises:
-        InvalidRequest: `since` is no span.
-    """
-    span = parse_duration(since)
-    if span <= 0:
-        raise InvalidRequest(f"since is {since!r}; it must be a span before now, such as 8h")
-    hours = book.between(max(0, now - span + 1), now)
-    everything = total(hour for _, hour in hours)
-    begin = hours[0][0] if hours else now
-    resources = _resources(everything)
-    return IdleReportView(
-        since=moment(begin),
-        until=moment(now),
-        resources=resources,
-        hours=[
-            IdleHourView(
-                start_at=moment(start), covered_seconds=hour.covered_ms / 1000, resources=_resources(hour)
-            )
-            for start, hour in hours
-        ],
-        sentences=[_sentence(name, view) for name, view in resources.items() if view.idle],
-    )
+def idle_split(state: EngineState) -> Split:
+    """Why what is idle now is idle, by what the last cycle refused. Some 6 ms for 10,000 nodes."""
+    refused = state.round.refused
+    waiting = [(refused[key], reason) for key, reason in state.round.reasons.items() if key in refused]
+    names = {key: group.name for key, group in refused.items()}
+    return split(state.cluster.snapshot, waiting, state.policy.profile, names)
 
 
-def _resources(hour: Hour) -> dict[str, IdleView]:
-    """By resource; none of which there was nothing."""
-    found = {}
-    for at, name in enumerate(RESOURCES):
-        if not hour.capacity[at] and not hour.off[at]:
+def idle_report(found: Split, now: int) -> IdleReportView:
+    """The split of a moment for people and programs, without resources that no node has."""
+    resources: dict[str, IdleView] = {}
+    for name, (unit, _) in _IDLE_UNITS.items():
+        axis = AXES.index(name)
+        capacity, off = int(found.capacity[axis]), int(found.off[axis])
+        if not capacity and not off:
             continue
-        unit = _HOUR[name]
-        idle = hour.idle_of(name)
-        found[name] = IdleView(
-            capacity=_hours(hour.capacity[at], unit),
-            used=_hours(hour.capacity[at] - idle, unit),
-            idle=_hours(idle, unit),
-            off=_hours(hour.off[at], unit),
-            causes={
-                cause.name.lower(): _hours(amount[at], unit)
-                for cause, amount in sorted(hour.idle.items())
-                if amount[at]
-            },
-            who=_who(hour, at, unit),
+        amounts = found.amounts[:, axis].tolist()
+        resources[name] = IdleView(
+            capacity=_amount(capacity, unit),
+            used=_amount(capacity - sum(amounts), unit),
+            idle=_amount(sum(amounts), unit),
+            off=_amount(off, unit),
+            causes={cause.name.lower(): _amount(amounts[cause], unit) for cause in Cause if amounts[cause]},
+            who=_who(found, axis, unit),
         )
-    return found
+    sentences = [_sentence(name, view) for name, view in resources.items() if view.idle]
+    return IdleReportView(at=moment(now), resources=resources, sentences=sentences)
 
 
-def _who(hour: Hour, at: int, unit: int) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
-    largest = sorted(hour.blame.items(), key=lambda item: (-item[1][at], item[0]))
+def _who(found: Split, axis: int, unit: int) -> dict[str, dict[str, float]]:
+    named: dict[str, dict[str, float]] = {}
+    largest = sorted(found.blame.items(), key=lambda item: (-item[1][axis], item[0]))
     for (cause, name), amount in largest:
-        told = found.setdefault(cause.name.lower(), {})
-        if amount[at] and len(told) < _NAMED:
-            told[name] = _hours(amount[at], unit)
-    return {cause: told for cause, told in found.items() if told}
+        told = named.setdefault(cause.name.lower(), {})
+        if name and amount[axis] and len(told) < _NAMED:
+            told[name] = _amount(int(amount[axis]), unit)
+    return {cause: told for cause, told in named.items() if told}
 
 
-def _hours(amount: int, unit: int) -> float:
+def _amount(amount: int, unit: int) -> float:
     return round(amount / unit, 4)
 
 
 def _sentence(name: str, view: IdleView) -> str:
-    """cpu: 61.0 of 100.0 core-hours were idle; 60 % of that no demand, 40 % quota (night)."""
+    """cpu: 61.0 of 100.0 cores are idle; of these 60 % no demand, 40 % quota (night)."""
     largest = sorted(Cause, key=lambda cause: -view.causes.get(cause.name.lower(), 0.0))
     parts = []
     for cause in largest:
@@ -659,9 +635,8 @@ def _sentence(name: str, view: IdleView) -> str:
         if percent:
             who = ", ".join(view.who.get(key, {}))
             parts.append(f"{percent} % {_SAID[cause]}" + (f" ({who})" if who else ""))
-    places = 1 if view.capacity >= 10 else 3
-    hours = f"{view.idle:.{places}f} of {view.capacity:.{places}f} {_WORDS[name]}"
-    return f"{name}: {hours} were idle; of these {', '.join(parts)}"
+    word = _IDLE_UNITS[name][1]
+    return f"{name}: {view.idle:.1f} of {view.capacity:.1f} {word} are idle; of these {', '.join(parts)}"
 
 
 # ---- queues ----
@@ -697,6 +672,8 @@ def queue_views(state: EngineState) -> list[QueueView]:
     found = []
     for name in names:
         queue, work = tree.get(name), own.get(name, _Own([0] * axes))
+        used = shares.usage(name)
+        parts = [have / there for have, there in zip(used, snapshot.total, strict=False) if there > 0]
         found.append(
             view_of(
                 QueueView,
@@ -704,11 +681,11 @@ def queue_views(state: EngineState) -> list[QueueView]:
                 name=name,
                 cap=limits(snapshot.axes, queue.cap),
                 guarantee=amounts(snapshot.axes, queue.guarantee),
-                used=amounts(snapshot.axes, tuple(shares.usage(name))),
+                used=amounts(snapshot.axes, tuple(used)),
                 deserved=amounts(snapshot.axes, due.get(name)),
                 pending=amounts(snapshot.axes, tuple(work.asked)),
                 recent=amounts(snapshot.axes, tuple(shares.past(name))),
-                dominant_share=_share(shares.usage(name), snapshot.total),
+                dominant_share=round(max(parts, default=0.0), 4),
                 waiting=work.waiting,
                 starting=work.starting,
                 running=work.running,
@@ -766,11 +743,6 @@ def warnings(tree: QueueTree, queue: Queue, axes: Sequence[str], total: Sequence
                     f"{quantity(name, together)}, and the cluster has {quantity(name, whole)}"
                 )
     return found
-
-
-def _share(used: Sequence[int], total: Sequence[int]) -> float:
-    """The dominant share, for people."""
-    return round(max((u / t for u, t in zip(used, total, strict=False) if t > 0), default=0.0), 4)
 
 
 def _looked_through(state: EngineState) -> dict[str, _Own]:

@@ -68,7 +68,6 @@ class Step(msgspec.Struct):
         lookups: (workflow, stage) with shards to be looked up in the cache of results.
         ended: Workflows that are terminal now; forgotten by `keep`.
         wake_ms: When to step again although nothing happens; None = no need.
-        now: The moment of the step.
     """
 
     state: EngineState
@@ -84,7 +83,6 @@ class Step(msgspec.Struct):
     ended: list[str] = msgspec.field(default_factory=list)
     foreign_ended: list[str] = msgspec.field(default_factory=list)
     wake_ms: int | None = None
-    now: int = 0
 
     def keep(self) -> None:
         """The delta is durable: the state stays as it is."""
@@ -95,11 +93,6 @@ class Step(msgspec.Struct):
             self.state.forget(workflow)
         for key in self.foreign_ended:
             self.state.forget_foreign(key)
-
-    def wake_at(self, moment: int | None) -> None:
-        """Step again at this moment at the latest, if there is one."""
-        if moment is not None:
-            self.wake_ms = moment if self.wake_ms is None else min(self.wake_ms, moment)
 
     def drop(self) -> None:
         """The delta was not written: the state is what it was before the step."""
@@ -161,7 +154,6 @@ def step(
         ended=result.ended,
         foreign_ended=recorder.foreign_ended,
         wake_ms=recorder.wake_ms,
-        now=now,
     )
 
 

@@ -15,7 +15,7 @@ from flowsched.store.lease import Lease
 #: Of a process that is not there any more; the new database has its own.
 _LEFT: Final = frozenset({tables.marks})
 #: What a service writes into a database that has no workflow yet, beside `identity`.
-_FIRST: Final = frozenset({tables.lease, tables.counters, tables.marks, tables.idle_hours, tables.identity})
+_FIRST: Final = frozenset({tables.lease, tables.counters, tables.marks, tables.identity})
 _MOVED: Final = tables.metadata.sorted_tables  # a table after those that it refers to
 _ROWS: Final = 1_000
 

@@ -417,14 +417,6 @@ queue_usage: Final = Table(
     sqlite_with_rowid=False,
 )
 
-#: Hours since the epoch. Nothing is decided by it.
-idle_hours: Final = Table(
-    "idle_hours",
-    metadata,
-    Column("hour", BigInteger, primary_key=True, autoincrement=False),
-    Column("body", LargeBinary, nullable=False),
-)
-
 #: What workflows held that have expired: sums by the day (since the epoch, UTC) on which they ended, and by queue, user and labels
 #: (JSON, as in `workflows`). `key` is a hash of these three, which may be longer than what an index takes.
 past_usage: Final = Table(

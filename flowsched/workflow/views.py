@@ -512,12 +512,12 @@ class ProblemView(View, kw_only=True):
 
 
 class IdleView(View, kw_only=True):
-    """One resource over some time, in core-hours, GiB-hours or GPU-hours. capacity = used + the sum of `causes`."""
+    """One resource now, in cores, GiB or GPUs. capacity = used + the sum of `causes`."""
 
-    capacity: float  #: of nodes that took pods
+    capacity: float  #: of nodes that take pods
     used: float
     idle: float
-    off: float = 0.0  #: of nodes that took none: not idle, and not counted above
+    off: float = 0.0  #: of nodes that take none: not idle, and not counted above
     causes: dict[str, float] = msgspec.field(
         default_factory=dict
     )  #: by cause (docs/explain.md); they add up to `idle`
@@ -526,23 +526,13 @@ class IdleView(View, kw_only=True):
     )  #: cause -> queue, gang or work -> its part, the largest few
 
 
-class IdleHourView(View, kw_only=True):
-    """One hour of the clock."""
-
-    start_at: datetime
-    covered_seconds: float  #: how much of the hour was watched
-    resources: dict[str, IdleView]
-
-
 class IdleReportView(View, kw_only=True):
-    """Why what was idle was idle."""
+    """Why what is idle now is idle."""
 
-    since: datetime  #: the first hour begins here
-    until: datetime
+    at: datetime
     resources: dict[str, IdleView] = msgspec.field(
         default_factory=dict
     )  #: cpu, memory, gpu, where there are any
-    hours: list[IdleHourView] = msgspec.field(default_factory=list)
     sentences: list[str] = msgspec.field(default_factory=list)  #: the same for people, one for each resource
 
 

@@ -138,12 +138,6 @@ def upgrade() -> None:
         sqlite_with_rowid=False,
     )
     op.create_table(
-        "idle_hours",
-        sa.Column("hour", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("body", sa.LargeBinary(), nullable=False),
-        sa.PrimaryKeyConstraint("hour", name=op.f("pk_idle_hours")),
-    )
-    op.create_table(
         "lease",
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("epoch", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
@@ -411,7 +405,6 @@ def downgrade() -> None:
         "outputs",
         "marks",
         "lease",
-        "idle_hours",
         "identity",
         "idempotency",
         "gang_orders",

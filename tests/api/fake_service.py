@@ -14,7 +14,7 @@ from fake_plans import FakePlans
 from flowsched.api.routes import Limits
 from flowsched.control.service import OutputData
 from flowsched.control.tes import TesPage
-from flowsched.errors import Conflict, Fault, InvalidDocument, InvalidRequest, NotFound
+from flowsched.errors import Conflict, Fault, InvalidDocument, NotFound
 from flowsched.workflow.document.reader import read_document
 from flowsched.workflow.views import (
     AttemptPage,
@@ -25,7 +25,6 @@ from flowsched.workflow.views import (
     DrainView,
     EventView,
     ExplanationView,
-    IdleHourView,
     IdleReportView,
     IdleView,
     NodeView,
@@ -338,9 +337,7 @@ class FakeService:
         )  # fmt: skip
         return [reason]
 
-    async def idle(self, *, since: str = "24h") -> IdleReportView:
-        if since == "never":
-            raise InvalidRequest("'never' is no duration")
+    async def idle(self) -> IdleReportView:
         view = IdleView(
             capacity=96.0,
             used=36.0,
@@ -348,14 +345,7 @@ class FakeService:
             causes={"no_demand": 42.0, "quota": 18.0},
             who={"quota": {"night": 18.0}},
         )
-        hour = IdleHourView(start_at=BEGIN, covered_seconds=3600.0, resources={"cpu": view})
-        return IdleReportView(
-            since=BEGIN,
-            until=BEGIN,
-            resources={"cpu": view},
-            hours=[hour],
-            sentences=[f"cpu: idle for {since}"],
-        )
+        return IdleReportView(at=BEGIN, resources={"cpu": view}, sentences=["cpu: 60 of 96 cores are idle"])
 
     async def usage(
         self,

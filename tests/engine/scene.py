@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from flowsched.engine.delta import Delta
 from flowsched.engine.events import Accepted, Command, EngineEvent
-from flowsched.engine.idle_book import IdleBook
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.step import Step, step
@@ -67,14 +66,12 @@ class Scene:
         told: The events of the step before.
         launches, releases, transfers: What the last step asked for.
         pods: Every pod that was ever launched, by name.
-        book: Where idle room is accounted for; None = nowhere.
         tape: Where cycles are recorded; None = nowhere.
     """
 
     def __init__(self, *nodes: NodeInfo, profile: str = "flowsched") -> None:
         self.state = EngineState(policy=PolicyState(profile=PROFILES[profile], secret=b"secret"))
         self.now = 1_000
-        self.book: IdleBook | None = None
         self.tape: Tape | None = None
         self.runs: dict[str, WorkflowRun] = {}
         self.pods: dict[str, Pod] = {}
@@ -89,8 +86,6 @@ class Scene:
         self.deltas.append(self.last.delta)
         self.pods |= {pod.name: pod for pod in self.last.launches}
         self.last.keep()
-        if self.book is not None:
-            self.last.wake_at(self.book.note(self.state, self.now))
         return self.last
 
     def submit(self, ident: str, *stages: dict[str, Any], **more: Any) -> Step:

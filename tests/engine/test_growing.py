@@ -7,7 +7,6 @@ from typing import Any
 from flowsched.control.views import queue_views
 from flowsched.engine.events import QueueChanged
 from flowsched.engine.explain import explain, first_reason
-from flowsched.engine.idle_book import IdleBook
 from flowsched.engine.step import step
 from flowsched.executor.protocol import NodeChanged
 from flowsched.scheduling.queues.tree import Queue
@@ -121,7 +120,6 @@ def test_a_member_that_comes_back_has_its_rank_again() -> None:
 def test_a_role_may_say_that_it_does_not_grow() -> None:
     """Its members stay out though there is room, ask for nothing, and explain says so. They end with their gang."""
     scene = small(grow=False)
-    scene.book = IdleBook(resolution_ms=0)
     for n in range(3):
         scene.end(f"fs-other-t-{n}-0")
         assert scene.launched == []

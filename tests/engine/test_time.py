@@ -7,7 +7,6 @@ import pytest
 
 from flowsched.engine.delta import StageWrite, TaskWrite
 from flowsched.engine.events import Recovered
-from flowsched.engine.idle_book import HOUR_MS, KEPT_HOURS, IdleBook
 from flowsched.engine.recovery import Remembered, rebuild_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
@@ -19,7 +18,7 @@ from tests.engine.scene import Scene, node
 from tests.engine.world import World
 
 A = {"name": "a", "command": ["x"]}
-YEARS = 20 * 365 * 24 * HOUR_MS
+HOUR_MS = 3_600_000
 
 
 @pytest.mark.parametrize("told", [(HOUR_MS, 2 * HOUR_MS), (-HOUR_MS, -2 * HOUR_MS), (HOUR_MS, -HOUR_MS)])
@@ -143,18 +142,3 @@ def test_rows_of_the_future_are_of_now_after_a_restart() -> None:
     assert run.stages[0].started_ms == 10_000
     assert int(run.stages[0].times.max()) <= 10_000
     assert first.wake_ms == 10_000 + 30 * 60_000
-
-
-@pytest.mark.timeout(60)
-def test_twenty_years_between_two_steps_cost_no_more_than_the_hours_that_are_kept() -> None:
-    """Of the gap the book keeps the last month; hours of before are forgotten, and nothing is counted that will be."""
-    scene = Scene(node(cpu=4))
-    book = IdleBook(resolution_ms=0)
-    book.note(scene.state, 1_000)
-    book.close(HOUR_MS)
-    assert list(book.hours) == [0]
-    book.close(YEARS)
-    assert len(book.hours) == KEPT_HOURS
-    assert min(book.hours) == YEARS // HOUR_MS - KEPT_HOURS  # the hour that begins now has nothing yet
-    assert {hour.covered_ms for hour in book.hours.values()} == {HOUR_MS}
-    assert {hour.capacity[0] for hour in book.hours.values()} == {4_000 * HOUR_MS}

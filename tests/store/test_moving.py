@@ -119,7 +119,7 @@ async def test_a_database_with_rows_of_its_own_is_not_written_over(tmp_path: Pat
 
 
 async def test_an_empty_database_that_a_service_has_started_on_is_new(tmp_path: Path) -> None:
-    """It has a lease, an identity and idle hours, and no row of a user."""
+    """It has a lease and an identity, and no row of a user."""
     async with (
         await Database.open(str(tmp_path / "a.db")) as one,
         await Database.open(str(tmp_path / "b.db")) as two,

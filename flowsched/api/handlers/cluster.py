@@ -123,14 +123,6 @@ async def drain_node(call: Call[Query]) -> NodeView:
     )
 
 
-class IdleQuery(Query, frozen=True, kw_only=True):
-    """Which time to explain."""
-
-    since: Annotated[
-        str, msgspec.Meta(max_length=64, description="A span before now, such as `8h` or `7d`.")
-    ] = "24h"
-
-
 class UsageQuery(Query, frozen=True, kw_only=True):
     """What to sum up."""
 

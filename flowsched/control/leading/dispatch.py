@@ -14,7 +14,6 @@ from typing import Final, TypeVar
 from flowsched.engine.events import Accepted, Command, EngineEvent, Recovered, Revived, Tick
 from flowsched.engine.foreign.backlog import verdicts
 from flowsched.engine.foreign.holds import holds
-from flowsched.engine.idle_book import IdleBook
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
 from flowsched.errors import CancelRequested, OutcomeUnknown, StorageBusy
@@ -182,7 +181,6 @@ class Dispatcher:
         clock: Callable[[], int],
         failpoint: Callable[[str], Awaitable[None]],
         shrink: Callable[[], object] = lambda: None,
-        idle: IdleBook | None = None,
         observed: Callable[[Step, float], None] = lambda _step, _seconds: None,
     ) -> None:
         self.state = state
@@ -205,7 +203,6 @@ class Dispatcher:
         self.before_step: Callable[[], Awaitable[None]] = no_wait  #: tells events that are known already
         self.took_s = 0.0  #: the last step with its commit and its orders
         self.started = False  #: whether the last step gave room to anything
-        self._idle = idle  #: where idle room is accounted for; None = nowhere
         self._inbox = Inbox()
         self._thread = StateThread()
         self._now = 0
@@ -310,8 +307,6 @@ class Dispatcher:
                 if self.busy_since is not None:
                     self.busy_since = self._clock()  # it waits, and is not stuck
         await self._thread.do(result.keep)
-        if self._idle is not None:
-            result.wake_at(self._idle.note(self.state, result.now))
         if self._thread.forget_ended(self.state.work.runs):
             self._shrink()
         return result

@@ -1,4 +1,4 @@
-"""Leading: recover, run the loops, keep the book of idle room, stop at once when the lease is lost."""
+"""Leading: recover, run the loops, stop at once when the lease is lost."""
 
 from __future__ import annotations
 
@@ -30,13 +30,11 @@ from flowsched.engine.events import (
     QueueRemoved,
     Tick,
 )
-from flowsched.engine.idle_book import HOUR_MS, KEPT_HOURS, Hour, IdleBook
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.state.work import WorkState
 from flowsched.engine.step import Step
 from flowsched.errors import (
-    FlowschedError,
     LeadershipLost,
     OutcomeUnknown,
     StaleWrite,
@@ -50,56 +48,11 @@ from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.store.database import REVISION, Database
 from flowsched.store.rows import QueueRow
-from flowsched.store.settings import IdleHours, Queues
+from flowsched.store.settings import Queues
 from flowsched.store.writer import GroupWriter
 from flowsched.values import replace
 
 log = get_logger(__name__)
-
-PERIOD_S: Final = 60.0
-
-
-class IdleKeeping:
-    """Keeps a leader's book."""
-
-    def __init__(
-        self, database: Database, book: IdleBook, *, clock: Callable[[], int], holds: Callable[[], bool]
-    ) -> None:
-        self._rows = IdleHours(database)
-        self._book = book
-        self._clock = clock
-        self._holds = holds
-        self._written = 0  #: the newest hour that is a row
-
-    async def load(self) -> None:
-        """What an earlier process saw; hours that are in memory already stay."""
-        for hour, body in (await self._rows.list(self._oldest())).items():
-            self._book.hours.setdefault(hour, Hour.from_plain(body))
-
-    async def run(self) -> None:
-        """Write for ever."""
-        while True:
-            await asyncio.sleep(PERIOD_S)
-            if not self._holds():
-                continue  # another leader may write them now
-            try:
-                await self.once()
-            except FlowschedError as error:
-                log.warning("the idle hours cannot be written now, trying again later", error=str(error))
-
-    async def once(self) -> None:
-        """Write the hours that may have changed."""
-        self._book.close(self._clock())
-        changed = {hour: each.plain() for hour, each in self._book.hours.items() if hour >= self._written}
-        await self._rows.put(changed, self._oldest())
-        self._written = max(changed, default=self._written)
-
-    def _oldest(self) -> int:
-        return self._clock() // HOUR_MS - KEPT_HOURS + 1
-
-
-# ---- the term of a leader ----
-
 
 #: A term that lasted so long was a good one: what fails after it fails for the first time.
 STEADY_S: Final = 60.0
@@ -210,7 +163,6 @@ class Leader:
         self.dispatcher: Dispatcher | None = None
         self.intake: Intake | None = None
         self.nodes: list[NodeInfo] = []
-        self.idle = IdleBook()
         self.metrics = Metrics()
         self._changes: list[_Change] = []  #: told while a term recovered
 
@@ -331,9 +283,6 @@ class Leader:
         state.policy.queues = QueueTree(
             queue_from(row, state.cluster.snapshot.axes) for row in await Queues(self._database).list()
         )
-        keeping = IdleKeeping(self._database, self.idle, clock=self._clock, holds=self.leadership.holds)
-        self.idle.stop()
-        await keeping.load()
         dispatcher = Dispatcher(
             state,
             self._writer,
@@ -341,7 +290,6 @@ class Leader:
             clock=self._clock,
             failpoint=self._failpoint,
             shrink=self.settings.shrink,
-            idle=self.idle,
             observed=self._observe,
         )
         intake = Intake(
@@ -363,7 +311,6 @@ class Leader:
                 group.create_task(reconciler.run(), name="reconcile")
                 group.create_task(self._expiry(dispatcher).run(), name="expiry")
                 group.create_task(Leftovers(dispatcher, self._documents).run(), name="leftovers")
-                group.create_task(keeping.run(), name="idle")
                 memoizer = Memoizer(
                     self._database,
                     self._documents,
