@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import structs
 
 from flowsched.executor.datasets import uri_of
-from flowsched.scheduling.cycle_state import CycleState, Family
+from flowsched.scheduling.cycle_state import CycleState, Traits
 from flowsched.scheduling.kube_like import plan_kube_like
 from flowsched.scheduling.locality_delay import AvailableTimes, Wait, wait_for_data
 from flowsched.scheduling.placement.capacity import Mask
@@ -349,45 +349,50 @@ class _Cycle:
 
     def wait_for_room(self, offer: PlacementRequest) -> bool:
         """Refuse a group that found no room: others make way for it, or it is promised some if it is the first."""
-        state, group, family = self.state, offer.group, self.state.family(offer.group)
+        state, group, traits = self.state, offer.group, self.state.traits(offer.group)
         left = 0 if group.gang else group.roles[0].count - state.placed(group)
         if left and offer.missing is not None:
             self.open_horizon().foresee(offer, left, runtime_of(group, state.profile))
         offer = offer.in_zones(state.snapshot)
-        least = offer.at_least()
-        if self.fits(least, None, None):
-            reason = self.held_up(least, family)
-            start = self.reserve(least) if reason.code is ReasonCode.RESERVED else None
+        if self.has_room(offer, None, None):
+            reason = self.held_up(offer, traits)
+            start = self.reserve(offer.at_least()) if reason.code is ReasonCode.RESERVED else None
             return self.refuse(reason if start is None else structs.replace(reason, start_ms=start))
         taken = self.taking.attempt(offer, left, state.promises)
         if taken is not None:
             return self.refuse(taken)
-        reason = self.refusals.why(offer, family.traits)
+        reason = self.refusals.why(offer, traits)
         start = self.reserve(offer) if reason.code in _NOT_NOW else None
         if (
             start is None and offer.company is None and not group.shut
         ):  # a pod that starts may let in one with affinity to it
-            state.full[family] = reason
+            state.full[traits] = reason
         return self.refuse(structs.replace(reason, start_ms=start))
 
     def reserve(self, offer: PlacementRequest) -> int | None:
         """Promise a group a start, if the cycle has a promise left."""
         return None if offer.group.extra else self.state.promises.reserve(offer)
 
-    def held_up(self, least: PlacementRequest, family: Family) -> Reason:
+    def held_up(self, offer: PlacementRequest, traits: Traits) -> Reason:
         """Why a group waits although free cores would do for it: they are promised, or its data are not there."""
-        if self.state.promises.made and self.fits(least, least.local, None):
+        if self.state.promises.made and self.has_room(offer, offer.local, None):
             held = self.state.promises.made[0]
             text = f"it would fit, but would delay group {held.group}, which starts at {held.start_ms}"
             numbers = {"reserved_for": held.group, "reserved_start_ms": held.start_ms}
-            reason = Reason(least.group.key, ReasonCode.RESERVED, text, numbers)
-            unruled = least.company is None  # a pod that starts may let in a group with affinity to it
-            too_long = unruled and self.state.promises.too_long(least.group)
-            if too_long and not self.fits(least, None, self.state.promises.everywhere):
-                self.state.held[family] = reason
+            reason = Reason(offer.group.key, ReasonCode.RESERVED, text, numbers)
+            unruled = offer.company is None  # a pod that starts may let in a group with affinity to it
+            too_long = unruled and self.state.promises.too_long(offer.group)
+            if too_long and not self.has_room(offer, None, self.state.promises.everywhere):
+                self.state.held[traits] = reason
             return reason
         self.closed = self.state.profile.backfill != "none"
-        return Reason(least.group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
+        return Reason(offer.group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
+
+    def has_room(self, offer: PlacementRequest, local: Mask | None, long: Mask | None) -> bool:
+        """Whether the minimum of a group has a place. `local`, `long`: as in `Capacity.rows`."""
+        state = self.state
+        rows = state.room.rows(offer.axes, local, long)
+        return offer.has_room(rows, state.room, state.snapshot, state.profile)
 
     # ---- placing ----
 

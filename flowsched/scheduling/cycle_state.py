@@ -35,19 +35,6 @@ _NOTHING: Final = np.zeros(1, dtype=np.int64)
 _NOTHING.setflags(write=False)
 
 
-class Family:
-    """Groups that are refused for the same lack of room. A cycle has one object for them, which is compared by identity.
-
-    Attributes:
-        traits: What they have in common.
-    """
-
-    __slots__ = ("traits",)
-
-    def __init__(self, traits: Traits) -> None:
-        self.traits = traits
-
-
 class CycleState:
     """The working state of one cycle. It is made, changed through `statement`, and dropped.
 
@@ -55,8 +42,8 @@ class CycleState:
         most, left: Pods that this cycle may place, and may still place.
         waiting: Groups by queue, in their order.
         given: Placements so far, by group key.
-        full, held: Why families of groups were refused. Room only shrinks in a cycle, so what was refused once is refused again:
-            `full` for all groups of the family, `held` for those that would outlast the reservation's start.
+        full, held: Why groups of some traits were refused. Room only shrinks in a cycle, so what was refused once is refused again:
+            `full` for all such groups, `held` for those that would outlast the reservation's start.
         horizon: How long nodes are busy; None until the cycle has asked for it.
     """
 
@@ -83,40 +70,24 @@ class CycleState:
         waiting = in_order(backlog, queues, profile, now, work, half)
         self.given: dict[int, GroupAllocation] = {}
         self.promises = Reservations(snapshot, self.room, profile, now)
-        self._families: dict[Traits, Family] = {}
-        self._bags: dict[int, Family] = {}  #: by the id of the shape; the backlog keeps it alive
-        self.full: dict[Family, Reason] = {}
-        self.held: dict[Family, Reason] = {}
+        self.full: dict[Traits, Reason] = {}
+        self.held: dict[Traits, Reason] = {}
         self.horizon: AvailableTimes | None = None
         self.budgets: Budgets
         self.waiting: dict[str, list[PodGroup]]
         self.budgets, self.waiting = budgeted(snapshot, queues, backlog, waiting, profile, now)
 
-    def family(self, group: PodGroup) -> Family:
-        """The groups that are refused for the same lack of room as this one."""
-        roles = group.roles
-        if group.gang or len(roles) > 1 or group.min_resources is not None or self.profile.queues:
-            return self._family_with(group)
-        shape = roles[0].shape  # of a bag; many have it in common, and hashing what it asks for takes longer
-        known = self._bags.get(id(shape))
-        if known is None:
-            known = self._bags[id(shape)] = self._family_with(group)
-        return known
-
-    def _family_with(self, group: PodGroup) -> Family:
+    def traits(self, group: PodGroup) -> Traits:
+        """What the groups that are refused for the same lack of room have in common with this one."""
         roles = tuple([(role.shape, role.minimum if group.gang else 1) for role in group.roles])
-        traits = self.profile.of(group.queue).name, group.gang, group.min_resources, roles
-        known = self._families.get(traits)
-        if known is None:
-            known = self._families[traits] = Family(traits)
-        return known
+        return self.profile.of(group.queue).name, group.gang, group.min_resources, roles
 
     def known_refusal(self, group: PodGroup) -> Reason | None:
         """Why a group like this one was refused before."""
         if not self.full and not self.held:
             return None
-        family = self.family(group)
-        return self.full.get(family) or (self.held.get(family) if self.promises.too_long(group) else None)
+        traits = self.traits(group)
+        return self.full.get(traits) or (self.held.get(traits) if self.promises.too_long(group) else None)
 
     def placed(self, group: PodGroup) -> int:
         """How many pods of a bag this cycle has placed."""

@@ -11,9 +11,9 @@ import msgspec
 from flowsched.executor.constraints import Rules
 
 
-class Shape(msgspec.Struct, frozen=True):
-    """Everything about a pod that influences filters and costs, canonical: equal shapes get equal masks and
-    costs.
+class Shape(msgspec.Struct, frozen=True, cache_hash=True):
+    """Everything about a pod that influences filters and costs, canonical: equal shapes get equal masks and costs. It is the key
+    of much that is remembered, so it keeps its hash.
 
     Args:
         requests: (R,) what one pod asks for.
@@ -38,11 +38,6 @@ class Shape(msgspec.Struct, frozen=True):
     rules: Rules | None = None
     unknown: str | None = None
     direct: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def is_constrained(self) -> bool:
-        """Whether other pods, racks, disks or storages bear on where it may go or what that costs."""
-        return bool(self.rules is not None or self.rack or self.one_per_node or self.io_bytes or self.direct)
 
 
 class RoleRequest(msgspec.Struct, frozen=True):
@@ -130,15 +125,3 @@ class PodGroup(msgspec.Struct, frozen=True):
     def reads(self) -> tuple[int, ...]:
         """All datasets that its pods read, copied or not."""
         return self.inputs + self.remote if self.remote else self.inputs
-
-    @property
-    def is_uniform(self) -> bool:
-        """Whether only what it asks for and its inputs decide its nodes. What its pods cost may be remembered then."""
-        return not (
-            self.shut
-            or self.remote
-            or self.home is not None
-            or self.min_resources is not None
-            or len(self.roles) > 1
-            or self.roles[0].shape.is_constrained
-        )

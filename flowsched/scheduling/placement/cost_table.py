@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -12,10 +12,17 @@ from numpy.typing import NDArray
 
 from flowsched.scheduling.feasibility import Allowed, InterPodAffinity, all_but, allowed_nodes, company_of
 from flowsched.scheduling.placement.capacity import Capacity, Mask
-from flowsched.scheduling.placement.gang import CostTable, Ints, NodeChoice, place_gang, place_in_one_rack
+from flowsched.scheduling.placement.gang import (
+    CostTable,
+    Ints,
+    NodeChoice,
+    fits,
+    place_gang,
+    place_in_one_rack,
+)
 from flowsched.scheduling.placement.one_by_one import Problem, place_in_one_rack_one_by_one, place_one_by_one
 from flowsched.scheduling.plan import Choice
-from flowsched.scheduling.pod_group import PodGroup, RoleRequest
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.policy.framework import Cost, Profile, term_name
 from flowsched.scheduling.queues.tree import BILLION
 from flowsched.scheduling.state.data import Catalogue
@@ -85,11 +92,6 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
     @property
     def plain(self) -> bool:
         """Whether it has one role, and how full a node is decides its cost alone: the score cache may keep its scores."""
-        return self.lasts and self.axes[-1] != DEVICES
-
-    @property
-    def lasts(self) -> bool:
-        """Whether nothing that a cycle changes is in its table."""
         table = self.tables[0]
         return not (
             self.missing is not None
@@ -103,16 +105,13 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
             or self.rack is not None
             or self.one_per_node
             or self.group.min_resources is not None
+            or self.axes[-1] == DEVICES
         ) and all(isinstance(need, int) for need in table.needs)
 
     def stage_ms(self, nodes: int) -> Ints:
         """(N,) ms to bring the inputs there."""
         first = self.tables[0].first
         return np.zeros(nodes, dtype=np.int64) if first is None else first
-
-    def of(self, group: PodGroup) -> PlacementRequest:
-        """The same offer for another group that asks for the same."""
-        return structs.replace(self, group=group)
 
     def wanting(self, count: int) -> PlacementRequest:
         """The offer of a bag for `count` of its pods."""
@@ -196,6 +195,12 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
         else:
             placed = place_one_by_one(problem)
         return placed if self._rest_fits(rows, placed) else None
+
+    def has_room(self, rows: Sequence[Ints], room: Capacity, snapshot: Snapshot, profile: Profile) -> bool:
+        """Whether its minimum has a place on this room. `rows`: as for `place`; costs do not matter."""
+        if self.group.gang or self.one_by_one or self.group.min_resources is not None:
+            return self.at_least().place(rows, room, snapshot, profile) is not None
+        return bool(fits(rows, self.tables[0]).any())
 
     @property
     def one_by_one(self) -> bool:
@@ -293,18 +298,31 @@ def price(group: PodGroup, snapshot: Snapshot, catalogue: Catalogue, profile: Pr
     return Pricer(snapshot, catalogue, profile).price(group)
 
 
+class _Requirements(NamedTuple):
+    """What a cycle does not change about groups with the same roles. The fields are those of `PlacementRequest`.
+
+    `needs`: for each table, what one pod takes of each axis; `packs`: for each axis, whether it counts for packing.
+    """
+
+    axes: tuple[int, ...]
+    order: tuple[int, ...]
+    allowed: tuple[Allowed, ...]
+    needs: tuple[tuple[int | Ints, ...], ...]
+    packs: tuple[bool, ...]
+    rack: str | None
+    one_per_node: bool
+
+
 class Pricer:
-    """Puts tables together, for as long as no node changes: a cycle. What cannot be another a moment later is remembered."""
+    """Puts tables together, for as long as no node changes: a cycle."""
 
     def __init__(self, snapshot: Snapshot, catalogue: Catalogue, profile: Profile) -> None:
         self._snapshot, self._catalogue, self._profile = snapshot, catalogue, profile
         self._others: dict[int, Pricer] = {}  #: of queues that have a profile of their own, by its id
         self._filters = profile.all_filters()
         self._costs = (profile.all_costs(), profile.all_first_costs(), profile.all_step_costs())
-        self._own_costs = not (profile.costs or profile.first_costs or profile.step_costs)
         self._packs = packing_axes(snapshot.axes)
-        #: Offers that last by what they ask for: nothing that a cycle changes is in them.
-        self._plain: dict[tuple[RoleRequest, bool], PlacementRequest | None] = {}
+        self._known: dict[tuple[tuple[Shape, ...], tuple[int, ...] | None], _Requirements] = {}
 
     def price(self, group: PodGroup) -> PlacementRequest:
         """As `price`."""
@@ -321,44 +339,49 @@ class Pricer:
         return self._others[id(profile)]
 
     def _own(self, group: PodGroup) -> PlacementRequest:
-        known = self._lasting(group)
-        if known is None:
-            return self._priced(group)
-        return self._with_inputs(known, group, self._missing(group)) if group.inputs else known.of(group)
-
-    def _lasting(self, group: PodGroup) -> PlacementRequest | None:
-        """The offer of a uniform group as if it read nothing; None where a cycle changes what is in it."""
-        if not self._own_costs or not group.is_uniform:
-            return None
-        key = group.roles[0], group.gang
-        if key not in self._plain:
-            offer = self._priced(structs.replace(group, inputs=()) if group.inputs else group)
-            self._plain[key] = offer if offer.lasts else None
-        return self._plain[key]
-
-    def _with_inputs(self, bare: PlacementRequest, group: PodGroup, missing: Ints | None) -> PlacementRequest:
-        """The offer of a group that asks for what another does that reads nothing: only where its inputs are is looked at anew."""
-        snapshot, table = self._snapshot, bare.tables[0]
-        terms: list[tuple[str, Ints]] = []
-        table = CostTable(
-            needs=table.needs,
-            packs=table.packs,
-            allowed=table.allowed,
-            count=table.count,
-            minimum=table.minimum,
-            first=_sum(self._costs[1], snapshot, self._catalogue, group, group.roles[0], terms),
-        )
+        snapshot, asked, missing = self._snapshot, self._requirements(group), self._missing(group)
+        roles = [group.roles[r] for r in asked.order]
+        zones = None
+        masks: Sequence[Mask] = [where.mask for where in asked.allowed]
+        company = company_of(snapshot, [(role.shape, role.count) for role in roles], masks)
+        if company is not None:
+            masks = company.masks
+        if group.shut:
+            shut = all_but(len(snapshot), group.shut)
+            masks = [mask & shut for mask in masks]
+        if snapshot.zones:
+            zones = zones_for([role.shape.requests for role in roles], snapshot.zones, len(snapshot))
+        tables, terms_of = [], []
+        for role, needs, mask in zip(roles, asked.needs, masks, strict=True):
+            terms: list[tuple[str, Ints]] = []
+            pod_costs, first_costs, step_costs = self._costs
+            bounded = zones is not None and snapshot.zones.is_aligned(role.shape.requests)
+            tables.append(
+                CostTable(
+                    needs=needs,
+                    packs=asked.packs,
+                    allowed=mask,
+                    count=role.count,
+                    minimum=role.minimum if group.gang else 1,
+                    first=_sum(first_costs, snapshot, self._catalogue, group, role, terms),
+                    each=_sum(pod_costs, snapshot, self._catalogue, group, role, terms),
+                    step=_sum(step_costs, snapshot, self._catalogue, group, role, []),
+                    most=zones if bounded else None,
+                )
+            )
+            terms_of.append(tuple(terms))
         return PlacementRequest(
             group=group,
-            axes=bare.axes,
-            tables=(table,),
-            order=bare.order,
-            allowed=bare.allowed,
+            axes=asked.axes,
+            tables=tuple(tables),
+            order=asked.order,
+            allowed=asked.allowed,
             missing=missing,
-            one_per_node=False,
-            rack=None,
+            one_per_node=asked.one_per_node,
+            rack=asked.rack if group.gang else None,
+            company=company,
             local=None if missing is None else missing == 0,
-            terms=(tuple(terms),),
+            terms=tuple(terms_of),
         )
 
     def _missing(self, group: PodGroup) -> Ints | None:
@@ -368,60 +391,34 @@ class Pricer:
         missing = self._catalogue.missing_bytes(group.inputs, len(self._snapshot))
         return missing if np.count_nonzero(missing) else None
 
-    def _priced(self, group: PodGroup) -> PlacementRequest:
-        snapshot, profile, missing = self._snapshot, self._profile, self._missing(group)
-        roles = [0]
-        if len(group.roles) > 1:
-            roles = sorted(range(len(group.roles)), key=lambda r: (-dominance(group.roles[r], snapshot), r))
+    def _requirements(self, group: PodGroup) -> _Requirements:
+        """What its roles ask for, and where nodes alone allow them, remembered for the cycle."""
+        shapes = tuple([role.shape for role in group.roles])
+        key = shapes, group.min_resources
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        snapshot, order = self._snapshot, tuple(range(len(shapes)))
+        if len(shapes) > 1:
+            order = tuple(sorted(order, key=lambda r: (-dominance(group.roles[r], snapshot), r)))
         axes = self._axes(group)
-        allowed = tuple(allowed_nodes(snapshot, group.roles[r].shape, self._filters) for r in roles)
-        wanted = [(group.roles[r].shape, group.roles[r].count) for r in roles]
-        company = company_of(snapshot, wanted, [where.mask for where in allowed])
-        shut = None if not group.shut else all_but(len(snapshot), group.shut)
-        zones = None
-        if snapshot.zones:
-            requests = [group.roles[r].shape.requests for r in roles]
-            zones = zones_for(requests, snapshot.zones, len(snapshot))
-        tables, terms_of = [], []
-        for at, (r, where) in enumerate(zip(roles, allowed, strict=True)):
-            role = group.roles[r]
-            mask = where.mask if company is None else company.masks[at]
-            terms: list[tuple[str, Ints]] = []
-            pod_costs, first_costs, step_costs = self._costs
-            first = _sum(first_costs, snapshot, self._catalogue, group, role, terms)
-            each = _sum(pod_costs, snapshot, self._catalogue, group, role, terms)
-            step = _sum(step_costs, snapshot, self._catalogue, group, role, [])
-            terms_of.append(tuple(terms))
-            tables.append(
-                CostTable(
-                    needs=tuple([_need(role, axis, where, snapshot, profile) for axis in axes]),
-                    packs=tuple([axis != DEVICES and self._packs[axis] for axis in axes]),
-                    allowed=mask if shut is None else mask & shut,
-                    count=role.count,
-                    minimum=role.minimum if group.gang else 1,
-                    each=each,
-                    first=first,
-                    step=step,
-                    most=zones
-                    if zones is not None and snapshot.zones.is_aligned(role.shape.requests)
-                    else None,
-                )
-            )
-        policies = {role.shape.rack for role in group.roles}
-        rack = "required" if "required" in policies else "preferred" if "preferred" in policies else None
-        return PlacementRequest(
-            group=group,
+        allowed = tuple([allowed_nodes(snapshot, shapes[r], self._filters) for r in order])
+        policies = {shape.rack for shape in shapes}
+        self._known[key] = found = _Requirements(
             axes=axes,
-            tables=tuple(tables),
-            order=tuple(roles),
+            order=order,
             allowed=allowed,
-            missing=missing,
-            one_per_node=any(role.shape.one_per_node for role in group.roles),
-            rack=rack if group.gang else None,
-            company=company,
-            local=None if missing is None else missing == 0,
-            terms=tuple(terms_of),
+            needs=tuple(
+                [
+                    tuple([_need(group.roles[r], axis, snapshot, self._profile) for axis in axes])
+                    for r in order
+                ]
+            ),
+            packs=tuple([axis != DEVICES and self._packs[axis] for axis in axes]),
+            rack="required" if "required" in policies else "preferred" if "preferred" in policies else None,
+            one_per_node=any(shape.one_per_node for shape in shapes),
         )
+        return found
 
     def _axes(self, group: PodGroup) -> tuple[int, ...]:
         """Which axes its roles ask for, or its `min_resources`; cpu always."""
@@ -452,7 +449,7 @@ def _asks(role: RoleRequest, axis: int, profile: Profile) -> bool:
     return axis < len(requests) and requests[axis] > 0 and (axis != IO or profile.contention)
 
 
-def _need(role: RoleRequest, axis: int, where: Allowed, snapshot: Snapshot, profile: Profile) -> int | Ints:
+def _need(role: RoleRequest, axis: int, snapshot: Snapshot, profile: Profile) -> int | Ints:
     """What one pod takes of an axis; more disk bandwidth than a node has means all it has."""
     if axis == DEVICES:
         axis = GPU

@@ -49,27 +49,20 @@ def slowdown_now(
     if step is None:
         return None
     cost: NDArray[np.int64] = snapshot.io_tasks * step
-    left, disk = snapshot.allocatable[:, IO], snapshot.disk_rate
-    if not role.shape.direct and (left != disk).any():
-        bytes_ms = min(role.shape.io_bytes * 1000, _MOST)
-        cost = cost + np.where(left > 0, bytes_ms // np.maximum(left, 1) - bytes_ms // np.maximum(disk, 1), 0)
-    own = _own_disk(snapshot, role)
+    own = None if role.shape.direct else _own_disk(snapshot, role.shape.io_bytes)
     return cost if own is None else cost + own
 
 
-def _own_disk(snapshot: Snapshot, role: RoleRequest) -> NDArray[np.int64] | None:
-    """(N,) ms that the pod's own bytes take longer than on the fastest disk; None where all disks are alike."""
-    stated = snapshot.disk_rate[snapshot.disk_rate > 0]
-    if role.shape.direct or len(stated) == 0 or stated.min() == stated.max():
-        return None
-    key = ("own disk", role.shape.io_bytes)
-    known: NDArray[np.int64] | None = snapshot.cache.get(key)
-    if known is not None:
+def _own_disk(snapshot: Snapshot, io_bytes: int) -> NDArray[np.int64] | None:
+    """(N,) ms that the pod's own bytes take longer than on the fastest disk that nothing else uses; None = nowhere."""
+    key = ("own disk", io_bytes)
+    if key in snapshot.cache:
+        known: NDArray[np.int64] | None = snapshot.cache[key]
         return known
-    bytes_ms = min(role.shape.io_bytes * 1000, _MOST)
-    took = np.minimum(bytes_ms // np.maximum(snapshot.disk_rate, 1), _LONGEST_MS)
-    own = np.where(snapshot.disk_rate > 0, took - bytes_ms // stated.max(), 0)
-    own = np.maximum(own, 0)
-    own.setflags(write=False)
-    snapshot.cache[key] = own
-    return own
+    left, disk = snapshot.allocatable[:, IO], snapshot.disk_rate
+    bytes_ms, fastest = min(io_bytes * 1000, _MOST), max(int(disk.max(initial=0)), 1)
+    alone = bytes_ms // np.maximum(disk, 1)
+    own = np.where(left > 0, bytes_ms // np.maximum(left, 1) - alone, 0)
+    own += np.where(disk > 0, np.minimum(alone, _LONGEST_MS) - bytes_ms // fastest, 0).clip(0)
+    found = snapshot.cache[key] = own if own.any() else None
+    return found

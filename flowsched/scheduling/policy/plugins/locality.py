@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Final
 
 import msgspec
@@ -46,95 +45,45 @@ class StageIn(msgspec.Struct, frozen=True):
             inputs = (*inputs, image)
         if not inputs:
             return self._remote(snapshot, catalogue, group)
-        slowest = _slowest(snapshot)
-        if slowest is None:
-            cost = self._on(snapshot, catalogue, inputs, np.arange(len(snapshot)), slowest)
-        else:
-            cost = self._elsewhere(snapshot, catalogue, inputs, slowest)
-            some = catalogue.nodes_with_any(inputs)
-            if len(some):
-                cost[some] = self._on(snapshot, catalogue, inputs, some, slowest)
-        remote = self._remote(snapshot, catalogue, group)
-        return cost if remote is None else cost + remote
-
-    def _on(
-        self,
-        snapshot: Snapshot,
-        catalogue: Catalogue,
-        inputs: Sequence[int],
-        some: NDArray[np.int64],
-        slowest: int | None,
-    ) -> NDArray[np.int64]:
-        """(K,) as if called, on some nodes. `slowest`: as `_slowest` says."""
         nodes = len(snapshot)
-        missing, unordered = catalogue.missing_bytes(inputs, nodes), catalogue.unordered_bytes(inputs, nodes)
-        to_order = unordered[some] * 1000
-        own = _on_the_way(to_order, snapshot, some, slowest)
-        price = own * self.price_percent
-        price //= 100
-        price += COPY_OVERHEAD_MS
+        unordered = catalogue.unordered_bytes(inputs, nodes) * 1000
+        own = _arrival(unordered, snapshot)
         cost = own
         if snapshot.any_inbound:
-            cost = _on_the_way(to_order + snapshot.inbound[some] * 1000, snapshot, some, slowest)
-        outside = [dataset for dataset in dict.fromkeys(inputs) if not catalogue.held(dataset)]
+            cost = _arrival(unordered + snapshot.inbound * 1000, snapshot)
+        outside = [dataset for dataset in inputs if not catalogue.held(dataset)]
         if outside:
-            from_outside = catalogue.unordered_bytes(outside, nodes)[some]
-            np.maximum(cost, from_outside * 1000 // max(self.origin_rate, 1), out=cost)
-        cost += price
-        cost *= missing[some] > 0
-        return cost
-
-    def _elsewhere(
-        self, snapshot: Snapshot, catalogue: Catalogue, inputs: Sequence[int], slowest: int
-    ) -> NDArray[np.int64]:
-        """(N,) as `_on`, if all nodes are alike and none has or awaits any of the inputs: only what is on its way to it differs."""
-        unique = tuple(dict.fromkeys(inputs))
-        amount = 1000 * sum(map(catalogue.weight, unique))
-        outside = 1000 * sum([catalogue.weight(each) for each in unique if not catalogue.held(each)])
-        own, link = amount // slowest if slowest else 0, outside // max(self.origin_rate, 1)
-        price = own * self.price_percent // 100 + COPY_OVERHEAD_MS
-        if not snapshot.any_inbound or not slowest:
-            return np.full(len(snapshot), max(own, link) + price, dtype=np.int64)
-        cost: NDArray[np.int64] = snapshot.inbound * 1000
-        cost += amount
-        cost //= slowest
-        np.maximum(cost, link, out=cost)
-        cost += price
-        return cost
+            from_outside = (
+                unordered if len(outside) == len(inputs) else catalogue.unordered_bytes(outside, nodes) * 1000
+            )
+            cost = np.maximum(cost, from_outside // max(self.origin_rate, 1))
+        cost = cost + own * self.price_percent // 100 + COPY_OVERHEAD_MS
+        cost *= catalogue.missing_bytes(inputs, nodes) > 0
+        remote = self._remote(snapshot, catalogue, group)
+        return cost if remote is None else cost + remote
 
     def _remote(self, snapshot: Snapshot, catalogue: Catalogue, group: PodGroup) -> NDArray[np.int64] | None:
         """(N,) ms to read over the network what is not copied, and the link's price. None = there is no such thing."""
         if not group.remote:
             return None
         missing = catalogue.missing_bytes(group.remote, len(snapshot)) * 1000
-        return _over(missing, snapshot, slice(None), "nic_in") * (100 + self.price_percent) // 100
+        return _over(missing, snapshot, "nic_in") * (100 + self.price_percent) // 100
 
 
-def _slowest(snapshot: Snapshot) -> int | None:
-    """Bytes/s of the slower of network and disk, on all nodes alike; 0 = neither is known, None = nodes differ."""
+def _arrival(amount: NDArray[np.int64], snapshot: Snapshot) -> NDArray[np.int64]:
+    """(N,) `amount` over the slower of each node's network and disk."""
     nic, disk = snapshot.uniform("nic_in"), snapshot.uniform("disk_rate")
-    if nic is None or disk is None:
-        return None
-    return min(nic, disk) if nic and disk else nic or disk
+    if nic and disk:
+        return amount // min(nic, disk)
+    return np.maximum(_over(amount, snapshot, "nic_in"), _over(amount, snapshot, "disk_rate"))
 
 
-def _on_the_way(
-    amount: NDArray[np.int64], snapshot: Snapshot, some: NDArray[np.int64], slowest: int | None
-) -> NDArray[np.int64]:
-    """(K,) `amount` over the slower of network and disk of some nodes. `slowest`: as `_slowest` says."""
-    if slowest is not None:
-        return amount // slowest if slowest else np.zeros_like(amount)
-    return np.maximum(_over(amount, snapshot, some, "nic_in"), _over(amount, snapshot, some, "disk_rate"))
-
-
-def _over(
-    amount: NDArray[np.int64], snapshot: Snapshot, some: NDArray[np.int64] | slice, column: str
-) -> NDArray[np.int64]:
-    """(K,) `amount` over a column of rates of some nodes; no time where the rate is 0 (not known)."""
+def _over(amount: NDArray[np.int64], snapshot: Snapshot, column: str) -> NDArray[np.int64]:
+    """(N,) `amount` over a column of rates; no time where the rate is 0 (not known)."""
     rate = snapshot.uniform(column)
     if rate is not None:
         return amount // rate if rate else np.zeros_like(amount)
-    rates = getattr(snapshot, column)[some]
+    rates = getattr(snapshot, column)
     return np.where(rates > 0, amount // np.maximum(rates, 1), 0)
 
 
