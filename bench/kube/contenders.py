@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Final
 import loads
 from cluster import Bench
 from processes import Process, Service
+from volcano import BINARY as VOLCANO
+from volcano import volcano
 
 from tests.kubernetes.hollow.controlplane import SCHEDULER
-from tests.kubernetes.volcano import BINARY as VOLCANO
-from tests.kubernetes.volcano import volcano
 from tests.programs import Program
 
 HERE: Final = Path(__file__).resolve().parent

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from flowsched.cluster.kubernetes.objects.metadata import quantity
+from flowsched.cluster.kubernetes.pods.container_task import kubelet_expand
 from tests.kubernetes.hollow.admission import amounts
 from tests.kubernetes.hollow.spec import Container, EnvVar, FieldRef, Pod, ResourceRef
 
@@ -93,7 +94,7 @@ def command(container: Container, env: Mapping[str, str], entry: Sequence[str]) 
         entry: The image's own entry point, which `command` takes the place of.
     """
     given = [*(container.command or entry), *container.args]
-    return [expand(part, env) for part in given]
+    return [kubelet_expand(part, env) for part in given]
 
 
 def relocated(path: str, container: Container, ground: Ground) -> str:
@@ -105,26 +106,6 @@ def relocated(path: str, container: Container, ground: Ground) -> str:
         if path == place or path.startswith(f"{place}/"):
             return f"{ground.folders[mount.name] / mount.sub_path}{path[len(place) :]}"
     return path
-
-
-def expand(text: str, env: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` as a kubelet does: `$$` is one `$`, an unknown or unfinished name stays as it is."""
-    parts: list[str] = []
-    at = 0
-    while True:
-        dollar = text.find("$", at)
-        if dollar < 0 or dollar + 1 == len(text):
-            return "".join((*parts, text[at:]))
-        parts.append(text[at:dollar])
-        after = text[dollar + 1]
-        end = text.find(")", dollar + 2) if after == "(" else -1
-        if end >= 0:
-            name = text[dollar + 2 : end]
-            parts.append(env.get(name, f"$({name})"))
-            at = end + 1
-        else:
-            parts.append("$" if after == "$" else f"${after}")
-            at = dollar + 2
 
 
 def field_value(ref: FieldRef, pod: Pod, host_ip: str, pod_ip: str) -> str:
@@ -191,7 +172,7 @@ def _value(variable: EnvVar, container: Container, ground: Ground, known: Mappin
     """The value of one variable; None if it is optional and absent."""
     source = variable.value_from
     if source is None:
-        value = expand(variable.value, known)
+        value = kubelet_expand(variable.value, known)
         if variable.name in VERBATIM:
             return value
         return ground.resolve(value if ground.mounted else relocated(value, container, ground))

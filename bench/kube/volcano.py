@@ -17,7 +17,7 @@ from tests.kubernetes.hollow.controlplane import ControlPlane
 from tests.programs import NotStarted, Program, free_ports
 
 BINARY: Final = "vc-scheduler"
-_CRDS: Final = Path(__file__).parent / "crds"
+_CRDS: Final = Path(__file__).resolve().parents[2] / "tests/kubernetes/crds"
 _GROUP: Final = "/apis/scheduling.volcano.sh/v1beta1"
 _CRD_PATH: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 #: It will not start without these kinds, though nobody here has any of them: (group, version, kind, plural).
@@ -132,5 +132,5 @@ def _served() -> Iterable[str]:
 
 async def _until_served(client: Client, path: str) -> None:
     async with asyncio.timeout(_WAIT_S):
-        while not (await client.call("GET", path)).ok:
+        while not (await client.call("GET", path)).ok:  # noqa: ASYNC110 - nothing tells when it is served
             await asyncio.sleep(0.1)
