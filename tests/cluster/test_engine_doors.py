@@ -31,7 +31,7 @@ def engine_of(kind: str) -> Engine:
     return Engine(
         {
             "kind": kind,
-            "command": [kind],
+            "program": kind,
             "env": {"PATH": "/usr/bin", "HOME": "/home/lab"},
             "options": [],
             "name": "flowsched-1-fs-a",

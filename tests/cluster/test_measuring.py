@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flowsched.cluster.node import meter as meter_module
 from flowsched.cluster.node.meter import DiskMeter, parse_diskstats
 from flowsched.executor.nodes import Load, LoadMeasured
 
@@ -29,38 +30,23 @@ def tell(proc: Path, device: int, sectors: int) -> None:
     (proc / "diskstats").write_text("\n".join(lines) + "\n")
 
 
-def process(proc: Path, pid: int, disk_bytes: int, *children: int) -> None:
-    """A process with what it has read and written, and those that stem from it."""
-    thread = proc / str(pid) / "task" / str(pid)
-    thread.mkdir(parents=True, exist_ok=True)
-    (proc / str(pid) / "io").write_text(
-        f"rchar: 77\nread_bytes: {disk_bytes - 5}\nwrite_bytes: 5\nsyscr: 3\n"
-    )
-    (thread / "children").write_text(" ".join(map(str, children)))
-
-
-def test_what_tasks_move_is_told_apart_from_what_others_move(tmp_path: Path) -> None:
+def test_what_tasks_move_is_told_apart_from_what_others_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In 5 s 51,200,000 bytes, of which a task on b (and what it started) moved 10,000,000; the others' are divided evenly."""
     device = os.stat(tmp_path).st_dev
     meter = DiskMeter(tmp_path, ("a", "b"), proc=tmp_path)
     tell(tmp_path, device, 1_000)
-    process(tmp_path, 7, 1_000_000, 8)
-    process(tmp_path, 8, 2_000_000)
+    moved = {7: 1_000_000, 8: 2_000_000}
+    monkeypatch.setattr(meter_module, "descendants", lambda of: [*of, 8])
+    monkeypatch.setattr(
+        meter_module, "io_counts", lambda pid: {"read_bytes": moved[pid] - 5, "write_bytes": 5}
+    )
     assert meter.measure([("task", "b", 7)], 5.0) is None  # nothing to compare with
     tell(tmp_path, device, 101_000)
-    process(tmp_path, 8, 12_000_000)
+    moved[8] = 12_000_000
     expected = LoadMeasured((Load("a", 4_120_000, 0), Load("b", 6_120_000, 2_000_000)))
     assert meter.measure([("task", "b", 7)], 5.0) == expected
-
-
-def test_a_process_that_has_ended_is_passed_over(tmp_path: Path) -> None:
-    """It was there when it was listed, and is not when it is looked at."""
-    device = os.stat(tmp_path).st_dev
-    meter = DiskMeter(tmp_path, ("a",), proc=tmp_path)
-    tell(tmp_path, device, 0)
-    meter.measure([("gone", "a", 99)], 5.0)
-    tell(tmp_path, device, 10_000)
-    assert meter.measure([("gone", "a", 99)], 5.0) == LoadMeasured((Load("a", 1_024_000, 0),))
 
 
 def test_where_the_kernel_counts_no_disk_nothing_is_measured(tmp_path: Path) -> None:

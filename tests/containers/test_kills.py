@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.local import attempts
+from flowsched.cluster.local.containers import mark_of
 from tests.cluster.test_kills import adopted, judge, kill_some_runner, start, wait_for_journal
 from tests.containers.conftest import EngineOfTests
 
@@ -42,4 +42,4 @@ def test_a_service_is_killed_while_containers_run(tmp_path: Path, engine: Engine
         assert last.wait(1200) == 0
     judge(tmp_path, tasks, ADOPTED)
     root = (tmp_path / "cluster").resolve()
-    assert not engine.names(f"label=flowsched.root={attempts.mark_of(root):016x}")
+    assert not engine.names(f"label=flowsched.root={mark_of(root)}")

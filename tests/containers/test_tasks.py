@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.local import attempts
+from flowsched.cluster.local.containers import mark_of
 from flowsched.cluster.local.images import ContainerSettings
 from flowsched.executor.protocol import InputFile, PodHeld, Transfer, UsedImage
 from flowsched.workflow.spec import Delivered, Mount, Placed, Step
@@ -274,7 +274,7 @@ async def test_a_staged_input_of_a_container_task(container_world: ContainerWorl
 
 
 def label_of(world: ContainerWorld) -> str:
-    return f"label=flowsched.root={attempts.mark_of(world.root.resolve()):016x}"
+    return f"label=flowsched.root={mark_of(world.root.resolve())}"
 
 
 def until(seen: object, seconds: float = 20) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import signal
 import stat
@@ -36,15 +35,8 @@ from flowsched.cluster.node.strangers import leave_alone
 from flowsched.executor.protocol import PodEnded, PodGone
 
 _PROC = Path("/proc")
-_LEAST_MARK = 1 << 60
 #: A stopped process shows that it has stopped within microseconds.
 _STOPS_S: Final = 0.05
-
-
-def mark_of(root: Path) -> int:
-    """A number for a root, as no other root of this machine has it: containers have it in their names."""
-    digest = hashlib.blake2b(os.fsencode(root), digest_size=8).digest()
-    return _LEAST_MARK | int.from_bytes(digest) % _LEAST_MARK
 
 
 def kill_attempt(folder: Path, life: Life, is_over: Callable[[], bool] = lambda: False) -> bool:

@@ -20,7 +20,6 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from flowsched.cluster.local.attempts import mark_of
 from flowsched.cluster.local.orders import cpu_limit
 from flowsched.cluster.local.runner.engine import ask
 from flowsched.cluster.node.container_paths import Refusal, SharedVolume, lay_out
@@ -129,7 +128,7 @@ class Engine:
         """
         return {
             "kind": self.kind,
-            "command": [self.program],
+            "program": self.program,
             "env": self.env,
             "options": self._apptainer(gpus) if self.kind == "apptainer" else self._options(root, pod, gpus),
             "name": container_name(root, pod.name),
@@ -209,18 +208,12 @@ class Engine:
             return []
         attempt = "index .Labels" if self.kind == "podman" else ".Label"
         form = f'{{{{.Names}}}} {{{{{attempt} "flowsched.attempt"}}}}'
-        of_root = f"label=flowsched.root={mark_of(root):016x}"
+        of_root = f"label=flowsched.root={mark_of(root)}"
         said, why = self.ask("ps", "--all", "--filter", of_root, "--format", form)
         if why:
             raise OSError(f"{self.kind} ps: {why}")
         found = (line.split() for line in said.splitlines())
         return [(words[0], words[1]) for words in found if len(words) == 2]
-
-    def remove(self, names: Sequence[str]) -> str:
-        """End and remove containers; "" if none of them is there any more, or what it said. Blocks."""
-        at_once = ("--time", "0") if self.kind == "podman" else ()
-        _, why = self.ask("rm", "--force", "--volumes", *at_once, *names)
-        return "\n".join(line for line in why.splitlines() if "no such container" not in line.lower())
 
 
 class Image(msgspec.Struct, frozen=True):
@@ -294,15 +287,20 @@ def _advised(why: str) -> str:
     return f"{said}; {remedy}" if remedy else said
 
 
+def mark_of(root: Path) -> str:
+    """A word for a root, as no other root of this machine has it."""
+    return blake2b(os.fsencode(root), digest_size=8).hexdigest()
+
+
 def container_name(root: Path, attempt: str) -> str:
     """The name of the containers of an attempt; those of steps have a number behind it. Engines take no name twice."""
     name = attempt if _NAME.match(attempt) else blake2b(attempt.encode(), digest_size=16).hexdigest()
-    return f"flowsched-{mark_of(root):016x}-{name}"
+    return f"flowsched-{mark_of(root)}-{name}"
 
 
 def labels(root: Path, attempt: str) -> Mapping[str, str]:
     """By which containers are found again."""
-    return {"flowsched.root": f"{mark_of(root):016x}", "flowsched.attempt": attempt}
+    return {"flowsched.root": mark_of(root), "flowsched.attempt": attempt}
 
 
 def devices() -> bool:

@@ -14,6 +14,7 @@ import msgspec
 
 from flowsched.background import BackgroundTasks
 from flowsched.cluster.local.containers import Engine, Image, devices, find_engine, layout_of, mounts_of
+from flowsched.cluster.local.runner.engine import remove
 from flowsched.cluster.node.container_paths import Refusal
 from flowsched.cluster.node.image_pulls import is_hopeless
 from flowsched.executor.protocol import Pod
@@ -362,7 +363,7 @@ class Images:
             there = [(name, self._is_over(attempt)) for name, attempt in engine.containers(self._root)]
             left = [name for name, over in there if over]
             self._left |= any(over is None for _, over in there)
-            why = engine.remove(left) if left else ""
+            why = remove(engine.kind, engine.program, engine.env, left) if left else ""
         except OSError as error:
             why = str(error)
         if why:

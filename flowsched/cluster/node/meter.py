@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from flowsched.cluster.local.runner.kin import descendants, io_counts
 from flowsched.executor.nodes import Load, LoadMeasured
 
 #: Folder of a pod: `pod<uid>` (cgroupfs), or `kubepods-burstable-pod<uid with _>.slice` (systemd). A static pod's uid is a hash.
@@ -143,7 +144,8 @@ class DiskMeter(msgspec.Struct):
         ours = dict.fromkeys(self.nodes, 0)
         seen: dict[str, int] = {}
         for name, node, pid in attempts if self._total is not None else ():
-            seen[name] = _moved_by_tree(self.proc, pid)
+            counts = [io_counts(each) for each in descendants([pid])]
+            seen[name] = sum(each["read_bytes"] + each["write_bytes"] for each in counts)
             ours[node] = ours.get(node, 0) + max(0, seen[name] - self._by_attempt.get(name, 0))
         self._by_attempt = seen
         if before is None or self._total is None or seconds <= 0:
@@ -187,22 +189,6 @@ def parse_diskstats(text: str, major: int, minor: int) -> Disk | None:
     fields = lines[disk]
     numbers = tuple(dict.fromkeys(":".join(lines[each][:2]) for each in (name, disk)))
     return Disk(numbers, (int(fields[5]) + int(fields[9])) * _SECTOR)
-
-
-def _moved_by_tree(proc: Path, pid: int) -> int:
-    """Bytes of disks that a process, those that stem from it, and those it has reaped, have read and written."""
-    moved, unseen = 0, [pid]
-    while unseen:
-        folder = proc / str(unseen.pop())
-        try:
-            for line in (folder / "io").read_text().splitlines():
-                key, _, number = line.partition(":")
-                moved += int(number) if key in ("read_bytes", "write_bytes") else 0
-            for thread in (folder / "task").iterdir():
-                unseen.extend(map(int, (thread / "children").read_text().split()))
-        except (OSError, ValueError):
-            continue  # it ended meanwhile, or is another user's
-    return moved
 
 
 # ---- a whole node, for the node agent ----

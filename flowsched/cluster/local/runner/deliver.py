@@ -228,21 +228,20 @@ class Delivery:
 
     def is_there(self, path: str) -> bool:
         """Whether the task has something there: what only this machine has does not count."""
-        return not self.places.is_foreign(path) and self.look(path) is not None
+        if self.places.is_foreign(path):
+            return False
+        try:
+            real = self.places.real(path)
+            with parent(real) as at:
+                os.stat(os.path.basename(real) or "/", dir_fd=at, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
 
     def is_plain_folder(self, path: str) -> bool:
         """Whether a path is a folder, and no link to one."""
         real = self.places.host_of(path)
         return os.path.isdir(real) and not os.path.islink(real)
-
-    def look(self, path: str) -> os.stat_result | None:
-        """What a path of the container leads to; None if it leads nowhere."""
-        try:
-            real = self.places.real(path)
-            with parent(real) as at:
-                return os.stat(os.path.basename(real) or "/", dir_fd=at, follow_symlinks=False)
-        except OSError:
-            return None
 
     def open(self, path: str) -> Opened | None:
         """What a path of the container leads to, opened; None if that is neither a file nor a folder, or nothing.

@@ -45,13 +45,13 @@ class Engine:
     """The engine of an order (see `cluster.local.containers`).
 
     Args:
-        order: `kind`: podman, docker or apptainer; `command`: its program with options of its own; `env`: its environment;
+        order: `kind`: podman, docker or apptainer; `program`: its path; `env`: its environment;
             `options`: of each container; `name`: of the attempt's containers; `bounded`: whether it holds them to their memory.
     """
 
     def __init__(self, order: Record) -> None:
         self.kind = str(order["kind"])
-        self.command: list[str] = order["command"]  # type: ignore[assignment]
+        self.program = str(order["program"])
         self.env: dict[str, str] = order["env"]  # type: ignore[assignment]
         self.options: list[str] = order["options"]  # type: ignore[assignment]
         self.name = str(order["name"])
@@ -89,7 +89,7 @@ class Engine:
             raise StartError("", errno.ENOENT, ": the command is empty")
         if self.kind == "apptainer":
             return self._exec(image, argv, env, mounts, workdir)
-        command = [*self.command, "run", "--name", name, "--pull", "never", "--cidfile", note, *self.options]
+        command = [self.program, "run", "--name", name, "--pull", "never", "--cidfile", note, *self.options]
         if self.kind == "podman":
             command += ["--pidfile", f"{note}.pid"]
         for source, target, read_only in mounts:
@@ -122,7 +122,7 @@ class Engine:
         workdir: str | None,
     ) -> tuple[list[str], dict[str, str]]:
         """The same of apptainer, which runs the program as a child of its own and keeps nothing."""
-        command = [*self.command, "exec", *self.options]
+        command = [self.program, "exec", *self.options]
         for source, target, read_only in mounts:
             for path in (source, target):
                 if ":" in path or "," in path:
@@ -135,24 +135,12 @@ class Engine:
         passed = self.env | {f"APPTAINERENV_{key}": value for key, value in env.items()}
         return [*command, image, *argv], passed
 
-    def remove(self, name: str) -> str:
-        """End and remove a container, if there is one; "" if that worked, or what the engine said."""
-        if self.kind == "apptainer":
-            return ""
-        _, said, failed = ask(self.removal(name), self.env)
-        return said if failed else ""
-
-    def removal(self, name: str) -> list[str]:
-        """The command that ends and removes a container at once."""
-        at_once = ["--time", "0"] if self.kind == "podman" else []
-        return [*self.command, "rm", "--force", "--volumes", *at_once, name]
-
     def ended_well(self, name: str) -> bool:
         """Whether a container ran, and ended by itself with exit code 0."""
         if self.kind == "apptainer":
             return True  # its exit code is that of the program, whose parent it is
         form = "{{.State.Status}} {{.State.ExitCode}} {{.State.StartedAt}}"
-        said, *_ = ask([*self.command, "container", "inspect", "--format", form, name], self.env)
+        said, *_ = ask([self.program, "container", "inspect", "--format", form, name], self.env)
         return said.startswith("exited 0 ") and not said.startswith("exited 0 0001-")
 
     def state(self, name: str) -> tuple[bool, bool] | None:
@@ -163,7 +151,7 @@ class Engine:
         if self.kind == "apptainer":
             return None
         form = "{{.State.OOMKilled}} {{.State.StartedAt}}"
-        said, _, failed = ask([*self.command, "container", "inspect", "--format", form, name], self.env)
+        said, _, failed = ask([self.program, "container", "inspect", "--format", form, name], self.env)
         killed, _, started = said.strip().partition(" ")
         return None if failed or not started else (not started.startswith("0001-"), killed == "true")
 
@@ -232,6 +220,20 @@ def ask(command: Sequence[str], env: dict[str, str], timeout_s: float = ANSWER_S
     return done.stdout.decode(errors="replace"), said or f"exit code {done.returncode}" * failed, failed
 
 
+def removal(kind: str, program: str, names: Sequence[str]) -> list[str]:
+    """The command that ends and removes containers at once."""
+    at_once = ["--time", "0"] if kind == "podman" else []
+    return [program, "rm", "--force", "--volumes", *at_once, *names]
+
+
+def remove(kind: str, program: str, env: dict[str, str], names: Sequence[str]) -> str:
+    """End and remove containers; "" if none of them is there any more, or what the engine said. Blocks."""
+    if kind == "apptainer":  # it keeps nothing
+        return ""
+    _, said, failed = ask(removal(kind, program, names), env)
+    return "\n".join(line for line in said.splitlines() if failed and "no such container" not in line.lower())
+
+
 class InImage(Task):
     """A process of an attempt that runs in a container."""
 
@@ -245,7 +247,7 @@ class InImage(Task):
 
     def program(self) -> str:
         """The engine's."""
-        return self.engine.command[0]
+        return self.engine.program
 
     def settle(self) -> None:
         """In the child: the engine's command runs outside of the container."""
@@ -279,7 +281,8 @@ class InImage(Task):
         """What `started` says of it beside its process: how the service ends it, should the runner die."""
         if self.engine.kind == "apptainer":
             return {}
-        return {"removal": self.engine.removal(self.container), "engine_env": self.engine.env}
+        command = removal(self.engine.kind, self.engine.program, [self.container])
+        return {"removal": command, "engine_env": self.engine.env}
 
     def has_finished(self) -> bool:
         """Whether the container has ended, and its engine has cleared up."""
@@ -317,8 +320,8 @@ class InImage(Task):
     def kill_everything(self) -> list[int]:
         """Kill what is left of it; returns what would not die."""
         if self.pid and (self.status is None or os.WIFSIGNALED(self.status)):
-            why = self.engine.remove(self.container)
-            if why and "no such container" not in why.lower():
+            engine = self.engine
+            if why := remove(engine.kind, engine.program, engine.env, [self.container]):
                 os.write(2, f"flowsched: {self.container} was not removed: {why}\n".encode())
         return super().kill_everything()
 
