@@ -1,8 +1,6 @@
 """Secrets by reference: the task's own runner reads the values that an order names, and gives them to the task only.
 
     <root>/secrets/<name>     the value, byte by byte; readable by its owner alone
-
-Written without `re` and `pathlib`: their imports would cost a runner more than its whole start.
 """
 
 from __future__ import annotations
