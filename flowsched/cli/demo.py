@@ -33,6 +33,7 @@ from flowsched.cli.printing import render
 from flowsched.client import Client
 from flowsched.client.calls import is_terminal
 from flowsched.client.documents import read
+from flowsched.errors import Unavailable
 from flowsched.workflow.views import AttemptUseView, WorkflowView
 
 GANGS: Final = 5
@@ -130,7 +131,10 @@ async def service(
     await serving.start()
     try:
         async with Client(f"http://127.0.0.1:{port}", start_timeout=30) as client:
-            await client.nodes()
+            try:
+                await client.nodes()
+            except Unavailable as error:
+                raise Unavailable(f"{error}: its log is {root / 'service.log'}") from None
             yield serving, client
     finally:
         await serving.stop()

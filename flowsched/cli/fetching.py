@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +15,10 @@ from flowsched.cli.naming import index_of, task_name
 from flowsched.cli.options import asks
 from flowsched.cli.printing import render, terminal_text
 from flowsched.client import Client
-from flowsched.client.calls import save_outputs
+from flowsched.client.calls import save_outputs, tasks_with_outputs
 from flowsched.client.outputs import check_declared, declared_outputs
 from flowsched.errors import Conflict, InvalidRequest, NotFound, no_such
-from flowsched.workflow.views import StageView, TaskView
+from flowsched.workflow.views import StageView
 
 #: A name of an output as the command line takes it: `STAGE` (all of it), `STAGE.OUTPUT`.
 Wanted = tuple[str, str | None]
@@ -111,7 +111,7 @@ async def _to_stdout(client: Client, ident: str, asked: Wanted, index: int | Non
     """
     found = [
         (task.index, output.name)
-        async for task in _tasks(client, ident, asked[0], index)
+        async for task in tasks_with_outputs(client, ident, asked[0], index)
         for output in task.outputs
         if asked[1] in (None, output.name)
     ]
@@ -185,12 +185,3 @@ async def save(
             saved.append(path)
             say(f"{terminal_text.line(str(path))}  {render.size(path.stat().st_size)}")
     return saved
-
-
-async def _tasks(client: Client, ident: str, stage: str, index: int | None) -> AsyncIterator[TaskView]:
-    """Tasks of a stage with their outputs: one, or all that have succeeded."""
-    if index is not None:
-        yield await client.task(ident, stage, index)
-        return
-    async for task in client.tasks(ident, stage=stage, state="SUCCEEDED"):
-        yield task

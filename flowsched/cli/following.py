@@ -165,11 +165,14 @@ async def watch(client: Client, ident: str, *, own: bool = False, endless: bool 
     return INTERRUPTED
 
 
-async def give_up(client: Client, ident: str) -> int:
-    """Cancel a workflow that no node can run, or that a cap or quota forbids, and say what would let it run."""
+async def give_up(client: Client, ident: str) -> int | None:
+    """Cancel a workflow that no node can run, or that a cap or quota forbids, and say what would let it run.
+
+    Returns the exit code; None where it can start by now.
+    """
     waiting = (await client.get(ident)).waiting
-    if waiting is None:  # nodes came meanwhile
-        return await watch(client, ident, own=True)
+    if waiting is None or not waiting.permanent:
+        return None
     capped = CAPS.get(waiting.code)
     why = f"asks for more than the {capped} allows" if capped else "can run on no node"
     coming = f"the {capped} will be raised" if capped else "such a node will come"

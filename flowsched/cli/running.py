@@ -381,10 +381,13 @@ async def _run(
         accepted = await found.submit(client, resume=base)
         if own is None:
             say(f"submitted {accepted.id}")
-        try:
-            code = await following.watch(client, accepted.id, own=own is not None, endless=endless)
-        except CannotStart:
-            return await following.give_up(client, accepted.id)
+        code: int | None = None
+        while code is None:
+            try:
+                code = await following.watch(client, accepted.id, own=own is not None, endless=endless)
+            except CannotStart:
+                if (code := await following.give_up(client, accepted.id)) is not None:
+                    return code
         if code != INTERRUPTED:
             await result(client, accepted.id, form, own=own, results=results, path=path)
         elif own is not None:

@@ -12,7 +12,7 @@ import os
 import re
 import uuid
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -920,6 +920,17 @@ class Client:
         return decoded(content, kind)
 
 
+async def tasks_with_outputs(
+    client: Client, workflow: str, stage: str, index: int | None
+) -> AsyncGenerator[TaskView, None]:
+    """One task of a stage, or all that have succeeded."""
+    if index is not None:
+        yield await client.task(workflow, stage, index)
+        return
+    async for task in client.tasks(workflow, stage=stage, state=TaskState.SUCCEEDED.name):
+        yield task
+
+
 async def save_outputs(
     client: Client,
     workflow: str,
@@ -941,14 +952,7 @@ async def save_outputs(
     taken: set[Path] = set()
     folders = await _folders(client, workflow, stage) if stage.width > 1 and index is None else {}
 
-    async def tasks() -> AsyncIterator[TaskView]:
-        if index is not None:
-            yield await client.task(workflow, stage.name, index)
-            return
-        async for task in client.tasks(workflow, stage=stage.name, state=TaskState.SUCCEEDED.name):
-            yield task
-
-    async for task in tasks():
+    async for task in tasks_with_outputs(client, workflow, stage.name, index):
         place = (
             folder / folders.get(task.shard, str(task.shard)) if stage.width > 1 and index is None else folder
         )

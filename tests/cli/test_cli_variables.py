@@ -46,7 +46,6 @@ def test_known_variables_are_not_told_of(told: CliRunner) -> None:
         "GPU_DRIVER": "gpu.nvidia.com",
         "FOLDER": "/f",
         "INPUT_READS": "/r",
-        "DEMO_KEEP": "1",
         "REQUIRE_KUBE": "1",
         "PORT": "tcp://10.0.0.7:8470",
         "PORT_8470_TCP_ADDR": "10.0.0.7",
