@@ -141,16 +141,14 @@ async def drain_node(
     grace: Annotated[
         str | None, typer.Option(help="What has not ended so long after the start runs elsewhere: 90s, 5m.")
     ] = None,
-    now: Annotated[bool, typer.Option("--now", help="As --grace 0s: what runs is moved at once.")] = False,
     output: Output = Form.TABLE,
 ) -> None:
     """Start nothing new on a node.
 
-    What runs goes on to its end, unless --now or --grace says otherwise; what is moved is charged no try, gangs as a whole.
+    What runs goes on to its end, unless --grace says otherwise (0s: it is moved at once). What is moved is charged no try,
+    gangs as a whole.
     `flowsched nodes uncordon` takes it back, also before a maintenance that --from announces.
     """
-    if now and grace is not None:
-        raise typer.BadParameter("give --now or --grace, not both", param_hint="--now")
     option = "--grace"
     try:
         parse_duration(grace or "0s")
@@ -158,7 +156,7 @@ async def drain_node(
         begin = None if start is None else moment_of(start, datetime.now().astimezone())
     except InvalidRequest as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
-    view = await client.drain(name, grace="0s" if now else grace, start=begin, reason=reason)
+    view = await client.drain(name, grace=grace, start=begin, reason=reason)
     printed.one(view, output, lambda: render.node_panel([view]))
 
 
