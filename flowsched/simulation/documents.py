@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from flowsched.simulation.workload import Expected, File, Job, Workload
 from flowsched.statement import Statement
-from flowsched.workflow.graph import StageGraph
+from flowsched.workflow.graph import StageGraph, shards_read
 from flowsched.workflow.run.advance import Advance
 from flowsched.workflow.run.run import WorkflowRun
-from flowsched.workflow.spec import InputSpec, Match, On, StageSpec, WorkflowSpec
+from flowsched.workflow.spec import InputSpec, On, StageSpec, WorkflowSpec
 
 #: How long a task computes if its stage gives no estimate, in seconds.
 DEFAULT_S = 60.0
@@ -154,10 +154,5 @@ def _read(
     if entry.stage in draft.skips:
         return
     width = stages[entry.stage].width
-    shards = range(width)
-    if entry.match is Match.INDEX:
-        shards = range(shard, shard + 1)
-    elif entry.match is Match.CHUNK:
-        shards = range(shard * width // stage.width, (shard + 1) * width // stage.width)
-    for each in shards:
+    for each in shards_read(entry.match, shard, stage.width, width):
         yield draft.written[entry.stage, entry.output or "", each]

@@ -39,9 +39,20 @@ class Edge(msgspec.Struct, frozen=True):
         return self.match is None or self.match is Match.ALL
 
 
-def chunk_of(shard: int, shards: int, items: int) -> range:
-    """Which of `items` the `shard`-th of `shards` chunks holds; chunks differ by one item at most."""
-    return range(shard * items // shards, (shard + 1) * items // shards)
+def shards_read(match: Match | None, shard: int, readers: int, width: int) -> range:
+    """Which of `width` shards the `shard`-th of `readers` reads; chunks differ by one shard at most."""
+    if match is Match.INDEX:
+        return range(shard, shard + 1)
+    if match is Match.CHUNK:
+        return range(shard * width // readers, (shard + 1) * width // readers)
+    return range(width)
+
+
+def reader_of(match: Match | None, shard: int, readers: int, width: int) -> int | None:
+    """Which of `readers` reads the `shard`-th of `width` shards; None = all of them do."""
+    if match is Match.INDEX:
+        return shard
+    return ((shard + 1) * readers - 1) // width if match is Match.CHUNK else None
 
 
 class StageGraph:
@@ -111,13 +122,8 @@ class StageGraph:
 
     def shard_children(self, edge: Edge, shard: int) -> range:
         """Which shards of the child wait for one shard of the parent."""
-        shards = self.widths[edge.child]
-        if edge.match is Match.INDEX:
-            return range(shard, shard + 1)
-        if edge.match is Match.CHUNK:
-            chunk = -(-(shard + 1) * shards // self.widths[edge.parent]) - 1
-            return range(chunk, chunk + 1)
-        return range(shards)
+        reader = reader_of(edge.match, shard, self.widths[edge.child], self.widths[edge.parent])
+        return range(self.widths[edge.child]) if reader is None else range(reader, reader + 1)
 
     def affected(
         self, edge: Edge, finished: NDArray[np.int64]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from valid_documents import EVERYTHING, GERMLINE, document, encoded, stage
 
 from flowsched.workflow.document.decode import decode_workflow
-from flowsched.workflow.graph import Edge, StageGraph, chunk_of, cycles, topological_order
+from flowsched.workflow.graph import Edge, StageGraph, cycles, shards_read, topological_order
 from flowsched.workflow.spec import Match
 
 
@@ -82,14 +82,18 @@ def test_edges_between_the_same_stages_become_the_strongest(
 
 def test_a_chunk_is_the_documented_part() -> None:
     """Ten items on three shards are 3, 3 and 4."""
-    assert [list(chunk_of(i, 3, 10)) for i in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
+    assert [list(shards_read(Match.CHUNK, i, 3, 10)) for i in range(3)] == [
+        [0, 1, 2],
+        [3, 4, 5],
+        [6, 7, 8, 9],
+    ]
 
 
 @given(st.integers(1, 300), st.data())
 def test_chunks_are_a_partition(items: int, data: st.DataObject) -> None:
     """Every item is in exactly one chunk, in order, and sizes differ by one at most."""
     shards = data.draw(st.integers(1, items))
-    chunks = [list(chunk_of(i, shards, items)) for i in range(shards)]
+    chunks = [list(shards_read(Match.CHUNK, i, shards, items)) for i in range(shards)]
     assert [item for chunk in chunks for item in chunk] == list(range(items))
     sizes = {len(chunk) for chunk in chunks}
     assert max(sizes) - min(sizes) <= 1
@@ -102,7 +106,7 @@ def test_children_are_the_inverse_of_parents(match: str, items: int, data: st.Da
     graph, edge = matched(match, items, shards)
     waits = {
         "index": lambda c: [c],
-        "chunk": lambda c: chunk_of(c, shards, items),
+        "chunk": lambda c: shards_read(Match.CHUNK, c, shards, items),
         "all": lambda c: range(items),
     }
     pairs = {(p, c) for c in range(shards) for p in waits[match](c)}

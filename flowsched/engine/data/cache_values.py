@@ -19,9 +19,10 @@ from flowsched.executor.protocol import Pod
 from flowsched.scheduling.state.cache_space import Copy, Hold, Need
 from flowsched.scheduling.state.claims import Claim
 from flowsched.statement import Statement
+from flowsched.workflow.graph import reader_of
 from flowsched.workflow.run.run import CACHED, StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
-from flowsched.workflow.spec import InputSpec, Match, WorkflowSpec
+from flowsched.workflow.spec import WorkflowSpec
 
 _S = TaskState
 #: A read that is expected so far ahead counts half.
@@ -108,7 +109,9 @@ class Readers:
             for spec in child.spec.inputs:
                 if spec.stage == origin.stage and spec.output == origin.output:
                     read = True
-                    shard = _reader(spec, origin.shard, run.stages[number].spec.width, child.spec.width)
+                    shard = reader_of(
+                        spec.match, origin.shard, child.spec.width, run.stages[number].spec.width
+                    )
                     use = self._with(use, run, child, shard)
         return use if read else RESULT
 
@@ -150,15 +153,6 @@ class Readers:
             ]
             self._furthest[run.id] = max(ranks, default=int(run.ranks.max(initial=0)))
         return self._furthest[run.id]
-
-
-def _reader(spec: InputSpec, shard: int, width: int, readers: int) -> int | None:
-    """Which shard reads what this one wrote; None = all."""
-    if spec.match is Match.INDEX:
-        return shard
-    if spec.match is Match.CHUNK:
-        return ((shard + 1) * readers - 1) // width
-    return None
 
 
 def origin_of(uri: str) -> Origin | None:
@@ -214,7 +208,8 @@ def _reused(state: EngineState, run: WorkflowRun) -> Iterator[tuple[int, int, in
             if not output.uri.startswith(f"flowsched:{run.id}/"):
                 dataset = state.cluster.catalogue.intern(output.uri, output.size_bytes)
                 for child, spec in children:
-                    yield dataset, child.number, _reader(spec, shard, stage.spec.width, child.spec.width)
+                    reader = reader_of(spec.match, shard, child.spec.width, stage.spec.width)
+                    yield dataset, child.number, reader
 
 
 def note_anew(state: EngineState, run: WorkflowRun) -> None:

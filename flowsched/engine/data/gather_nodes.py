@@ -23,6 +23,7 @@ from flowsched.engine.data.remote_reads import readers_of, reads_remotely
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.data import Gather, Route
 from flowsched.scheduling.pod_group import Home
+from flowsched.workflow.graph import reader_of, shards_read
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import InputSpec, Match
@@ -70,11 +71,7 @@ def gather_of(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather |
 
 def consumer_shard(gather: Gather, stage: StageRun, consumer: StageRun, shard: int) -> int:
     """Which shard of the consumer reads the output of this one (the first of them, where several do)."""
-    if gather.match is Match.INDEX:
-        return shard
-    if gather.match is Match.CHUNK:
-        return ((shard + 1) * consumer.spec.width - 1) // stage.spec.width
-    return 0
+    return reader_of(gather.match, shard, consumer.spec.width, stage.spec.width) or 0
 
 
 def divided(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:
@@ -214,11 +211,8 @@ def _parents(state: EngineState, run: WorkflowRun, consumer: StageRun) -> list[t
 
 
 def _count(parent: StageRun, consumer: StageRun, spec: InputSpec) -> int:
-    if spec.match is Match.INDEX:
-        return 1
-    if spec.match is Match.CHUNK:
-        return max(1, parent.spec.width // max(1, consumer.spec.width))
-    return parent.spec.width
+    """How many shards of the parent one shard of the consumer reads, at least."""
+    return max(1, len(shards_read(spec.match, 0, max(1, consumer.spec.width), parent.spec.width)))
 
 
 def _expected(state: EngineState, run: WorkflowRun, stage: StageRun) -> int:
@@ -300,14 +294,9 @@ def _coming(state: EngineState, run: WorkflowRun, consumer: StageRun, reader: in
 
 def _read_by(run: WorkflowRun, parent: StageRun, consumer: StageRun, reader: int) -> range:
     """The shards of a parent that one shard of the consumer reads."""
-    width, chunks = parent.spec.width, consumer.spec.width
-    for spec in consumer.spec.inputs:
-        if spec.stage == parent.spec.name:
-            if spec.match is Match.INDEX:
-                return range(reader, reader + 1)
-            if spec.match is Match.CHUNK:
-                return range(reader * width // chunks, (reader + 1) * width // chunks)
-    return range(width)
+    matches = (spec.match for spec in consumer.spec.inputs if spec.stage == parent.spec.name)
+    match = next((each for each in matches if each is not Match.ALL), Match.ALL)
+    return shards_read(match, reader, consumer.spec.width, parent.spec.width)
 
 
 def _written_ms(state: EngineState, more: int) -> NDArray[np.int64]:

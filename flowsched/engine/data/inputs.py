@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from flowsched.engine.state import EngineState
 from flowsched.executor.protocol import InputFile, OutputFile
+from flowsched.workflow.graph import shards_read
 from flowsched.workflow.run.run import CACHED, StageRun, WorkflowRun
 from flowsched.workflow.spec import InputSpec, Match, OutputSpec, filled
 
@@ -178,14 +179,6 @@ def datasets_of(run: WorkflowRun, stage: StageRun, spec: InputSpec, shard: int) 
         return [(run.versions.get(uri, uri), spec.size_bytes or 0)]
     parent = run.stages[run.number_of(spec.stage)]
     published = run.outputs.get((parent.number, spec.output or ""), {})
-    width = parent.spec.width
-    match spec.match:
-        case Match.INDEX:
-            shards = range(shard, shard + 1)
-        case Match.CHUNK:
-            chunks = stage.spec.width
-            shards = range(shard * width // chunks, (shard + 1) * width // chunks)
-        case Match.ALL:
-            shards = range(width)
+    shards = shards_read(spec.match, shard, stage.spec.width, parent.spec.width)
     found = [published.get(number) for number in shards]
     return [(output.uri, output.size_bytes) for output in found if output is not None]
