@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -26,7 +25,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from flowsched.control.tracing import Phase, is_header, phases, tracing, wanted
+from flowsched.control.tracing import is_header, phases, tracing, wanted
 from flowsched.engine.delta import TaskWrite
 from flowsched.engine.step import Step
 from flowsched.store.rows import WorkflowRow
@@ -47,11 +46,6 @@ class Collector:
 
     def of(self, name: str) -> list[Span]:
         return [span for span in list(self.spans) if span.name == name]
-
-    def below(self, span: Span) -> list[Span]:
-        """Its children, the earliest first."""
-        found = [each for each in self.spans if each.parent_span_id == span.span_id]
-        return sorted(found, key=lambda each: each.start_time_unix_nano)
 
 
 @contextmanager
@@ -150,7 +144,7 @@ def stage(name: str, *command: str, **more: object) -> dict[str, object]:
 
 
 def test_a_run_is_a_trace(tmp_path: Path) -> None:
-    """Below the span of the request that submitted it: the workflow, its tasks, and the phases of each, which fill it."""
+    """Below the span of the request that submitted it: the workflow, and its tasks with an event for each of their phases."""
     good = stage("make", "sh", "-c", "sleep 0.2; echo 1", scatter={"count": 2})
     bad = stage("fail", "sh", "-c", "exit 3", needs=["make"])
     with collector() as received:
@@ -163,7 +157,6 @@ def test_a_run_is_a_trace(tmp_path: Path) -> None:
         (root,) = received.of("traced")
         (alone,) = received.of("alone")
         made, (failed,) = received.of("make"), received.of("fail")
-        below = [received.below(task) for task in made]
     assert received.services == {"flowsched"}
     assert (root.trace_id.hex(), root.parent_span_id.hex()) == (TRACE, PARENT)
     assert {span.trace_id.hex() for span in (*made, failed)} == {TRACE}
@@ -172,17 +165,14 @@ def test_a_run_is_a_trace(tmp_path: Path) -> None:
     assert alone.trace_id != root.trace_id
     assert root.status.code == failed.status.code == Status.STATUS_CODE_ERROR
     assert [task.status.code for task in made] == [Status.STATUS_CODE_UNSET] * 2
-    for task, parts in zip(made, below, strict=True):
-        names = [part.name for part in parts]
-        assert "running" in names
+    for task in made:
+        names, moments = zip(*((each.name, each.time_unix_nano) for each in task.events), strict=True)
         order = iter(("queued", "staging-in", "queued", "starting", "running"))
+        assert names[-1] == "running"
         assert all(name in order for name in names)  # in this order, some left out
-        running = parts[names.index("running")]
-        assert running.end_time_unix_nano - running.start_time_unix_nano >= 150_000_000
-        assert parts[0].start_time_unix_nano == task.start_time_unix_nano
-        assert parts[-1].end_time_unix_nano == task.end_time_unix_nano
-        for before, after in pairwise(parts):
-            assert before.end_time_unix_nano == after.start_time_unix_nano
+        assert list(moments) == sorted(moments)
+        assert moments[0] == task.start_time_unix_nano
+        assert task.end_time_unix_nano - moments[-1] >= 150_000_000
         assert (
             root.start_time_unix_nano
             <= task.start_time_unix_nano
@@ -203,7 +193,7 @@ def test_a_collector_that_is_away_holds_nothing(tmp_path: Path) -> None:
 
 
 async def test_many_tasks_that_end_at_once_lose_no_span() -> None:
-    """More than the queue of a batch processor holds: the thread that makes spans waits for the collector."""
+    """More than the queue of a batch processor holds by default."""
     row = WorkflowRow(
         "w", 1, "many", "default", 0, {}, "RUNNING", "", "", "", 0, 0, None, False, False, 1, 3_000, 9, ""
     )
@@ -225,10 +215,9 @@ async def test_many_tasks_that_end_at_once_lose_no_span() -> None:
                 assert made is not None
                 made.stepped(cast("Step", SimpleNamespace(delta=delta)))
                 async with asyncio.timeout(PATIENCE_S):
-                    while len(received.spans) < 15_000:
+                    while len(received.spans) < 3_000:
                         await asyncio.sleep(0.05)
         assert len(received.of("one")) == 3_000
-        assert len(received.spans) == 15_000
 
 
 def test_without_the_variable_nothing_is_loaded(tmp_path: Path) -> None:
@@ -288,25 +277,9 @@ def task(**changed: Any) -> TaskWrite:
 
 def test_phases_follow_one_another() -> None:
     """Those that a task did not have are left out; times that go back count as none."""
-    whole = [
-        Phase("queued", 1_000, 2_000),
-        Phase("staging-in", 2_000, 4_000),
-        Phase("starting", 4_000, 7_000),
-        Phase("running", 7_000, 11_000),
-    ]
+    whole = [("queued", 1_000), ("staging-in", 2_000), ("starting", 4_000), ("running", 7_000)]
     assert phases(task()) == whole
-    assert phases(task(), 10_000) == [
-        *whole[:3],
-        Phase("running", 7_000, 10_000),
-        Phase("staging-out", 10_000, 11_000),
-    ]
-    assert phases(task(staged_ms=2_500))[:3] == [
-        Phase("queued", 1_000, 2_000),
-        Phase("staging-in", 2_000, 2_500),
-        Phase("queued", 2_500, 4_000),
-    ]
-    assert phases(task(staged_ms=4_000)) == whole
-    assert phases(task(staging_ms=None))[0] == Phase("queued", 1_000, 4_000)
-    assert phases(task(staging_ms=None, bound_ms=None, started_ms=None)) == [Phase("queued", 1_000, 11_000)]
-    assert phases(task(started_ms=3_900))[-1] == Phase("running", 4_000, 11_000)
-    assert phases(task(ready_ms=None)) == []
+    assert phases(task(staged_ms=2_500)) == [*whole[:2], ("queued", 2_500), *whole[2:]]
+    assert phases(task(staging_ms=None, bound_ms=None, started_ms=None)) == [("queued", 1_000)]
+    assert phases(task(started_ms=3_900))[-1] == ("running", 4_000)
+    assert phases(task(ready_ms=None, staging_ms=None, bound_ms=None, started_ms=None)) == []
