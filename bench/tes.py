@@ -221,11 +221,8 @@ async def kept(url: str) -> set[str]:
 
     from flowsched.store.database import Database
 
-    async with (
-        await Database.open(url, create=False, migrate=False) as database,
-        database.reading() as connection,
-    ):
-        rows = await connection.execute(text("SELECT t.id FROM tes_tasks t JOIN workflows w ON w.id = t.id"))
+    async with await Database.open(url, create=False, migrate=False) as database:
+        rows = await database.rows(text("SELECT t.id FROM tes_tasks t JOIN workflows w ON w.id = t.id"))
         return {row[0] for row in rows}
 
 

@@ -26,13 +26,14 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from sqlalchemy import func, insert, select, text  # noqa: E402
+from sqlalchemy import Connection, func, insert, select, text  # noqa: E402
 
 from flowsched.engine.delta import Delta, EventRow, TaskWrite  # noqa: E402
 from flowsched.store import tables  # noqa: E402
@@ -84,20 +85,22 @@ async def per_event(bench: Bench, indices: range) -> None:
     names = TaskWrite._fields[3:]
     fence = text("UPDATE lease SET epoch = epoch WHERE name = 'leader' AND epoch = :epoch")
     number = text("UPDATE counters SET value = value + 1 WHERE name = 'event' RETURNING value")
-    for index in indices:
+
+    def work(connection: Connection, index: int) -> None:
         write, line = bench.write(index), bench.event(index)
-        async with bench.database.engine.connect() as connection, connection.begin():
-            assert (await connection.execute(fence, {"epoch": bench.epoch})).rowcount == 1
-            if write.version == 1:
-                values = dict(zip(tables.tasks.c.keys(), write, strict=True))
-                await connection.execute(insert(task), values)
-            else:
-                where = {"w": WORKFLOW, "s": 0, "i": index, "v": write.version - 1}
-                values = dict(zip(names, write[3:], strict=True))
-                assert (await connection.execute(change.values(values), where)).rowcount == 1
-            first = (await connection.execute(number)).scalar_one()
-            row = {"id": first, "workflow_id": WORKFLOW, "at_ms": line.at_ms, "kind": line.kind}
-            await connection.execute(insert(event), row | {"body": json.dumps(line.body)})
+        assert connection.execute(fence, {"epoch": bench.epoch}).rowcount == 1
+        if write.version == 1:
+            connection.execute(insert(task), dict(zip(tables.tasks.c.keys(), write, strict=True)))
+        else:
+            where = {"w": WORKFLOW, "s": 0, "i": index, "v": write.version - 1}
+            values = dict(zip(names, write[3:], strict=True))
+            assert connection.execute(change.values(values), where).rowcount == 1
+        first = connection.execute(number).scalar_one()
+        row = {"id": first, "workflow_id": WORKFLOW, "at_ms": line.at_ms, "kind": line.kind}
+        connection.execute(insert(event), row | {"body": json.dumps(line.body)})
+
+    for index in indices:
+        await bench.database.write(partial(work, index=index))
 
 
 async def singles(bench: Bench, indices: range) -> None:
@@ -175,10 +178,9 @@ async def verify(url: str, bench: Bench) -> None:
             assert facts["integrity_check"] == "ok", facts
         else:
             assert (facts["fsync"], facts["synchronous_commit"]) == ("on", "on"), facts
-        async with database.reading() as connection:
-            query = select(tables.tasks.c.version).order_by(tables.tasks.c["index"])
-            versions = list((await connection.execute(query)).scalars())
-            events = (await connection.execute(select(func.count()).select_from(tables.events))).scalar_one()
+        query = select(tables.tasks.c.version).order_by(tables.tasks.c["index"])
+        versions = [row.version for row in await database.rows(query)]
+        events = (await database.rows(select(func.count()).select_from(tables.events)))[0][0]
     assert versions == bench.versions, "a task's version is not what was acknowledged"
     assert events == bench.events, (events, bench.events)
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Connection,
     FromClause,
     Select,
     case,
@@ -19,11 +20,10 @@ from sqlalchemy import (
     select,
     union_all,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowsched.errors import InvalidRequest
 from flowsched.store import tables
-from flowsched.store.database import Database, unbroken
+from flowsched.store.database import Database
 from flowsched.store.dialects import insert_into, text_in
 
 _DAY_MS: Final = 86_400_000
@@ -64,7 +64,6 @@ class Accounting:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @unbroken
     async def sums(
         self,
         by: str,
@@ -91,14 +90,13 @@ class Accounting:
         sums = [func.sum(both.c[column]).label(column) for column in ("workflows", *_SUMMED)]
         query = select(both.c.name, *sums).group_by(both.c.name)
         query = query.order_by(both.c.name).limit(MOST_NAMES + 1)
-        async with self._database.reading() as connection:
-            rows = (await connection.execute(query)).all()
+        rows = await self._database.rows(query)
         if len(rows) > MOST_NAMES:
             raise InvalidRequest(
                 f"more than {MOST_NAMES} names have used something in this time: ask for a shorter time, one queue, "
                 f"or by another label than {by!r}"
             )
-        found = [UsageSum(row[0], *(int(number) for number in row[1:])) for row in rows]
+        found = [UsageSum(name, *map(int, numbers)) for name, *numbers in map(tuple, rows)]
         return sorted(found, key=lambda one: (-one.core_ms, one.name or ""))
 
     def _present(self, by: str, since_ms: int | None, until_ms: int | None, queue: str | None) -> Select[Any]:
@@ -152,7 +150,7 @@ def _counted() -> ColumnElement[int]:
     return case((first, 1), else_=0)
 
 
-async def keep_sums(connection: AsyncConnection, kind: str, workflows: Sequence[str]) -> None:
+def keep_sums(connection: Connection, kind: str, workflows: Sequence[str]) -> None:
     """Add what workflows held to the sums of the days on which they ended: the workflows are about to be removed.
 
     Args:
@@ -164,7 +162,7 @@ async def keep_sums(connection: AsyncConnection, kind: str, workflows: Sequence[
     query = select(_w.ended_ms, _w.queue, _w.owner, _w.labels, _counted().label("workflows"), *numbers)
     query = query.join_from(tables.workflows, tables.stages).where(_w.id.in_(workflows)).group_by(_w.id)
     rows: dict[tuple[int, str], dict[str, Any]] = {}
-    for row in (await connection.execute(query)).mappings():
+    for row in (connection.execute(query)).mappings():
         named = (row["queue"], row["owner"], row["labels"])
         key = hashlib.sha256("\0".join(named).encode("utf-8", "surrogatepass")).hexdigest()
         day = row["ended_ms"] // _DAY_MS
@@ -181,9 +179,9 @@ async def keep_sums(connection: AsyncConnection, kind: str, workflows: Sequence[
     insert = insert_into(tables.past_usage, kind)
     more = {column: _p[column] + insert.excluded[column] for column in ("workflows", *_SUMMED)}
     add = insert.on_conflict_do_update(index_elements=[_p.day, _p.key], set_=more)
-    await connection.execute(add, list(rows.values()))
+    connection.execute(add, list(rows.values()))
 
 
-async def forget_sums(connection: AsyncConnection, before_ms: int) -> None:
+def forget_sums(connection: Connection, before_ms: int) -> None:
     """Remove the sums of workflows that would have expired `KEPT_DAYS` ago. `before_ms`: what ended before then has expired."""
-    await connection.execute(delete(tables.past_usage).where(_p.day < before_ms // _DAY_MS - KEPT_DAYS))
+    connection.execute(delete(tables.past_usage).where(_p.day < before_ms // _DAY_MS - KEPT_DAYS))

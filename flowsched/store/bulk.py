@@ -9,33 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Column, LargeBinary, Row, Table, Text, TextClause
+from sqlalchemy import Column, LargeBinary, Row, Table, Text
 
 from flowsched.store.dialects import type_name
+from flowsched.store.statements import Statements
 
-#: Rows per statement: between two of them the event loop gets its turn.
+#: Rows per statement: between two of them other threads get their turn.
 _CHUNK: Final = 2_000
 #: SQLite: rows in one VALUES list, far below its limit of 32,766 parameters.
 _VALUES: Final = 500
-
-
-class Statements(Protocol):
-    """What writes need of an open transaction: SQLAlchemy's `AsyncConnection` has it, and `SqliteStatements`."""
-
-    async def execute(self, statement: TextClause, parameters: Mapping[str, Any] | None = None) -> Any:
-        """Execute a text with named parameters."""
-
-    async def exec_driver_sql(self, statement: str, parameters: Any) -> Any:
-        """Execute SQL of the driver with one or several sets of parameters."""
-
-    async def commit(self) -> None:
-        """Keep what this transaction has written. It ends."""
-
-    async def rollback(self) -> None:
-        """Undo what this transaction has written. It ends."""
 
 
 class Bulk:
@@ -46,15 +31,15 @@ class Bulk:
         self._sql = sql
         self._literals = tuple(_LITERALS.get(type(column.type), _plain) for column in columns)
 
-    async def run(self, connection: Statements, rows: Sequence[tuple[Any, ...]]) -> int:
+    def run(self, connection: Statements, rows: Sequence[tuple[Any, ...]]) -> int:
         """Execute it and return how many rows it touched."""
         touched = 0
         for some in _chunks(rows, _CHUNK):
             parameters: Any = list(some) if self._sqlite else self._columns(some)
-            touched += (await connection.exec_driver_sql(self._sql, parameters)).rowcount
+            touched += (connection.exec_driver_sql(self._sql, parameters)).rowcount
         return touched
 
-    async def fetch(self, connection: Statements, rows: Sequence[tuple[Any, ...]]) -> list[Row[Any]]:
+    def fetch(self, connection: Statements, rows: Sequence[tuple[Any, ...]]) -> list[Row[Any]]:
         """Execute an `insert` with RETURNING and return its rows."""
         found: list[Row[Any]] = []
         for some in _chunks(rows, _VALUES):
@@ -63,7 +48,7 @@ class Bulk:
                 before, values, after = sql.partition(_marks(len(some[0])))
                 sql = f"{before}{', '.join([values] * len(some))}{after}"
                 parameters = tuple(value for row in some for value in row)
-            found.extend(await connection.exec_driver_sql(sql, parameters))
+            found.extend(connection.exec_driver_sql(sql, parameters))
         return found
 
     def _columns(self, rows: Sequence[tuple[Any, ...]]) -> tuple[str, ...]:
@@ -164,7 +149,7 @@ def delete(kind: str, table: Table, keys: Sequence[str]) -> Bulk:
     return Bulk(kind, sql, [table.c[key] for key in keys])
 
 
-async def select_among(
+def select_among(
     connection: Statements, kind: str, select: str, column: str, values: Iterable[str], after: str = ""
 ) -> list[Row[Any]]:
     """Run `select` (which ends in its WHERE conditions so far) for a list of texts of any length."""
@@ -175,7 +160,7 @@ async def select_among(
         sql, parameter = f"{select} {column} IN (SELECT value FROM json_each(?))", encode(wanted)
     else:
         sql, parameter = f"{select} {column} = ANY(%s::text[]) {after}", wanted  # type: ignore[assignment]
-    return list(await connection.exec_driver_sql(sql, (parameter,)))
+    return list(connection.exec_driver_sql(sql, (parameter,)))
 
 
 def encode(value: object) -> str:

@@ -6,8 +6,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
-from sqlalchemy import and_, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, and_, select
 
 from flowsched.engine.delta import CacheKeyWrite
 from flowsched.store import tables
@@ -74,7 +73,8 @@ class CacheKeys:
         """
         found: dict[str, list[Same]] = {}
         wanted = sorted(set(keys))
-        async with self._database.reading() as connection:
+
+        def work(connection: Connection) -> None:
             for start in range(0, len(wanted), _PART):
                 query = (
                     select(_k.key, _k.workflow_id, _k.stage, _k.shard, _k.source, _s.name)
@@ -85,7 +85,7 @@ class CacheKeys:
                     )
                 )
                 candidates: dict[str, list[tuple[str, int, int, str, str]]] = {}
-                for row in await connection.execute(query):
+                for row in connection.execute(query):
                     of_key = candidates.setdefault(row.key, [])
                     if len(of_key) < _CANDIDATES:
                         of_key.append((row.workflow_id, row.stage, row.shard, row.source, row.name))
@@ -96,7 +96,7 @@ class CacheKeys:
                 ended = {
                     (*group, shard): result
                     for group, shards in groups.items()
-                    for shard, result in (await _results(connection, *group, shards, members)).items()
+                    for shard, result in (_results(connection, *group, shards, members)).items()
                 }
                 for key, several in candidates.items():
                     found[key] = [
@@ -104,48 +104,44 @@ class CacheKeys:
                         for workflow, stage, shard, source, name in several
                         if (workflow, stage, shard) in ended
                     ]
+
+        await self._database.read(work)
         return found
 
     async def before(self, places: Collection[str], besides: str, first: str = "") -> dict[str, Before]:
         """The newest row of each place, of other runs than one; that of a run which comes first, where it has one."""
         found: dict[str, Before] = {}
         wanted = sorted(set(places))
-        async with self._database.reading() as connection:
-            for start in range(0, len(wanted), _PART):
-                query = (
-                    select(_k.place, _k.workflow_id, _s.name, _k.shard, _k.key, _k.parts)
-                    .join(tables.stages, and_(_s.workflow_id == _k.workflow_id, _s.stage == _k.stage))
-                    .where(_k.place.in_(wanted[start : start + _PART]), _k.workflow_id != besides)
-                    .order_by(_k.workflow_id == first, _k.at_ms)
-                )
-                for row in await connection.execute(query):
-                    found[row.place] = Before(row.workflow_id, row.name, row.shard, row.key, row.parts)
+        for start in range(0, len(wanted), _PART):
+            query = (
+                select(_k.place, _k.workflow_id, _s.name, _k.shard, _k.key, _k.parts)
+                .join(tables.stages, and_(_s.workflow_id == _k.workflow_id, _s.stage == _k.stage))
+                .where(_k.place.in_(wanted[start : start + _PART]), _k.workflow_id != besides)
+                .order_by(_k.workflow_id == first, _k.at_ms)
+            )
+            for row in await self._database.rows(query):
+                found[row.place] = Before(row.workflow_id, row.name, row.shard, row.key, row.parts)
         return found
 
     async def found(self, workflow: str) -> list[Found]:
         """What the look-ups of a workflow found, in the order of its stages and shards."""
-        async with self._database.reading() as connection:
-            query = select(_k.stage, _k.shard, _k.source, _k.why).where(_k.workflow_id == workflow)
-            return [Found._make(row) for row in await connection.execute(query.order_by(_k.stage, _k.shard))]
+        query = select(_k.stage, _k.shard, _k.source, _k.why).where(_k.workflow_id == workflow)
+        return [Found._make(row) for row in await self._database.rows(query.order_by(_k.stage, _k.shard))]
 
     async def ran(self, workflow: str) -> set[tuple[int, int]]:
         """Stage and index of the tasks of a workflow of which an attempt has started."""
-        async with self._database.reading() as connection:
-            query = select(_a.stage, _a["index"]).where(
-                _a.workflow_id == workflow, _a.started_ms.is_not(None)
-            )
-            return {(stage, index) for stage, index in await connection.execute(query)}
+        query = select(_a.stage, _a["index"]).where(_a.workflow_id == workflow, _a.started_ms.is_not(None))
+        return {tuple(row) for row in await self._database.rows(query)}
 
     async def add(self, rows: Sequence[CacheKeyWrite]) -> None:
         """Keys of a workflow that ended without them; those that have one keep it."""
         columns = tables.cache_keys.columns.keys()
         statement = insert(self._database.kind, tables.cache_keys, columns, "ON CONFLICT DO NOTHING")
-        async with self._database.writing() as connection:
-            await statement.run(connection, tidy(list(rows), 5, 7))
+        await self._database.write(lambda connection: statement.run(connection, tidy(list(rows), 5, 7)))
 
 
-async def _results(
-    connection: AsyncConnection, workflow: str, stage: int, shards: Sequence[int], members: int
+def _results(
+    connection: Connection, workflow: str, stage: int, shards: Sequence[int], members: int
 ) -> dict[int, tuple[tuple[tuple[str, str, int, str | None], ...], tuple[tuple[str, str], ...]]]:
     """Outputs and images of those of some shards of which every task has succeeded with exit code 0, or was not needed.
 
@@ -155,7 +151,7 @@ async def _results(
     of_stage = and_(_t.workflow_id == workflow, _t.stage == stage, _t["index"] >= low, _t["index"] < high)
     states: dict[int, list[bool]] = {}
     good = (int(TaskState.SUCCEEDED), int(TaskState.SKIPPED))
-    for index, state, code, reason in await connection.execute(
+    for index, state, code, reason in connection.execute(
         select(_t["index"], _t.state, _t.exit_code, _t.reason).where(of_stage)
     ):
         well = state in good and (code or 0) == 0 and reason != SPOILED
@@ -170,7 +166,7 @@ async def _results(
             _t.attempt == _o.attempt,
         ),
     )
-    for index, *output in await connection.execute(query.where(of_stage).order_by(_o["index"], _o.name)):
+    for index, *output in connection.execute(query.where(of_stage).order_by(_o["index"], _o.name)):
         outputs.setdefault(index // members, []).append(tuple(output))
     images: dict[int, dict[tuple[str, str], None]] = {}
     same_attempt = and_(
@@ -180,7 +176,7 @@ async def _results(
         _t.attempt == _a.attempt,
     )
     reports = select(_a["index"], _a.report).join(tables.tasks, same_attempt).where(of_stage, _a.report != "")
-    for index, report in await connection.execute(reports):
+    for index, report in connection.execute(reports):
         for used in json.loads(report).get("images") or ():
             if used.get("digest"):
                 images.setdefault(index // members, {})[used["name"], used["digest"]] = None

@@ -19,8 +19,9 @@ from flowsched.engine.delta import (
 )
 from flowsched.errors import CancelRequested, FlowschedError, LeadershipLost, StaleWrite
 from flowsched.store import tables
-from flowsched.store.bulk import Bulk, Statements, delete, encode, insert, select_among, tidy, update, upsert
+from flowsched.store.bulk import Bulk, delete, encode, insert, select_among, tidy, update, upsert
 from flowsched.store.requests import take_numbers
+from flowsched.store.statements import Statements
 
 #: The lease a leader must hold (see `lease`).
 LEADER: Final = "leader"
@@ -108,7 +109,7 @@ class Changes:
         self._done = update(kind, tables.commands, {"done": "{new}"}, {"id": "id"})
         self._events = insert(kind, tables.events, ("id", "workflow_id", "at_ms", "kind", "body"))
 
-    async def refusals(self, connection: Statements, deltas: Sequence[Step]) -> list[FlowschedError | None]:
+    def refusals(self, connection: Statements, deltas: Sequence[Step]) -> list[FlowschedError | None]:
         """Which deltas must not be written at all: their leader is deposed, or they launch what was
         cancelled.
 
@@ -117,11 +118,11 @@ class Changes:
         finds the launches.
         """
         leads = {
-            epoch: (await connection.execute(_FENCE, {"name": LEADER, "epoch": epoch})).rowcount == 1
+            epoch: (connection.execute(_FENCE, {"name": LEADER, "epoch": epoch})).rowcount == 1
             for epoch in sorted({epoch for _, epoch in deltas})
         }
         launching = {i.workflow for delta, epoch in deltas if leads[epoch] for i in delta.intents}
-        found = await select_among(
+        found = select_among(
             connection,
             self._kind,
             "SELECT id, cancel_requested FROM workflows WHERE",
@@ -129,7 +130,7 @@ class Changes:
             sorted(launching),
             after="ORDER BY id FOR NO KEY UPDATE",
         )
-        cancelled = await self._cancelled(connection, [row.id for row in found if row.cancel_requested])
+        cancelled = self._cancelled(connection, [row.id for row in found if row.cancel_requested])
         return [
             LeadershipLost(f"epoch {epoch} is over: another process leads")
             if not leads[epoch]
@@ -137,9 +138,9 @@ class Changes:
             for delta, epoch in deltas
         ]
 
-    async def _cancelled(self, connection: Statements, workflows: Sequence[str]) -> dict[str, str]:
+    def _cancelled(self, connection: Statements, workflows: Sequence[str]) -> dict[str, str]:
         """The words of the commands that cancelled these workflows, which the leader may not have read yet; "" = there are none."""
-        rows = await select_among(
+        rows = select_among(
             connection,
             self._kind,
             "SELECT workflow_id, body FROM commands WHERE kind = 'cancel' AND NOT done AND",
@@ -150,62 +151,62 @@ class Changes:
         said = {row.workflow_id: str(json.loads(row.body).get("reason") or "") for row in rows}
         return {workflow: said.get(workflow, "") for workflow in workflows}
 
-    async def write(self, connection: Statements, deltas: Sequence[Delta]) -> None:
+    def write(self, connection: Statements, deltas: Sequence[Delta]) -> None:
         """Write everything but the events.
 
         Raises:
             StaleWrite: A row is not as its writer thought: the whole transaction must be rolled back.
         """
-        await self._write_tasks(connection, _last_of_each(write for delta in deltas for write in delta.tasks))
+        self._write_tasks(connection, _last_of_each(write for delta in deltas for write in delta.tasks))
         intents = [
             (i.workflow, i.stage, i.index, i.attempt, i.name, i.node, i.epoch, i.at_ms, i.pod, i.choice)
             for delta in deltas
             for i in delta.intents
         ]
-        if await self._intents.run(connection, intents) != len(intents):
+        if self._intents.run(connection, intents) != len(intents):
             raise StaleWrite("an attempt of this name exists already", [row[4] for row in intents[:_NAMED]])
         shared = {row[:4]: row for delta in deltas for row in delta.gang_orders}
-        await self._gang_orders.run(connection, list(shared.values()))
-        await self._write_ends(connection, deltas)
-        await self._write_states(connection, deltas)
-        await self._write_data(connection, deltas)
-        await self._write_bindings(connection, deltas)
-        await self._write_usage(connection, deltas)
+        self._gang_orders.run(connection, list(shared.values()))
+        self._write_ends(connection, deltas)
+        self._write_states(connection, deltas)
+        self._write_data(connection, deltas)
+        self._write_bindings(connection, deltas)
+        self._write_usage(connection, deltas)
         done = sorted({number for delta in deltas for number in delta.commands_done})
-        await self._done.run(connection, [(True, number) for number in done])
+        self._done.run(connection, [(True, number) for number in done])
 
-    async def _write_bindings(self, connection: Statements, deltas: Sequence[Delta]) -> None:
+    def _write_bindings(self, connection: Statements, deltas: Sequence[Delta]) -> None:
         """Of several words about one pod, the last."""
         last: dict[str, BindingWrite | None] = {}
         for delta in deltas:
             last.update(dict.fromkeys(delta.bindings_done))
             last.update({binding.uid: binding for binding in delta.bindings})
-        await self._bindings.run(connection, [binding for binding in last.values() if binding is not None])
-        await self._no_bindings.run(connection, [(uid,) for uid, binding in last.items() if binding is None])
+        self._bindings.run(connection, [binding for binding in last.values() if binding is not None])
+        self._no_bindings.run(connection, [(uid,) for uid, binding in last.items() if binding is None])
 
-    async def _write_usage(self, connection: Statements, deltas: Sequence[Delta]) -> None:
+    def _write_usage(self, connection: Statements, deltas: Sequence[Delta]) -> None:
         """Write the usage of accounts. Of several rows of one account the last counts."""
         rows = {(row.queue, row.user): row for delta in deltas for row in delta.usage}
         values = [
             (*key, row.at_ms, row.served_ms, encode({name: str(amount) for name, amount in row.past.items()}))
             for key, row in sorted(rows.items())
         ]
-        await self._usage.run(connection, tidy(values, 1))
+        self._usage.run(connection, tidy(values, 1))
 
-    async def write_events(
+    def write_events(
         self, connection: Statements, events: Sequence[EventRow]
     ) -> list[tuple[int, str, int, str, str]]:
         """Number and write events, last in a transaction since their counter is locked from here on; the rows."""
         if not events:
             return []
-        first = await take_numbers(connection, "event", len(events))
+        first = take_numbers(connection, "event", len(events))
         rows = [
             (first + place, e.workflow, e.at_ms, e.kind, encode(e.body)) for place, e in enumerate(events)
         ]
-        await self._events.run(connection, rows)
+        self._events.run(connection, rows)
         return rows
 
-    async def _write_tasks(
+    def _write_tasks(
         self, connection: Statements, writes: Mapping[tuple[str, int, int], tuple[int, TaskWrite]]
     ) -> None:
         """Insert tasks that are touched for the first time, update the others, each from the version it must
@@ -217,11 +218,11 @@ class Changes:
             (self._new_tasks, tidy(new, TASK_COLUMNS.index("reason"))),
             (self._tasks, tidy(old, _TASK_STATE.index("reason"))),
         ):
-            if await statement.run(connection, rows) != len(rows):
-                keys = await _stale(connection, {key: expected for key, (expected, _) in writes.items()})
+            if statement.run(connection, rows) != len(rows):
+                keys = _stale(connection, {key: expected for key, (expected, _) in writes.items()})
                 raise StaleWrite("tasks have another version in the database", keys)
 
-    async def _write_ends(self, connection: Statements, deltas: Sequence[Delta]) -> None:
+    def _write_ends(self, connection: Statements, deltas: Sequence[Delta]) -> None:
         """End attempts. The first end counts: a later one for the same attempt changes nothing.
 
         Raises:
@@ -241,14 +242,14 @@ class Changes:
             for delta in deltas
             for e in delta.ends
         ]
-        if await self._ends.run(connection, tidy(ends, 3, 4, 6)) == len(ends):
+        if self._ends.run(connection, tidy(ends, 3, 4, 6)) == len(ends):
             return
         names = {row[-1] for row in ends}
-        found = await select_among(connection, self._kind, "SELECT name FROM attempts WHERE", "name", names)
+        found = select_among(connection, self._kind, "SELECT name FROM attempts WHERE", "name", names)
         if missing := names - {row.name for row in found}:
             raise StaleWrite("there are no such attempts", sorted(missing)[:_NAMED])
 
-    async def _write_states(self, connection: Statements, deltas: Sequence[Delta]) -> None:
+    def _write_states(self, connection: Statements, deltas: Sequence[Delta]) -> None:
         """The last state of each stage and workflow, in order of their ids (so that two transactions never
         cross).
         """
@@ -261,26 +262,26 @@ class Changes:
             (w.state, encode(w.counts), w.started_ms, w.ended_ms, w.reason, encode(w.totals), *key)
             for key, w in sorted(stages.items())
         ]
-        await _all(self._stages, connection, tidy(rows, 4), stages)
+        _all(self._stages, connection, tidy(rows, 4), stages)
         rows = [
             (w.state, w.reason, w.started_ms, w.ended_ms, w.workflow) for _, w in sorted(workflows.items())
         ]
-        await _all(self._workflows, connection, tidy(rows, 1), workflows)
+        _all(self._workflows, connection, tidy(rows, 1), workflows)
 
-    async def _write_data(self, connection: Statements, deltas: Sequence[Delta]) -> None:
+    def _write_data(self, connection: Statements, deltas: Sequence[Delta]) -> None:
         """Outputs and replicas: of several about the same thing, the last."""
         outputs = {
             (o.workflow, o.stage, o.index, o.name): (o.uri, o.size_bytes, o.value, o.attempt)
             for delta in deltas
             for o in delta.outputs
         }
-        await self._outputs.run(connection, tidy([(*key, *o) for key, o in outputs.items()], 6))
+        self._outputs.run(connection, tidy([(*key, *o) for key, o in outputs.items()], 6))
         replicas = {(r.uri, r.node): r for delta in deltas for r in delta.replicas}
         there = [(*key, r.size_bytes) for key, r in replicas.items() if r.present]
-        await self._replicas.run(connection, there)
-        await self._no_replicas.run(connection, [key for key, r in replicas.items() if not r.present])
+        self._replicas.run(connection, there)
+        self._no_replicas.run(connection, [key for key, r in replicas.items() if not r.present])
         keys = {(k.workflow, k.stage, k.shard): k for delta in deltas for k in delta.cache_keys}
-        await self._cache_keys.run(connection, tidy(list(keys.values()), 5, 7))
+        self._cache_keys.run(connection, tidy(list(keys.values()), 5, 7))
 
 
 def _refused(delta: Delta, cancelled: Mapping[str, str]) -> CancelRequested | None:
@@ -308,25 +309,25 @@ def _last_of_each(writes: Iterable[TaskWrite]) -> dict[tuple[str, int, int], tup
     return last
 
 
-async def _all(
+def _all(
     statement: Bulk, connection: Statements, rows: Sequence[tuple[Any, ...]], keys: Iterable[object]
 ) -> None:
     """Run an update that must find every row."""
-    if await statement.run(connection, rows) != len(rows):
+    if statement.run(connection, rows) != len(rows):
         raise StaleWrite("there is no such row any more", sorted(keys, key=str)[:_NAMED])
 
 
-async def _stale(
+def _stale(
     connection: Statements, expected: Mapping[tuple[str, int, int], int]
 ) -> list[tuple[str, int, int]]:
     """Some of the tasks that do not have the expected version. Rolls back first, so as not to see our own
     writes.
     """
-    await connection.rollback()
+    connection.rollback()
     stale: list[tuple[str, int, int]] = []
     for name, version in expected.items():
         values = dict(zip(("workflow", "stage", "index"), name, strict=True))
-        found = list(await connection.execute(_VERSION, values))
+        found = list(connection.execute(_VERSION, values))
         if (found[0].version if found else 0) != version:
             stale.append(name)
         if len(stale) == _NAMED:

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-import functools
 import json
 import os
 import re
@@ -20,19 +19,18 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, cast
 
 import msgspec
 from sqlalchemy import URL, Connection, Engine, Executable, Row, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 import flowsched
 from flowsched.errors import (
@@ -45,12 +43,13 @@ from flowsched.errors import (
 )
 from flowsched.private import make_database
 from flowsched.store.headroom import KeptLog
-from flowsched.store.sqlite_connection import OneTrip, connect
+from flowsched.store.statements import SqliteStatements, Statements, completed
 from flowsched.store.tables import with_partial_indexes
 from flowsched.version import VERSION
 
 if TYPE_CHECKING:
     from alembic.config import Config
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 #: Bytes of what the file says, padded: it is written over, never emptied, so that it needs room only once.
 _WIDTH = 400
@@ -211,12 +210,12 @@ def new_schema() -> list[str]:
     return statements
 
 
-def _make(database: sqlite3.Connection, statements: Sequence[str]) -> bool:
+def _make(connection: Connection, statements: Sequence[str]) -> bool:
     """Run statements in an empty file; False if it is not empty."""
-    if database.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
+    if connection.exec_driver_sql("SELECT 1 FROM sqlite_master").first() is not None:
         return False
     for statement in statements:
-        database.execute(statement)
+        connection.exec_driver_sql(statement)
     return True
 
 
@@ -258,7 +257,7 @@ def _config(connection: Connection | None = None) -> Config:
 #: What is no path of a file: a URL of PostgreSQL without its colon or slashes, or a string of libpq.
 _MISTYPED: Final = re.compile(r"^(postgres\w*|sqlite)(:|//)|//[^/]*@|\b(dbname|host)=")
 _DRIVERS: Final = {
-    "sqlite": "sqlite+aiosqlite",
+    "sqlite": "sqlite",
     "postgresql": "postgresql+psycopg",
     "postgres": "postgresql+psycopg",
 }
@@ -270,7 +269,7 @@ _CHECKPOINT_PAGES: Final = 512
 _PAGE_BYTES: Final = 4096
 #: The database, its log, the log's index and the lock.
 _FEW_INODES: Final = 4
-#: Threads that read a SQLite file for `Database.rows`.
+#: Threads that read a SQLite file.
 _READERS: Final = 4
 #: How long SQLite itself waits for a lock; the writer's own retries go on from there.
 _BUSY_MS: Final = 2_000
@@ -308,7 +307,7 @@ _SESSION: Final = (
 
 def url_for(path: str | os.PathLike[str]) -> str:
     """The URL of a SQLite file."""
-    return URL.create("sqlite+aiosqlite", database=str(Path(path).absolute())).render_as_string()
+    return URL.create("sqlite", database=str(Path(path).absolute())).render_as_string()
 
 
 def sqlite_file(url: str) -> Path | None:
@@ -348,19 +347,22 @@ def _parse(url: str) -> URL:
     return parsed.set(drivername=driver)
 
 
-def _engine(url: URL) -> AsyncEngine:
-    """The engine with its pool, and what each new connection is told first."""
-    if url.get_backend_name() == "sqlite":
-        engine = create_async_engine(
-            url,
-            pool_size=6,
-            max_overflow=4,
-            pool_timeout=30,
-            async_creator=functools.partial(connect, str(url.database), isolation_level=None),
-        )
-        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
-        event.listen(engine.sync_engine, "begin", _begin_sqlite)
-        return engine
+def sqlite_engine(url: URL) -> Engine:
+    """Connections to a SQLite file, one for each thread that uses it."""
+    engine = create_engine(
+        url.set(drivername="sqlite"),
+        pool_size=_READERS + 1,
+        max_overflow=0,
+        connect_args={"isolation_level": None},
+    )
+    event.listen(engine, "connect", _prepare_sqlite)
+    return engine
+
+
+def _postgresql_engine(url: URL) -> AsyncEngine:
+    """Connections to PostgreSQL, on the event loop: a cancel takes effect at once, as it must where the other side may be gone."""
+    from sqlalchemy.ext.asyncio import create_async_engine
+
     try:
         engine = create_async_engine(
             url,
@@ -383,31 +385,12 @@ def _engine(url: URL) -> AsyncEngine:
     return engine
 
 
-def _plain_engine(url: URL) -> Engine:
-    """Connections to a SQLite file for threads that read it."""
-    engine = create_engine(
-        url.set(drivername="sqlite"),
-        pool_size=_READERS,
-        max_overflow=0,
-        connect_args={"isolation_level": None},
-    )
-    event.listen(engine, "connect", _prepare_sqlite)
-    return engine
-
-
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     """Set the pragmas."""
     cursor = connection.cursor()
     for pragma in _PRAGMAS:
         cursor.execute(pragma)
     cursor.close()
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    """A write transaction takes the write lock at once; a reading one takes none."""
-    reading = connection.get_execution_options().get("flowsched_reading", False)
-    driver = cast("OneTrip", connection.connection.driver_connection)
-    driver.begin("BEGIN" if reading else "BEGIN IMMEDIATE")
 
 
 def _prepare_postgresql(connection: Any, _record: object) -> None:
@@ -419,34 +402,9 @@ def _prepare_postgresql(connection: Any, _record: object) -> None:
     connection.commit()
 
 
-Method = TypeVar("Method", bound=Callable[..., Coroutine[Any, Any, Any]])
-
-
-def unbroken(method: Method) -> Method:
-    """Let what a method asks of SQLite come to its end before a cancel of its caller does.
-
-    A statement that is cancelled in SQLite's thread makes SQLAlchemy stop that thread, and the rollback that follows then waits for
-    it for ever (seen in stack dumps of a leader that never began its next term). On PostgreSQL a cancel takes effect at
-    once, as it must where the other side may be gone.
-
-    Args:
-        method: Its first argument is the database, or has it as `_database`.
-    """
-
-    @functools.wraps(method)
-    async def whole(first: Any, *args: Any, **kwargs: Any) -> Any:
-        database = getattr(first, "_database", first)
-        work = method(first, *args, **kwargs)
-        if database.kind != "sqlite":
-            return await work
-        task = asyncio.ensure_future(work)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await asyncio.gather(task, return_exceptions=True)
-            raise
-
-    return cast("Method", whole)
+T = TypeVar("T")
+#: What a transaction does, on an open connection.
+Work: TypeAlias = Callable[[Connection], T]
 
 
 class Outage(msgspec.Struct, frozen=True):
@@ -467,9 +425,8 @@ class Database:
     A service uses `attach` and then `settle`: it can answer, if only that it waits, while its database is away.
     """
 
-    def __init__(self, url: URL, engine: AsyncEngine, lock: FileLock | None) -> None:
+    def __init__(self, url: URL, lock: FileLock | None) -> None:
         self.url = url
-        self.engine = engine
         self.kind = url.get_backend_name()  #: "sqlite" or "postgresql"
         self.instance = os.urandom(8).hex()  #: this opening of it, unlike any other
         self.outage: Outage | None = None  #: while it does not answer, or cannot be written
@@ -482,16 +439,8 @@ class Database:
         self._opened: tuple[int, int] | None = None  #: device and inode of a SQLite file
         self._settled = False
         self._refused = ""  #: why it cannot be used; the service ends then
-        # One look is one snapshot: SQLite's WAL gives that to any transaction, PostgreSQL on demand.
-        self._threads: ThreadPoolExecutor | None = None
-        self._plain: Engine | None = None
-        if self.kind == "sqlite":
-            self._readers = engine.execution_options(flowsched_reading=True)
-            self._plain = _plain_engine(url)
-            self._threads = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
-        else:
-            self._readers = engine.execution_options(isolation_level="REPEATABLE READ")
-            self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._way: _Threads | _Loop = _Threads(self) if self.kind == "sqlite" else _Loop(self)
+        self.engine = self._way.engine  #: SQLAlchemy's, for listeners
 
     @classmethod
     async def open(
@@ -538,8 +487,7 @@ class Database:
             path = Path(str(parsed.database))
             _check_file(path, create)
             lock = FileLock(path) if exclusive else None
-        engine = _engine(parsed)
-        return cls(parsed, engine, lock)
+        return cls(parsed, lock)
 
     async def settle(
         self,
@@ -622,7 +570,6 @@ class Database:
             f"{self.url.database} {what}: put the file back, and the service goes on; or stop the service before you replace it"
         )
 
-    @unbroken
     async def keep_headroom(self) -> None:
         """See to it that a SQLite file has pages to write into when the disk is full: free ones in the file, and a log of that
         length, both of which SQLite uses again. A cancel, or the end of a task, needs a few of them. To be called again and
@@ -633,25 +580,23 @@ class Database:
         if self._log is None:
             return
         try:
-            async with self.engine.connect() as connection:
-                free = (await connection.execute(text("PRAGMA freelist_count"))).scalar() or 0
-                await connection.rollback()
-                if free >= _HEADROOM_BYTES // _PAGE_BYTES // 2 and self._log.log_bytes >= _HEADROOM_BYTES:
-                    self._log.hold()
-                    return
-                await connection.execute(
-                    text("DROP TABLE IF EXISTS headroom")
-                )  # of a start that was broken off
-                await connection.execute(text("CREATE TABLE headroom (bytes BLOB)"))
-                await connection.execute(text(f"INSERT INTO headroom VALUES (zeroblob({_HEADROOM_BYTES}))"))
-                await connection.commit()
-                await connection.execute(text("DROP TABLE headroom"))
-                await connection.commit()
-                self._log.hold()
+            await self._way.transact(self._fill_headroom)
         except Exception as error:
             if not is_transient(error):
                 raise
             self.failed(error)
+
+    def _fill_headroom(self, connection: Connection) -> None:
+        assert self._log is not None
+        free = connection.exec_driver_sql("PRAGMA freelist_count").scalar() or 0
+        if free < _HEADROOM_BYTES // _PAGE_BYTES // 2 or self._log.log_bytes < _HEADROOM_BYTES:
+            connection.exec_driver_sql("DROP TABLE IF EXISTS headroom")  # of a start that was broken off
+            connection.exec_driver_sql("CREATE TABLE headroom (bytes BLOB)")
+            connection.exec_driver_sql(f"INSERT INTO headroom VALUES (zeroblob({_HEADROOM_BYTES}))")
+            connection.exec_driver_sql("COMMIT")
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            connection.exec_driver_sql("DROP TABLE headroom")
+        self._log.hold()
 
     def shares_disk(self, folder: Path) -> bool:
         """Whether a SQLite file lies on the file system of a folder."""
@@ -706,10 +651,7 @@ class Database:
     async def close(self) -> None:
         """Give back connections and the file lock."""
         held = self._log.held() if self._log is not None else []
-        if self._threads is not None and self._plain is not None:
-            await asyncio.to_thread(self._threads.shutdown)
-            self._plain.dispose()
-        await self.engine.dispose()
+        await self._way.close()
         if self._log is not None and self._lock is not None:
             self._log.bring_back(held)
             self._lock.release()
@@ -734,9 +676,7 @@ class Database:
             return
         check(await self.current(), self.shown)
         if self._lock is not None:  # no other process can be alive: no lease to wait for, no commit in doubt
-            async with self.writing() as connection:
-                await connection.execute(text("UPDATE lease SET expires_ms = 0"))
-                await connection.execute(text("DELETE FROM marks"))
+            await self.write(_forget_the_dead)
 
     @property
     def shown(self) -> str:
@@ -750,77 +690,59 @@ class Database:
             return str(self.url.database)
         return self.url.set(drivername="postgresql", password=None).render_as_string()
 
-    @asynccontextmanager
-    async def reading(self) -> AsyncIterator[AsyncConnection]:
-        """One consistent look at the database.
+    async def read(self, work: Work[T]) -> T:
+        """Do several queries on one consistent look at the database.
 
         Raises:
             Unavailable: It does not answer.
         """
-        async with self._translated(self._readers) as connection:
-            yield connection
-        if (
-            self.outage is not None and self.kind != "sqlite"
-        ):  # a SQLite file that can be read may still be full
-            self.answered()
+        return await self._done(self._way.look(work))
 
     async def rows(self, query: Executable, values: Mapping[str, object] | None = None) -> Sequence[Row[Any]]:
         """All rows of one query: one statement is one look by itself, and needs no transaction around it.
 
-        On SQLite one of a few threads runs the whole of it. With `reading` each of some ten steps (begin, execute, fetch, …) is an
-        order to a thread, and costs more than most queries.
-
         Raises:
             Unavailable: The database does not answer.
         """
-        if self._threads is None:
-            async with self._translated(self._single) as connection:
-                found: Sequence[Row[Any]] = (await connection.execute(query, values or {})).all()
-            if self.outage is not None:
-                self.answered()
-            return found
-        await self.opened()
-        try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._read, query, values or {}
-            )
-        except Exception as error:
-            self._translate(error)
-            raise
+        return await self._done(self._way.rows(query, values or {}))
 
-    def _read(self, query: Executable, values: Mapping[str, object]) -> Sequence[Row[Any]]:
-        """Run a query, in a thread."""
-        assert self._plain is not None
-        self.check_file()
-        with self._plain.connect() as connection:
-            found = connection.execute(query, values).all()
-        self.check_file()
-        return found
-
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[AsyncConnection]:
-        """One small write transaction outside the group writer, committed at the end of the block.
+    async def write(self, work: Work[T]) -> T:
+        """Do one small write transaction outside the group writer, and commit it.
 
         Raises:
             StorageBusy: Another writer kept the lock.
             Unavailable: The database does not answer.
         """
-        async with self._translated(self.engine) as connection, connection.begin():
-            yield connection
+        done = await self._done(self._way.transact(work))
         self.answered()
+        return done
 
-    @asynccontextmanager
-    async def _translated(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-        """A connection that translates database errors."""
+    async def transact(
+        self, work: Callable[[Statements], bool], before_commit: Callable[[], Coroutine[Any, Any, None]]
+    ) -> bool:
+        """Do a transaction of the group writer. Errors are the driver's.
+
+        Args:
+            work: Its statements; False = it is rolled back.
+            before_commit: Passed last. On SQLite it may wait for nothing, since it runs in SQLite's thread.
+        """
         await self.opened()
-        try:
-            self.check_file()  # SQLite would make a file that is missing
-            async with engine.connect() as connection:
-                yield connection
-                self.check_file()
-        except Exception as error:
-            self._translate(error)
-            raise
+        return await self._way.write_group(work, before_commit)
+
+    async def _done(self, asked: Coroutine[Any, Any, T]) -> T:
+        """What was asked, with database errors translated."""
+        with closing(asked):
+            await self.opened()
+            try:
+                done = await asked
+            except Exception as error:
+                self._translate(error)
+                raise
+        if (
+            self.outage is not None and self.kind != "sqlite"
+        ):  # a SQLite file that can be read may still be full
+            self.answered()
+        return done
 
     def _translate(self, error: Exception) -> None:
         """Raise a database's error as one of ours: Unavailable where waiting helps. Others are left to the caller.
@@ -850,33 +772,19 @@ class Database:
 
     async def current(self) -> str | None:
         """The schema's revision; None if the database is empty."""
-        async with self.reading() as connection:
-            return await connection.run_sync(revision_of)
+        return await self.read(revision_of)
 
     async def upgrade(self, to: str = "head") -> None:
         """Bring the schema up to a revision, in one transaction."""
-        if to == "head" and await self._made():
-            return
-        await self._alter(lambda connection: upgrade(connection, to))
+        if to == "head" and self.kind == "sqlite":
+            statements = await asyncio.to_thread(new_schema)
+            if await self.write(lambda connection: _make(connection, statements)):
+                return
+        await self.write(lambda connection: upgrade(connection, to))
 
     async def downgrade(self, to: str) -> None:
         """Take the schema down to a revision (`base` empties the database), in one transaction."""
-        await self._alter(lambda connection: downgrade(connection, to))
-
-    async def _made(self) -> bool:
-        """Make the newest schema in an empty SQLite file; False if this is none."""
-        if self.kind != "sqlite":
-            return False
-        statements = await asyncio.to_thread(new_schema)
-        async with self.writing() as connection:
-            raw = await connection.get_raw_connection()
-            made: bool = await cast("OneTrip", raw.driver_connection).in_thread(_make, statements)
-        return made
-
-    async def _alter(self, change: Callable[[Connection], None]) -> None:
-        """Run a migration."""
-        async with self.writing() as connection:
-            await connection.run_sync(change)
+        await self.write(lambda connection: downgrade(connection, to))
 
     async def doctor(self) -> dict[str, Any]:
         """Facts about the database that tell whether it is well."""
@@ -887,12 +795,134 @@ class Database:
             "expected_revision": REVISION,
         }
         queries = _SQLITE_FACTS if self.kind == "sqlite" else _POSTGRESQL_FACTS
-        async with self.reading() as connection:
-            for name, query in queries.items():
-                if name == "workflows" and facts["revision"] is None:
-                    continue  # it is empty
-                facts[name] = (await connection.execute(text(query))).scalar()
+        for name, query in queries.items():
+            if name != "workflows" or facts["revision"] is not None:  # else it is empty
+                facts[name] = (await self.rows(text(query)))[0][0]
         return facts
+
+
+def _forget_the_dead(connection: Connection) -> None:
+    connection.execute(text("UPDATE lease SET expires_ms = 0"))
+    connection.execute(text("DELETE FROM marks"))
+
+
+class _Threads:
+    """How a SQLite file is asked: in a few threads that read, and one that writes. A caller that is cancelled breaks nothing off.
+
+    The thread that writes keeps its connection until something fails on it.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.engine = sqlite_engine(database.url)
+        self._database = database
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="write")
+        self._kept: Connection | None = None
+
+    async def rows(self, query: Executable, values: Mapping[str, object]) -> Sequence[Row[Any]]:
+        return await self._in(self._readers, self._read, lambda each: each.execute(query, values).all(), "")
+
+    async def look(self, work: Work[T]) -> T:
+        return await self._in(self._readers, self._read, work, "BEGIN")
+
+    async def transact(self, work: Work[T]) -> T:
+        return await self._in(self._writer, self._write, work)
+
+    async def write_group(
+        self, work: Callable[[Statements], bool], before_commit: Callable[[], Coroutine[Any, Any, None]]
+    ) -> bool:
+        return await self._in(self._writer, self._write_group, work, before_commit)
+
+    async def _in(self, threads: ThreadPoolExecutor, act: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(threads, act, *arguments)
+
+    def _read(self, work: Work[T], begin: str) -> T:
+        self._database.check_file()  # SQLite would make a file that is missing
+        with self.engine.connect() as connection:
+            if begin:
+                connection.exec_driver_sql(begin)
+            done = work(connection)
+        self._database.check_file()
+        return done
+
+    def _write(self, work: Work[T]) -> T:
+        with self._writing() as connection, connection.begin():
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            return work(connection)
+
+    def _write_group(
+        self, work: Callable[[Statements], bool], before_commit: Callable[[], Coroutine[Any, Any, None]]
+    ) -> bool:
+        """Without SQLAlchemy, whose part of a statement costs three times what SQLite needs for one row."""
+        with self._writing() as connection:
+            driver = cast("sqlite3.Connection", connection.connection.driver_connection)
+            driver.execute("BEGIN IMMEDIATE")
+            good = work(SqliteStatements(driver))
+            if good:
+                completed(before_commit())
+                driver.commit()
+            else:
+                driver.rollback()
+            return good
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        self._database.check_file()
+        if self._kept is None:
+            self._kept = self.engine.connect()
+        try:
+            yield self._kept
+        except BaseException:
+            self._give_back()
+            raise
+        self._database.check_file()
+
+    def _give_back(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()  # what was not committed is rolled back
+
+    async def close(self) -> None:
+        await self._in(self._writer, self._give_back)
+        for threads in (self._readers, self._writer):
+            await asyncio.to_thread(threads.shutdown)
+        self.engine.dispose()
+
+
+class _Loop:
+    """How PostgreSQL is asked: on the event loop."""
+
+    def __init__(self, database: Database) -> None:
+        self._engine = _postgresql_engine(database.url)
+        self.engine = self._engine.sync_engine
+        # One look is one snapshot: SQLite's WAL gives that to any transaction, PostgreSQL on demand.
+        self._looks = self._engine.execution_options(isolation_level="REPEATABLE READ")
+        self._single = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    async def rows(self, query: Executable, values: Mapping[str, object]) -> Sequence[Row[Any]]:
+        async with self._single.connect() as connection:
+            found: Sequence[Row[Any]] = (await connection.execute(query, values)).all()
+        return found
+
+    async def look(self, work: Work[T]) -> T:
+        async with self._looks.connect() as connection:
+            return await connection.run_sync(work)
+
+    async def transact(self, work: Work[T]) -> T:
+        async with self._engine.begin() as connection:
+            return await connection.run_sync(work)
+
+    async def write_group(
+        self, work: Callable[[Statements], bool], before_commit: Callable[[], Coroutine[Any, Any, None]]
+    ) -> bool:
+        async with self._engine.connect() as connection:
+            if good := await connection.run_sync(work):
+                await before_commit()
+                await connection.commit()
+            return good
+
+    async def close(self) -> None:
+        await self._engine.dispose()
 
 
 _SQLITE_FACTS: Final = {

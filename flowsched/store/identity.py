@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import text
 
 from flowsched.errors import ConfigurationError
-from flowsched.store.database import Database, unbroken
+from flowsched.store.database import Database
 
 _MAKE = text("INSERT INTO identity (name, value) VALUES ('id', :id) ON CONFLICT DO NOTHING")
 
@@ -25,18 +25,14 @@ class Identity(msgspec.Struct, frozen=True):
     moved_to: str = ""
 
 
-@unbroken
 async def identify(database: Database) -> Identity:
     """The identity of a database.
 
     Raises:
         ConfigurationError: Its rows were moved to another database: used here again, they would run a second time.
     """
-    async with database.writing() as connection:
-        await connection.execute(_MAKE, {"id": uuid.uuid4().hex})
-        rows = {
-            row.name: row.value for row in await connection.execute(text("SELECT name, value FROM identity"))
-        }
+    await database.write(lambda connection: connection.execute(_MAKE, {"id": uuid.uuid4().hex}))
+    rows = {row.name: row.value for row in await database.rows(text("SELECT name, value FROM identity"))}
     if moved_to := rows.get("moved_to"):
         raise ConfigurationError(
             f"the workflows of {database.place} were moved to {moved_to}: start the service with --db {moved_to}, or move them "

@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Engine, TextClause, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from flowsched.store.changes import LEADER
-from flowsched.store.database import Database, unbroken
+from flowsched.store.database import Database
 
 _SERVER_TIME: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"
 
@@ -58,7 +58,6 @@ class Lease:
             "FROM lease WHERE name = :name"
         )
 
-    @unbroken
     async def acquire(self, holder: str, ttl_ms: int, now_ms: int, instead_of: str = "") -> int | None:
         """Begin to lead if no process does. Returns the new epoch, or None while another's lease runs.
 
@@ -66,39 +65,36 @@ class Lease:
         tries. The same is true of `instead_of`: a process that leads, and may not act any more.
         """
         values = {"name": self._name, "holder": holder, "ttl": ttl_ms, "instead_of": instead_of}
-        async with self._database.writing() as connection:
-            row = (await connection.execute(self._take, self._with_time(values, now_ms))).first()
+        row = await self._database.write(
+            lambda connection: connection.execute(self._take, self._with_time(values, now_ms)).first()
+        )
         return None if row is None else int(row.epoch)
 
-    @unbroken
     async def renew(self, epoch: int, ttl_ms: int, now_ms: int) -> bool:
         """Go on leading. False: another has taken over, stop at once."""
         values = {"name": self._name, "epoch": epoch, "ttl": ttl_ms}
-        async with self._database.writing() as connection:
-            return (await connection.execute(self._renew, self._with_time(values, now_ms))).rowcount == 1
+        return await self._database.write(
+            lambda connection: connection.execute(self._renew, self._with_time(values, now_ms)).rowcount == 1
+        )
 
-    @unbroken
     async def release(self, epoch: int) -> None:
         """Stop leading, so that another may begin at once. Nothing happens if another has already."""
-        async with self._database.writing() as connection:
-            await connection.execute(_RELEASE, {"name": self._name, "epoch": epoch})
+        values = {"name": self._name, "epoch": epoch}
+        await self._database.write(lambda connection: connection.execute(_RELEASE, values))
 
-    @unbroken
     async def look(self) -> Holding:
         """The present leader, for people and standbys."""
-        async with self._database.reading() as connection:
-            row = (await connection.execute(self._look, {"name": self._name})).first()
-        if row is None:
+        found = await self._database.rows(self._look, {"name": self._name})
+        if not found:
             return Holding(0, "", 0, 0)
+        row = found[0]
         return Holding(row.epoch, row.holder, row.renewed_ms, row.expires_ms, bool(row.live))
 
-    @unbroken
     async def server_ms(self) -> int | None:
         """What the server's clock shows; None on SQLite, which has none."""
         if self._database.kind == "sqlite":
             return None
-        async with self._database.reading() as connection:
-            return int((await connection.execute(_SERVER_NOW)).scalar_one())
+        return int((await self._database.rows(_SERVER_NOW))[0][0])
 
     def _with_time(self, values: dict[str, object], now_ms: int) -> dict[str, object]:
         """SQLite's statements take the time as a parameter."""

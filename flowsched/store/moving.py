@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
-from sqlalchemy import delete, func, insert, select, text
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, create_engine, delete, func, insert, select, text
 
 from flowsched.errors import ConfigurationError, InUse
 from flowsched.store import tables
-from flowsched.store.database import Database
+from flowsched.store.database import Database, sqlite_engine
 from flowsched.store.lease import Lease
 
 #: Of a process that is not there any more; the new database has its own.
@@ -53,42 +55,62 @@ async def move(source: Database, target: Database) -> int:
         raise ConfigurationError(
             f"{source.place} is the database that is to be moved: name another one to move it to"
         )
-    async with source.reading() as old, target.writing() as new:
-        if moved_to := (theirs := await _identity(old)).get("moved_to"):
+    workflows = await asyncio.to_thread(_copy, source, target)
+    moved = insert(tables.identity).values(name="moved_to", value=target.place)
+    await source.write(lambda old: old.execute(moved))  # a stop before this leaves two whole copies
+    return workflows
+
+
+def _copy(source: Database, target: Database) -> int:
+    """Copy all rows, in one transaction; returns how many workflows."""
+    with _connected(source) as old, _connected(target) as new:
+        if moved_to := (theirs := _identity(old)).get("moved_to"):
             raise ConfigurationError(
                 f"the workflows of {source.place} were moved to {moved_to}: move them from there"
             )
-        ours = await _identity(new)
+        ours = _identity(new)
         if not (ours.get("moved_to") and ours.get("id") == theirs.get("id")):
-            await _check_new(new, target.place)
+            _check_new(new, target.place)
         for table in reversed(_MOVED):
-            await new.execute(delete(table))
+            new.execute(delete(table))
         for table in _MOVED:
             if table in _LEFT:
                 continue
             copied = 0
-            found = await old.stream(select(table))
-            async for rows in found.mappings().partitions(_ROWS):
-                await new.execute(insert(table), [dict(row) for row in rows])
+            for rows in old.execution_options(yield_per=_ROWS).execute(select(table)).mappings().partitions():
+                new.execute(insert(table), [dict(row) for row in rows])
                 copied += len(rows)
-            there = (await new.execute(select(func.count()).select_from(table))).scalar_one()
+            there = new.execute(select(func.count()).select_from(table)).scalar_one()
             assert there == copied, f"{table.name}: {there} rows of {copied}"
-        await new.execute(
+        new.execute(
             text("UPDATE lease SET expires_ms = 0 WHERE name = 'leader'")
         )  # of a service that is not there
-        workflows: int = (await new.execute(select(func.count()).select_from(tables.workflows))).scalar_one()
-    async with source.writing() as old:  # a stop before this leaves two whole copies
-        await old.execute(insert(tables.identity), {"name": "moved_to", "value": target.place})
-    return workflows
+        workflows: int = new.execute(select(func.count()).select_from(tables.workflows)).scalar_one()
+        return workflows
 
 
-async def _identity(connection: AsyncConnection) -> dict[str, Any]:
-    return {row.name: row.value for row in await connection.execute(select(tables.identity))}
+@contextmanager
+def _connected(database: Database) -> Iterator[Connection]:
+    """A transaction of this thread."""
+    sqlite = database.kind == "sqlite"
+    engine = sqlite_engine(database.url) if sqlite else create_engine(database.url)
+    try:
+        with engine.connect() as connection, connection.begin():
+            connection.exec_driver_sql(
+                "BEGIN IMMEDIATE" if sqlite else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+            )
+            yield connection
+    finally:
+        engine.dispose()
 
 
-async def _check_new(connection: AsyncConnection, place: str) -> None:
+def _identity(connection: Connection) -> dict[str, Any]:
+    return {row.name: row.value for row in connection.execute(select(tables.identity))}
+
+
+def _check_new(connection: Connection, place: str) -> None:
     for table in _MOVED:
-        if table not in _FIRST and (await connection.execute(select(table).limit(1))).first() is not None:
+        if table not in _FIRST and (connection.execute(select(table).limit(1))).first() is not None:
             raise ConfigurationError(
                 f"{place} has rows of its own ({table.name}): name a database that is empty, or a new file"
             )

@@ -6,11 +6,11 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import and_, delete, insert, or_, select
+from sqlalchemy import Connection, and_, delete, insert, or_, select
 
 from flowsched.errors import InvalidRequest, NotFound
 from flowsched.store import tables
-from flowsched.store.database import Database, unbroken
+from flowsched.store.database import Database
 from flowsched.store.requests import take_numbers
 from flowsched.store.rows import Page
 
@@ -40,18 +40,19 @@ class Plans:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @unbroken
     async def put(self, ident: str, name: str, run: str, nodes: int, body: bytes, now_ms: int) -> PlanRow:
         """Keep a plan, in place of an earlier one of the same run; the oldest of more than `KEPT` go."""
-        async with self._database.writing() as connection:
-            seq = await take_numbers(connection, "plans", 1)
-            replaced = [_p.run == run] if run else []
-            await connection.execute(delete(tables.plans).where(or_(_p.seq <= seq - KEPT, *replaced)))
-            row = PlanRow(ident, seq, now_ms, name, run, nodes)
-            await connection.execute(insert(tables.plans).values(**row._asdict(), body=zlib.compress(body)))
-        return row
 
-    @unbroken
+        def work(connection: Connection) -> PlanRow:
+            seq = take_numbers(connection, "plans", 1)
+            replaced = [_p.run == run] if run else []
+            connection.execute(delete(tables.plans).where(or_(_p.seq <= seq - KEPT, *replaced)))
+            row = PlanRow(ident, seq, now_ms, name, run, nodes)
+            connection.execute(insert(tables.plans).values(**row._asdict(), body=zlib.compress(body)))
+            return row
+
+        return await self._database.write(work)
+
     async def get(self, ident: str) -> tuple[PlanRow, bytes]:
         """One plan and its body.
 
@@ -63,18 +64,15 @@ class Plans:
             raise NotFound(f"there is no plan {ident}")
         return found
 
-    @unbroken
     async def of_run(self, *runs: str) -> tuple[PlanRow, bytes] | None:
         """The plan that was made for one of these runs, if there is one."""
         return await self._one(_p.run.in_([run for run in runs if run]))
 
     async def _one(self, condition: object) -> tuple[PlanRow, bytes] | None:
         query = select(*_COLUMNS, _p.body).where(condition).order_by(_p.seq.desc()).limit(1)  # type: ignore[arg-type]
-        async with self._database.reading() as connection:
-            row = (await connection.execute(query)).first()
-        return None if row is None else (_plan_row(row), zlib.decompress(row.body))
+        rows = await self._database.rows(query)
+        return (_plan_row(rows[0]), zlib.decompress(rows[0].body)) if rows else None
 
-    @unbroken
     async def list(self, limit: int, token: str | None = None, run: str | None = None) -> Page[PlanRow]:
         """Plans, newest first.
 
@@ -87,21 +85,19 @@ class Plans:
                 raise InvalidRequest("the page token is not one this service gave out")
             conditions.append(_p.seq < int(token))
         query = select(*_COLUMNS).where(and_(True, *conditions)).order_by(_p.seq.desc()).limit(limit + 1)
-        async with self._database.reading() as connection:
-            rows = [_plan_row(row) for row in (await connection.execute(query)).all()]
+        rows = [_plan_row(row) for row in await self._database.rows(query)]
         following = str(rows[limit - 1].seq) if len(rows) > limit else None
         return Page(rows[:limit], following)
 
-    @unbroken
     async def delete(self, ident: str) -> None:
         """Remove a plan.
 
         Raises:
             NotFound: There is none.
         """
-        async with self._database.writing() as connection:
-            if (await connection.execute(delete(tables.plans).where(_p.id == ident))).rowcount == 0:
-                raise NotFound(f"there is no plan {ident}")
+        statement = delete(tables.plans).where(_p.id == ident)
+        if await self._database.write(lambda connection: connection.execute(statement).rowcount) == 0:
+            raise NotFound(f"there is no plan {ident}")
 
 
 def _plan_row(row: Sequence[Any]) -> PlanRow:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import zlib
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     Row,
     Select,
     TextClause,
@@ -23,13 +24,12 @@ from sqlalchemy import (
     tuple_,
     union_all,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowsched.engine.delta import OutputWrite, TaskWrite
 from flowsched.scheduling.state.usage import UsageRow
 from flowsched.store import tables
 from flowsched.store.accounting import forget_sums, keep_sums
-from flowsched.store.database import Database, unbroken
+from flowsched.store.database import Database
 from flowsched.store.rows import Living, Recovered, Recovery, ReplicaRow
 from flowsched.store.workflows import (
     OUTPUT_COLUMNS,
@@ -45,49 +45,45 @@ _w, _s, _t = tables.workflows.c, tables.stages.c, tables.tasks.c
 _a = tables.attempts.c
 _r, _u = tables.replicas.c, tables.queue_usage.c
 _TASK_ORDER: Final = (_t.stage, _t["index"])
-#: Rows fetched at a time: between two fetches the event loop gets its turn.
+#: Rows fetched at a time.
 _FETCH: Final = 10_000
 _LIVE: Final = text(f"workflows.{tables.LIVE}")
 _LIVING: Final = tuple(_w[name] for name in Living._fields)
 
 
-@unbroken
 async def outline(database: Database) -> Recovery:
     """Read everything that a new leader needs but the workflows themselves, in one consistent look.
 
     Finished workflows cost nothing: a partial index leaves them out. Only the leader writes what hangs on a workflow, so that each
     may be read back by itself later (`load`), while clients already submit and cancel.
     """
-    async with database.reading() as connection:
-        living = await connection.execute(select(*_LIVING).where(_LIVE).order_by(_w.seq))
-        replicas = await connection.execute(select(_r.uri, _r.node, _r.size_bytes).order_by(_r.uri, _r.node))
-        bindings = await connection.execute(select(tables.bindings.c.uid).order_by(tables.bindings.c.uid))
-        usage = await connection.execute(select(*_u).order_by(_u.queue, _u.who))
-        counters = {
-            row.name: row.value for row in (await connection.execute(select(*tables.counters.c))).all()
-        }
-        shared = await connection.execute(_of_workflows(tables.gang_orders.c, _LIVE))
-        return Recovery(
-            living=[Living._make(row) for row in living],
-            pods=await _open_pods(connection),
-            gang_orders={tuple(row[:4]): bytes(row.pod) for row in shared},
-            replicas=[ReplicaRow._make(row) for row in replicas],
-            last_seq=counters.get("workflow", 0),
-            last_event=counters.get("event", 0),
-            bindings=[row.uid for row in bindings],
-            usage=[
-                UsageRow(row.queue, row.who, row.at_ms, row.served_ms, _amounts(row.past)) for row in usage
-            ],
-        )
+    return await database.read(_outline)
 
 
-@unbroken
+def _outline(connection: Connection) -> Recovery:
+    living = connection.execute(select(*_LIVING).where(_LIVE).order_by(_w.seq))
+    replicas = connection.execute(select(_r.uri, _r.node, _r.size_bytes).order_by(_r.uri, _r.node))
+    bindings = connection.execute(select(tables.bindings.c.uid).order_by(tables.bindings.c.uid))
+    usage = connection.execute(select(*_u).order_by(_u.queue, _u.who))
+    counters = {row.name: row.value for row in (connection.execute(select(*tables.counters.c))).all()}
+    shared = connection.execute(_of_workflows(tables.gang_orders.c, _LIVE))
+    return Recovery(
+        living=[Living._make(row) for row in living],
+        pods=_open_pods(connection),
+        gang_orders={tuple(row[:4]): bytes(row.pod) for row in shared},
+        replicas=[ReplicaRow._make(row) for row in replicas],
+        last_seq=counters.get("workflow", 0),
+        last_event=counters.get("event", 0),
+        bindings=[row.uid for row in bindings],
+        usage=[UsageRow(row.queue, row.who, row.at_ms, row.served_ms, _amounts(row.past)) for row in usage],
+    )
+
+
 async def load_living(database: Database, first: int, last: int) -> dict[str, Recovered]:
     """Read those that live of a range of submissions (`WorkflowRow.seq`, both ends included) back, in one consistent look."""
     return await _loaded(database, and_(_LIVE, _w.seq.between(first, last)))
 
 
-@unbroken
 async def load(database: Database, workflow: str) -> Recovered | None:
     """Read one workflow back, whatever its state. None: there is no such workflow."""
     return (await _loaded(database, _w.id == workflow)).get(workflow)
@@ -95,8 +91,7 @@ async def load(database: Database, workflow: str) -> Recovered | None:
 
 async def _loaded(database: Database, which: ColumnElement[bool]) -> dict[str, Recovered]:
     with _collector_paused():
-        async with database.reading() as connection:
-            return await _load(connection, which)
+        return await database.read(lambda connection: _load(connection, which))
 
 
 @contextmanager
@@ -111,32 +106,30 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-async def _load(connection: AsyncConnection, which: ColumnElement[bool]) -> dict[str, Recovered]:
+def _load(connection: Connection, which: ColumnElement[bool]) -> dict[str, Recovered]:
     """Read workflows that meet a condition, with everything that hangs on them."""
     found: dict[str, Recovered] = {}
-    async for rows in _streamed(connection, select(*WORKFLOW_COLUMNS, _w.spec).where(which).order_by(_w.seq)):
+    for rows in _streamed(connection, select(*WORKFLOW_COLUMNS, _w.spec).where(which).order_by(_w.seq)):
         for row in rows:
             found[row.id] = Recovered(workflow_row(row[:-1]), zlib.decompress(row.spec))
     stages = select(*STAGE_COLUMNS).join(tables.workflows).where(which)
-    async for rows in _streamed(connection, stages.order_by(_w.seq, _s.stage)):
+    for rows in _streamed(connection, stages.order_by(_w.seq, _s.stage)):
         for row in rows:
             found[row[0]].stages.append(stage_row(row))
-    async for rows in _streamed(
-        connection, _of_workflows(tables.tasks.c, which).order_by(_w.seq, *_TASK_ORDER)
-    ):
+    for rows in _streamed(connection, _of_workflows(tables.tasks.c, which).order_by(_w.seq, *_TASK_ORDER)):
         for row in rows:
             found[row[0]].tasks.append(TaskWrite._make(row))
-    async for rows in _streamed(connection, _of_workflows(OUTPUT_COLUMNS, which)):
+    for rows in _streamed(connection, _of_workflows(OUTPUT_COLUMNS, which)):
         for row in rows:
             found[row[0]].outputs.append(OutputWrite._make(row))
     return found
 
 
-async def _open_pods(connection: AsyncConnection) -> list[tuple[str, int, bytes]]:
+def _open_pods(connection: Connection) -> list[tuple[str, int, bytes]]:
     """Launch orders of the attempts of live workflows that have no recorded end, with workflow and stage."""
     query = _of_workflows([_a.workflow_id, _a.stage, _a.pod], _LIVE).where(_a.ended_ms.is_(None))
     parts = _streamed(connection, query.order_by(_w.seq, _a.stage, _a["index"]))
-    return [(row.workflow_id, row.stage, bytes(row.pod)) async for rows in parts for row in rows]
+    return [(row.workflow_id, row.stage, bytes(row.pod)) for rows in parts for row in rows]
 
 
 def _amounts(past: str) -> dict[str, int]:
@@ -152,11 +145,9 @@ def _of_workflows(
     return select(*chosen).join_from(tables.workflows, table, table.c.workflow_id == _w.id).where(which)
 
 
-async def _streamed(connection: AsyncConnection, query: Select[Any]) -> AsyncIterator[Sequence[Row[Any]]]:
+def _streamed(connection: Connection, query: Select[Any]) -> Iterator[Sequence[Row[Any]]]:
     """Run a query that may have a long answer, and yield its rows a part at a time."""
-    result = await connection.stream(query)
-    async for rows in result.partitions(_FETCH):
-        yield rows
+    yield from connection.execution_options(yield_per=_FETCH).execute(query).partitions()
 
 
 class Removed(NamedTuple):
@@ -166,7 +157,6 @@ class Removed(NamedTuple):
     rows: int
 
 
-@unbroken
 async def remove_finished(
     database: Database, before_ms: int, *, workflows: int = 200, rows: int = 20_000
 ) -> Removed:
@@ -185,40 +175,39 @@ async def remove_finished(
         rows: At most about so many rows of each kind at a time.
     """
     ended = select(_w.id).where(_w.ended_ms < before_ms, _w.state.in_(_ENDED), ~_UNKEPT, ~_ASKED)
-    async with database.writing() as connection:
-        found = await connection.execute(ended.order_by(_w.ended_ms).limit(workflows))
+
+    def work(connection: Connection) -> Removed:
+        found = connection.execute(ended.order_by(_w.ended_ms).limit(workflows))
         names = [row.id for row in found]
         if not names:
-            await connection.execute(
-                delete(tables.marks).where(tables.marks.c.at_ms.between(1, before_ms - 1))
-            )
-            await forget_sums(connection, before_ms)
+            connection.execute(delete(tables.marks).where(tables.marks.c.at_ms.between(1, before_ms - 1)))
+            forget_sums(connection, before_ms)
             late = tables.expired.c.at_ms < before_ms - EXPIRED_KEPT_MS
-            await connection.execute(delete(tables.expired).where(late, ~_TAKEN))
+            connection.execute(delete(tables.expired).where(late, ~_TAKEN))
             return Removed(0, 0)
         removed, more = 0, False
         for table in _TABLES:
             key = tuple_(*table.primary_key.columns)
             some = select(*table.primary_key.columns).where(table.c.workflow_id.in_(names)).limit(rows)
-            count = (await connection.execute(delete(table).where(key.in_(some)))).rowcount
+            count = (connection.execute(delete(table).where(key.in_(some)))).rowcount
             removed += count
             more = more or count >= rows
         if more:
             return Removed(0, removed)
-        await connection.execute(
-            delete(tables.idempotency).where(tables.idempotency.c.workflow_id.in_(names))
-        )
+        connection.execute(delete(tables.idempotency).where(tables.idempotency.c.workflow_id.in_(names)))
         of_runs = select(_w.run).where(_w.id.in_(names), _w.run != "").distinct()
-        runs = [row.run for row in await connection.execute(of_runs)]
-        await keep_sums(connection, database.kind, names)
-        await connection.execute(delete(tables.workflows).where(_w.id.in_(names)))  # stages, commands follow
-        await connection.execute(
+        runs = [row.run for row in connection.execute(of_runs)]
+        keep_sums(connection, database.kind, names)
+        connection.execute(delete(tables.workflows).where(_w.id.in_(names)))  # stages, commands follow
+        connection.execute(
             insert(tables.expired), [{"workflow_id": name, "at_ms": before_ms} for name in names]
         )
         if runs:
             rest = select(_w.id).where(_w.run == tables.runs.c.id).exists()
-            await connection.execute(delete(tables.runs).where(tables.runs.c.id.in_(runs), ~rest))
+            connection.execute(delete(tables.runs).where(tables.runs.c.id.in_(runs), ~rest))
         return Removed(len(names), removed)
+
+    return await database.write(work)
 
 
 #: Whose rows hang on a workflow without a foreign key.
@@ -253,11 +242,10 @@ async def expired(database: Database, workflows: Collection[str]) -> set[str]:
     """Which of some workflows this database has removed, and no later workflow has taken results of: their files may go."""
     found: set[str] = set()
     wanted = sorted(workflows)
-    async with database.reading() as connection:
-        for start in range(0, len(wanted), _PART):
-            name = tables.expired.c.workflow_id
-            query = select(name).where(name.in_(wanted[start : start + _PART]), ~_TAKEN)
-            found |= set((await connection.execute(query)).scalars())
+    name = tables.expired.c.workflow_id
+    for start in range(0, len(wanted), _PART):
+        query = select(name).where(name.in_(wanted[start : start + _PART]), ~_TAKEN)
+        found |= {row.workflow_id for row in await database.rows(query)}
     return found
 
 
@@ -289,29 +277,31 @@ class SampleRow(NamedTuple):
     outputs: dict[str, int]
 
 
-@unbroken
 async def samples(database: Database) -> list[SampleRow]:
     """Tasks that ended well, in the order in which they ended."""
+    return await database.read(_samples)
+
+
+def _samples(connection: Connection) -> list[SampleRow]:
     found: list[SampleRow] = []
-    async with database.reading() as connection:
-        idents = await _newest(connection)
-        for start in range(0, len(idents), _PART):
-            found += await _of(connection, idents[start : start + _PART])
-            if len(found) >= MOST:
-                break
+    idents = _newest(connection)
+    for start in range(0, len(idents), _PART):
+        found += _of(connection, idents[start : start + _PART])
+        if len(found) >= MOST:
+            break
     found.sort(key=lambda row: row.ended_ms)
     return found[-MOST:]
 
 
-async def _newest(connection: AsyncConnection) -> list[str]:
+def _newest(connection: Connection) -> list[str]:
     """Workflows, the newest first: those that live, then those that ended last."""
     live = select(_w.id).where(text(f"workflows.{tables.LIVE}")).order_by(_w.seq.desc()).limit(WORKFLOWS)
     ended = select(_w.id).where(_w.ended_ms.is_not(None)).order_by(_w.ended_ms.desc()).limit(WORKFLOWS)
     both = union_all(select(live.subquery()), select(ended.subquery()))
-    return list(dict.fromkeys((await connection.execute(both)).scalars()))
+    return list(dict.fromkeys((connection.execute(both)).scalars()))
 
 
-async def _of(connection: AsyncConnection, idents: list[str]) -> list[SampleRow]:
+def _of(connection: Connection, idents: list[str]) -> list[SampleRow]:
     """The tasks of some workflows."""
     wanted = and_(_w.id.in_(idents), _t["index"] < TASKS)
     stages = tables.workflows.join(tables.stages, _s.workflow_id == _w.id)
@@ -319,7 +309,7 @@ async def _of(connection: AsyncConnection, idents: list[str]) -> list[SampleRow]
     outputs: dict[tuple[Any, ...], dict[str, int]] = {}
     written = stages.join(tables.outputs, and_(_o.workflow_id == _s.workflow_id, _o.stage == _s.stage))
     query = select(_o.workflow_id, _o.stage, _o["index"], _o.name, _o.size_bytes).select_from(written)
-    for row in await connection.execute(query.where(_w.id.in_(idents), _o["index"] < TASKS)):
+    for row in connection.execute(query.where(_w.id.in_(idents), _o["index"] < TASKS)):
         outputs.setdefault(tuple(row[:3]), {})[row.name] = row.size_bytes
     same = and_(
         _a.workflow_id == _t.workflow_id,
@@ -352,5 +342,5 @@ async def _of(connection: AsyncConnection, idents: list[str]) -> list[SampleRow]
             usage=json.loads(row.usage) if row.usage else {},
             outputs=outputs.get(tuple(row[:3]), {}),
         )
-        for row in await connection.execute(ended)
+        for row in connection.execute(ended)
     ]

@@ -12,7 +12,8 @@ from sqlalchemy import text
 from flowsched.engine.delta import EventRow
 from flowsched.errors import Conflict, NotFound
 from flowsched.store import tables
-from flowsched.store.bulk import Statements, encode, insert, select_among, tidy, tidy_text, update
+from flowsched.store.bulk import encode, insert, select_among, tidy, tidy_text, update
+from flowsched.store.statements import Statements
 from flowsched.workflow.run.states import RunState, TaskState
 from flowsched.workflow.spec import Call
 
@@ -89,11 +90,11 @@ def compress(spec: bytes) -> bytes:
     return zlib.compress(spec, _COMPRESSION)
 
 
-async def take_numbers(connection: Statements, name: str, count: int) -> int:
+def take_numbers(connection: Statements, name: str, count: int) -> int:
     """The first of `count` new numbers. Until the commit no other transaction can take any, so they follow
     the order of commits.
     """
-    result = await connection.execute(_TAKE, {"name": name, "count": count})
+    result = connection.execute(_TAKE, {"name": name, "count": count})
     return int(result.scalar_one()) - count + 1
 
 
@@ -162,7 +163,7 @@ class Requests:
         self._cancel = update(kind, tables.workflows, {"cancel_requested": "{new}"}, same)
         self._pause = update(kind, tables.workflows, {"paused": "{new}"}, same)
 
-    async def submit(
+    def submit(
         self, connection: Statements, submissions: Sequence[Submitting]
     ) -> tuple[list[Submitted | Conflict], list[EventRow]]:
         """Write submissions (each with its compressed document) and say what became of each.
@@ -173,14 +174,14 @@ class Requests:
         if not submissions:
             return [], []
         firsts = _first_of_each_key(submissions)
-        taken = await self._taken_keys(connection, firsts)
+        taken = self._taken_keys(connection, firsts)
         new = [
             Submitting(submission, spec)
             for submission, spec in submissions
             if submission.idempotency_key is None
             or (_key(submission) not in taken and firsts[_key(submission)] is submission)
         ]
-        numbers = await self._insert(connection, new)
+        numbers = self._insert(connection, new)
         known = {key: (first.body_hash, first.id, numbers.get(first.id, 0)) for key, first in firsts.items()}
         known |= taken
         created = {id(submission) for submission, _ in new}
@@ -192,15 +193,15 @@ class Requests:
         ]
         return outcomes, [_submitted_event(submission) for submission, _ in new]
 
-    async def is_repeat(self, connection: Statements, submission: Submission) -> bool:
+    def is_repeat(self, connection: Statements, submission: Submission) -> bool:
         """Whether its key stands for a workflow already, so that accepting it again makes none."""
         key = _key(submission)
         if submission.idempotency_key is None:
             return False
-        holder = (await self._holders(connection, {key})).get(key)
+        holder = (self._holders(connection, {key})).get(key)
         return holder is not None and not _is_over(submission, holder)
 
-    async def _taken_keys(
+    def _taken_keys(
         self, connection: Statements, firsts: Mapping[tuple[str, str], Submission]
     ) -> dict[tuple[str, str], tuple[str, str, int]]:
         """Claim keys. Returns the keys that a submission holds already, with body hash, workflow and its number.
@@ -211,24 +212,22 @@ class Requests:
             (*key, submission.body_hash, submission.id, submission.now_ms)
             for key, submission in sorted(firsts.items())
         ]
-        claimed = {(row.tenant, row.key) for row in await self._keys.fetch(connection, rows)}
+        claimed = {(row.tenant, row.key) for row in self._keys.fetch(connection, rows)}
         wanted = firsts.keys() - claimed
         taken: dict[tuple[str, str], tuple[str, str, int]] = {}
         while wanted:
-            there = await self._holders(connection, wanted)
+            there = self._holders(connection, wanted)
             over = [key for key in sorted(wanted) if key in there and _is_over(firsts[key], there[key])]
-            renewed = [key for key in over if await self._renews(connection, firsts[key], there[key])]
+            renewed = [key for key in over if self._renews(connection, firsts[key], there[key])]
             # A key that was over and was not renewed now belongs to a faster process: look again.
             settled = wanted - set(over)
             taken |= {key: there[key][:3] if key in there else ("", "", 0) for key in settled}
             wanted = wanted - settled - set(renewed)
         return taken
 
-    async def _holders(
-        self, connection: Statements, keys: Set[tuple[str, str]]
-    ) -> dict[tuple[str, str], Any]:
+    def _holders(self, connection: Statements, keys: Set[tuple[str, str]]) -> dict[tuple[str, str], Any]:
         """What each key stands for: body hash, workflow, its number, its state, when the key was used."""
-        found = await select_among(
+        found = select_among(
             connection,
             self._kind,
             "SELECT i.tenant, i.key, i.body_hash, i.workflow_id, w.seq, w.state, i.created_ms FROM idempotency i "
@@ -241,12 +240,12 @@ class Requests:
             for row in found
         }
 
-    async def _renews(self, connection: Statements, submission: Submission, holder: Any) -> bool:
+    def _renews(self, connection: Statements, submission: Submission, holder: Any) -> bool:
         """Give a key that is over to a new workflow; False if another process was faster."""
         now = (submission.id, submission.body_hash, submission.now_ms)
-        return await self._renew.run(connection, [(*now, *_key(submission), holder[1])]) == 1
+        return self._renew.run(connection, [(*now, *_key(submission), holder[1])]) == 1
 
-    async def _insert(self, connection: Statements, new: Sequence[Submitting]) -> dict[str, int]:
+    def _insert(self, connection: Statements, new: Sequence[Submitting]) -> dict[str, int]:
         """Insert workflows and their stages; return each one's number.
 
         Raises:
@@ -254,10 +253,10 @@ class Requests:
         """
         if not new:
             return {}
-        first = await take_numbers(connection, "workflow", len(new))
+        first = take_numbers(connection, "workflow", len(new))
         numbers = {submission.id: first + place for place, (submission, _) in enumerate(new)}
         rows = [_workflow_row(submission, spec, first + n) for n, (submission, spec) in enumerate(new)]
-        inserted = {row.id for row in await self._workflows.fetch(connection, tidy(rows, 2, 3))}
+        inserted = {row.id for row in self._workflows.fetch(connection, tidy(rows, 2, 3))}
         if len(inserted) < len(new):
             taken = [s.id for s, _ in new if s.id not in inserted] or ["one of this batch"]
             raise Conflict(f"there is a workflow {taken[0]} already")
@@ -266,9 +265,9 @@ class Requests:
             for submission, _ in new
             for number, (name, width, members) in enumerate(submission.stages)
         ]
-        await self._stages.run(connection, stages)
-        await self._runs.run(connection, _first_of_each_run(new, numbers))
-        await self._tes.run(
+        self._stages.run(connection, stages)
+        self._runs.run(connection, _first_of_each_run(new, numbers))
+        self._tes.run(
             connection,
             [
                 (s.id, numbers[s.id], s.now_ms, tidy_text(s.tes.name), encode(s.tes.tags), s.tes.body)
@@ -278,18 +277,18 @@ class Requests:
         )
         return numbers
 
-    async def command(self, connection: Statements, commands: Sequence[Command]) -> list[int | NotFound]:
+    def command(self, connection: Statements, commands: Sequence[Command]) -> list[int | NotFound]:
         """Write commands, set the flags they stand for, and return their numbers in the order of commits."""
         if not commands:
             return []
         names = {command.workflow_id for command in commands}
-        found = await select_among(connection, self._kind, "SELECT id FROM workflows WHERE", "id", names)
+        found = select_among(connection, self._kind, "SELECT id FROM workflows WHERE", "id", names)
         there = {row.id for row in found}
         good = [command for command in commands if command.workflow_id in there]
-        await self._flag(connection, good)
+        self._flag(connection, good)
         numbers = iter(range(0))
         if good:
-            first = await take_numbers(connection, "command", len(good))
+            first = take_numbers(connection, "command", len(good))
             numbers = iter(range(first, first + len(good)))
         outcomes: list[int | NotFound] = [
             next(numbers)
@@ -302,15 +301,15 @@ class Requests:
             for number, c in zip(outcomes, commands, strict=True)
             if isinstance(number, int)
         ]
-        await self._commands.run(connection, rows)
+        self._commands.run(connection, rows)
         return outcomes
 
-    async def _flag(self, connection: Statements, commands: Sequence[Command]) -> None:
+    def _flag(self, connection: Statements, commands: Sequence[Command]) -> None:
         """Set `cancel_requested` (for ever) and `paused` (as last said), workflows in order of their ids."""
         cancelled = {command.workflow_id for command in commands if command.kind == "cancel"}
-        await self._cancel.run(connection, [(True, name) for name in sorted(cancelled)])
+        self._cancel.run(connection, [(True, name) for name in sorted(cancelled)])
         paused = {c.workflow_id: c.kind == "pause" for c in commands if c.kind in ("pause", "resume")}
-        await self._pause.run(connection, [(flag, name) for name, flag in sorted(paused.items())])
+        self._pause.run(connection, [(flag, name) for name, flag in sorted(paused.items())])
 
 
 def _key(submission: Submission) -> tuple[str, str]:

@@ -27,7 +27,7 @@ from sqlalchemy import (
 
 from flowsched.store import tables
 from flowsched.store.bulk import tidy_text
-from flowsched.store.database import Database, unbroken
+from flowsched.store.database import Database
 from flowsched.store.dialects import begins
 from flowsched.store.rows import WorkflowRow
 from flowsched.store.workflows import PAGE, RETURNED, Shape, Which, decode, listing, search_of, workflow_row
@@ -173,12 +173,10 @@ class Runs:
         query = select(_r.id).where(_r.source == source, _OPEN).order_by(_r.seq.desc()).limit(limit)
         return [row.id for row in await self._database.rows(query)]
 
-    @unbroken
     async def end(self, run: str, state: str, reason: str) -> None:
         """Keep how a run ended, as its engine said."""
         query = update(tables.runs).where(_r.id == run).values(state=state, reason=tidy_text(reason))
-        async with self._database.writing() as connection:
-            await connection.execute(query)
+        await self._database.write(lambda connection: connection.execute(query))
 
     async def tallies(self, runs: Sequence[str]) -> Sequence[Tally]:
         """How the tasks of runs stand, by state."""

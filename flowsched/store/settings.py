@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from msgspec import structs
-from sqlalchemy import delete, func, insert, select, text
+from sqlalchemy import Connection, delete, func, insert, select, text
 
 from flowsched.engine.state.cluster import DrainOrder
 from flowsched.errors import Conflict, NotFound
 from flowsched.store import tables
 from flowsched.store.bulk import encode
-from flowsched.store.database import Database, unbroken
+from flowsched.store.database import Database
 from flowsched.store.dialects import insert_into
 from flowsched.store.rows import QueueRow
 from flowsched.store.workflows import decode
@@ -32,11 +32,9 @@ class Queues:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @unbroken
     async def list(self) -> list[QueueRow]:
         """All queues by name."""
-        async with self._database.reading() as connection:
-            rows = (await connection.execute(select(*_COLUMNS).order_by(_q.name))).all()
+        rows = await self._database.rows(select(*_COLUMNS).order_by(_q.name))
         return [QueueRow._make((*row[:4], decode(row.guarantee), decode(row.cap), *row[6:])) for row in rows]
 
     async def get(self, name: str) -> QueueRow:
@@ -50,7 +48,6 @@ class Queues:
                 return queue
         raise NotFound(f"there is no queue {name!r}")
 
-    @unbroken
     async def put(self, queue: QueueRow) -> None:
         """Create a queue, or replace what is configured for it.
 
@@ -68,10 +65,9 @@ class Queues:
         values = queue._asdict() | {"guarantee": encode(queue.guarantee), "cap": encode(queue.cap)}
         statement = insert_into(tables.queues, self._database.kind).values(values)
         changed = {name: value for name, value in values.items() if name != "name"}
-        async with self._database.writing() as connection:
-            await connection.execute(statement.on_conflict_do_update(index_elements=[_q.name], set_=changed))
+        replacing = statement.on_conflict_do_update(index_elements=[_q.name], set_=changed)
+        await self._database.write(lambda connection: connection.execute(replacing))
 
-    @unbroken
     async def delete(self, name: str) -> None:
         """Remove a queue.
 
@@ -81,22 +77,25 @@ class Queues:
         """
         w = tables.workflows.c
         living = (w.queue == name, text(tables.LIVE))
-        async with self._database.writing() as connection:
-            below = await connection.execute(select(_q.name).where(_q.parent == name).order_by(_q.name))
+
+        def work(connection: Connection) -> None:
+            below = connection.execute(select(_q.name).where(_q.parent == name).order_by(_q.name))
             if children := list(below.scalars()):
                 raise Conflict(
                     f"queue {name!r} has queues below it: {_first(children, len(children))}. Remove them first, or give them "
                     "another parent"
                 )
-            number = await connection.execute(select(func.count(w.id)).where(*living))
+            number = connection.execute(select(func.count(w.id)).where(*living))
             if workflows := number.scalar_one():
-                ids = await connection.execute(select(w.id).where(*living).order_by(w.seq).limit(_NAMED))
+                ids = connection.execute(select(w.id).where(*living).order_by(w.seq).limit(_NAMED))
                 raise Conflict(
                     f"queue {name!r} has {workflows} workflow{'s' * (workflows != 1)} that {'have' if workflows != 1 else 'has'} "
                     f"not ended: {_first(list(ids.scalars()), workflows)}. Cancel them, or remove the queue when they have ended"
                 )
-            if (await connection.execute(delete(tables.queues).where(_q.name == name))).rowcount == 0:
+            if (connection.execute(delete(tables.queues).where(_q.name == name))).rowcount == 0:
                 raise NotFound(f"there is no queue {name!r} with settings of its own")
+
+        await self._database.write(work)
 
 
 def _first(names: Sequence[str], number: int) -> str:
@@ -118,11 +117,9 @@ class Drains:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @unbroken
     async def all(self) -> dict[str, DrainOrder]:
         """The orders in force, by node."""
-        async with self._database.reading() as connection:
-            rows = (await connection.execute(select(*tables.drains.c).order_by(_d.node))).all()
+        rows = await self._database.rows(select(*tables.drains.c).order_by(_d.node))
         return {
             row.node: DrainOrder(
                 from_ms=row.from_ms,
@@ -134,12 +131,14 @@ class Drains:
             for row in rows
         }
 
-    @unbroken
     async def put(self, node: str, order: DrainOrder | None) -> None:
         """Replace the order of a node; None = it is used again."""
-        async with self._database.writing() as connection:
-            await connection.execute(delete(tables.drains).where(_d.node == node))
+
+        def work(connection: Connection) -> None:
+            connection.execute(delete(tables.drains).where(_d.node == node))
             if order is not None:
                 values = structs.asdict(order) | {"node": node}
                 values["until_ms"] = _NO_DEADLINE if order.until_ms is None else order.until_ms
-                await connection.execute(insert(tables.drains).values(values))
+                connection.execute(insert(tables.drains).values(values))
+
+        await self._database.write(work)

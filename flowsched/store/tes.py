@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, lite
 
 from flowsched.errors import InvalidRequest
 from flowsched.store import tables
-from flowsched.store.database import Database, unbroken
+from flowsched.store.database import Database
 from flowsched.store.dialects import begins
 from flowsched.store.workflows import decode
 from flowsched.workflow.formats.tes.answers import Try
@@ -140,17 +140,15 @@ class TesTasks:
         )
         return [_row(row, body=False) for row in await self._database.rows(query)]
 
-    @unbroken
     async def keep(self, finals: Sequence[tuple[str, str, str]]) -> None:
         """Write down how tasks ended: (id, state, logs as JSON)."""
         if not finals:
             return
         query = update(tables.tes_tasks).where(_x.id == bindparam("ident"))
+        query = query.values(state=bindparam("final"), logs=bindparam("said"))
         values = [{"ident": ident, "final": state, "said": logs} for ident, state, logs in finals]
-        async with self._database.writing() as connection:
-            await connection.execute(query.values(state=bindparam("final"), logs=bindparam("said")), values)
+        await self._database.write(lambda connection: connection.execute(query, values))
 
-    @unbroken
     async def forget(self, before_ms: int, limit: int = 5_000) -> int:
         """Remove tasks that were created before a time and have no workflow any more. Returns how many."""
         gone = (
@@ -159,8 +157,8 @@ class TesTasks:
             .where(_x.created_ms < before_ms, _w.id.is_(None))
             .limit(limit)
         )
-        async with self._database.writing() as connection:
-            return (await connection.execute(delete(tables.tes_tasks).where(_x.id.in_(gone)))).rowcount
+        statement = delete(tables.tes_tasks).where(_x.id.in_(gone))
+        return await self._database.write(lambda connection: connection.execute(statement).rowcount)
 
 
 def _query(*, body: bool) -> Select[Any]:

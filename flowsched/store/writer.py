@@ -17,24 +17,22 @@ import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
-from typing import Any, Final, NamedTuple, Self, TypeVar, cast
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, Final, Self
 
 import msgspec
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowsched.engine.delta import Delta
 from flowsched.errors import FlowschedError, OutcomeUnknown, StorageBusy, StorageCorrupt, Unavailable
 from flowsched.log_lines import get_logger
-from flowsched.store.bulk import Statements
 from flowsched.store.changes import Changes, Step
-from flowsched.store.database import Database, chance, is_corrupt, is_transient, pauses, unbroken
+from flowsched.store.database import Database, chance, is_corrupt, is_transient, pauses
 from flowsched.store.requests import Command, Requests, Submission, Submitted, Submitting, compress
 from flowsched.store.rows import StoredEvent
-from flowsched.store.sqlite_connection import OneTrip
+from flowsched.store.statements import Statements
 from flowsched.store.workflows import decode
 
 log = get_logger(__name__)
@@ -59,7 +57,6 @@ _THREAD_BYTES: Final = 65_536
 
 Failpoint = Callable[[str], Awaitable[None]]
 Work = Submitting | Command | Step
-T = TypeVar("T")
 
 
 async def no_failpoint(_name: str) -> None:
@@ -91,15 +88,6 @@ class _Attempt(msgspec.Struct):
     outcomes: list[Any] = msgspec.field(default_factory=list)
     events: list[StoredEvent] = msgspec.field(default_factory=list)
     in_doubt: bool = False  #: a COMMIT was sent and not answered
-
-
-class _Transaction(NamedTuple):
-    """A transaction on PostgreSQL, as `OneTrip` has one."""
-
-    connection: AsyncConnection
-
-    async def whole(self, work: Callable[[Statements], Coroutine[Any, Any, T]]) -> T:
-        return await work(self.connection)
 
 
 class GroupWriter:
@@ -134,7 +122,6 @@ class GroupWriter:
         self._closing = False
         self._marked = False  #: whether it may have left a mark in the database
         self._crowded = False  #: whether the last group held several submissions
-        self._connection: AsyncConnection | None = None  #: kept, on SQLite
         self._task: asyncio.Task[None] | None = None
         #: Why no new work may be accepted, "" = it may: what is left of a full disk is for cancels and for ends of tasks.
         self.refusal: Callable[[], str] = str
@@ -161,11 +148,9 @@ class GroupWriter:
         outcome: Submitted = await self._put(Submitting(submission, spec), 2 + len(submission.stages))
         return outcome
 
-    @unbroken
     async def is_repeat(self, submission: Submission) -> bool:
         """Whether `submit` would find that its key stands for a workflow already. Writes nothing."""
-        async with self._database.reading() as connection:
-            return await self._requests.is_repeat(connection, submission)
+        return await self._database.read(lambda connection: self._requests.is_repeat(connection, submission))
 
     async def command(self, workflow_id: str, kind: str, body: Mapping[str, Any], now_ms: int) -> int:
         """Leave a command for the leader; "cancel" forbids every further launch in the same transaction.
@@ -231,7 +216,6 @@ class GroupWriter:
                 await self._write_next()
         finally:
             self._closing = True
-            await self._give_back()
             self._room.set()
             for item in self._waiting:
                 item.settle(Unavailable("the writer was stopped before this was written"))
@@ -344,52 +328,24 @@ class GroupWriter:
         return asyncio.timeout(_TRY_S) if self._database.kind == "postgresql" else nullcontext()
 
     async def _try(self, attempt: _Attempt, group: Sequence[_Item]) -> None:
-        """One try of a transaction."""
-        await self._database.opened()
-        async with self._transaction() as transaction:
-            if not await transaction.whole(lambda statements: self._committed(statements, attempt, group)):
-                return
+        """One try of a transaction. Writes nothing if an earlier try was committed."""
+
+        def work(statements: Statements) -> bool:
+            if not self._raise_mark(statements, attempt, max(map(_moment, group))):
+                return False
+            attempt.in_doubt = False  # this try holds the mark, so no earlier one was committed
+            attempt.outcomes, attempt.events = self._fill(statements, group)
+            return True
+
+        async def before_commit() -> None:
+            await self._failpoint("writer.before_commit")
+            attempt.in_doubt = True
+
+        if await self._database.transact(work, before_commit):
             await self._failpoint("writer.after_commit")
-        self.commits += 1
+            self.commits += 1
 
-    async def _committed(self, statements: Statements, attempt: _Attempt, group: Sequence[_Item]) -> bool:
-        """All of a transaction, with its commit; False if an earlier try was committed. SQLite does it in its thread."""
-        self._database.check_file()
-        if not await self._raise_mark(statements, attempt, max(map(_moment, group))):
-            await statements.rollback()
-            return False
-        attempt.in_doubt = False  # this try holds the mark, so no earlier one was committed
-        outcomes, events = await self._fill(statements, group)
-        await self._failpoint("writer.before_commit")
-        attempt.outcomes, attempt.events, attempt.in_doubt = outcomes, events, True
-        await statements.commit()
-        self._database.check_file()  # before any caller hears of it
-        return True
-
-    @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[OneTrip | _Transaction]:
-        """The transaction of one try. On SQLite the connection is kept for the next one, unless the try fails."""
-        if self._database.kind != "sqlite":
-            async with self._database.engine.connect() as connection:
-                yield _Transaction(connection)
-            return
-        if self._connection is None:
-            self._connection = await self._database.engine.connect()
-            raw = await self._connection.get_raw_connection()
-            self._sqlite = cast("OneTrip", raw.driver_connection)
-        try:
-            yield self._sqlite
-        except BaseException:
-            await self._give_back()
-            raise
-
-    async def _give_back(self) -> None:
-        """Give a kept connection back; what it has written and not committed is rolled back."""
-        if self._connection is not None:
-            connection, self._connection = self._connection, None
-            await connection.close()
-
-    async def _raise_mark(self, connection: Statements, attempt: _Attempt, at_ms: int) -> bool:
+    def _raise_mark(self, connection: Statements, attempt: _Attempt, at_ms: int) -> bool:
         """Raise this writer's mark to the transaction's number. Not possible: an earlier try of it was
         committed.
 
@@ -397,9 +353,9 @@ class GroupWriter:
         """
         values = {"writer": self._name, "txn": attempt.txn, "at": at_ms}
         self._marked = True
-        if (await connection.execute(_RAISE_MARK, values)).rowcount == 1:
+        if (connection.execute(_RAISE_MARK, values)).rowcount == 1:
             return True
-        if (await connection.execute(_FIRST_MARK, values)).rowcount == 1:
+        if (connection.execute(_FIRST_MARK, values)).rowcount == 1:
             return True
         if not attempt.in_doubt:
             raise FlowschedError(f"two writers call themselves {self._name}")
@@ -410,32 +366,31 @@ class GroupWriter:
         if not self._marked:
             return
         try:
-            async with self._database.writing() as connection:
-                await connection.execute(_FORGET_MARK, {"writer": self._name})
+            await self._database.write(
+                lambda connection: connection.execute(_FORGET_MARK, {"writer": self._name})
+            )
         except (FlowschedError, SQLAlchemyError, OSError):
             return
 
-    async def _fill(
-        self, connection: Statements, group: Sequence[_Item]
-    ) -> tuple[list[Any], list[StoredEvent]]:
+    def _fill(self, connection: Statements, group: Sequence[_Item]) -> tuple[list[Any], list[StoredEvent]]:
         """Write a group into the open transaction: submissions, commands, then deltas. Their outcomes, and all events."""
         new = [(item, item.work) for item in group if isinstance(item.work, Submitting)]
         commands = [(item, item.work) for item in group if isinstance(item.work, Command)]
         steps = [(item, item.work) for item in group if isinstance(item.work, Step)]
-        accepted, events = await self._requests.submit(connection, [work for _, work in new])
-        numbers = await self._requests.command(connection, [work for _, work in commands])
-        refusals = await self._changes.refusals(connection, [work for _, work in steps])
+        accepted, events = self._requests.submit(connection, [work for _, work in new])
+        numbers = self._requests.command(connection, [work for _, work in commands])
+        refusals = self._changes.refusals(connection, [work for _, work in steps])
         outcomes: dict[_Item, Any] = {}
         for items, results in ((new, accepted), (commands, numbers), (steps, refusals)):
             outcomes |= {item: result for (item, _), result in zip(items, results, strict=True)}
 
         good = [(item, work.delta) for item, work in steps if outcomes[item] is None]
-        await self._changes.write(connection, [delta for _, delta in good])
+        self._changes.write(connection, [delta for _, delta in good])
         offsets: list[int] = []
         for _, delta in good:
             offsets.append(len(events))
             events.extend(delta.events)
-        rows = await self._changes.write_events(connection, events)
+        rows = self._changes.write_events(connection, events)
         for (item, delta), offset in zip(good, offsets, strict=True):
             outcomes[item] = rows[offset][0] if delta.events else 0
         stored = [StoredEvent(*row[:4], decode(row[4])) for row in rows]

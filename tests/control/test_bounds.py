@@ -281,9 +281,7 @@ async def test_a_list_asks_the_database_as_often_for_forty_workflows_as_for_two(
     """A page of 1,000 cost a query for each of its rows, 0.7 s in which nothing else was answered."""
     async with process(url, tmp_path, FakeProcesses()) as one:
         asked: list[str] = []
-        listen(
-            one.database.engine.sync_engine, "before_cursor_execute", lambda *given: asked.append(given[2])
-        )
+        listen(one.database.engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
         counts = []
         for more in (2, 38):
             for _ in range(more):

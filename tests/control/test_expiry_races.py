@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +44,11 @@ class GatedDatabase:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    @asynccontextmanager
-    async def reading(self) -> AsyncIterator[Any]:
+    async def rows(self, *given: Any) -> Any:
         if self.armed:
             self.reached.set()
             await self.opened.wait()
-        async with self._inner.reading() as connection:
-            yield connection
+        return await self._inner.rows(*given)
 
 
 class ArmingExecutor:

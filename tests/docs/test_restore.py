@@ -47,8 +47,8 @@ async def test_a_restored_backup_can_be_upgraded_again(
     type_block_with("CREATE ROLE")
     url = (reader.folder / "database-url.txt").read_text()
     await app.database_upgrade(url)
-    async with await Database.open(url, exclusive=False) as database, database.writing() as connection:
-        await connection.execute(text("CREATE TABLE mark (kept int)"))
+    async with await Database.open(url, exclusive=False) as database:
+        await database.write(lambda connection: connection.execute(text("CREATE TABLE mark (kept int)")))
     type_block_with("pg_dump")
     add_revision(tmp_path, monkeypatch)
     assert await app.database_upgrade(url) == ("0.1.0", "next")

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import aiosqlite.core
-
 #: Wall-clock ms at the loop's zero.
 EPOCH_MS = 1_700_000_000_000
 
@@ -66,29 +64,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 @contextmanager
 def virtual_loop() -> Iterator[VirtualLoop]:
-    """A loop; SQLite statements hold its time while it lives."""
-    execute = aiosqlite.core.Connection._execute
-    connect = aiosqlite.core.Connection._connect
-    close = aiosqlite.core.Connection.close
-
-    def held(real: Any) -> Any:
-        async def holding(self: Any, *args: Any, **kwargs: Any) -> Any:
-            loop.busy += 1
-            try:
-                return await real(self, *args, **kwargs)
-            finally:
-                loop.busy -= 1
-
-        return holding
-
+    """A loop. Time stands still while SQLite works in its threads."""
     loop = VirtualLoop()
-    aiosqlite.core.Connection._execute = held(execute)  # type: ignore[method-assign]
-    aiosqlite.core.Connection._connect = held(connect)  # type: ignore[method-assign]
-    aiosqlite.core.Connection.close = held(close)  # type: ignore[method-assign]
     try:
         yield loop
     finally:
-        aiosqlite.core.Connection._execute = execute  # type: ignore[method-assign]
-        aiosqlite.core.Connection._connect = connect  # type: ignore[method-assign]
-        aiosqlite.core.Connection.close = close  # type: ignore[method-assign]
         loop.close()

@@ -67,8 +67,7 @@ def finished(workflow: str, at_ms: int = 90) -> Delta:
 
 async def rows(database: Database, query: str) -> Sequence[tuple[Any, ...]]:
     """Look past the code under test."""
-    async with database.reading() as connection:
-        return [tuple(row) for row in await connection.execute(text(query))]
+    return [tuple(row) for row in await database.rows(text(query))]
 
 
 class SqlState(Exception):

@@ -15,7 +15,7 @@ from typing import Any
 
 import new_schema
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import Connection, inspect, text
 from store_samples import rows, submission
 
 import flowsched
@@ -81,8 +81,7 @@ async def test_a_request_that_comes_while_the_database_is_opened_waits_for_it(ur
 
 async def test_the_revisions_make_the_tables(database: Database) -> None:
     """Autogenerate finds nothing to do, and the constant in the code is the newest script."""
-    async with database.engine.connect() as connection:
-        assert await connection.run_sync(schema.differences) == []
+    assert await database.read(schema.differences) == []
     assert schema.REVISION in schema.known_revisions()
     assert await database.current() == schema.REVISION
 
@@ -124,16 +123,17 @@ async def test_fault_12_down_and_up_again(database: Database) -> None:
     assert await rows(database, "SELECT id FROM workflows") == [("w",)]
     await database.downgrade("base")
     assert await database.current() is None
-    async with database.engine.connect() as connection:
-        assert await connection.run_sync(lambda c: inspect(c).get_table_names()) == ["alembic_version"]
+    tables = await database.read(lambda connection: inspect(connection).get_table_names())
+    assert tables == ["alembic_version"]
     await database.upgrade()
     assert await rows(database, "SELECT count(*) FROM workflows") == [(0,)]
 
 
 async def test_fault_12_a_newer_schema_is_refused(url: str) -> None:
     """An old binary on a new database refuses to start, whether it may migrate or not."""
-    async with await Database.open(url) as database, database.writing() as connection:
-        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    other = text("UPDATE alembic_version SET version_num = '9999'")
+    async with await Database.open(url) as database:
+        await database.write(lambda connection: connection.execute(other))
     for migrate in (True, False):
         with pytest.raises(ConfigurationError, match=r"9999.* is newer than this version"):
             await Database.open(url, migrate=migrate)
@@ -144,7 +144,7 @@ async def test_fault_12_an_older_schema_is_refused_without_migration(
 ) -> None:
     """Where migration is off, the message names the command; where it is on, the schema comes up."""
     if url.startswith("sqlite"):
-        Path(url.removeprefix("sqlite+aiosqlite:///")).touch()
+        Path(url.removeprefix("sqlite:///")).touch()
     with pytest.raises(ConfigurationError, match="flowsched db upgrade"):
         await Database.open(url, migrate=False)
     facts = await app.database_facts(url)
@@ -162,8 +162,9 @@ async def test_fault_12_an_older_schema_is_refused_without_migration(
 
 async def test_a_schema_that_was_never_released_is_refused(url: str) -> None:
     """Development versions had revisions 0001 to 0016; the message says what to do with what is in it."""
-    async with await Database.open(url) as database, database.writing() as connection:
-        await connection.execute(text("UPDATE alembic_version SET version_num = '0016'"))
+    other = text("UPDATE alembic_version SET version_num = '0016'")
+    async with await Database.open(url) as database:
+        await database.write(lambda connection: connection.execute(other))
     for migrate in (True, False):
         with pytest.raises(
             ConfigurationError, match=r"0016.* before 0\.1\.0, .* start this one on a new --db"
@@ -347,6 +348,10 @@ async def test_an_error_of_the_disk_is_no_damage(tmp_path: Path, monkeypatch: py
     """SQLite says "malformed" of a read that fails with EIO: the service waits. Of a damaged file that can be read it ends."""
     malformed = sqlite3.DatabaseError("database disk image is malformed")
     malformed.sqlite_errorcode = 11
+
+    def refused(_: Connection) -> None:
+        raise malformed
+
     async with await Database.open(url_for(tmp_path / "flowsched.db")) as database:
         with monkeypatch.context() as patch:
             patch.setattr(
@@ -354,8 +359,6 @@ async def test_an_error_of_the_disk_is_no_damage(tmp_path: Path, monkeypatch: py
             )  # the kernel answers EIO
             patch.setattr(database, "check_file", lambda: None)
             with pytest.raises(StorageBusy, match="it cannot be read: Input/output error"):
-                async with database.reading():
-                    raise malformed
+                await database.read(refused)
         with pytest.raises(StorageCorrupt, match="is damaged: database disk image is malformed"):
-            async with database.reading():
-                raise malformed
+            await database.read(refused)

@@ -172,11 +172,12 @@ async def test_fault_43_disk_full(sqlite: Database) -> None:
         cursor.execute(f"PRAGMA max_page_count={most['pages']}")
         cursor.close()
 
-    sql_event.listen(sqlite.engine.sync_engine, "checkout", limit)
+    sql_event.listen(sqlite.engine, "checkout", limit)
     async with GroupWriter(sqlite) as writer:
         await writer.submit(submission("before"))
-    async with GroupWriter(sqlite, retry_s=0.5) as writer:  # which takes a connection of its own
+    async with GroupWriter(sqlite, retry_s=0.5) as writer:
         most["pages"] = 1  # SQLite keeps it at the present size
+        await sqlite.write(lambda connection: limit(connection.connection, None, None))
         spec = os.urandom(6_000_000)  # more than the headroom in the file
         with pytest.raises(StorageBusy, match="busy or away"):
             await writer.submit(submission("big", spec=spec))

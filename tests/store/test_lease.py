@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, Engine, event
+from sqlalchemy.util import await_only
 from store_samples import rows
 
 from flowsched.errors import Unavailable
@@ -19,8 +20,8 @@ from flowsched.store.lease import Lease, Renewal
 
 async def expire(database: Database) -> None:
     """Let the lease run out, whichever clock counts."""
-    async with database.writing() as connection:
-        await connection.execute(tables.lease.update().values(expires_ms=1))
+    late = tables.lease.update().values(expires_ms=1)
+    await database.write(lambda connection: connection.execute(late))
 
 
 async def test_one_leads_until_its_lease_is_over(database: Database) -> None:
@@ -133,10 +134,15 @@ async def test_a_leader_that_stops_within_a_step_keeps_no_lock(fresh_postgres: C
     url = fresh_postgres()
 
     async def stopped(leader: Database, standby: Database) -> None:
-        async with leader.writing() as connection:
-            await connection.execute(tables.lease.update().values(holder="stopped"))
+        async def taken_over() -> None:
             async with asyncio.timeout(60):
                 assert await taken(Lease(standby)) == 2
+
+        def work(connection: Connection) -> None:
+            connection.execute(tables.lease.update().values(holder="stopped"))
+            await_only(taken_over())
+
+        await leader.write(work)
 
     async with await Database.open(url) as leader, await Database.open(url) as standby:
         assert await Lease(leader).acquire("leader", 500, 0) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import Connection, insert, select
 from store_samples import end, event, finished, intent, submission, task
 
 from flowsched.engine.delta import Delta
@@ -25,13 +25,16 @@ KEPT = [each for each in tables.metadata.sorted_tables if each.name not in ("mar
 
 async def content(database: Database) -> dict[str, list[dict[str, Any]]]:
     """All rows that a move takes along as they are."""
-    async with database.reading() as connection:
+
+    def work(connection: Connection) -> Any:
         return {
             table.name: sorted(
-                (dict(row) for row in (await connection.execute(select(table))).mappings()), key=repr
+                (dict(row) for row in (connection.execute(select(table))).mappings()), key=repr
             )
             for table in KEPT
         }
+
+    return await database.read(work)
 
 
 async def fill(database: Database) -> None:
@@ -46,12 +49,13 @@ async def fill(database: Database) -> None:
             Delta(tasks=[task("runs", version=1)], intents=[intent("p", "runs", epoch=epoch)]), epoch
         )
         await writer.commit(Delta(ends=[end("p", message="\u2028")], events=[event("runs")]), epoch)
-    async with database.writing() as connection:
-        await connection.execute(insert(tables.queues), {"name": "lab", "paused": True, "reclaimable": False})
-        await connection.execute(
-            insert(tables.drains), {"node": "node-0", "until_ms": 5, "reason": "new disk"}
-        )
-        await connection.execute(insert(tables.expired), {"workflow_id": "older", "at_ms": 9})
+
+    def work(connection: Connection) -> None:
+        connection.execute(insert(tables.queues), {"name": "lab", "paused": True, "reclaimable": False})
+        connection.execute(insert(tables.drains), {"node": "node-0", "until_ms": 5, "reason": "new disk"})
+        connection.execute(insert(tables.expired), {"workflow_id": "older", "at_ms": 9})
+
+    await database.write(work)
     await Lease(database).release(epoch)
 
 

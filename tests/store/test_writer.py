@@ -227,8 +227,8 @@ async def test_fault_13_a_deposed_leader_changes_nothing(
     lease = Lease(database)
     await writer.submit(submission("w"))
     if database.kind == "postgresql":  # whose own clock counts
-        async with database.writing() as connection:
-            await connection.execute(tables.lease.update().values(expires_ms=1))
+        late = tables.lease.update().values(expires_ms=1)
+        await database.write(lambda connection: connection.execute(late))
     new = await lease.acquire("leader-2", 10_000, 30_000)
     assert new == 2
     good, late = await asyncio.gather(
@@ -407,17 +407,14 @@ async def test_an_outcome_that_cannot_be_found_out_is_told(
     failpoints.plan("writer.after_commit", connection_lost())
     async with GroupWriter(database, failpoint=failpoints, retry_s=0.2) as writer:
 
-        async def away(*_: object) -> bool:
+        def away(*_: object) -> bool:
             raise connection_lost()
-
-        async def lost(place: str) -> None:
-            await failpoints(place)
 
         original = writer._raise_mark
         calls = iter([original])
 
-        async def once(*given: object) -> bool:
-            return await next(calls, away)(*given)  # type: ignore[operator]
+        def once(*given: object) -> bool:
+            return next(calls, away)(*given)  # type: ignore[operator]
 
         monkeypatch.setattr(writer, "_raise_mark", once)
         with pytest.raises(OutcomeUnknown):
