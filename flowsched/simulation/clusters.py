@@ -11,8 +11,10 @@ from typing import Any, Final
 from flowsched.errors import InvalidRequest
 from flowsched.executor.nodes import NodeInfo
 from flowsched.values import replace
+from flowsched.workflow.document import keys
+from flowsched.workflow.document.keys import Key, Section, Table
 from flowsched.workflow.document.limits import DEFAULT, Limits
-from flowsched.workflow.document.reader import Reader, Section
+from flowsched.workflow.document.reader import Reader
 from flowsched.workflow.resources import parse_bytes, parse_duration
 
 GBIT: Final = 117_000_000  #: bytes/s of a 1 Gbit/s network as files see it
@@ -136,32 +138,43 @@ REFERENCE: Final[Mapping[str, SimulatedCluster]] = _reference()
 # ---- clusters in YAML ----
 
 
-_CLUSTER: Final[Mapping[str, str]] = dict.fromkeys(("nodes", "storage", "startup"), "")
-_NODE: Final[Mapping[str, str]] = dict.fromkeys(
-    (
-        "name",
-        "count",
-        "cores",
-        "memory",
-        "gpus",
-        "disk",
-        "nic",
-        "nic_in",
-        "nic_out",
-        "cache",
-        "rack",
-        "datasets",
-        "seek_percent",
-    ),
-    "",
+_NAME: Final = keys.text(keys.Form("a name", re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")))
+_AMOUNT: Final = keys.amount(parse_bytes, 'bytes, as "16G" or "64Gi" (of rates: a second)')
+_COUNT: Final = keys.number(1, 100_000)
+_CARRIER: Final[Mapping[str, Key]] = {
+    "disk": Key(_AMOUNT, "What its disk reads and writes a second"),
+    "nic": Key(_AMOUNT, "`nic_in` and `nic_out`"),
+    "nic_in": Key(_AMOUNT, "What its network brings a second"),
+    "nic_out": Key(_AMOUNT, "What its network takes a second"),
+    "seek_percent": Key(keys.number(0, 1_000), "What each further stream costs its disk", default=0),
+}
+_NODE: Final = Table(
+    "Nodes of one kind.",
+    {
+        "name": Key(_NAME, "Its name; with a number behind it of several", default="n"),
+        "count": Key(_COUNT, "How many there are", default=1),
+        "cores": Key(_COUNT, "Of one node", required="how many cores a node has"),
+        "memory": Key(_AMOUNT, "Of one node"),
+        "gpus": Key(keys.number(0, 100_000), "Of one node", default=0),
+        "cache": Key(_AMOUNT, "Memory that keeps what was read last"),
+        "rack": Key(_NAME, "Its rack"),
+        "datasets": Key(_AMOUNT, "What its disk may hold of them"),
+        **_CARRIER,
+    },
 )
-_STORAGE: Final[Mapping[str, str]] = dict.fromkeys(
-    ("name", "disk", "nic", "nic_in", "nic_out", "seek_percent"), ""
+_STORAGE: Final = Table(
+    "The shared storage.", {"name": Key(_NAME, "Its name", default="storage"), **_CARRIER}
 )
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_BYTES: Final = 'bytes, as "16G" or "64Gi" (of rates: a second)'
-_MOST: Final = 100_000
-_MOST_SEEK: Final = 1_000
+_CLUSTER: Final = Table(
+    "A cluster.",
+    {
+        "nodes": Key(
+            keys.list_of(_NODE, 100_000, 1), "Its nodes", required="an array of at least one kind of node"
+        ),
+        "storage": Key(_STORAGE, "Its shared storage"),
+        "startup": Key(keys.amount(parse_duration, 'a time, as "3s"'), "What a pod takes to start"),
+    },
+)
 
 
 def cluster_from(document: object, limits: Limits = DEFAULT) -> SimulatedCluster:
@@ -171,18 +184,13 @@ def cluster_from(document: object, limits: Limits = DEFAULT) -> SimulatedCluster
         InvalidDocument: With everything that is wrong, each with its path.
     """
     reader = Reader(limits)
-    root = reader.section(document, "$", _CLUSTER)
+    root = _CLUSTER.open(reader, document, "$")
     nodes: list[SimulatedNode] = []
     storage, startup = SimulatedStorage(), 0
     if root is not None:
-        startup = root.amount("startup", parse_duration, 'a time, as "3s"') or 0
-        told = root.section("storage", _STORAGE) if "storage" in root else None
-        storage = storage if told is None else _storage(told)
-        listed = root.array("nodes", empty=False)
-        if "nodes" not in root:
-            root.fault("nodes", "an array of at least one kind of node")
-        for number, entry in enumerate(listed or ()):
-            section = reader.section(entry, f"$.nodes[{number}]", _NODE)
+        startup = root["startup"] or 0
+        storage = storage if root["storage"] is None else _storage(root["storage"])
+        for section in root["nodes"] or ():
             nodes += [] if section is None else _nodes(section)
         names = [node.name for node in nodes]
         if not reader.faults and (len(set(names)) != len(names) or storage.name in names):
@@ -191,39 +199,29 @@ def cluster_from(document: object, limits: Limits = DEFAULT) -> SimulatedCluster
     return SimulatedCluster(tuple(nodes), storage, startup / 1000)
 
 
-def _rate(section: Section, key: str, other: str | None, default: int) -> int:
-    if key in section or other is None or other not in section:
-        return section.amount(key, parse_bytes, _BYTES) or default
-    return section.amount(other, parse_bytes, _BYTES) or default
+def _rates(section: Section) -> dict[str, int]:
+    """What a disk and a network carry."""
+    nic = section["nic"] or GBIT
+    rates = {key: section[key] or nic for key in ("nic_in", "nic_out")}
+    return {**rates, "seek_percent": section["seek_percent"]}
 
 
 def _storage(section: Section) -> SimulatedStorage:
-    return SimulatedStorage(
-        name=section.text("name", _NAME, "a name") or "storage",
-        disk=_rate(section, "disk", None, 1_000_000_000),
-        nic_in=_rate(section, "nic_in", "nic", GBIT),
-        nic_out=_rate(section, "nic_out", "nic", GBIT),
-        seek_percent=section.whole("seek_percent", 0, _MOST_SEEK) or 0,
-    )
+    return SimulatedStorage(section["name"], section["disk"] or 1_000_000_000, **_rates(section))
 
 
 def _nodes(section: Section) -> list[SimulatedNode]:
-    name = section.text("name", _NAME, "a name") or "n"
-    count = section.whole("count", 1, _MOST) or 1
-    if "cores" not in section:
-        section.fault("cores", "how many cores a node has")
+    name, count = section["name"], section["count"]
     made = SimulatedNode(
         name=name,
-        cores=section.whole("cores", 1, _MOST) or 1,
-        memory=_rate(section, "memory", None, 64_000_000_000),
-        gpus=section.whole("gpus", 0, _MOST) or 0,
-        disk=_rate(section, "disk", None, 500_000_000),
-        nic_in=_rate(section, "nic_in", "nic", GBIT),
-        nic_out=_rate(section, "nic_out", "nic", GBIT),
-        cache=_rate(section, "cache", None, 16_000_000_000),
-        rack=section.text("rack", _NAME, "a name") or "",
-        datasets=_rate(section, "datasets", None, 0),
-        seek_percent=section.whole("seek_percent", 0, _MOST_SEEK) or 0,
+        cores=section["cores"] or 1,
+        memory=section["memory"] or 64_000_000_000,
+        gpus=section["gpus"],
+        disk=section["disk"] or 500_000_000,
+        cache=section["cache"] or 16_000_000_000,
+        rack=section["rack"] or "",
+        datasets=section["datasets"] or 0,
+        **_rates(section),
     )
     if count == 1:
         return [made]

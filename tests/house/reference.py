@@ -25,6 +25,9 @@ from flowsched.scheduling.explain.idle import Cause
 from flowsched.scheduling.explain.remedies import Kind
 from flowsched.scheduling.plan import PERMANENT, ReasonCode
 from flowsched.variables import BESIDE_OPTIONS, BETWEEN_PROCESSES, OF_TASKS
+from flowsched.workflow.document.container import CALL, FILES, STEP
+from flowsched.workflow.document.decode import STAGE, WORKFLOW
+from flowsched.workflow.document.stage import INPUT, OUTPUT, ROLE, TEMPLATE
 from flowsched.workflow.run.lifecycle import TRANSITIONS, TaskEvent
 from flowsched.workflow.run.states import HOLDING, TERMINAL, ReportedState, RunState, TaskState
 
@@ -615,6 +618,61 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
 }
 
 
+# ---- keys of a workflow document ----
+
+
+#: A page beside the folder: prose, with tables of keys between marks.
+DOCUMENT: Final = CODE.parent / "docs" / "workflow-document.md"
+_TABLES: Final = {
+    "workflow": WORKFLOW.keys,
+    "stage": STAGE.keys,
+    "input": INPUT.keys,
+    "output": OUTPUT.keys,
+    "step": STEP.keys,
+    "files": FILES.keys,
+    "call": CALL.keys,
+    "role": {name: key for name, key in ROLE.keys.items() if name not in TEMPLATE},
+}
+_MARKED: Final = re.compile(r"(<!-- keys: (\w+) -->\n\n).*?(\n<!-- /keys -->)", re.DOTALL)
+
+
+def with_keys(page: str) -> str:
+    """The page with its tables as the code has them."""
+
+    def drawn(found: re.Match[str]) -> str:
+        rows: list[tuple[str, ...]] = []
+        for name, key in _TABLES[found[2]].items():
+            default = "none" if key.default is None else f"`{json.dumps(key.default)}`"
+            default = "required" if key.required else key.otherwise or default
+            rows.append((f"`{name}`", _kind(key.kind.schema), default, key.about))
+        return found[1] + table(("Key", "Type", "Default", "Meaning"), rows) + found[3]
+
+    return _MARKED.sub(drawn, page)
+
+
+def _kind(schema: Any) -> str:
+    """What a value may be, in a few words."""
+    if reference := schema.get("$ref"):
+        name = reference.rpartition("/")[2]
+        return f"[{name}](#quantities)" if name in ("quantity", "duration") else f"object ({name})"
+    if options := schema.get("anyOf"):
+        return " or ".join(dict.fromkeys(_kind(each) for each in options))
+    if "enum" in schema:
+        return " or ".join(f"`{json.dumps(each)}`" for each in schema["enum"])
+    match schema.get("type", ""):
+        case "array":
+            return f"array of {_kind(schema['items'])}".replace("array of object", "array of objects")
+        case "object" if isinstance(inner := schema["additionalProperties"], dict):
+            return f"object of {_kind(inner)}".replace("object of object", "object of objects")
+        case "object":
+            return f"object with {', '.join(f'`{name}`' for name in schema['properties'])}"
+        case "integer":
+            return f"whole number, {schema['minimum']:,} to {schema['maximum']:,}"
+        case "boolean":
+            return "true or false"
+    return "text"
+
+
 def text(name: str) -> str:
     """A page as it should be."""
     return re.sub(r"\n{3,}", "\n\n", PAGES[name]()).rstrip("\n") + "\n"
@@ -624,3 +682,4 @@ if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for name in PAGES:
         (FOLDER / name).write_text(text(name), encoding="utf-8")
+    DOCUMENT.write_text(with_keys(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")

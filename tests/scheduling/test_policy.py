@@ -189,18 +189,18 @@ def test_every_fault_is_told_at_once() -> None:
         }
     ) == [
         "$.pakcing: found the key \"pakcing\"; did you mean 'packing'?",
-        '$.extends: found "nobody", expected one of flowsched, kube-like, volcano-like',
-        "$.gang: found 1, expected true or false",
-        '$.packing: found "tight", expected one of binpack, spread',
         "$.window: found 0, expected a whole number from 1 to 1,000,000,000,000,000",
+        "$.gang: found 1, expected true or false",
+        '$.packing: found "tight", expected one of "binpack", "spread"',
         '$.origin_rate: found "117M", expected a whole number from 1 to 1,000,000,000,000,000',
         '$.filters[0]: found "nothing", expected a filter plugin: one of only',
         "$.filters[1].keyy: found the key \"keyy\"; did you mean 'key'?",
-        '$.filters[1].most: found "3", expected a whole number',
+        '$.filters[1].most: found "3", expected a whole number from -1,000,000,000,000,000 to 1,000,000,000,000,000',
         "$.filters[2]: found 7, expected an object",
         '$.costs[0]: found "only", a filter plugin, expected a cost plugin: one of dear',
         '$.first_costs: found "dear", expected an array',
         "$.queue_order.name: found nothing, expected a queue-order plugin: one of by-name",
+        '$.extends: found "nobody", expected one of flowsched, kube-like, volcano-like',
     ]
 
 
@@ -213,11 +213,11 @@ def test_faults_between_profiles_are_told() -> None:
             "queues": {"q": "y", "r": 3},
         }
     ) == [
-        "$.profiles[\"c d\"]: found the key \"c d\", expected a name of 1 to 63 letters, digits, '.', '-' and '_'",
-        '$.default: found "z", expected one of the profiles: a, b, c d',
+        "$.profiles[\"c d\"]: found the profile \"c d\", expected a name of 1 to 63 letters, digits, '.', '-' and '_'",
+        '$.default: found "z", expected one of the profiles: a, b',
         '$.profiles.b.extends: found "a", expected no circle: a -> b -> a',
-        '$.queues.q: found "y", expected one of the profiles: a, b, c d',
-        "$.queues.r: found 3, expected one of the profiles: a, b, c d",
+        '$.queues.q: found "y", expected one of the profiles: a, b',
+        "$.queues.r: found 3, expected one of the profiles: a, b",
     ]
     assert faults({"profiles": {}}) == [
         "$.profiles: found an object with 0 keys, expected at least one profile"

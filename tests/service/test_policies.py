@@ -104,7 +104,7 @@ async def test_a_profile_is_reloaded_while_the_service_runs(tmp_path: Path, plug
         view = await client.profile()
         assert (view.name, state.policy.profile.name) == ("second", "second")
         assert view.refused is not None
-        assert [fault["path"] for fault in view.refused.faults] == ["$.window", "$.filters[0]"]
+        assert [fault["path"] for fault in view.refused.faults] == ["$.filters[0]", "$.window"]
 
         file.unlink()
         await until(lambda: book.refused.faults[0].expected == "a file that can be read")

@@ -126,5 +126,5 @@ def test_a_wrong_cluster_is_told_every_fault() -> None:
     with pytest.raises(InvalidDocument) as raised:
         cluster_from({"nodes": [{"name": "n", "count": 0, "cores": 4}, {"naem": "x"}], "startup": "soon"})
     assert [fault.path for fault in raised.value.faults] == [
-        "$.startup", "$.nodes[0].count", "$.nodes[1].naem", "$.nodes[1].cores",
+        "$.nodes[0].count", "$.nodes[1].naem", "$.nodes[1].cores", "$.startup",
     ]  # fmt: skip

@@ -74,14 +74,14 @@ def test_what_a_container_may_not_say() -> None:
     path = "an absolute path of the container, without .. and control characters"
     assert faults(document(files=files)) == [
         ("$.stages[0].files.inputs[0].path", path),
-        ("$.stages[0].files.inputs[1]", "exactly one of uri and content"),
         ("$.stages[0].files.outputs[0].path", path),
+        ("$.stages[0].files.mounts[0].source", path),
+        ("$.stages[0].files.leave[0].reason", 'one of "OOMKilled", "Cancelled"'),
+        ("$.stages[0].files.inputs[1]", "exactly one of uri and content"),
         (
             "$.stages[0].files.outputs[0].uri",
             "/absolute/path, file:///path or s3://bucket/key: nothing can be written to http",
         ),
-        ("$.stages[0].files.mounts[0].source", path),
-        ("$.stages[0].files.leave[0].reason", 'one of "OOMKilled", "Cancelled"'),
     ]
 
 

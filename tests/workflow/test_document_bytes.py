@@ -162,7 +162,11 @@ OUTPUT = [{"name": "o", "path": "o"}]
 @pytest.mark.parametrize(
     ("limits", "value", "message"),
     [
-        ({"stages": 2}, document(*(stage(n) for n in "abc")), "too many stages: 3, the limit 'stages' is 2"),
+        (
+            {"stages": 2},
+            document(*(stage(n) for n in "abc")),
+            "too many entries at $.stages: 3, the limit 'stages' is 2",
+        ),
         (
             {"tasks": 5},
             document(stage("a", scatter={"count": 3}), stage("b", scatter={"count": 3})),
@@ -196,22 +200,22 @@ OUTPUT = [{"name": "o", "path": "o"}]
         (
             {"roles": 1},
             document(stage(gang=True, roles={"v": {}, "w": {}})),
-            "too many roles at $.stages[0]: 2, the limit 'roles' is 1",
+            "too many entries at $.stages[0].roles: 2, the limit 'roles' is 1",
         ),
         (
             {"inputs": 1},
             document(stage(inputs=[{"name": n, "uri": "/x"} for n in "ab"])),
-            "too many inputs at $.stages[0]: 2, the limit 'inputs' is 1",
+            "too many entries at $.stages[0].inputs: 2, the limit 'inputs' is 1",
         ),
         (
             {"outputs": 1},
             document(stage(outputs=[{"name": n, "path": n} for n in "ab"])),
-            "too many outputs at $.stages[0]: 2, the limit 'outputs' is 1",
+            "too many entries at $.stages[0].outputs: 2, the limit 'outputs' is 1",
         ),
         (
             {"needs": 1},
             document(stage("a"), stage("b"), stage("c", needs=["a", "b"])),
-            "too many needs at $.stages[2]: 2, the limit 'needs' is 1",
+            "too many entries at $.stages[2].needs: 2, the limit 'needs' is 1",
         ),
         (
             {"edges": 1},
@@ -231,7 +235,7 @@ OUTPUT = [{"name": "o", "path": "o"}]
         (
             {"arguments": 2},
             document(stage(command=["a", "b", "c"])),
-            "too many arguments at $.stages[0]: 3, the limit 'arguments' is 2",
+            "too many entries at $.stages[0].command: 3, the limit 'arguments' is 2",
         ),
         (
             {"environment": 1},

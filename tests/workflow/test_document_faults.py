@@ -846,7 +846,7 @@ def test_faults_of_scatters(value: Any, faults: Faults) -> None:
             gang(roles={"a.b": {}}),
             [
                 (
-                    "$.stages[0].roles",
+                    '$.stages[0].roles["a.b"]',
                     'the role "a.b"',
                     "1-63 letters, digits, - or _, the first a letter or digit",
                 )
@@ -943,14 +943,14 @@ def test_faults_of_conditions(value: Any, faults: Faults) -> None:
             policy(),
             [
                 (
-                    "$.stages[0].policies[0].event",
-                    "nothing",
-                    "one of task_failed, task_evicted, task_completed, task_unknown, task_pending, *",
-                ),
-                (
                     "$.stages[0].policies[0].action",
                     "nothing",
                     ("one of restart_task, restart_gang, fail_stage, abort_workflow, complete_stage, ignore"),
+                ),
+                (
+                    "$.stages[0].policies[0].event",
+                    "nothing",
+                    "one of task_failed, task_evicted, task_completed, task_unknown, task_pending, *",
                 ),
             ],
         ),
@@ -1058,16 +1058,16 @@ def test_faults_of_policies(value: Any, faults: Faults) -> None:
                 ]
             ),
             [
+                (
+                    "$.stages[0].tolerations[2].tolerationSeconds",
+                    'the key "tolerationSeconds"',
+                    "nothing: how long a lost node is waited for is a setting of the service",
+                ),
                 ("$.stages[0].tolerations[0].value", '"x"', "nothing beside operator Exists"),
                 (
                     "$.stages[0].tolerations[1].key",
                     "nothing",
                     'the key of a taint (or operator "Exists" for all taints)',
-                ),
-                (
-                    "$.stages[0].tolerations[2].tolerationSeconds",
-                    'the key "tolerationSeconds"',
-                    "nothing: how long a lost node is waited for is a setting of the service",
                 ),
             ],
         ),

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from functools import cache
+from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -32,6 +32,8 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 from flowsched.values import replace
+from flowsched.workflow.document import keys
+from flowsched.workflow.document.keys import Key, Section, Table
 from flowsched.workflow.document.limits import DEFAULT, Limits
 from flowsched.workflow.document.reader import Reader, child, shown
 from flowsched.workflow.spec import EMPTY
@@ -47,10 +49,22 @@ _LEAST: Final[Mapping[str, int]] = {
 #: 31,000 years, or a petabyte a second.
 _MOST: Final = 10**15
 _MOST_PERCENT: Final = 10_000
-_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-_NAME_SAID: Final = "a name of 1 to 63 letters, digits, '.', '-' and '_'"
+#: Of one list.
+_MOST_LISTED: Final = 10_000
+_NAME: Final = keys.Form(
+    "a name of 1 to 63 letters, digits, '.', '-' and '_'",
+    re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"),
+)
+_ALONE: Final = keys.Form(f"{_NAME.expected} (or `profiles`, by name)", _NAME.pattern)
+_ANY: Final = Key(keys.ANYTHING, "Anything")
+_QUEUES: Final = keys.map_of(keys.ANYTHING, "labels", keys.Form())
+#: What a parameter of a plugin may be.
+_PARAMETERS: Final[Mapping[type, keys.Kind]] = {
+    bool: keys.FLAG,
+    int: keys.number(-_MOST, _MOST),
+    str: keys.text(),
+}
 _PLUGIN_KINDS: Final = {name: kind for kind, names in FIELDS.items() for name in names}
-_WRONG: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,39 +134,29 @@ def field_facts() -> list[FieldFacts]:
     facts = []
     for name, (each, kind) in written_fields().items():
         default = values_of(_default(each), name)
-        facts.append(FieldFacts(name, expected(name, kind), _said(default), about[name], name in PER_QUEUE))
+        words = _words(_kind(name, kind, _no_plugin).schema)
+        facts.append(FieldFacts(name, words, _said(default), about[name], name in PER_QUEUE))
     return facts
 
 
-def expected(name: str, kind: Any) -> str:
-    """What a field takes, in words.
-
-    Raises:
-        TypeError: The type is one that no document can say: see `_decoded`.
-    """
-    if name in _PLUGIN_KINDS:
-        what = f"{_PLUGIN_KINDS[name]} plugin"
-        return f"a list of {what}s" if get_origin(kind) is tuple else f"a {what}, or null"
-    origin, inner = get_origin(kind), get_args(kind)
-    if kind is bool:
-        return "true or false"
-    if kind is int:
-        return f"a whole number from {_LEAST.get(name, 0)} to {_most(name):,}"
-    if kind is str:
-        return "text"
-    if origin is Literal:
-        return "one of " + ", ".join(map(str, inner))
-    if origin in (Union, UnionType) and NoneType in inner and len(inner) == 2:
-        return expected(name, next(each for each in inner if each is not NoneType)) + ", or null"
-    if origin is tuple and inner[1:] == (Ellipsis,):
-        return f"a list, each {expected(name, inner[0])}"
-    if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__"):
-        return "an object with " + ", ".join(written_fields(kind))
-    raise TypeError(f"no document can say {name}: {kind}; teach scheduling.policy this type")
-
-
-def _most(name: str) -> int:
-    return _MOST_PERCENT if name.endswith("_percent") else _MOST
+def _words(schema: keys.Schema) -> str:
+    """What a field takes, in words."""
+    match schema:
+        case {"title": str(what)}:
+            return what
+        case {"type": "boolean"}:
+            return "true or false"
+        case {"minimum": low, "maximum": high}:
+            return f"a whole number from {low:,} to {high:,}"
+        case {"enum": words}:
+            return f"one of {', '.join(words)}"
+        case {"type": "array", "items": inner}:
+            return f"a list, each {_words(inner)}"
+        case {"properties": inner}:
+            return f"an object with {', '.join(inner)}"
+        case {"anyOf": [inner, {"type": "null"}]}:
+            return f"{_words(inner)}, or null"
+    return "text"
 
 
 def _documented(kind: type) -> dict[str, str]:
@@ -239,13 +243,74 @@ def policies_from(
         InvalidDocument: With everything that is wrong.
     """
     reader = Reader(limits)
-    found = reader.mapping(document, "$")
-    made: Policies | None = None
-    if found is not None:
-        made = _Decoder(reader, plugins, broken, base).read(found)
+    made = _Decoder(reader, plugins, broken, base).read(document)
     reader.finish()
     assert made is not None  # what kept it from being made is a fault
     return made
+
+
+PluginReader = Callable[[Kind, Section, Any], Guard | None]
+
+
+def _no_plugin(kind: Kind, section: Section, key: Any) -> None:
+    """Where kinds are asked for their words alone."""
+
+
+def _kind(name: str, said: Any, plugin: PluginReader) -> keys.AnyKind:
+    """What a field of a type may be in a document.
+
+    Raises:
+        TypeError: The type is one that no document can say.
+    """
+    origin, inner = get_origin(said), get_args(said)
+    if name in _PLUGIN_KINDS:
+        what = _PLUGIN_KINDS[name]
+        one = keys.Kind(partial(plugin, what), {"title": f"a {what} plugin, or null"})
+        if origin is not tuple:
+            return keys.Kind(lambda section, key: section.values[key] and one.read(section, key), one.schema)
+        return keys.Kind(keys.list_of(one, _MOST_LISTED).read, {"title": f"a list of {what} plugins"})
+    if origin in (Union, UnionType):
+        bare = _kind(name, next(each for each in inner if each is not NoneType), plugin)
+        schema = {"anyOf": [bare.schema, {"type": "null"}]}
+        return keys.Kind(
+            lambda section, key: None if section.values[key] is None else bare.read(section, key), schema
+        )
+    if origin is tuple:
+        return keys.list_of(_kind(name, inner[0], plugin), _MOST_LISTED)
+    if origin is Literal:
+        return keys.choice(inner)
+    if said is int:
+        return keys.number(_LEAST.get(name, 0), _MOST_PERCENT if name.endswith("_percent") else _MOST)
+    if hasattr(said, "__dataclass_fields__"):
+        return _table(said, plugin)
+    if said in (bool, str):
+        return keys.FLAG if said is bool else keys.text()
+    raise TypeError(f"no document can say {name}: {said}; teach scheduling.policy this type")
+
+
+def _table(kind: type, plugin: PluginReader) -> Table:
+    said = written_fields(kind)
+    about = _documented(kind)
+    fields = {name: Key(_kind(name, each, plugin), about.get(name, "")) for name, (_, each) in said.items()}
+    return Table(kind.__name__, {**fields, **({"extends": _ANY} if kind is Profile else {})})
+
+
+def _changed(start: Any, section: Section, **more: Any) -> Any:
+    """A value with what a section says in place of its own."""
+    changes: dict[str, Any] = {}
+    kind: type = type(start)
+    for key, (_, said) in written_fields(kind).items():
+        if key in section and (section[key] is not None or section.values[key] is None):
+            changes[key] = _made(section[key], said, getattr(start, key))
+    return replace(start, **changes, **more)
+
+
+def _made(read: Any, kind: Any, before: Any) -> Any:
+    if isinstance(read, Section):
+        return _changed(before if hasattr(before, "__dataclass_fields__") else kind(), read)
+    if isinstance(read, list):
+        return tuple(_made(each, get_args(kind)[0], None) for each in read)
+    return read
 
 
 @dataclass(slots=True)
@@ -254,98 +319,78 @@ class _Decoder:
     plugins: Mapping[str, Offered]
     broken: Mapping[str, str]
     base: str
-    raw: Mapping[str, object] = field(default_factory=dict)
-    paths: dict[str, str] = field(default_factory=dict)
+    raw: Mapping[str, Section] = field(default_factory=dict)
     default: str = ""
     made: dict[str, Profile] = field(default_factory=dict)
 
-    def read(self, found: Mapping[str, object]) -> Policies | None:
+    def read(self, document: object) -> Policies | None:
         """The document as a whole."""
-        if "profiles" not in found:
-            self._alone(found)
+        profile = _table(Profile, self._plugin)
+        queues: Mapping[str, object] = {}
+        if isinstance(document, Mapping) and "profiles" not in document:
+            self._alone(document, profile)
         else:
-            section = self.reader.section(found, "$", dict.fromkeys(("default", "profiles", "queues"), ""))
-            named = self.reader.mapping(found["profiles"], "$.profiles")
-            if section is None or not named:
-                if named is not None and not named:
-                    self.reader.fault("$.profiles", "an object with 0 keys", "at least one profile")
+            named = keys.map_of(profile, "labels", _NAME, least=1, word="profile")
+            fields = {"default": _ANY, "profiles": Key(named, ""), "queues": Key(_QUEUES, "")}
+            section = Table("Profiles.", fields).open(self.reader, document, "$")
+            if section is None or not section["profiles"]:
                 return None
-            self.raw = named
-            self.paths = {name: child("$.profiles", name) for name in self.raw}
-            for name in self.raw:
-                if not _NAME.fullmatch(name):
-                    self.reader.fault(self.paths[name], f"the key {shown(name)}", _NAME_SAID)
-            self.default = self._default_name(found)
+            self.raw, queues = section["profiles"], section["queues"] or {}
+            self.default = self._default_name(section)
         for name in self.raw:
             self._profile(name, ())
-        queues = self._queues(found.get("queues", {})) if "profiles" in found else {}
+        of_queues = self._queues(queues)
         if self.default not in self.made:
             return None
-        default = replace(self.made[self.default], queues=queues)
-        return Policies(default, {**self.made, self.default: default}, self.paths)
+        default = replace(self.made[self.default], queues=of_queues)
+        paths = {name: section.path for name, section in self.raw.items()}
+        return Policies(default, {**self.made, self.default: default}, paths)
 
-    def _alone(self, found: Mapping[str, object]) -> None:
-        name = found.get("name")
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            said = shown(name) if "name" in found else "nothing"
-            self.reader.fault("$.name", said, f"{_NAME_SAID} (or `profiles`, by name)")
-            name = "unnamed"
-        self.raw = {name: {key: value for key, value in found.items() if key != "name"}}
-        self.paths, self.default = {name: "$"}, name
+    def _alone(self, found: Mapping[str, object], profile: Table) -> None:
+        said = Section(self.reader, found, "$").get("name", keys.text(_ALONE), required=_ALONE.expected)
+        self.default = said or "unnamed"
+        section = profile.open(
+            self.reader, {key: value for key, value in found.items() if key != "name"}, "$"
+        )
+        assert section is not None  # it is an object
+        self.raw = {self.default: section}
 
-    def _default_name(self, found: Mapping[str, object]) -> str:
-        name = found.get("default")
-        if "default" not in found and len(self.raw) == 1:
+    def _default_name(self, section: Section) -> str:
+        name = section["default"]
+        if "default" not in section and len(self.raw) == 1:
             return next(iter(self.raw))
         if isinstance(name, str) and name in self.raw:
             return name
-        said = shown(name) if "default" in found else "nothing"
-        self.reader.fault("$.default", said, f"one of the profiles: {', '.join(map(str, self.raw))}")
+        section.fault("default", f"one of the profiles: {', '.join(self.raw)}")
         return ""
 
-    def _profile(self, name: str, below: tuple[str, ...]) -> Profile | None:
+    def _profile(self, name: str, below: tuple[str, ...]) -> Profile:
         """One profile, made from the one it extends. `below`: the profiles that extend it and wait for it."""
-        if name in self.made:
-            return self.made[name]
-        path = self.paths[name]
-        known = dict.fromkeys((*written_fields(), "extends"), "")
-        section = self.reader.section(self.raw[name], path, known)
-        self.made[name] = PROFILES[self.base]  # each fault is reported once
-        if section is None:
-            return None
-        start = self._extended(name, section.values, path, below)
-        changes: dict[str, Any] = {"name": name}
-        for key, (_, kind) in written_fields().items():
-            if key in section.values:
-                value = self._decoded(section.values[key], child(path, key), key, kind, getattr(start, key))
-                if value is not _WRONG:
-                    changes[key] = value
-        self.made[name] = replace(start, **changes)
+        if name not in self.made:
+            self.made[name] = PROFILES[self.base]  # each fault is reported once
+            section = self.raw[name]
+            self.made[name] = _changed(self._extended(name, section, below), section, name=name)
         return self.made[name]
 
-    def _extended(
-        self, name: str, values: Mapping[str, object], path: str, below: tuple[str, ...]
-    ) -> Profile:
-        said = values.get("extends", self.default if name != self.default and self.default else self.base)
-        if "extends" not in values and said in below:  # the default one extends it
-            said = self.base
-        at = child(path, "extends")
+    def _extended(self, name: str, section: Section, below: tuple[str, ...]) -> Profile:
+        said = section["extends"]
+        if "extends" not in section:
+            said = self.default if name != self.default and self.default else self.base
+            said = self.base if said in below else said  # the default one extends it
         if isinstance(said, str) and said in self.raw and said != name:
             if said in below:
-                self.reader.fault(at, shown(said), f"no circle: {' -> '.join((*below, name, said))}")
+                section.fault("extends", f"no circle: {' -> '.join((*below, name, said))}")
                 return PROFILES[self.base]
-            if said in self.made and said in (*below, name):
-                return self.made[said]
-            return self._profile(said, (*below, name)) or PROFILES[self.base]
+            return self._profile(said, (*below, name))
         if isinstance(said, str) and said in PROFILES:
             return PROFILES[said]
         others = [each for each in (*self.raw, *PROFILES) if each != name or each in PROFILES]
-        self.reader.fault(at, shown(said), f"one of {', '.join(dict.fromkeys(others))}")
+        section.fault("extends", f"one of {', '.join(dict.fromkeys(others))}")
         return PROFILES[self.base]
 
-    def _queues(self, value: object) -> dict[str, Profile]:
+    def _queues(self, said: Mapping[str, object]) -> dict[str, Profile]:
         queues: dict[str, Profile] = {}
-        for queue, name in (self.reader.mapping(value, "$.queues") or {}).items():
+        for queue, name in said.items():
             path = child("$.queues", queue)
             if not isinstance(name, str) or name not in self.raw:
                 self.reader.fault(path, shown(name), f"one of the profiles: {', '.join(self.raw)}")
@@ -361,91 +406,31 @@ class _Decoder:
             if key not in PER_QUEUE and getattr(own, key) != getattr(default, key):
                 said, wanted = (shown(values_of(getattr(each, key))) for each in (own, default))
                 self.reader.fault(
-                    child(self.paths[name], key), said,
+                    self.raw[name].at(key), said,
                     f"{wanted}, as in {self.default}: it is the same for all queues ({path} names this profile)",
                 )  # fmt: skip
 
-    # ---- one field ----
-
-    def _decoded(self, value: object, path: str, name: str, kind: Any, before: Any) -> Any:
-        """A value of a field's type, or `_WRONG` with a fault."""
-        if name in _PLUGIN_KINDS:
-            return self._plugins(value, path, _PLUGIN_KINDS[name], many=get_origin(kind) is tuple)
-        origin, inner = get_origin(kind), get_args(kind)
-        if origin in (Union, UnionType):
-            bare = next(each for each in inner if each is not NoneType)
-            return None if value is None else self._decoded(value, path, name, bare, before)
-        if origin is tuple:
-            entries = self.reader.array(value, path)
-            decoded = [
-                self._decoded(each, f"{path}[{at}]", name, inner[0], None)
-                for at, each in enumerate(entries or ())
-            ]
-            return _WRONG if entries is None or _WRONG in decoded else tuple(decoded)
-        if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__"):
-            return self._object(value, path, kind, before)
-        if origin is Literal:
-            right = isinstance(value, str) and value in inner
-        elif kind is bool:
-            right = isinstance(value, bool)
-        elif kind is int:
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            right = whole and _LEAST.get(name, 0) <= value <= _most(name)  # type: ignore[operator]
-        else:
-            right = kind is str and isinstance(value, str)
-        if right:
-            return value
-        self.reader.fault(path, shown(value), expected(name, kind))
-        return _WRONG
-
-    def _object(self, value: object, path: str, kind: type, before: Any) -> Any:
-        known = written_fields(kind)
-        section = self.reader.section(value, path, dict.fromkeys(known, ""))
-        if section is None:
-            return _WRONG
-        start: Any = before if isinstance(before, kind) else kind()
-        changes: dict[str, Any] = {}
-        for key in section.values:
-            if key in known:
-                changes[key] = self._decoded(
-                    section.values[key], child(path, key), key, known[key][1], getattr(start, key)
-                )
-        return _WRONG if _WRONG in changes.values() else replace(start, **changes)
-
-    def _plugins(self, value: object, path: str, kind: Kind, *, many: bool) -> Any:
-        if not many:
-            return None if value is None else self._plugin(value, path, kind)
-        entries = self.reader.array(value, path)
-        made = [self._plugin(each, f"{path}[{at}]", kind) for at, each in enumerate(entries or ())]
-        return _WRONG if entries is None or _WRONG in made else tuple(made)
-
-    def _plugin(self, value: object, path: str, kind: Kind) -> Any:
-        said = {"name": value} if isinstance(value, str) else self.reader.mapping(value, path)
+    def _plugin(self, kind: Kind, section: Section, key: Any) -> Guard | None:
+        """The plugin that stands there by its name, or as an object with its parameters."""
+        value = section.values[key]
+        said = {"name": value} if isinstance(value, str) else self.reader.mapping(value, section.at(key))
         if said is None:
-            return _WRONG
+            return None
+        path = section.at(key)
         name, at = said.get("name"), path if isinstance(value, str) else child(path, "name")
         what = self.plugins.get(name) if isinstance(name, str) else None
-        fitting = sorted(each.name for each in self.plugins.values() if each.kind is kind)
         if what is None or what.kind is not kind:
+            fitting = sorted(each.name for each in self.plugins.values() if each.kind is kind)
             there = f"one of {', '.join(fitting)}" if fitting else "none is installed"
             found = "nothing" if "name" not in said else shown(name)
             if isinstance(name, str) and name in self.broken:
                 found += f", which does not work: {self.broken[name]}"
             found += f", a {what.kind} plugin" if what is not None else ""
             self.reader.fault(at, found, f"a {kind} plugin: {there}")
-            return _WRONG
-        known = {each.name: each for each in what.parameters}
-        right = True
-        for key, told in said.items():
-            if key == "name":
-                continue
-            if key not in known:
-                self.reader.unknown(path, key, ["name", *known])
-                right = False
-            elif type(told) is not known[key].type:
-                self.reader.fault(child(path, key), shown(told), known[key].expected)
-                right = False
-        return guarded(what, {k: v for k, v in said.items() if k != "name"}) if right else _WRONG
+            return None
+        known = {each.name: Key(_PARAMETERS[each.type], each.name) for each in what.parameters}
+        told = Table(what.about, {"name": _ANY, **known}).open(self.reader, said, path)
+        return None if told is None else guarded(what, {name: told[name] for name in known if name in told})
 
 
 # ---- the rehearsal ----

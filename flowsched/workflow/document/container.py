@@ -7,20 +7,16 @@ where it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 
 from flowsched.values import replace
-from flowsched.workflow.document.reader import Section, child, shown
-from flowsched.workflow.document.stage import (
-    IMAGE,
-    IMAGE_TEXT,
-    Given,
-    read_arguments,
-    wrong_variable,
-)
+from flowsched.workflow.document import keys
+from flowsched.workflow.document.keys import Form, Key, Section, Table
+from flowsched.workflow.document.stage import COMMAND, COMMAND_TEXT, ENV, IMAGE, Given, make_command
 from flowsched.workflow.document.uris import CONTROL, file_path, redacted, target_path, wrong_uri
 from flowsched.workflow.resources import parse_bytes
 from flowsched.workflow.spec import (
@@ -36,49 +32,143 @@ from flowsched.workflow.spec import (
     Step,
 )
 
-_STEP_KEYS: Final[Mapping[str, str]] = {
-    "command": "",
-    "image": "",
-    "env": "",
-    "workdir": "",
-    "stdin": "",
-    "stdout": "",
-    "stderr": "",
-    "ignore_error": "",
-}
-_FILES_KEYS: Final[Mapping[str, str]] = {
-    "inputs": "",
-    "outputs": "",
-    "mounts": "",
-    "volumes": "",
-    "leave": "",
-    "return_code": "",
-}
-_PLACED_KEYS: Final[Mapping[str, str]] = {"path": "", "uri": "", "content": "", "directory": "", "size": ""}
-_DELIVERED_KEYS: Final[Mapping[str, str]] = {
-    "path": "",
-    "uri": "",
-    "directory": "",
-    "path_prefix": "",
-    "name": "",
-}
-_MOUNT_KEYS: Final[Mapping[str, str]] = {"source": "", "path": "", "read_only": ""}
-_LEFT_KEYS: Final[Mapping[str, str]] = {"path": "", "content": "", "reason": ""}
-_CALL_KEYS: Final[Mapping[str, str]] = {
-    "run": "",
-    "run_name": "",
-    "source": "",
-    "node": "",
-    "shard": "",
-    "task": "",
-    "attempt": "",
-    "after": "",
-    "rank_ms": "",
-    "since_ms": "",
-}
-_PATH_TEXT: Final = "an absolute path of the container, without .. and control characters"
 _MOST: Final = (1 << 53) - 1
 _LAST_MS: Final = 253_402_300_799_999  #: the end of the year 9999: no date is later
+_PATH_TEXT: Final = "an absolute path of the container, without .. and control characters"
+
+
+def _wrong_path(text: str) -> str | None:
+    wrong = not text.startswith("/") or ".." in text.split("/") or CONTROL.search(text) is not None
+    return _PATH_TEXT if wrong or len(text.encode()) > 4000 else None
+
+
+def _read_content(section: Section, key: Any) -> str | None:
+    """The bytes of a file, as text; it may be longer than other texts."""
+    value = section.values[key]
+    if isinstance(value, str):
+        size = len(value.encode(errors="replace"))
+        section.reader.count("content_bytes", size, f"{section.at(key)} is too long")
+        return value
+    section.fault(key, "text")
+    return None
+
+
+_PATH: Final = keys.text(Form(_PATH_TEXT, wrong=_wrong_path, more={"pattern": "^/"}))
+_URI: Final = keys.text(Form("a uri", wrong=wrong_uri), show=redacted)
+_SHORT: Final = keys.text(Form("1-1,024 characters", most=1024))
+_REQUIRED_SHORT: Final = keys.text(Form("1-1,024 characters", least=1, most=1024))
+_IS_FOLDER: Final = Key(keys.FLAG, "Whether it is a folder", default=False)
+STEP: Final = Table(
+    "A program and its image.",
+    {
+        "command": Key(COMMAND, "Program and arguments", required=COMMAND_TEXT),
+        "image": Key(IMAGE, "Its image, where the cluster uses images"),
+        "env": Key(ENV, "Variables"),
+        "workdir": Key(_PATH, "Where it starts"),
+        "stdin": Key(_PATH, "What it reads"),
+        "stdout": Key(
+            _PATH,
+            "A file for the step's output. An attempt empties it when its first step opens it; its later steps add to it",
+        ),
+        "stderr": Key(_PATH, "The same for its errors"),
+        "ignore_error": Key(keys.FLAG, "The next step runs though this one failed", default=False),
+    },
+)
+PLACED: Final = Table(
+    "A file that is there before the first step.",
+    {
+        "path": Key(_PATH, "Where the steps find it", required=_PATH_TEXT),
+        "uri": Key(_URI, "`/path` or `file:///path` that every node sees, `http(s)://` or `s3://`"),
+        "content": Key(
+            keys.Kind(_read_content, {"type": "string"}),
+            "The bytes themselves, at most 1 MiB, in place of `uri`",
+        ),
+        "directory": _IS_FOLDER,
+        "size": Key(keys.amount(parse_bytes, 'bytes, as "12Gi"'), "Bytes, if known"),
+    },
+    rules={"oneOf": [{"required": ["uri"]}, {"required": ["content"]}]},
+)
+DELIVERED: Final = Table(
+    "What is taken out when the last step has ended well.",
+    {
+        "path": Key(_PATH, "Where the steps leave it; may hold wildcards", required=_PATH_TEXT),
+        "uri": Key(_URI, "Where it goes: `/path`, `file:///path` or `s3://bucket/key`", required="a uri"),
+        "directory": _IS_FOLDER,
+        "path_prefix": Key(_PATH, "What is taken off the paths that a wildcard finds"),
+        "name": Key(keys.text(), "What people call it"),
+    },
+)
+MOUNT: Final = Table(
+    "A folder of the nodes.",
+    {
+        "source": Key(_PATH, "A folder that every node sees", required=_PATH_TEXT),
+        "path": Key(_PATH, "Where the steps see it", required=_PATH_TEXT),
+        "read_only": Key(keys.FLAG, "Whether they may only read it", default=False),
+    },
+)
+LEFT: Final = Table(
+    "A file that is there once an attempt has ended, however it ended.",
+    {
+        "path": Key(_PATH, "Where", required=_PATH_TEXT),
+        "content": Key(keys.text(), "What is written if the attempt has not written it", required="text"),
+        "reason": Key(keys.choice(LeftFor), "Only an end for this reason leaves it"),
+    },
+)
+FILES: Final = Table(
+    "The files of steps, at absolute paths of their containers.",
+    {
+        "inputs": Key(
+            keys.list_of(PLACED, "files"),
+            "Put there before the first step. A path of the file system is used where it is (every node must see it), read "
+            "only; other URIs are staged like any input",
+        ),
+        "outputs": Key(
+            keys.list_of(DELIVERED, "files"),
+            "Taken out when the last step has ended well; in place before the task has succeeded. A missing file is no error. "
+            "A `path` with wildcards (`*`, `?`, `[…]` within a name, `**` across folders, `{a,b}`) takes all that fit, each "
+            "to `uri` + its path without `path_prefix`",
+        ),
+        "mounts": Key(
+            keys.list_of(MOUNT, "inputs"), "Folders that every node sees, at paths of the container"
+        ),
+        "volumes": Key(keys.list_of(_PATH, "inputs"), "Empty folders that the steps share"),
+        "leave": Key(
+            keys.list_of(LEFT, "outputs"),
+            "Files that are there once an attempt has ended, however it ended: written if the attempt has not",
+        ),
+        "return_code": Key(
+            _PATH,
+            "The file into which the steps write a return code that their client judges by, as Cromwell's scripts do (they "
+            "always end with 0). When an attempt has ended well, the number in it is the exit code that lists and views show",
+        ),
+    },
+)
+CALL: Final = Table(
+    "The larger run that this workflow is one call of.",
+    {
+        "run": Key(_REQUIRED_SHORT, "Which run: the same text, the same run", required="text"),
+        "run_name": Key(_SHORT, "What people call the run"),
+        "source": Key(_SHORT, "The engine that says so"),
+        "node": Key(_REQUIRED_SHORT, "Which call of the run", required="text"),
+        "shard": Key(keys.number(0, _MOST), "Which element of a scatter"),
+        "task": Key(_SHORT, "Which task of the node: the same text, the same task"),
+        "attempt": Key(
+            keys.number(1, 1_000_000),
+            "Which attempt of the task, as the engine numbers them. Without it and `task`, the call is a task of its own "
+            "([which task, and which attempt of it](engines.md#what-identifies-a-run-a-task-and-an-attempt))",
+        ),
+        "after": Key(
+            keys.list_of(keys.text(Form("text that is not empty", least=1)), "inputs"),
+            "Nodes whose outputs it reads",
+        ),
+        "rank_ms": Key(
+            keys.number(0, _MOST), "Expected ms from its start to the end of the run; 0 is unknown", default=0
+        ),
+        "since_ms": Key(
+            keys.number(0, _LAST_MS), "When the run began, wall-clock ms; 0 is unknown", default=0
+        ),
+    },
+)
 
 
 class ReadContainer(msgspec.Struct, frozen=True):
@@ -88,41 +178,45 @@ class ReadContainer(msgspec.Struct, frozen=True):
     inputs: list[Given]
 
 
-def read_container(section: Section) -> ReadContainer | None:
-    """Read `steps` and `files` of a stage; None if it is no container task."""
+def make_container(section: Section) -> ReadContainer | None:
+    """What a stage says of `steps` and `files`; None if it is no container task."""
     if "steps" not in section:
         if "files" in section:
             section.fault("files", 'no such key without steps: files at paths of a container need "steps"')
         return None
     _refuse(section, ("command", "inputs", "outputs", "container"))
-    roles = section.values.get("roles")
-    for name, role in roles.items() if isinstance(roles, Mapping) else ():
-        if isinstance(name, str) and isinstance(role, Mapping):
-            path = child(section.at("roles"), name)
-            _refuse(Section(section.reader, role, path), ("command", "container"))
-    section.array("steps", empty=False)
-    steps = tuple(_step(entry) for entry in section.sections("steps", "roles", _STEP_KEYS))
-    files = section.section("files", _FILES_KEYS) if "files" in section else None
+    for role in (section["roles"] or {}).values():
+        _refuse(role, ("command", "container"))
+    steps = tuple(_step(entry) for entry in _there(section["steps"]))
+    files = section["files"]
     if files is None:
         return ReadContainer(Container(steps), [])
     placed, inputs = _placed(files)
     container = Container(
         steps,
         placed,
-        tuple(_delivered(entry) for entry in files.sections("outputs", "files", _DELIVERED_KEYS)),
-        tuple(_mount(entry) for entry in files.sections("mounts", "inputs", _MOUNT_KEYS)),
-        _volumes(files),
-        tuple(_left(entry) for entry in files.sections("leave", "outputs", _LEFT_KEYS)),
-        return_code=_path(files, "return_code"),
+        tuple(_delivered(entry) for entry in _there(files["outputs"])),
+        tuple(
+            Mount(entry["source"] or "/", entry["path"] or "/", entry["read_only"])
+            for entry in _there(files["mounts"])
+        ),
+        tuple(_there(files["volumes"])),
+        tuple(
+            Left(entry["path"] or "/", entry["content"] or "", entry["reason"])
+            for entry in _there(files["leave"])
+        ),
+        return_code=files["return_code"],
     )
     return ReadContainer(container, inputs)
 
 
+def _there(entries: Sequence[Any] | None) -> Iterator[Any]:
+    return (entry for entry in entries or () if entry is not None)
+
+
 def _refuse(section: Section, keys: tuple[str, ...]) -> None:
     for key in keys:
-        if key in section:
-            wrong = "no such key beside steps: see steps and files"
-            section.reader.fault(section.at(key), f"the key {shown(key)}", wrong)
+        section.refuse(key, "no such key beside steps: see steps and files")
 
 
 def step_role(role: RoleSpec, container: Container) -> RoleSpec:
@@ -135,32 +229,29 @@ def step_role(role: RoleSpec, container: Container) -> RoleSpec:
 
 def _step(entry: Section) -> Step:
     return Step(
-        command=read_arguments(entry, required=True) or (),
-        image=entry.text("image", IMAGE, IMAGE_TEXT),
-        env=entry.texts("env", "environment", wrong_variable, secret=True),
-        workdir=_path(entry, "workdir"),
-        stdin=_path(entry, "stdin"),
-        stdout=_path(entry, "stdout"),
-        stderr=_path(entry, "stderr"),
-        ignore_error=entry.flag("ignore_error"),
+        command=make_command(entry) or (),
+        image=entry["image"],
+        env=MappingProxyType(entry["env"] or {}),
+        workdir=entry["workdir"],
+        stdin=entry["stdin"],
+        stdout=entry["stdout"],
+        stderr=entry["stderr"],
+        ignore_error=entry["ignore_error"],
     )
 
 
 def _placed(files: Section) -> tuple[tuple[Placed, ...], list[Given]]:
     placed: list[Placed] = []
     inputs: list[Given] = []
-    for number, entry in enumerate(files.sections("inputs", "files", _PLACED_KEYS)):
-        path = _path(entry, "path", required=True) or "/"
-        directory = entry.flag("directory")
-        size = entry.amount("size", parse_bytes, 'bytes, as "12Gi"')
+    for number, entry in enumerate(_there(files["inputs"])):
+        path, uri, directory = entry["path"] or "/", entry["uri"], entry["directory"]
         if ("uri" in entry) == ("content" in entry):
             found = "uri and content" if "uri" in entry else "neither uri nor content"
             entry.reader.fault(entry.path, found, "exactly one of uri and content")
             continue
         if "content" in entry:
-            placed.append(Placed(path, content=_content(entry)))
+            placed.append(Placed(path, content=entry["content"]))
             continue
-        uri = _uri(entry)
         if uri is None:
             continue
         if uri.startswith(("/", "file:")):
@@ -172,109 +263,24 @@ def _placed(files: Section) -> tuple[tuple[Placed, ...], list[Given]]:
         if directory and uri.startswith("s3:"):
             uri = uri.rstrip("/") + "/"  # all that lies below it
         name = f"file-{number}"
-        inputs.append(Given(entry.path, InputSpec(name, uri=uri, size_bytes=size)))
+        inputs.append(Given(entry.path, InputSpec(name, uri=uri, size_bytes=entry["size"])))
         placed.append(Placed(path, input=name, directory=directory))
     return tuple(placed), inputs
 
 
-def _content(entry: Section) -> str:
-    value = entry.values["content"]
-    if not isinstance(value, str):
-        entry.fault("content", "text")
-        return ""
-    entry.reader.count(
-        "content_bytes", len(value.encode(errors="replace")), f"{entry.at('content')} is too long"
-    )
-    return value
-
-
-def _uri(entry: Section) -> str | None:
-    uri = entry.text("uri", expected="a uri", required=True)
-    if uri is None:
-        return None
-    wrong = wrong_uri(uri)
-    if wrong is not None:
-        entry.fault("uri", wrong, redacted(uri))
-        return None
-    return uri
-
-
 def _delivered(entry: Section) -> Delivered:
-    path = _path(entry, "path", required=True) or "/"
-    uri = _uri(entry) or "/"
+    path, uri, prefix = entry["path"] or "/", entry["uri"] or "/", entry["path_prefix"]
     uri = target_path(uri, path) or uri
     if uri.startswith(("http:", "https:")):
         entry.fault("uri", "/absolute/path, file:///path or s3://bucket/key: nothing can be written to http")
-    prefix = _path(entry, "path_prefix")
     if prefix is not None and not (path == prefix or path.startswith(prefix.rstrip("/") + "/")):
         entry.fault("path_prefix", f"a folder that {path} lies in")
-    name = entry.text("name") or ""
-    return Delivered(path, uri, entry.flag("directory"), prefix, name)
+    return Delivered(path, uri, entry["directory"], prefix, entry["name"] or "")
 
 
-def _mount(entry: Section) -> Mount:
-    source = _path(entry, "source", required=True) or "/"
-    return Mount(source, _path(entry, "path", required=True) or "/", entry.flag("read_only"))
-
-
-def _left(entry: Section) -> Left:
-    path, content = _path(entry, "path", required=True), entry.text("content", required=True)
-    return Left(path or "/", content or "", entry.choice("reason", {each.value: each for each in LeftFor}))
-
-
-def _volumes(files: Section) -> tuple[str, ...]:
-    found = files.array("volumes") or ()
-    files.reader.count("inputs", len(found), f"too many volumes at {files.path}")
-    inner = Section(files.reader, {str(i): value for i, value in enumerate(found)}, files.at("volumes"))
-    return tuple(_path(inner, str(i)) or "/" for i in range(len(found)))
-
-
-def _path(entry: Section, key: str, *, required: bool = False) -> str | None:
-    """An absolute path of the container."""
-    text = entry.text(key, expected=_PATH_TEXT, required=required)
-    if text is None:
-        return None
-    wrong = not text.startswith("/") or ".." in text.split("/") or CONTROL.search(text) is not None
-    if wrong or len(text.encode()) > 4000:
-        entry.fault(key, _PATH_TEXT)
-        return None
-    return text
-
-
-def read_call(section: Section) -> Call | None:
-    """Read of which run a workflow is one call."""
-    entry = section.section("call", _CALL_KEYS)
+def make_call(entry: Section | None) -> Call | None:
+    """Of which run a workflow is one call."""
     if entry is None:
         return None
-    after = _texts(entry, "after")
-    return Call(
-        run=_short(entry, "run", required=True),
-        run_name=_short(entry, "run_name"),
-        source=_short(entry, "source"),
-        node=_short(entry, "node", required=True),
-        shard=entry.whole("shard", 0, _MOST),
-        attempt=entry.whole("attempt", 1, 1_000_000) or 0,
-        task=_short(entry, "task"),
-        after=after,
-        rank_ms=entry.whole("rank_ms", 0, _MOST) or 0,
-        since_ms=entry.whole("since_ms", 0, _LAST_MS) or 0,
-    )
-
-
-def _short(entry: Section, key: str, *, required: bool = False) -> str:
-    text = entry.text(key, required=required) or ""
-    if len(text) > 1024 or (required and not text):
-        entry.fault(key, "1-1,024 characters")
-    return text
-
-
-def _texts(entry: Section, key: str) -> tuple[str, ...]:
-    found: Sequence[object] = entry.array(key) or ()
-    entry.reader.count("inputs", len(found), f"too many texts at {entry.at(key)}")
-    texts = []
-    for i, value in enumerate(found):
-        text = entry.reader.text(value, f"{entry.at(key)}[{i}]")
-        if text == "":
-            entry.reader.fault(f"{entry.at(key)}[{i}]", '""', "text that is not empty")
-        texts.append(text or "")
-    return tuple(texts)
+    after = tuple(text or "" for text in entry["after"] or ())
+    return Call(**{"run": "", "run_name": "", "source": "", "node": "", **entry.read, "after": after})

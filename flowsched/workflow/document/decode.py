@@ -8,42 +8,57 @@ the cost follows the document's size, not the number of its tasks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise, takewhile
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 
 from flowsched.errors import InvalidDocument
 from flowsched.values import replace
+from flowsched.workflow.document import keys
 from flowsched.workflow.document import reader as names
-from flowsched.workflow.document.container import read_call, read_container, step_role
-from flowsched.workflow.document.limits import DEFAULT, Limits, exceeded
-from flowsched.workflow.document.policies import read_policies, read_retry
+from flowsched.workflow.document.container import (
+    CALL,
+    FILES,
+    STEP,
+    make_call,
+    make_container,
+    step_role,
+)
+from flowsched.workflow.document.keys import Form, Key, Section, Table
+from flowsched.workflow.document.limits import DEFAULT, Limits
+from flowsched.workflow.document.policies import POLICY, RETRY, make_policies, make_retry
 from flowsched.workflow.document.reader import (
     Number,
     Reader,
-    Section,
+    child,
     encodable,
     read_document,
     shown,
     written,
 )
 from flowsched.workflow.document.stage import (
-    REFERENCE_TEXT,
-    TEMPLATE_KEYS,
-    Given,
+    INPUT,
+    IO,
+    OUTPUT,
+    PLACING,
+    REFERENCE,
+    RESOURCES,
+    ROLE,
+    TEMPLATE,
+    TEMPLATE_ELSEWHERE,
     Template,
     check_lists,
-    divide,
+    make_inputs,
+    make_min_resources,
+    make_outputs,
+    make_roles,
+    make_rules,
+    make_template,
+    make_traffic,
     plain_role,
-    read_inputs,
-    read_min_resources,
-    read_outputs,
-    read_roles,
-    read_rules,
-    read_template,
-    read_traffic,
 )
 from flowsched.workflow.document.uris import CONTROL, redacted, wrong_uri
 from flowsched.workflow.graph import cycles, topological_order
@@ -78,8 +93,12 @@ class StageDraft(msgspec.Struct):
     spec: StageSpec
     path: str
     input_paths: Sequence[str]
-    equals_paths: Sequence[str]
     claimed_name: str | None  #: also when it may not be a name
+
+    def equals(self) -> Iterator[tuple[str, str, str]]:
+        """Where each value that its `when` asks for is named, the stage and the output."""
+        for stage, output, _ in self.spec.when.equals:
+            yield child(f"{self.path}.when.equals", f"{stage}.{output}"), stage, output
 
 
 def link(drafts: Sequence[StageDraft], reader: Reader) -> tuple[StageSpec, ...]:
@@ -138,7 +157,7 @@ class _Linker:
             for path, given in zip(draft.input_paths, spec.inputs, strict=True):
                 if given.stage is not None:
                     parents.add(self._producer(number, given.stage, given.output or "", f"{path}.from"))
-            for path, (stage, output, _) in zip(draft.equals_paths, spec.when.equals, strict=True):
+            for path, stage, output in draft.equals():
                 parents.add(self._producer(number, stage, output, path))
             parents.discard(-1)
             edges += len(parents)
@@ -245,7 +264,7 @@ class _Linker:
             if condition.outcome is When.FAILURE and not self.parents[number] and not draft.spec.needs:
                 expected = "needs or inputs of other stages beside it: nothing could fail before this stage"
                 self.reader.fault(f"{draft.path}.when", '"failure"', expected)
-            for path, (stage, output, _) in zip(draft.equals_paths, condition.equals, strict=True):
+            for path, stage, output in draft.equals():
                 producer = self.numbers.get(stage)
                 if producer is None or output not in self.outputs[producer]:
                     continue
@@ -333,58 +352,213 @@ class _Linker:
 # ---- decoding ----
 
 
-_WORKFLOW_KEYS: Final[Mapping[str, str]] = {
-    "name": "",
-    "queue": "",
-    "user": "",
-    "priority": "",
-    "labels": "",
-    "stages": "",
-    "call": "",
-    "resume": "",
-    "tasks": "stages",
-    "tags": "labels",
-    "defaults": "the same keys in each stage: there are no defaults",
-}
-STAGE_KEYS: Final[Mapping[str, str]] = {
-    "name": "",
-    "scatter": "",
-    "inputs": "",
-    "outputs": "",
-    "needs": "",
-    "estimate": "",
-    "retry": "",
-    "timeout": "",
-    "policies": "",
-    "when": "",
-    "gang": "",
-    "roles": "",
-    "min_resources": "",
-    "selector": "",
-    "tolerations": "",
-    "affinity": "",
-    "anti_affinity": "",
-    "topology": "",
-    "io": "",
-    "cache": "",
-    "steps": "",
-    "files": "",
-    **TEMPLATE_KEYS,
-    "depends_on": "needs",
-    "dependsOn": "needs",
-    "after": "needs",
-    "replicas": "gang: true with roles: replicas belong to a role; independent copies are scatter.count",
-    "nodeSelector": "selector",
-    "queue": "queue beside the workflow's name: a workflow has one queue",
-    "priority": "priority beside the workflow's name",
-}
-_SCATTER_KEYS: Final[Mapping[str, str]] = {"items": "", "count": ""}
-_ESTIMATE_KEYS: Final[Mapping[str, str]] = {"runtime": "", "output": ""}
-_WHEN_KEYS: Final[Mapping[str, str]] = {"outcome": "", "equals": ""}
-_OUTCOMES: Final = {str(outcome): outcome for outcome in When}
 _MOST: Final = (1 << 63) - 1
-_PRIORITY: Final = 1_000_000_000
-_DURATION_TEXT: Final = 'a duration, as "25m", "1h30m", "90s", "250ms", or seconds'
+_DURATION: Final = keys.amount(
+    parse_duration, 'a duration, as "25m", "1h30m", "90s", "250ms", or seconds', "duration"
+)
+
+
+def _read_items(section: Section, key: Any) -> tuple[str, ...] | None:
+    """The items of a scatter, as texts. Long lists are checked as one text: a million of them in some 50 ms."""
+    reader, path = section.reader, section.at(key)
+    found = reader.array(section.values[key], path)
+    if found is None:
+        return None
+    reader.count("tasks_per_stage", len(found), f"too many items at {path}")
+    if set(map(type, found)) <= {str, int} and all(-_MOST <= i <= _MOST for i in found if type(i) is int):
+        items = tuple(map(str, found))
+    else:
+        looked_at = takewhile(lambda _: not reader.full, enumerate(found))
+        items = tuple(_item(reader, item, path, i) for i, item in looked_at)
+        reader.skip(len(found) - len(items))
+    joined = "".join(items)
+    size = len(joined) if joined.isascii() else len(joined.encode("utf-8", "surrogatepass"))
+    reader.count("items_bytes", size, f"the items at {path} are too large (bytes)")
+    longest = max(map(len, items), default=0)
+    if longest > reader.limits.string_bytes // 4 or "\0" in joined or not encodable(joined):
+        for i, item in enumerate(items):
+            reader.text(item, f"{path}[{i}]")
+    return items
+
+
+def _read_texts(section: Section, key: Any) -> tuple[str, ...]:
+    """One text or several."""
+    several = isinstance(section.values[key], list | tuple)
+    found = _TEXTS.read(section, key) if several else [_TEXT.read(section, key)]
+    return tuple(text or "" for text in found or ())
+
+
+def _read_when(section: Section, key: Any) -> Any:
+    """The `Section` of an object, or an outcome."""
+    return (_WHEN if isinstance(section.values[key], Mapping) else _OUTCOME).read(section, key)
+
+
+_OUTCOME: Final = keys.choice(When)
+_TEXT: Final = keys.text(Form("the text an output must have, or an array of texts"), free=True)
+_TEXTS: Final = keys.list_of(_TEXT, "labels", 1)
+_WHEN: Final = Table(
+    "Outcome and values.",
+    {
+        "outcome": Key(_OUTCOME, "Of the stages it waits for", default="success"),
+        "equals": Key(
+            keys.map_of(
+                keys.Kind(_read_texts, {"anyOf": [_TEXT.schema, _TEXTS.schema]}), "labels", REFERENCE
+            ),
+            '`"stage.output"`: the text, or texts, that the recorded value must be',
+        ),
+    },
+)
+_STAGE: Final = Form(names.STAGE_TEXT, names.STAGE)
+_STAGE_NAME: Final = keys.text(Form("the name of a stage", least=1))
+_PRINTABLE: Final = "1-128 printable characters"
+_CALLED: Final = keys.text(
+    Form(
+        _PRINTABLE,
+        least=1,
+        most=128,
+        wrong=lambda text: None if text.isprintable() and text.strip() else _PRINTABLE,
+    )
+)
+_LABEL: Final = "a label's name of 1-256 printable characters"
+_ITEMS: Final = keys.Kind(_read_items, keys.list_of(keys.text(free=True), "tasks_per_stage").schema)
+STAGE: Final = Table(
+    "A node of the DAG.",
+    {
+        "name": Key(keys.text(_STAGE), "Unique in the workflow", required=names.STAGE_TEXT),
+        "scatter": Key(
+            Table(
+                "One task (or gang) for each item.",
+                {
+                    "items": Key(_ITEMS, "One shard for each"),
+                    "count": Key(keys.number(0, "tasks_per_stage"), "So many shards"),
+                },
+                rules={"oneOf": [{"required": ["items"]}, {"required": ["count"]}]},
+            ),
+            "One *shard* for each of `items`, or `count` of them. Items are texts or numbers. Without items (`[]`, 0) the stage "
+            "succeeds and runs nothing",
+            otherwise="one task",
+        ),
+        "inputs": Key(keys.list_of(INPUT, "inputs"), "[What it reads](#inputs)"),
+        "outputs": Key(keys.list_of(OUTPUT, "outputs"), "[What it writes](#outputs)"),
+        "needs": Key(
+            keys.list_of(_STAGE_NAME, "needs"), "Stages that must end first, though nothing is read from them"
+        ),
+        "estimate": Key(
+            Table(
+                "What you expect of one task.",
+                {
+                    "runtime": Key(_DURATION, "How long it runs"),
+                    "output": Key(keys.amount(parse_bytes, 'bytes, as "9Gi"'), "How many bytes it writes"),
+                },
+            ),
+            "The expected runtime and output of one task; the scheduler plans with it until it has measured tasks of this stage",
+            otherwise="learned",
+        ),
+        "retry": Key(
+            RETRY,
+            "How often one task is tried in all, and by how much its memory grows after it ran out of memory "
+            "([retries](#retries))",
+            otherwise="1 and 1",
+        ),
+        "timeout": Key(_DURATION, "An attempt that runs longer is ended and has failed"),
+        "policies": Key(
+            keys.list_of(POLICY, "labels"), "[What happens on events](#policies)", otherwise="see there"
+        ),
+        "when": Key(
+            keys.Kind(_read_when, {"anyOf": [_OUTCOME.schema, _WHEN.schema]}),
+            "[Whether it runs at all](#conditions)",
+            otherwise='`"success"`',
+        ),
+        "gang": Key(keys.FLAG, "[Members that start together](#gangs)", default=False),
+        "roles": Key(
+            keys.map_of(ROLE, "roles", _STAGE, least=1, word="role"),
+            "[The members of a gang](#gangs), by role",
+        ),
+        "min_resources": Key(
+            RESOURCES,
+            "Room that must be free before it starts, for pods that it will ask for itself (as a Spark driver does)",
+        ),
+        **PLACING,
+        "io": Key(
+            IO,
+            'What one pod reads from and writes to its node\'s disk beside its inputs: bytes in all (`"3Gi"`) or a rate '
+            '(`"200Mi/s"`); with `storage` to that shared storage instead, which the profile names in `storages` '
+            "([budgets](locality.md#shared-storages))",
+        ),
+        "cache": Key(
+            keys.FLAG,
+            "A task that has run before, in any run of the tenant, is not run again: [resume](resume.md)",
+            default=False,
+        ),
+        "steps": Key(
+            keys.list_of(STEP, "roles", 1),
+            "[Programs in containers, one after the other](#steps), in place of `command`",
+        ),
+        "files": Key(FILES, "[The files of steps](#steps)"),
+        **TEMPLATE,
+    },
+    elsewhere={
+        **TEMPLATE_ELSEWHERE,
+        "depends_on": "needs",
+        "dependsOn": "needs",
+        "after": "needs",
+        "replicas": "gang: true with roles: replicas belong to a role; independent copies are scatter.count",
+        "nodeSelector": "selector",
+        "queue": "queue beside the workflow's name: a workflow has one queue",
+        "priority": "priority beside the workflow's name",
+    },
+    rules={
+        "anyOf": [{"required": ["command"]}, {"required": ["roles"]}, {"required": ["steps"]}],
+        "dependentSchemas": {
+            "roles": {"required": ["gang"], "properties": {"gang": {"const": True}}},
+            "steps": {"properties": dict.fromkeys(("command", "inputs", "outputs", "container"), False)},
+            "files": {"required": ["steps"]},
+        },
+    },
+    name="stage",
+)
+WORKFLOW: Final = Table(
+    "A DAG of stages.",
+    {
+        "name": Key(_CALLED, "A name for people; it need not be unique", required=_PRINTABLE),
+        "queue": Key(
+            keys.text(Form(names.PART_TEXT, names.PART)), "It uses the share of this queue", default="default"
+        ),
+        "user": Key(
+            _CALLED,
+            "The user that submits it. The users of a queue [share it fairly](queues.md#users); workflows without `user` count "
+            "as one user",
+        ),
+        "priority": Key(
+            keys.number(-1_000_000_000, 1_000_000_000),
+            "Higher goes first within its queue, and may take the room of lower ones ([preemption](preemption.md))",
+            default=0,
+        ),
+        "labels": Key(
+            keys.map_of(
+                keys.text(free=True),
+                "labels",
+                Form(_LABEL, least=1, most=256, wrong=lambda text: None if text.isprintable() else _LABEL),
+            ),
+            "Anything to find it by",
+        ),
+        "stages": Key(
+            keys.list_of(STAGE, "stages", 1), "At least one, in any order", required="an array of stages"
+        ),
+        "call": Key(
+            CALL, "The larger run, of an engine of its own, that this workflow is [one call of](#calls)"
+        ),
+        "resume": Key(
+            _CALLED,
+            "Id of an ended run: tasks that are the same as there are not run again: [resume](resume.md)",
+        ),
+    },
+    elsewhere={
+        "tasks": "stages",
+        "tags": "labels",
+        "defaults": "the same keys in each stage: there are no defaults",
+    },
+)
 
 
 def decode_workflow(raw: bytes, limits: Limits = DEFAULT) -> WorkflowSpec:
@@ -411,28 +585,23 @@ def check_workflow(document: object, limits: Limits = DEFAULT) -> WorkflowSpec:
     """
     reader = Reader(limits)
     _refuse_stage(reader, document)
-    section = reader.section(document, "$", _WORKFLOW_KEYS)
+    section = WORKFLOW.open(reader, document, "$")
     if section is None:
         raise InvalidDocument(reader.faults)
-    name = _printable(section, "name", required=True)
-    user = _printable(section, "user")
-    resume = _printable(section, "resume")
-    queue = section.text("queue", names.PART, names.PART_TEXT)
-    priority = section.whole("priority", -_PRIORITY, _PRIORITY)
-    labels = section.texts("labels", "labels", _wrong_workflow_label)
-    call = read_call(section)
-    entries = section.array("stages", empty=False)
-    if "stages" not in section:
-        section.fault("stages", "an array of stages")
-    reader.count("stages", len(entries or ()), "too many stages")
-    drafts = [
-        draft
-        for number, entry in enumerate(entries or ())
-        if (draft := _stage(reader, entry, f"$.stages[{number}]")) is not None
-    ]
+    drafts = [_stage(entry) for entry in section["stages"] or () if entry is not None]
     stages = link(drafts, reader)
+    call = make_call(section["call"])
     reader.finish()
-    return WorkflowSpec(name, stages, queue or "default", priority or 0, labels, call, user, resume)
+    return WorkflowSpec(
+        section["name"],
+        stages,
+        section["queue"],
+        section["priority"],
+        MappingProxyType(section["labels"] or {}),
+        call,
+        section["user"] or "",
+        section["resume"] or "",
+    )
 
 
 def _refuse_stage(reader: Reader, document: object) -> None:
@@ -451,72 +620,50 @@ def _refuse_stage(reader: Reader, document: object) -> None:
             reader.finish()
 
 
-def _printable(section: Section, key: str, *, required: bool = False) -> str:
-    expected = "1-128 printable characters"
-    text = section.text(key, expected=expected, required=required)
-    if text is not None and not (1 <= len(text) <= 128 and text.isprintable() and text.strip()):
-        section.fault(key, expected)
-    return text or ""
-
-
-def _wrong_workflow_label(name: str) -> str | None:
-    if 1 <= len(name) <= 256 and name.isprintable():
-        return None
-    return "a label's name of 1-256 printable characters"
-
-
-def _stage(reader: Reader, entry: object, path: str) -> StageDraft | None:
-    section = reader.section(entry, path, STAGE_KEYS)
-    if section is None:
-        return None
-    name = section.text("name", names.STAGE, names.STAGE_TEXT, required=True)
-    gang = section.flag("gang")
-    roles = _roles(section, read_template(section), gang=gang)
+def _stage(section: Section) -> StageDraft:
+    gang = section["gang"]
+    roles = _roles(section, make_template(section), gang=gang)
     width, items = _scatter(section)
-    inputs = read_inputs(section)
-    found = read_container(section)
+    inputs = make_inputs(section)
+    found = make_container(section)
     if found is not None:
         inputs = found.inputs
         roles = tuple(step_role(role, found.container) for role in roles)
-    check_lists(section, roles, found.container if found is not None else None)
-    condition, places = _when(section)
-    traffic = read_traffic(section)
+    container = found.container if found is not None else None
+    check_lists(section, roles, container)
+    traffic = make_traffic(section["io"])
+    estimate = section["estimate"]
+    if section["timeout"] == 0:
+        section.fault("timeout", "more than nothing (leave it out for no limit)")
+    name = section.values.get("name")
     spec = StageSpec(
-        name=name or "",
+        name=section["name"] or "",
         width=1 if width is None else width,
         items=items,
         scattered="scatter" in section,
         gang=gang,
         roles=roles,
         inputs=tuple(given.spec for given in inputs),
-        outputs=tuple(read_outputs(section, roles)),
-        needs=_needs(section),
-        estimate=_estimate(section),
-        retry=read_retry(section),
-        timeout_ms=_timeout(section),
-        policies=read_policies(section, gang=gang),
-        when=condition,
-        rules=read_rules(section),
+        outputs=tuple(make_outputs(section, roles)),
+        needs=tuple(name or "" for name in section["needs"] or ()),
+        estimate=Estimate() if estimate is None else Estimate(estimate["runtime"], estimate["output"]),
+        retry=make_retry(section["retry"]),
+        timeout_ms=section["timeout"],
+        policies=make_policies(section["policies"] or (), gang=gang),
+        when=_condition(section["when"]),
+        rules=make_rules(section),
         io_read_bytes=traffic.read_bytes,
         io_write_bytes=traffic.write_bytes,
         io_read_rate=traffic.read_rate,
         io_write_rate=traffic.write_rate,
         io_storage=traffic.storage,
-        min_resources=read_min_resources(section),
-        cache=section.flag("cache"),
-        container=found.container if found is not None else None,
+        min_resources=make_min_resources(section),
+        cache=section["cache"],
+        container=container,
     )
-    return StageDraft(spec, path, _paths(inputs), places, _claimed_name(section))
-
-
-def _paths(inputs: Sequence[Given]) -> list[str]:
-    return [given.path for given in inputs]
-
-
-def _claimed_name(section: Section) -> str | None:
-    """The name as it stands there, valid or not: stages that use it shall not be called wrong for it."""
-    name = section.values.get("name")
-    return name if isinstance(name, str) else None
+    # A name that may not be one is claimed too: stages that use it shall not be called wrong for it.
+    claimed = name if isinstance(name, str) else None
+    return StageDraft(spec, section.path, [given.path for given in inputs], claimed)
 
 
 def _roles(section: Section, template: Template, *, gang: bool) -> tuple[RoleSpec, ...]:
@@ -524,49 +671,24 @@ def _roles(section: Section, template: Template, *, gang: bool) -> tuple[RoleSpe
         return (plain_role(section, template),)
     if not gang:
         section.fault("roles", 'roles only beside "gang": true: members of a gang start together')
-    return read_roles(section, template)
+    return make_roles(section, template)
 
 
 def _scatter(section: Section) -> tuple[int | None, tuple[str, ...] | None]:
     """(width, items)."""
     if "scatter" not in section:
         return None, None
-    scatter = section.section("scatter", _SCATTER_KEYS)
+    scatter = section["scatter"]
     if scatter is None:
         return _UNKNOWN, None
     if ("items" in scatter) == ("count" in scatter):
         found = "items and count" if "items" in scatter else "neither items nor count"
         scatter.reader.fault(scatter.path, found, "exactly one of items and count")
         return _UNKNOWN, None
-    if "count" in scatter:
-        count = scatter.size("count", "tasks_per_stage", least=0)
-        return _UNKNOWN if count is None else count, None
-    items = _items(scatter)
-    return _UNKNOWN if items is None else len(items), items
-
-
-def _items(scatter: Section) -> tuple[str, ...] | None:
-    """The items as texts. Long lists are checked as one text: a million of them in some 50 ms."""
-    reader, path = scatter.reader, scatter.at("items")
-    found = scatter.array("items")
-    if found is None:
-        return None
-    reader.count("tasks_per_stage", len(found), f"too many items at {path}")
-    if set(map(type, found)) <= {str, int} and all(-_MOST <= i <= _MOST for i in found if type(i) is int):
-        items = tuple(map(str, found))
-    else:
-        looked_at = takewhile(lambda _: not reader.full, enumerate(found))
-        items = tuple(_item(reader, item, path, i) for i, item in looked_at)
-        reader.skip(len(found) - len(items))
-    joined = "".join(items)
-    size = len(joined) if joined.isascii() else len(joined.encode("utf-8", "surrogatepass"))
-    if size > reader.limits.items_bytes:
-        exceeded("items_bytes", reader.limits.items_bytes, f"the items at {path} are too large (bytes)", size)
-    longest = max(map(len, items), default=0)
-    if longest > reader.limits.string_bytes // 4 or "\0" in joined or not encodable(joined):
-        for i, item in enumerate(items):
-            reader.text(item, f"{path}[{i}]")
-    return items
+    width, items = scatter["count"], scatter["items"]
+    if items is not None:
+        return len(items), items
+    return _UNKNOWN if width is None else width, None
 
 
 def _item(reader: Reader, item: object, path: str, place: int) -> str:
@@ -585,73 +707,8 @@ def _item(reader: Reader, item: object, path: str, place: int) -> str:
     return ""
 
 
-def _needs(section: Section) -> tuple[str, ...]:
-    """Names of stages; which exist is seen when all are known. A wrong type is an empty name."""
-    found = section.array("needs") or ()
-    section.reader.count("needs", len(found), f"too many needs at {section.path}")
-    names_of_stages = []
-    for i, value in enumerate(found):
-        path = f"{section.path}.needs[{i}]"
-        name = section.reader.text(value, path, "the name of a stage")
-        if name == "":
-            section.reader.fault(path, '""', "the name of a stage")
-        names_of_stages.append(name or "")
-    return tuple(names_of_stages)
-
-
-def _estimate(section: Section) -> Estimate:
-    entry = section.section("estimate", _ESTIMATE_KEYS)
-    if entry is None:
-        return Estimate()
-    return Estimate(
-        entry.amount("runtime", parse_duration, _DURATION_TEXT),
-        entry.amount("output", parse_bytes, 'bytes, as "9Gi"'),
-    )
-
-
-def _timeout(section: Section) -> int | None:
-    timeout_ms = section.amount("timeout", parse_duration, _DURATION_TEXT)
-    if timeout_ms == 0:
-        section.fault("timeout", "more than nothing (leave it out for no limit)")
-    return timeout_ms
-
-
-def _when(section: Section) -> tuple[Condition, list[str]]:
-    """The condition, and where each part of `equals` stands."""
-    if not isinstance(section.values.get("when"), Mapping):
-        return Condition(section.choice("when", _OUTCOMES) or When.SUCCESS), []
-    entry = section.section("when", _WHEN_KEYS)
-    if entry is None:
-        return Condition(), []
-    outcome = entry.choice("outcome", _OUTCOMES) or When.SUCCESS
-    equals = entry.reader.mapping(entry.values.get("equals", {}), entry.at("equals")) or {}
-    entry.reader.count("labels", len(equals), f"too many conditions at {entry.path}")
-    parts: list[tuple[str, str, tuple[str, ...]]] = []
-    places: list[str] = []
-    inner = Section(entry.reader, equals, entry.at("equals"))
-    for key in equals:
-        text = entry.reader.text(key, inner.at(key))
-        reference = divide(text or "")
-        texts = _texts(inner, key)
-        if text is not None and reference is None:
-            entry.reader.fault(inner.at(key), f"the key {shown(key)}", REFERENCE_TEXT)
-        if reference is not None:
-            parts.append((*reference, texts))
-            places.append(inner.at(key))
-    return Condition(outcome, tuple(parts)), places
-
-
-def _texts(section: Section, key: str) -> tuple[str, ...]:
-    """One text or several."""
-    value = section.values[key]
-    expected = "the text an output must have, or an array of texts"
-    if isinstance(written(value), str):
-        return (section.reader.free_text(value, section.at(key), expected) or "",)
-    found = section.array(key, empty=False) if isinstance(value, list | tuple) else None
-    if found is None:
-        if not isinstance(value, list | tuple):
-            section.fault(key, expected)
-        return ()
-    section.reader.count("labels", len(found), f"too many texts at {section.at(key)}")
-    path = section.at(key)
-    return tuple(section.reader.free_text(t, f"{path}[{i}]", expected) or "" for i, t in enumerate(found))
+def _condition(said: Section | When | None) -> Condition:
+    if not isinstance(said, Section):
+        return Condition(said or When.SUCCESS)
+    equals = said["equals"] or {}
+    return Condition(said["outcome"], tuple((*key.split(".", 1), texts) for key, texts in equals.items()))

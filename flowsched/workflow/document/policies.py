@@ -5,10 +5,13 @@ Every event and action of Volcano's Job is either mapped or refused by name with
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from flowsched.workflow.document.reader import Section, shown
+from flowsched.errors import InvalidRequest
+from flowsched.workflow.document import keys
+from flowsched.workflow.document.keys import Key, Section, Table
+from flowsched.workflow.document.reader import shown
 from flowsched.workflow.resources import parse_duration, parse_percent
 from flowsched.workflow.spec import Action, On, Policy, Retry
 
@@ -82,36 +85,45 @@ REFUSED_PAIRS: Final[Mapping[tuple[On, Action], str]] = {
 #: Events that may be waited out.
 _TIMED: Final = (On.TASK_PENDING, On.TASK_UNKNOWN)
 
-_POLICY_KEYS: Final[Mapping[str, str]] = {
-    "event": "",
-    "on": "",
-    "action": "",
-    "exit_codes": "",
-    "timeout": "",
-    "events": "one policy for each event",
-    "exitCode": "exit_codes: [137]",
-    "exit_code": "exit_codes: [137]",
-}
-_RETRY_KEYS: Final[Mapping[str, str]] = {"attempts": "", "memory_factor": ""}
+_DURATION: Final = keys.amount(parse_duration, 'a duration, as "10m"', "duration")
+_EVENT: Final = keys.choice(EVENTS, REFUSED_EVENTS)
+POLICY: Final = Table(
+    "On an event, an action; Volcano's names are understood.",
+    {
+        "event": Key(_EVENT, "What happened"),
+        "on": Key(_EVENT, "The same as `event`"),
+        "action": Key(
+            keys.choice(ACTIONS, REFUSED_ACTIONS),
+            "What to do",
+            required=f"one of {', '.join(map(str, Action))}",
+        ),
+        "exit_codes": Key(
+            keys.list_of(keys.number(1, 255, "an exit code"), 256, 1), "Only for these exit codes"
+        ),
+        "timeout": Key(_DURATION, "How long it has to last: for `task_pending` and `task_unknown`"),
+    },
+    elsewhere={
+        "events": "one policy for each event",
+        "exitCode": "exit_codes: [137]",
+        "exit_code": "exit_codes: [137]",
+    },
+    rules={
+        "anyOf": [{"required": [key]} for key in ("event", "on", "exit_codes")],
+        "not": {"required": ["event", "on"]},
+    },
+    name="policy",
+)
 
 
-def read_policies(section: Section, *, gang: bool) -> tuple[Policy, ...]:
-    """Read the policies of a stage, which are tried in their order."""
-    policies = []
-    for entry in section.sections("policies", "labels", _POLICY_KEYS):
-        policy = _policy(entry, gang=gang)
-        if policy is not None:
-            policies.append(policy)
-    return tuple(policies)
+def make_policies(entries: Sequence[Section | None], *, gang: bool) -> tuple[Policy, ...]:
+    """The policies of a stage, which are tried in their order."""
+    made = [_policy(entry, gang=gang) for entry in entries if entry is not None]
+    return tuple(policy for policy in made if policy is not None)
 
 
 def _policy(entry: Section, *, gang: bool) -> Policy | None:
-    codes = _exit_codes(entry)
-    event = _event(entry, coded="exit_codes" in entry)
-    action = entry.choice("action", ACTIONS, REFUSED_ACTIONS)
-    timeout_ms = entry.amount("timeout", parse_duration, 'a duration, as "10m"')
-    if "action" not in entry:
-        entry.fault("action", f"one of {', '.join(str(known) for known in Action)}")
+    event, action, timeout_ms = _event(entry), entry["action"], entry["timeout"]
+    codes = tuple(code for code in entry["exit_codes"] or () if code is not None)
     if event is None or action is None:
         return None
     reason = REFUSED_PAIRS.get((event, action))
@@ -131,45 +143,48 @@ def _policy(entry: Section, *, gang: bool) -> Policy | None:
     return Policy(event, action, codes, timeout_ms)
 
 
-def _event(entry: Section, *, coded: bool) -> On | None:
+def _event(entry: Section) -> On | None:
     """The event, under either of its two names; exit codes alone mean a failure."""
     if "event" in entry and "on" in entry:
         entry.fault("on", "one of event and on, which are the same")
         return None
-    key = "on" if "on" in entry else "event"
-    if key not in entry:
-        if coded:
-            return On.TASK_FAILED
-        entry.fault("event", f"one of {', '.join(str(known) for known in On)}")
-        return None
-    return entry.choice(key, EVENTS, REFUSED_EVENTS)
+    if "event" in entry or "on" in entry:
+        event: On | None = entry["event"] or entry["on"]
+        return event
+    if "exit_codes" in entry:
+        return On.TASK_FAILED
+    entry.fault("event", f"one of {', '.join(map(str, On))}")
+    return None
 
 
-def _exit_codes(entry: Section) -> tuple[int, ...]:
-    found = entry.array("exit_codes", empty=False) or ()
-    codes = []
-    for i, code in enumerate(found[:256]):
-        if isinstance(code, bool) or not isinstance(code, int) or not 1 <= code <= 255:
-            entry.reader.fault(f"{entry.at('exit_codes')}[{i}]", shown(code), "an exit code from 1 to 255")
-        else:
-            codes.append(code)
-    if len(found) > 256:
-        entry.fault("exit_codes", "at most 256 exit codes")
-    return tuple(codes)
+def _parse_factor(value: object) -> int:
+    percent = parse_percent(value)
+    if not 100 <= percent <= 1000:
+        raise InvalidRequest(f"{percent} %: write a number from 1 to 10")
+    return percent
 
 
-def read_retry(section: Section) -> Retry:
-    """Read `retry`."""
-    count = section.values.get("retry")
-    if isinstance(count, int) and not isinstance(count, bool):
-        section.fault("retry", f'an object: {{"attempts": {shown(count)}}}')
-        return Retry()
-    entry = section.section("retry", _RETRY_KEYS)
-    if entry is None:
-        return Retry()
-    attempts = entry.whole("attempts", 1, 100)
-    percent = entry.amount("memory_factor", parse_percent, "a number from 1 to 10")
-    if percent is not None and not 100 <= percent <= 1000:
-        entry.fault("memory_factor", "a number from 1 to 10")
-        percent = None
-    return Retry(attempts or 1, percent or 100)
+def _retry_of_a_number(value: object) -> str | None:
+    number = isinstance(value, int) and not isinstance(value, bool)
+    return f'an object: {{"attempts": {shown(value)}}}' if number else None
+
+
+RETRY: Final = keys.hinted(
+    Table(
+        "How often one task is tried.",
+        {
+            "attempts": Key(keys.number(1, 100), "In all", default=1),
+            "memory_factor": Key(
+                keys.amount(_parse_factor, "a number from 1 to 10"),
+                "1 to 10: growth after running out of memory",
+                default=1,
+            ),
+        },
+    ),
+    _retry_of_a_number,
+)
+
+
+def make_retry(entry: Section | None) -> Retry:
+    """What a stage says of retries."""
+    return Retry() if entry is None else Retry(entry["attempts"], entry["memory_factor"])

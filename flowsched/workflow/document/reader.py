@@ -1,6 +1,6 @@
 """Reading untrusted JSON: text into values, values by typed questions, and names; each wrong answer becomes a fault.
 
-A `Reader` belongs to one document and collects its faults; a `Section` is one object of it.
+A `Reader` belongs to one document and collects its faults; see `keys` for the objects of it.
 """
 
 from __future__ import annotations
@@ -8,15 +8,13 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import isfinite
-from types import MappingProxyType
 from typing import Final, TypeGuard, TypeVar
 
 from flowsched.errors import Fault, InvalidDocument, InvalidRequest
 from flowsched.workflow.document.limits import DEFAULT, Limits, exceeded
 from flowsched.workflow.json_pieces import Structure, parse
-from flowsched.workflow.spec import EMPTY
 
 T = TypeVar("T")
 
@@ -119,27 +117,6 @@ class Reader:
         if self.faults:
             raise InvalidDocument(self.faults)
 
-    def section(self, value: object, path: str, allowed: Mapping[str, str]) -> Section | None:
-        """An object with no other keys than those allowed.
-
-        Args:
-            value: What is there.
-            path: Where.
-            allowed: Key -> "" or, for a key that is known but refused, the reason.
-        """
-        found = self.mapping(value, path)
-        if found is None:
-            return None
-        known: list[str] = []
-        for key in found:
-            reason = allowed.get(key)
-            if reason is None:
-                known = known or [name for name, refused in allowed.items() if not refused]
-                self.unknown(path, key, known)
-            elif reason:
-                self.fault(child(path, key), f"the key {shown(key)}", reason)
-        return Section(self, found, path)
-
     def unknown(self, path: str, key: str, known: Collection[str]) -> None:
         """Note a key that does not exist, with the one that was probably meant."""
         if self.full:
@@ -199,12 +176,6 @@ class Reader:
             return None
         return value
 
-    def free_text(
-        self, value: object, path: str, expected: str = "text", *, secret: bool = False
-    ) -> str | None:
-        """Any text, as a process is given it: a number is the text that it is written as."""
-        return self.text(written(value), path, TRUTH if isinstance(value, bool) else expected, secret=secret)
-
     def check_length(self, value: str, path: str) -> None:
         """Refuse a text that is too long.
 
@@ -242,181 +213,6 @@ class Reader:
         snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", word).lower().replace("-", "_")
         close = difflib.get_close_matches(snake, folded, n=1, cutoff=0.7)
         return folded[close[0]] if close else None
-
-
-class Section:
-    """One object of a document. A key that is not there gives None, and a fault if it is required."""
-
-    __slots__ = ("path", "reader", "values")
-
-    def __init__(self, reader: Reader, values: Mapping[str, object], path: str) -> None:
-        self.reader = reader
-        self.values = values
-        self.path = path
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.values
-
-    def at(self, key: str) -> str:
-        """The path of a member, there or not."""
-        return child(self.path, key)
-
-    def fault(self, key: str, expected: str, found: str | None = None) -> None:
-        """Note what is wrong with a member; `found` if its value is not what shall be shown."""
-        if found is None:
-            found = shown(self.values[key]) if key in self.values else "nothing"
-        self.reader.fault(self.at(key), found, expected)
-
-    def text(
-        self,
-        key: str,
-        pattern: re.Pattern[str] | None = None,
-        expected: str = "text",
-        *,
-        required: bool = False,
-    ) -> str | None:
-        """A text, of a certain form if `pattern` is given."""
-        if key not in self.values:
-            if required:
-                self.fault(key, expected)
-            return None
-        given = self.values[key]
-        value = given if self.reader.is_plain(given) else self.reader.text(given, self.at(key), expected)
-        if value is not None and pattern is not None and pattern.fullmatch(value) is None:
-            self.fault(key, expected)
-            return None
-        return value
-
-    def flag(self, key: str, default: bool = False) -> bool:
-        """True or false."""
-        value = self.values.get(key, default)
-        if not isinstance(value, bool):
-            self.fault(key, "true or false")
-            return default
-        return value
-
-    def whole(self, key: str, low: int, high: int) -> int | None:
-        """A whole number in a range."""
-        if key not in self.values:
-            return None
-        value = self.values[key]
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            self.fault(key, f"a whole number from {low:,} to {high:,}")
-            return None
-        return value
-
-    def size(self, key: str, limit: str, least: int = 1) -> int | None:
-        """A whole number from `least` to a limit.
-
-        Raises:
-            TooLarge: It is larger.
-        """
-        value, allowed = self.values.get(key), getattr(self.reader.limits, limit)
-        if isinstance(value, int) and value > allowed:
-            self.reader.count(limit, min(value, 1 << 63), f"{self.at(key)} is too large")
-        return self.whole(key, least, allowed)
-
-    def choice(self, key: str, known: Mapping[str, T], refused: Mapping[str, str] = EMPTY) -> T | None:
-        """One of several words; some that others know are refused with the reason.
-
-        Of words with one meaning faults name the first.
-        """
-        if key not in self.values:
-            return None
-        value = self.values[key]
-        if isinstance(value, str):
-            if value in known:
-                return known[value]
-            if value in refused:
-                self.fault(key, refused[value])
-                return None
-            close = self.reader.meant(value, known)
-            if close:
-                first = next(word for word in known if known[word] == known[close])
-                self.fault(key, f"did you mean {first!r}?")
-                return None
-        meanings = list(known.values())
-        words = [word for at, word in enumerate(known) if meanings.index(meanings[at]) == at]
-        self.fault(key, f"one of {', '.join(map(json.dumps, words))}")
-        return None
-
-    def amount(self, key: str, parse: Callable[[object], int], expected: str) -> int | None:
-        """A quantity, by the function that reads it."""
-        if key not in self.values:
-            return None
-        try:
-            return parse(self.values[key])
-        except InvalidRequest as error:
-            _, _, hint = str(error).partition(": ")
-            general = hint.startswith(("write a number", 'write "'))  # says what `expected` says
-            self.fault(key, expected if general else f"{expected} ({hint or error})")
-            return None
-
-    def section(self, key: str, allowed: Mapping[str, str]) -> Section | None:
-        """An object with certain keys."""
-        if key not in self.values:
-            return None
-        return self.reader.section(self.values[key], self.at(key), allowed)
-
-    def array(self, key: str, *, empty: bool = True) -> Sequence[object] | None:
-        """An array."""
-        if key not in self.values:
-            return None
-        return self.reader.array(self.values[key], self.at(key), empty=empty)
-
-    def sections(self, key: str, limit: str, allowed: Mapping[str, str]) -> Iterator[Section]:
-        """An array of objects with certain keys; entries that are none are faults and left out."""
-        if key not in self.values:
-            return
-        entries = self.array(key) or ()
-        self.reader.count(limit, len(entries), f"too many {key} at {self.path}")
-        path = self.at(key)
-        for i, entry in enumerate(entries):
-            section = self.reader.section(entry, f"{path}[{i}]", allowed)
-            if section is not None:
-                yield section
-
-    def texts(
-        self,
-        key: str,
-        limit: str,
-        names: Callable[[str], str | None],
-        *,
-        pattern: re.Pattern[str] | None = None,
-        expected: str = "text",
-        secret: bool = False,
-    ) -> Mapping[str, str]:
-        """An object of texts; see `free_text`.
-
-        Args:
-            key: Which member.
-            limit: Which limit counts its entries.
-            names: What is wrong with a name, in words, or None.
-            pattern: The form of the values.
-            expected: That form in words.
-            secret: Whether a fault may not repeat a value.
-        """
-        if key not in self.values:
-            return EMPTY
-        found = self.reader.mapping(self.values[key], self.at(key))
-        if not found:
-            return EMPTY
-        self.reader.count(limit, len(found), f"too many entries at {self.at(key)}")
-        made = {}
-        for name, value in found.items():
-            wrong = names(name)
-            if wrong is not None:
-                self.reader.fault(child(self.at(key), name), f"the key {shown(name)}", wrong)
-                continue
-            text = self.reader.free_text(value, child(self.at(key), name), expected, secret=secret)
-            if text is None:
-                continue
-            if pattern is not None and pattern.fullmatch(text) is None:
-                what = f"a text of {len(text)} characters" if secret else shown(text)
-                self.reader.fault(child(self.at(key), name), what, expected)
-                continue
-            made[name] = text
-        return MappingProxyType(made)
 
 
 def encodable(text: str) -> bool:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from flowsched.workflow.document import reader
+from flowsched.workflow.document import keys
 from flowsched.workflow.document import reader as names
-from flowsched.workflow.document.limits import MOST_LISTED
-from flowsched.workflow.document.reader import Section, child, shown
+from flowsched.workflow.document.keys import Form, Key, Section, Table
+from flowsched.workflow.document.limits import DEFAULT, MOST_LISTED
+from flowsched.workflow.document.reader import LABEL_KEY_TEXT, LABEL_VALUE_TEXT, child, shown
 from flowsched.workflow.document.uris import CONTROL, redacted, wrong_uri
 from flowsched.workflow.resources import parse_bytes, parse_count, parse_cpu, parse_gpu
 from flowsched.workflow.spec import (
@@ -29,84 +30,113 @@ from flowsched.workflow.spec import (
     Traffic,
 )
 
-_TOLERATION_KEYS: Final[Mapping[str, str]] = {
-    "key": "",
-    "operator": "",
-    "value": "",
-    "effect": "",
-    "tolerationSeconds": "nothing: how long a lost node is waited for is a setting of the service",
-}
-_OPERATORS: Final = {"Equal": "Equal", "Exists": "Exists"}
-_EFFECTS: Final = {name: name for name in ("", "NoSchedule", "PreferNoSchedule", "NoExecute")}
+_LABEL_KEY: Final = Form(LABEL_KEY_TEXT, names.LABEL_KEY)
+_LABEL_VALUE: Final = Form(LABEL_VALUE_TEXT, names.LABEL_VALUE)
+TOLERATION: Final = Table(
+    "As in Kubernetes.",
+    {
+        "key": Key(
+            keys.text(Form(LABEL_KEY_TEXT, re.compile(f"(?:{names.LABEL_KEY.pattern})?"))),
+            "The key of the taint",
+        ),
+        "operator": Key(keys.choice(("Equal", "Exists")), "`Equal` compares the value", default="Equal"),
+        "value": Key(keys.text(_LABEL_VALUE), "The value of the taint"),
+        "effect": Key(
+            keys.choice(("", "NoSchedule", "PreferNoSchedule", "NoExecute")),
+            "Empty for all",
+            default="",
+        ),
+    },
+    elsewhere={
+        "tolerationSeconds": "nothing: how long a lost node is waited for is a setting of the service"
+    },
+    name="toleration",
+)
 _ONLY_RACK: Final = "topology.rack only: a rack is the one domain flowsched knows the network of"
-_TOPOLOGY_KEYS: Final[Mapping[str, str]] = {
-    "rack": "",
-    "zone": _ONLY_RACK,
-    "region": _ONLY_RACK,
-    "node": 'anti_affinity: "node" for one pod a node; pods on one node cannot be demanded',
-}
-_LEVELS: Final = {"required": "required", "preferred": "preferred"}
-_AFFINITY_KEYS: Final[Mapping[str, str]] = {
-    "nodeAffinity": "",
-    "podAffinity": 'topology: {"rack": "required" or "preferred"}: pods of other stages cannot be named',
-    "podAntiAffinity": 'anti_affinity: "node": pods of other stages cannot be named',
-}
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-_NODE_AFFINITY_KEYS: Final[Mapping[str, str]] = {
-    _REQUIRED: "",
-    "preferredDuringSchedulingIgnoredDuringExecution": "nothing: preferring nodes is the scheduler's "
-    "part, which weighs all of them in seconds",
-}
 _ONLY_EQUALITY: Final = (
     'selector: {"label": "value"}: flowsched demands equality only, '
     "so one term of matchExpressions with operator In and one value is all that can be said here"
 )
-_IO_KEYS: Final[Mapping[str, str]] = {"read": "", "write": "", "storage": ""}
-_AMOUNT_TEXT: Final = 'bytes in all, as "3Gi", or a rate, as "200Mi/s"'
+#: Where the pods of a stage may run.
+PLACING: Final[Mapping[str, Key]] = {
+    "selector": Key(
+        keys.map_of(keys.text(_LABEL_VALUE, free=True), "labels", _LABEL_KEY),
+        "Labels its node must have",
+    ),
+    "tolerations": Key(keys.list_of(TOLERATION, "labels"), "Taints it stands, as in Kubernetes"),
+    "affinity": Key(
+        Table(
+            "Kubernetes' affinity.",
+            {
+                "nodeAffinity": Key(
+                    Table(
+                        "Which nodes it needs.",
+                        {_REQUIRED: Key(keys.ANYTHING, "One term with values of labels")},
+                        elsewhere={
+                            "preferredDuringSchedulingIgnoredDuringExecution": "nothing: preferring nodes is the "
+                            "scheduler's part, which weighs all of them in seconds",
+                        },
+                    ),
+                    "Which nodes it needs",
+                )
+            },
+            elsewhere={
+                "podAffinity": 'topology: {"rack": "required" or "preferred"}: pods of other stages cannot be named',
+                "podAntiAffinity": 'anti_affinity: "node": pods of other stages cannot be named',
+            },
+        ),
+        "Kubernetes' form, as far as it can be said by `selector`; the rest is refused with the reason",
+    ),
+    "anti_affinity": Key(keys.choice({"node": True}), "At most one of its pods on a node"),
+    "topology": Key(
+        Table(
+            "Which members must be near each other.",
+            {
+                "rack": Key(
+                    keys.choice(("required", "preferred")),
+                    "All members of a gang in one rack",
+                )
+            },
+            elsewhere={
+                "zone": _ONLY_RACK,
+                "region": _ONLY_RACK,
+                "node": 'anti_affinity: "node" for one pod a node; pods on one node cannot be demanded',
+            },
+        ),
+        "Which members of a gang must be near each other: all in one rack",
+    ),
+}
 
 
-def read_rules(section: Section) -> Rules:
-    """Read `selector`, `tolerations`, `affinity`, `anti_affinity` and `topology`."""
-    selector = section.texts(
-        "selector", "labels", _wrong_label, pattern=reader.LABEL_VALUE, expected=reader.LABEL_VALUE_TEXT
-    )
-    from_affinity = _affinity(section)
+def make_rules(section: Section) -> Rules:
+    """What a stage says of `selector`, `tolerations`, `affinity`, `anti_affinity` and `topology`."""
+    selector = section["selector"] or {}
+    from_affinity = _affinity(section["affinity"])
     for name in from_affinity.keys() & selector.keys():
         if from_affinity[name] != selector[name]:
             section.fault("affinity", f"the same value for {shown(name)} as in selector")
-    if from_affinity:
-        selector = MappingProxyType({**from_affinity, **selector})
-    topology = section.section("topology", _TOPOLOGY_KEYS)
+    topology = section["topology"]
     return Rules(
-        selector=selector,
-        tolerations=tuple(
-            _toleration(e) for e in section.sections("tolerations", "labels", _TOLERATION_KEYS)
-        ),
-        rack=None if topology is None else topology.choice("rack", _LEVELS),
-        one_per_node=section.choice("anti_affinity", {"node": True}) or False,
+        selector=MappingProxyType({**from_affinity, **selector}),
+        tolerations=tuple(_toleration(entry) for entry in section["tolerations"] or () if entry is not None),
+        rack=None if topology is None else topology["rack"],
+        one_per_node=section["anti_affinity"] or False,
     )
 
 
-def _wrong_label(name: str) -> str | None:
-    return None if reader.LABEL_KEY.fullmatch(name) else reader.LABEL_KEY_TEXT
-
-
 def _toleration(entry: Section) -> Toleration:
-    key = entry.text("key", reader.LABEL_KEY, reader.LABEL_KEY_TEXT) if entry.values.get("key") != "" else ""
-    operator = entry.choice("operator", _OPERATORS) or "Equal"
-    value = entry.text("value", reader.LABEL_VALUE, reader.LABEL_VALUE_TEXT) or ""
-    effect = entry.choice("effect", _EFFECTS) or ""
+    operator, value = entry["operator"], entry["value"] or ""
     if operator == "Exists" and value:
         entry.fault("value", "nothing beside operator Exists")
     if operator == "Equal" and "key" not in entry:
         entry.fault("key", 'the key of a taint (or operator "Exists" for all taints)')
-    return Toleration(key or "", operator, value, effect)
+    return Toleration(entry["key"] or "", operator, value, entry["effect"])
 
 
-def _affinity(section: Section) -> Mapping[str, str]:
+def _affinity(section: Section | None) -> Mapping[str, str]:
     """The part of Kubernetes' affinity that a selector can say; the rest is refused with the reason."""
-    affinity = section.section("affinity", _AFFINITY_KEYS)
-    nodes = None if affinity is None else affinity.section("nodeAffinity", _NODE_AFFINITY_KEYS)
+    nodes = None if section is None else section["nodeAffinity"]
     if nodes is None or _REQUIRED not in nodes:
         return EMPTY
     match nodes.values[_REQUIRED]:
@@ -117,7 +147,7 @@ def _affinity(section: Section) -> Mapping[str, str]:
             for expression in expressions:
                 match expression:
                     case {"key": str(key), "operator": "In", "values": [str(value)]} if (
-                        reader.LABEL_KEY.fullmatch(key) and reader.LABEL_VALUE.fullmatch(value)
+                        names.LABEL_KEY.fullmatch(key) and names.LABEL_VALUE.fullmatch(value)
                     ):
                         selector[key] = value
                     case _:
@@ -128,72 +158,166 @@ def _affinity(section: Section) -> Mapping[str, str]:
     return EMPTY
 
 
-def read_traffic(section: Section) -> Traffic:
-    """Read `io`."""
-    entry = section.section("io", _IO_KEYS)
-    if entry is None:
-        return Traffic()
-    read_bytes, read_rate = _io_amount(entry, "read")
-    write_bytes, write_rate = _io_amount(entry, "write")
-    storage = entry.text("storage", reader.STORAGE, "the name of a shared storage") or ""
-    return Traffic(read_bytes, write_bytes, read_rate, write_rate, storage)
-
-
-def _io_amount(entry: Section, key: str) -> tuple[int, int]:
-    """(bytes, bytes a second): whichever was said."""
-    value = entry.values.get(key)
-    if isinstance(value, str) and value.endswith("/s"):
-        return 0, entry.amount(key, _parse_rate, _AMOUNT_TEXT) or 0
-    return entry.amount(key, parse_bytes, _AMOUNT_TEXT) or 0, 0
+_AMOUNT_TEXT: Final = 'bytes in all, as "3Gi", or a rate, as "200Mi/s"'
 
 
 def _parse_rate(value: object) -> int:
     return parse_bytes(str(value).removesuffix("/s"))
 
 
+_TOTAL: Final = keys.amount(parse_bytes, _AMOUNT_TEXT)
+_RATE: Final = keys.amount(_parse_rate, _AMOUNT_TEXT)
+
+
+def _read_amount(section: Section, key: Any) -> tuple[int, int]:
+    """(bytes, bytes a second): whichever was said."""
+    value = section.values[key]
+    if isinstance(value, str) and value.endswith("/s"):
+        return 0, _RATE.read(section, key) or 0
+    return _TOTAL.read(section, key) or 0, 0
+
+
+_IO_AMOUNT: Final = keys.Kind(
+    _read_amount, {"anyOf": [_TOTAL.schema, {"type": "string", "pattern": "^.+/s$"}]}
+)
+IO: Final = Table(
+    "What one pod reads from and writes to its node's disk.",
+    {
+        "read": Key(_IO_AMOUNT, 'Bytes in all (`"3Gi"`) or a rate (`"200Mi/s"`)'),
+        "write": Key(_IO_AMOUNT, "The same of what it writes"),
+        "storage": Key(
+            keys.text(Form("the name of a shared storage", names.STORAGE)),
+            "The shared storage that it reads and writes instead, by name",
+        ),
+    },
+)
+
+
+def make_traffic(entry: Section | None) -> Traffic:
+    """What a stage or role says of `io`."""
+    if entry is None:
+        return Traffic()
+    (read_bytes, read_rate), (write_bytes, write_rate) = entry["read"] or (0, 0), entry["write"] or (0, 0)
+    return Traffic(read_bytes, write_bytes, read_rate, write_rate, entry["storage"] or "")
+
+
 # ---- pod templates and roles ----
 
 
+_NOTHING: Final = Resources(cpu_millicores=0, memory_bytes=0)
+_HINT: Final = "the amounts themselves: limits stand beside resources, in the stage or role"
+RESOURCES: Final = Table(
+    "What one pod asks for.",
+    {
+        "cpu": Key(keys.amount(parse_cpu, 'cores, as 4, 0.5 or "500m"', default=1), "Cores"),
+        "memory": Key(keys.amount(parse_bytes, 'bytes, as "8Gi"', default="256Mi"), "Bytes"),
+        "disk": Key(keys.amount(parse_bytes, 'bytes, as "20Gi"', default=0), "Bytes of the working folder"),
+        "gpu": Key(
+            keys.amount(parse_gpu, "devices, as 1 or 0.5", default=0), "Devices; fractions are allowed"
+        ),
+    },
+    elsewhere={"ephemeral-storage": "disk", "requests": _HINT, "limits": _HINT},
+    others=keys.Others(
+        names.EXTENDED,
+        Key(keys.amount(parse_count, "a whole count"), "A whole count of an extended resource"),
+        "a name with a domain, as nvidia.com/gpu",
+    ),
+    name="resources",
+)
+IMAGE_TEXT: Final = "an image reference without spaces, the first character no -"
+IMAGE: Final = keys.text(Form(IMAGE_TEXT, re.compile(r"(?!-)[!-~]{1,1024}")))
+_SECRET_TEXT: Final = (
+    "the name of a secret (never the secret itself): letters, digits, '.', '_' and '-', the first no '.'; "
+    "of one of its keys, as NAME/KEY"
+)
+#: A file in the local cluster's folder of secrets, or `SECRET/KEY` as Kubernetes names them: never a way out of the folder.
+_REFERENCE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,252}(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,252})?")
+COMMAND_TEXT: Final = 'what to run, as a list of arguments: ["./align.sh", "--fast"]'
+
+
+def _wrong_variable(name: str) -> str | None:
+    """What is wrong with the name of a variable, in words, or None."""
+    if name.startswith(names.RESERVED_PREFIX):
+        return f"a name that does not begin with {names.RESERVED_PREFIX}: those are the service's own"
+    return None if names.VARIABLE.fullmatch(name) else names.VARIABLE_TEXT
+
+
+def _one_text(value: object) -> str | None:
+    wanted = 'a list of arguments: ["/bin/sh", "-c", "…"] if a shell is wanted'
+    return wanted if isinstance(value, str) else None
+
+
+COMMAND: Final = keys.hinted(keys.list_of(keys.text(free=True), "arguments", 1), _one_text)
+_VARIABLE: Final = Form(wrong=_wrong_variable, more={"pattern": keys.whole(names.VARIABLE)})
+ENV: Final = keys.map_of(keys.text(free=True, show=keys.hidden), "environment", _VARIABLE)
+_SECRET: Final = keys.text(Form(_SECRET_TEXT, _REFERENCE), free=True, show=keys.hidden)
 #: The keys of a pod template; a stage has them, and each role of a gang.
-TEMPLATE_KEYS: Final[Mapping[str, str]] = {
-    "container": "",
-    "command": "",
-    "resources": "",
-    "limits": "",
-    "env": "",
-    "secrets": "",
+TEMPLATE: Final[Mapping[str, Key]] = {
+    "container": Key(
+        Table(
+            "The container the command runs in.",
+            {"image": Key(IMAGE, "The image reference", required=IMAGE_TEXT)},
+        ),
+        "The image the command runs in, where the cluster uses images",
+    ),
+    "command": Key(
+        COMMAND,
+        'Program and arguments. No shell: `["/bin/sh", "-c", "…"]` if one is wanted. `$(NAME)` is replaced by the variable '
+        "NAME, `$$(NAME)` is a literal",
+    ),
+    "resources": Key(
+        RESOURCES,
+        "What one pod is given at least: `cpu`, `memory`, `disk`, `gpu`, and extended resources by their full name "
+        '(`"nvidia.com/gpu": 1`), in whole counts',
+        otherwise="1 core, 256 Mi",
+    ),
+    "limits": Key(
+        RESOURCES,
+        "What one pod is given at most. A resource named here and not in `resources` is requested too, as in Kubernetes",
+        otherwise="not limited",
+    ),
+    "env": Key(ENV, "Variables"),
+    "secrets": Key(
+        keys.map_of(_SECRET, "environment", _VARIABLE),
+        "Variable → name of a secret; the secret itself never stands in a document",
+    ),
+}
+TEMPLATE_ELSEWHERE: Final[Mapping[str, str]] = {
     "image": 'container: {"image": …}',
     "args": "all arguments in command: there is no shell and no entrypoint in between",
     "script": 'command: ["/bin/sh", "-c", "…"]: nothing is pasted into a shell for you',
     "environment": "env",
 }
-ROLE_KEYS: Final[Mapping[str, str]] = {
-    **TEMPLATE_KEYS,
-    "replicas": "",
-    "min": "",
-    "grow": "",
-    "completes": "",
-    "io": "",
-}
-_CONTAINER_KEYS: Final[Mapping[str, str]] = {"image": ""}
-IMAGE: Final = re.compile(r"(?!-)[!-~]{1,1024}")
-IMAGE_TEXT: Final = "an image reference without spaces, the first character no -"
-#: A file in the local cluster's folder of secrets, or `SECRET/KEY` as Kubernetes names them: never a way out of the folder.
-_REFERENCE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,252}(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,252})?")
-_NOTHING: Final = Resources(cpu_millicores=0, memory_bytes=0)
-
-#: Key of a document -> (its reader, its form in words).
-_AMOUNTS: Final[Mapping[str, tuple[Callable[[object], int], str]]] = {
-    "cpu": (parse_cpu, 'cores, as 4, 0.5 or "500m"'),
-    "memory": (parse_bytes, 'bytes, as "8Gi"'),
-    "disk": (parse_bytes, 'bytes, as "20Gi"'),
-    "gpu": (parse_gpu, "devices, as 1 or 0.5"),
-}
-_RESOURCE_HINTS: Final[Mapping[str, str]] = {
-    "ephemeral-storage": "disk",
-    "requests": "the amounts themselves: limits stand beside resources, in the stage or role",
-    "limits": "the amounts themselves: limits stand beside resources, in the stage or role",
-}
+ROLE: Final = Table(
+    "A pod template of a gang; what it does not say, it has from its stage.",
+    {
+        **TEMPLATE,
+        "replicas": Key(keys.number(1, "gang_members"), "The number of members", default=1),
+        "min": Key(
+            keys.number(1, "gang_members"),
+            "The gang never starts with fewer. With a smaller number than `replicas` it is [elastic](#elastic-gangs)",
+            otherwise="`replicas`",
+        ),
+        "grow": Key(
+            keys.FLAG,
+            "Members for which there was no room join the gang while it goes on. False: it keeps to those it began with",
+            default=True,
+        ),
+        "completes": Key(
+            keys.FLAG,
+            "False for servers: the stage succeeds when all members of completing roles have, and the rest is released",
+            default=True,
+        ),
+        "io": Key(
+            IO,
+            "What one pod of this role reads and writes, as in a stage; `{}` = nothing (a parameter server beside workers "
+            "that read)",
+            otherwise="the stage's",
+        ),
+    },
+    elsewhere=TEMPLATE_ELSEWHERE,
+    name="role",
+)
 
 
 class Template(msgspec.Struct, frozen=True):
@@ -207,34 +331,43 @@ class Template(msgspec.Struct, frozen=True):
     secrets: Mapping[str, str]
 
 
-def read_template(section: Section) -> Template:
-    """Read the keys of a pod template; each role and each stage has them."""
-    asked = _amounts(section, "resources")
-    most = _amounts(section, "limits")
-    resources, limits = _resolve(section, asked, most)
-    env = section.texts("env", "environment", wrong_variable, secret=True)
-    secrets = section.texts(
-        "secrets", "environment", wrong_variable, pattern=_REFERENCE, expected=_SECRET_TEXT, secret=True
-    )
+def make_template(section: Section) -> Template:
+    """What a stage or role says of its pods."""
+    resources, limits = _resolve(section)
+    env, secrets = section["env"] or {}, section["secrets"] or {}
     for name in env.keys() & secrets.keys():
         path = child(section.at("secrets"), name)
         section.reader.fault(path, f"the key {shown(name)}", "a name that is not in env too")
+    container = section["container"]
+    image = None if container is None else container["image"]
     # With steps, those are what every role runs.
-    command = () if "steps" in section else read_arguments(section)
-    return Template(command, _image(section), resources, limits, env, secrets)
+    command = () if "steps" in section else make_command(section)
+    return Template(command, image, resources, limits, MappingProxyType(env), MappingProxyType(secrets))
 
 
-_COMMAND_TEXT: Final = 'what to run, as a list of arguments: ["./align.sh", "--fast"]'
-_SECRET_TEXT: Final = (
-    "the name of a secret (never the secret itself): letters, digits, '.', '_' and '-', the first no '.'; "
-    "of one of its keys, as NAME/KEY"
-)
+def make_command(section: Section) -> tuple[str, ...] | None:
+    """The arguments of `command`; None if it says nothing."""
+    arguments = section["command"]
+    if arguments is None:
+        return None
+    if arguments[0] == "":
+        section.reader.fault(f"{section.at('command')}[0]", '""', "the name of a program")
+    return tuple(text for text in arguments if text is not None)
 
 
-def read_min_resources(section: Section) -> Resources | None:
-    """Read `min_resources`; what it does not name is none."""
-    amounts = _amounts(section, "min_resources")
+def make_min_resources(section: Section) -> Resources | None:
+    """What a stage says of `min_resources`; what it does not name is none."""
+    amounts = _amounts(section["min_resources"])
     return None if amounts is None else _with(_NOTHING, amounts)
+
+
+def _amounts(section: Section | None) -> dict[str, int] | None:
+    """What an object of resources says, by key of the document."""
+    return (
+        None
+        if section is None
+        else {name: section.read[name] for name in section.values if name in section.read}
+    )
 
 
 def plain_role(section: Section, template: Template) -> RoleSpec:
@@ -242,32 +375,19 @@ def plain_role(section: Section, template: Template) -> RoleSpec:
     return _role(section, PLAIN_ROLE, template, replicas=1, minimum=1, completes=True)
 
 
-def read_roles(section: Section, default: Template) -> tuple[RoleSpec, ...]:
-    """Read a gang's roles; what a role does not say, it has from its stage.
+def make_roles(section: Section, default: Template) -> tuple[RoleSpec, ...]:
+    """The roles of a gang; what a role does not say, it has from its stage.
 
     Args:
         section: The stage.
         default: The stage's own template.
     """
-    reader = section.reader
-    found = reader.mapping(section.values["roles"], section.at("roles"))
-    if found is None:
-        return ()
-    if not found:
-        section.fault("roles", "at least one role")
-    reader.count("roles", len(found), f"too many roles at {section.path}")
-    roles = []
-    for name, value in found.items():
-        if names.STAGE.fullmatch(name) is None:
-            reader.fault(section.at("roles"), f"the role {shown(name)}", names.STAGE_TEXT)
-            continue
-        role = reader.section(value, child(section.at("roles"), name), ROLE_KEYS)
-        if role is not None:
-            roles.append(_read_role(role, name, default))
-    reader.count("gang_members", sum(r.replicas for r in roles), f"the gang at {section.path} is too large")
+    roles = tuple(_read_role(role, name, default) for name, role in (section["roles"] or {}).items())
+    members = sum(role.replicas for role in roles)
+    section.reader.count("gang_members", members, f"the gang at {section.path} is too large")
     if roles and not any(role.completes for role in roles):
         section.fault("roles", "at least one role that completes: else the stage would never end")
-    return tuple(roles)
+    return roles
 
 
 #: A variable that lists the members of a gang, as a shell or `expand` takes it.
@@ -294,9 +414,10 @@ def check_lists(section: Section, roles: Sequence[RoleSpec], container: Containe
 
 
 def _read_role(section: Section, name: str, default: Template) -> RoleSpec:
-    own = read_template(section)
-    replicas = section.size("replicas", "gang_members") or 1
-    minimum = section.whole("min", 1, max(replicas, 1))
+    own = make_template(section)
+    replicas, minimum = section["replicas"], section["min"]
+    if minimum is not None and minimum > replicas:
+        section.fault("min", f"a whole number from 1 to {replicas:,}")
     merged = Template(
         command=default.command if "command" not in section else own.command,
         image=default.image if own.image is None else own.image,
@@ -311,9 +432,9 @@ def _read_role(section: Section, name: str, default: Template) -> RoleSpec:
         merged,
         replicas=replicas,
         minimum=replicas if minimum is None else minimum,
-        completes=section.flag("completes", True),
-        grow=section.flag("grow", True),
-        io=read_traffic(section) if "io" in section else None,
+        completes=section["completes"],
+        grow=section["grow"],
+        io=make_traffic(section["io"]) if "io" in section else None,
     )
 
 
@@ -329,7 +450,7 @@ def _role(
     io: Traffic | None = None,
 ) -> RoleSpec:
     if template.command is None and "command" not in section:
-        section.fault("command", _COMMAND_TEXT)
+        section.fault("command", COMMAND_TEXT)
     command = template.command or ()
     size = sum(len(part.encode()) + 1 for part in command) + sum(
         len(name) + len(value.encode()) + 2 for name, value in template.env.items()
@@ -361,79 +482,12 @@ def _merged(
     return MappingProxyType({k: v for k, v in default.items() if k not in other} | dict(own))
 
 
-def read_arguments(section: Section, *, required: bool = False) -> tuple[str, ...] | None:
-    """Read `command`, a list of arguments."""
-    if "command" not in section:
-        if required:
-            section.fault("command", _COMMAND_TEXT)
-        return None
-    if isinstance(section.values["command"], str):
-        section.fault("command", 'a list of arguments: ["/bin/sh", "-c", "…"] if a shell is wanted')
-        return None
-    arguments = section.array("command", empty=False)
-    if arguments is None:
-        return None
-    reader = section.reader
-    reader.count("arguments", len(arguments), f"too many arguments at {section.path}")
-    path = section.at("command")
-    texts = [reader.free_text(value, f"{path}[{i}]") for i, value in enumerate(arguments)]
-    if texts[0] == "":
-        reader.fault(f"{path}[0]", '""', "the name of a program")
-    return tuple(text for text in texts if text is not None)
-
-
-def _image(section: Section) -> str | None:
-    container = section.section("container", _CONTAINER_KEYS)
-    if container is None:
-        return None
-    return container.text("image", IMAGE, IMAGE_TEXT, required=True)
-
-
-def wrong_variable(name: str) -> str | None:
-    """What is wrong with the name of a variable, in words, or None."""
-    if name.startswith(names.RESERVED_PREFIX):
-        return f"a name that does not begin with {names.RESERVED_PREFIX}: those are the service's own"
-    return None if names.VARIABLE.fullmatch(name) else names.VARIABLE_TEXT
-
-
-def _amounts(section: Section, key: str) -> dict[str, int] | None:
-    """What an object of resources says, by key of the document; None if it is not there."""
-    if key not in section:
-        return None
-    reader, path = section.reader, section.at(key)
-    found = reader.mapping(section.values[key], path)
-    if found is None:
-        return None
-    reader.count("labels", len(found), f"too many resources at {path}")
-    amounts = {}
-    inner = Section(reader, found, path)
-    for name in found:
-        amount = _amount(inner, name)
-        if amount is not None:
-            amounts[name] = amount
-    return amounts
-
-
-def _amount(section: Section, name: str) -> int | None:
-    known = _AMOUNTS.get(name)
-    if known is not None:
-        return section.amount(name, known[0], known[1])
-    if name in _RESOURCE_HINTS:
-        section.reader.fault(section.at(name), f"the key {shown(name)}", _RESOURCE_HINTS[name])
-        return None
-    if names.EXTENDED.fullmatch(name) is None:
-        section.reader.unknown(section.path, name, [*_AMOUNTS, "a name with a domain, as nvidia.com/gpu"])
-        return None
-    return section.amount(name, parse_count, "a whole count")
-
-
-def _resolve(
-    section: Section, asked: dict[str, int] | None, most: dict[str, int] | None
-) -> tuple[Resources | None, Resources | None]:
+def _resolve(section: Section) -> tuple[Resources | None, Resources | None]:
     """Requests and limits: as in Kubernetes, a request that is not named is as large as its limit.
 
     An amount of 0 in limits is one that is not limited.
     """
+    asked, most = _amounts(section["resources"]), _amounts(section["limits"])
     if most is None:
         return (None if asked is None else _with(Resources(), asked)), None
     requests = _with(Resources(), {**most, **(asked or {})})
@@ -447,7 +501,7 @@ def _resolve(
 
 
 def _with(base: Resources, amounts: Mapping[str, int]) -> Resources:
-    extended = {name: amount for name, amount in amounts.items() if name not in _AMOUNTS}
+    extended = {name: amount for name, amount in amounts.items() if name not in RESOURCES.keys}
     return Resources(
         cpu_millicores=amounts.get("cpu", base.cpu_millicores),
         memory_bytes=amounts.get("memory", base.memory_bytes),
@@ -460,67 +514,8 @@ def _with(base: Resources, amounts: Mapping[str, int]) -> Resources:
 # ---- inputs and outputs ----
 
 
-_INPUT_KEYS: Final[Mapping[str, str]] = {
-    "name": "",
-    "uri": "",
-    "size": "",
-    "from": "",
-    "match": "",
-    "manifest": "",
-    "optional": "",
-    "url": "uri",
-    "path": "uri (what a task reads reaches it by FLOWSCHED_INPUT_<NAME>)",
-}
-_OUTPUT_KEYS: Final[Mapping[str, str]] = {"name": "", "path": "", "role": "", "optional": "", "value": ""}
-_MATCHES: Final = {str(match): match for match in Match}
-REFERENCE_TEXT: Final = 'an output of a stage, as "align.bam"'
-
 _ITEM: Final = "{item}"
-
-
-class Given(msgspec.Struct, frozen=True):
-    """An input and where it stands in the document."""
-
-    path: str
-    spec: InputSpec
-
-
-def read_inputs(section: Section) -> list[Given]:
-    """Read the inputs of a stage; those that make no sense are faults and left out."""
-    found = []
-    for entry in section.sections("inputs", "inputs", _INPUT_KEYS):
-        spec = _input(entry)
-        if spec is not None:
-            found.append(Given(entry.path, spec))
-    _check_variables(section, "INPUT", [(given.path, given.spec.name) for given in found])
-    return found
-
-
-def _input(entry: Section) -> InputSpec | None:
-    name = entry.text("name", reader.PART, reader.PART_TEXT, required=True)
-    if ("uri" in entry) == ("from" in entry):
-        found = "uri and from" if "uri" in entry else "neither uri nor from"
-        entry.reader.fault(entry.path, found, "exactly one of uri and from")
-        return None
-    spec = _from_outside(entry, name) if "uri" in entry else _from_stage(entry, name)
-    return spec if name is not None else None
-
-
-def _from_outside(entry: Section, name: str | None) -> InputSpec | None:
-    for key in ("match", "manifest", "optional"):
-        if key in entry:
-            entry.reader.fault(
-                entry.at(key), f"the key {shown(key)}", "no such key beside uri: it goes with from"
-            )
-    size = entry.amount("size", parse_bytes, 'bytes, as "12Gi"')
-    uri = entry.text("uri", expected="a uri")
-    if uri is None:
-        return None
-    wrong = _wrong_template(uri)
-    if wrong is not None:
-        entry.fault("uri", wrong, redacted(uri))
-        return None
-    return InputSpec(name or "", uri=uri, size_bytes=size)
+_REFERENCE_TEXT: Final = 'an output of a stage, as "align.bam"'
 
 
 def _wrong_template(uri: str) -> str | None:
@@ -533,31 +528,130 @@ def _wrong_template(uri: str) -> str | None:
     return wrong
 
 
-def _from_stage(entry: Section, name: str | None) -> InputSpec | None:
-    if "size" in entry:
-        entry.reader.fault(entry.at("size"), 'the key "size"', "estimate.output in the stage that writes it")
-    text = entry.text("from", expected=REFERENCE_TEXT)
-    reference = divide(text or "")
-    if text is not None and reference is None:
-        entry.fault("from", REFERENCE_TEXT)
-    match = entry.choice("match", _MATCHES)
-    manifest, optional = entry.flag("manifest"), entry.flag("optional")
-    if reference is None:
+def _wrong_path(path: str) -> str | None:
+    if path.startswith("/"):
+        return "a relative path: outputs lie below the task's working folder"
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if not parts or ".." in parts or CONTROL.search(path):
+        return "a path below the task's working folder, without .. and control characters"
+    if len(path.encode()) > 1024 or len(parts) > 32 or any(len(part.encode()) > 255 for part in parts):
+        return "at most 32 parts of 255 bytes, and 1,024 bytes in all"
+    return None
+
+
+REFERENCE: Final = Form(
+    _REFERENCE_TEXT,
+    wrong=lambda text: None if all(text.partition(".")[::2]) else _REFERENCE_TEXT,
+    more={"pattern": r"^[^.]+\.[\s\S]+$"},
+)
+_NAME: Final = Form(names.PART_TEXT, names.PART)
+_PATH: Final = Form(
+    "a path below the task's working folder", wrong=_wrong_path, more={"minLength": 1, "pattern": "^[^/]"}
+)
+_FROM_ONLY: Final = ("from", "match", "manifest", "optional")
+INPUT: Final = Table(
+    "What a stage reads.",
+    {
+        "name": Key(keys.text(_NAME), "`FLOWSCHED_INPUT_<NAME>` says where it is", required=_NAME.expected),
+        "uri": Key(
+            keys.text(
+                Form("a uri", wrong=_wrong_template, more={"maxLength": DEFAULT.string_bytes}), show=redacted
+            ),
+            "Bytes from outside; `{item}` and `{index}` are replaced",
+        ),
+        "size": Key(
+            keys.amount(parse_bytes, 'bytes, as "12Gi"'),
+            "Beside `uri`: bytes, so that the way there can be planned",
+            otherwise="unknown",
+        ),
+        "from": Key(keys.text(REFERENCE), '`"stage.output"` of another stage'),
+        "match": Key(
+            keys.choice(Match),
+            "Beside `from`: how shards meet, below",
+            default="all",
+        ),
+        "manifest": Key(
+            keys.FLAG,
+            "Beside `from`: a file that lists the paths, one a line, even where there is only one",
+            default=False,
+        ),
+        "optional": Key(
+            keys.FLAG,
+            "Beside `from`: the task runs without it when its producer was skipped or wrote nothing",
+            default=False,
+        ),
+    },
+    elsewhere={"url": "uri", "path": "uri (what a task reads reaches it by FLOWSCHED_INPUT_<NAME>)"},
+    rules={
+        "oneOf": [
+            {"required": ["uri"], "properties": dict.fromkeys(_FROM_ONLY, False)},
+            {"required": ["from"], "properties": dict.fromkeys(("uri", "size"), False)},
+        ]
+    },
+    name="input",
+)
+OUTPUT: Final = Table(
+    "What a stage writes.",
+    {
+        "name": Key(keys.text(_NAME), "Other stages refer to it as `stage.name`", required=_NAME.expected),
+        "path": Key(
+            keys.text(_PATH),
+            "Where the task writes it: below its working folder, relative, without `..`; at most 32 parts of 255 bytes and "
+            "1,024 bytes in all. In a scattered stage `{item}` and `{index}` are replaced: `{item}.bam` is `HG002.bam` in "
+            "that shard, for the program and for who fetches it. Such items are names of files, without `/`",
+            required=_PATH.expected,
+        ),
+        "role": Key(
+            keys.text(Form("the name of a role of this stage")),
+            "In a gang: the role that writes the file, by its member 0",
+            otherwise="the first that completes",
+        ),
+        "optional": Key(keys.FLAG, "The task succeeds though it is missing", default=False),
+        "value": Key(
+            keys.FLAG,
+            "Its text, at most 4 KiB, is recorded, shown, and may be asked for in `when`",
+            default=False,
+        ),
+    },
+    name="output",
+)
+
+
+class Given(msgspec.Struct, frozen=True):
+    """An input and where it stands in the document."""
+
+    path: str
+    spec: InputSpec
+
+
+def make_inputs(section: Section) -> list[Given]:
+    """The inputs of a stage; those that make no sense are faults and left out."""
+    found = []
+    for entry in section["inputs"] or ():
+        spec = None if entry is None else _input(entry)
+        if spec is not None:
+            found.append(Given(entry.path, spec))
+    _check_variables(section, "INPUT", [(given.path, given.spec.name) for given in found])
+    return found
+
+
+def _input(entry: Section) -> InputSpec | None:
+    name, uri, reference = entry["name"], entry["uri"], entry["from"]
+    if ("uri" in entry) == ("from" in entry):
+        found = "uri and from" if "uri" in entry else "neither uri nor from"
+        entry.reader.fault(entry.path, found, "exactly one of uri and from")
         return None
-    return InputSpec(
-        name or "",
-        stage=reference[0],
-        output=reference[1],
-        match=match or Match.ALL,
-        manifest=manifest,
-        optional=optional,
-    )
-
-
-def divide(reference: str) -> tuple[str, str] | None:
-    """Divide "stage.output" at its first dot, since a stage's name has none; None if that is impossible."""
-    stage, _, output = reference.partition(".")
-    return (stage, output) if stage and output else None
+    if "uri" in entry:
+        for key in _FROM_ONLY[1:]:
+            entry.refuse(key, "no such key beside uri: it goes with from")
+        good = name is not None and uri is not None
+        return InputSpec(name, uri=uri, size_bytes=entry["size"]) if good else None
+    entry.refuse("size", "estimate.output in the stage that writes it")
+    if name is None or reference is None:
+        return None
+    stage, output = reference.split(".", 1)
+    match, manifest, optional = entry["match"], entry["manifest"], entry["optional"]
+    return InputSpec(name, stage=stage, output=output, match=match, manifest=manifest, optional=optional)
 
 
 class _Places(msgspec.Struct, frozen=True):
@@ -567,46 +661,29 @@ class _Places(msgspec.Struct, frozen=True):
     folders: dict[tuple[str | None, str], str]
 
 
-def read_outputs(section: Section, roles: Sequence[RoleSpec]) -> list[OutputSpec]:
-    """Read the outputs of a stage that has these roles."""
+def make_outputs(section: Section, roles: Sequence[RoleSpec]) -> list[OutputSpec]:
+    """The outputs of a stage that has these roles."""
     known = [role.name for role in roles]
     first = next((role.name for role in roles if role.completes), None)
     found: list[OutputSpec] = []
     places: list[tuple[str, str]] = []
     taken = _Places({}, {})
-    for entry in section.sections("outputs", "outputs", _OUTPUT_KEYS):
-        name = entry.text("name", reader.PART, reader.PART_TEXT, required=True)
-        path = _path(entry)
-        role = entry.text("role", expected="the name of a role of this stage")
+    for entry in section["outputs"] or ():
+        if entry is None:
+            continue
+        name, path, role = entry["name"], entry["path"], entry["role"]
         if role is not None and role not in known:
             close = entry.reader.meant(role, known)
             hint = f"did you mean {close!r}?" if close else f"one of {', '.join(known)}"
             entry.fault("role", f"a role of this stage: {hint}")
-        spec = OutputSpec(name or "", path or "", role, entry.flag("optional"), entry.flag("value"))
-        if name is not None:
-            found.append(spec)
-            places.append((entry.path, name))
         if path is not None:
+            path = "/".join(part for part in path.split("/") if part not in ("", "."))
             _check_place(entry, role or first, path, taken)
+        if name is not None:
+            found.append(OutputSpec(name, path or "", role, entry["optional"], entry["value"]))
+            places.append((entry.path, name))
     _check_variables(section, "OUTPUT", places)
     return found
-
-
-def _path(entry: Section) -> str | None:
-    path = entry.text("path", expected="a path below the task's working folder", required=True)
-    if path is None:
-        return None
-    if path.startswith("/"):
-        entry.fault("path", "a relative path: outputs lie below the task's working folder")
-        return None
-    parts = [part for part in path.split("/") if part not in ("", ".")]
-    if not parts or ".." in parts or CONTROL.search(path):
-        entry.fault("path", "a path below the task's working folder, without .. and control characters")
-        return None
-    if len(path.encode()) > 1024 or len(parts) > 32 or any(len(part.encode()) > 255 for part in parts):
-        entry.fault("path", "at most 32 parts of 255 bytes, and 1,024 bytes in all")
-        return None
-    return "/".join(parts)
 
 
 def _check_place(entry: Section, owner: str | None, path: str, places: _Places) -> None:
@@ -627,7 +704,7 @@ def _check_variables(section: Section, kind: str, places: Sequence[tuple[str, st
     """Two names may not become one variable."""
     seen: dict[str, tuple[str, str]] = {}
     for path, name in places:
-        variable = reader.variable(kind, name)
+        variable = names.variable(kind, name)
         other = seen.setdefault(variable, (path, name))
         if other[0] != path:
             expected = f"a name that does not become {variable} too, as {shown(other[1])} at {other[0]} does"

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from flowsched.values import replace
+from flowsched.workflow.document import keys
+from flowsched.workflow.document.keys import Section
 from flowsched.workflow.document.limits import DEFAULT, Limits
-from flowsched.workflow.document.reader import Reader, Section, read_document, shown
+from flowsched.workflow.document.reader import Reader, read_document, shown
 from flowsched.workflow.graph import cycles
 from flowsched.workflow.resources import LARGEST_BYTES, LARGEST_DURATION_MS
 from flowsched.workflow.traces.trace import Trace, TraceFile, TraceTask
@@ -30,6 +32,8 @@ _LONGEST_S: Final = LARGEST_DURATION_MS / 1000
 _MOST_CORES: Final = 1_000_000
 #: What engines append to a task's category to tell its tasks apart.
 _NUMBERED: Final = re.compile(r"_?ID[0-9]+$|_[0-9]+$")
+_TEXT: Final = keys.text()
+_LINK: Final = keys.choice({word: word.lower() for word in ("input", "output", "Input", "Output")})
 _KILO: Final = 1000  #: `memory` was in KB before 1.4
 
 
@@ -79,7 +83,9 @@ def read_trace(raw: bytes, limits: Limits = LIMITS) -> Trace:
     workflow = None if document is None else _inner(document, "workflow")
     draft = _Draft(reader)
     if document is not None and workflow is not None:
-        version = document.text("schemaVersion", _VERSION, 'a version of WfFormat, "1.0" to "1.6"')
+        version = document.get(
+            "schemaVersion", keys.text(keys.Form('a version of WfFormat, "1.0" to "1.6"', _VERSION))
+        )
         if "specification" in workflow:
             _read_divided(draft, workflow)
         else:
@@ -87,7 +93,7 @@ def read_trace(raw: bytes, limits: Limits = LIMITS) -> Trace:
         tasks = _linked(draft)
         reader.finish()
         files = _files(draft, tasks)
-        name = document.text("name") or "trace"
+        name = document.get("name", _TEXT) or "trace"
         return Trace(name, version or "", tuple(tasks), tuple(files))
     reader.finish()
     raise AssertionError("a document that is no object has a fault")
@@ -102,16 +108,16 @@ def _read_divided(draft: _Draft, workflow: Section) -> None:
     if specification is None or execution is None:
         return
     for entry in _entries(draft.reader, specification, "files", required=False):
-        name = entry.text("id", required=True)
+        name = entry.get("id", _TEXT, required="text")
         if name is not None:
             _size(draft, entry, name, "sizeInBytes", again="a file named once")
     ran: dict[str, Section] = {}
     for entry in _entries(draft.reader, execution, "tasks"):
-        name = entry.text("id", required=True)
+        name = entry.get("id", _TEXT, required="text")
         if name is not None and ran.setdefault(name, entry) is not entry:
             entry.fault("id", "the id of another task than those before")
     for entry in _entries(draft.reader, specification, "tasks"):
-        name = entry.text("id", required=True)
+        name = entry.get("id", _TEXT, required="text")
         if name is None:
             continue
         made = _Entry(entry.path, name)
@@ -136,7 +142,7 @@ def _read_flat(draft: _Draft, workflow: Section) -> None:
         draft.reader.fault(workflow.path, "neither", expected)
         return
     for entry in _entries(draft.reader, workflow, key):
-        name, ident = entry.text("name"), entry.text("id")
+        name, ident = entry.get("name", _TEXT), entry.get("id", _TEXT)
         if not name and not ident:
             entry.fault("name", "a name or an id")
             continue
@@ -145,11 +151,7 @@ def _read_flat(draft: _Draft, workflow: Section) -> None:
         for file in _entries(draft.reader, entry, "files", required=False):
             found = _flat_file(draft, file)
             if found is not None:
-                link = file.choice(
-                    "link", {word: word.lower() for word in ("input", "output", "Input", "Output")}
-                )
-                if "link" not in file:
-                    file.fault("link", '"input" or "output"')
+                link = file.get("link", _LINK, required='"input" or "output"')
                 (made.inputs if link == "input" else made.outputs).append((file.path, found))
         _read_measured(made, entry, "cores")
         made.category = _category(entry, entry, made.name)
@@ -157,10 +159,11 @@ def _read_flat(draft: _Draft, workflow: Section) -> None:
 
 
 def _flat_file(draft: _Draft, file: Section) -> str | None:
-    name = file.text("id") if "id" in file and "name" not in file else file.text("name", required=True)
+    key = "id" if "id" in file and "name" not in file else "name"
+    name: str | None = file.get(key, _TEXT, required="text")
     if name is None:
         return None
-    name = (file.text("path") or "") + name
+    name = (file.get("path", _TEXT) or "") + name
     _size(draft, file, name, "sizeInBytes" if "sizeInBytes" in file else "size", again="")
     return name
 
@@ -186,7 +189,7 @@ def _read_measured(made: _Entry, found: Section, cores: str) -> None:
 
 def _category(task: Section, measured: Section, name: str) -> str:
     """The kind of a task: as it says, else by its program or the part of its name that others share."""
-    said = task.text("category")
+    said: str | None = task.get("category", _TEXT)
     if said:
         return said
     title = task.values.get("name")
@@ -322,7 +325,7 @@ def _names(section: Section, key: str) -> Iterator[tuple[str, str]]:
     """The texts of an array that may be missing, each with its path."""
     if section.values.get(key) is None:
         return
-    for number, value in enumerate(section.array(key) or ()):
+    for number, value in enumerate(section.reader.array(section.values[key], section.at(key)) or ()):
         path = f"{section.at(key)}[{number}]"
         text = section.reader.text(value, path, "a name")
         if text is not None:
@@ -335,13 +338,14 @@ def _entries(reader: Reader, section: Section, key: str, *, required: bool = Tru
         if required:
             section.fault(key, "an array")
         return
-    for number, value in enumerate(section.array(key, empty=not required) or ()):
+    found = reader.array(section.values[key], section.at(key), empty=not required)
+    for number, value in enumerate(found or ()):
         if reader.full:
             reader.skip(1)
             continue
-        found = _object(reader, value, f"{section.at(key)}[{number}]")
-        if found is not None:
-            yield found
+        entry = _object(reader, value, f"{section.at(key)}[{number}]")
+        if entry is not None:
+            yield entry
 
 
 def _inner(section: Section, key: str, *, hint: str = "an object") -> Section | None:

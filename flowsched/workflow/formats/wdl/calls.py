@@ -7,17 +7,21 @@ walk. A scatter's body is gone through once, with what its elements have in comm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from WDL import Tree, Type, Value
+from WDL import Error, Tree, Type, Value
 
 from flowsched.errors import TooLarge
 from flowsched.values import replace
 from flowsched.workflow.formats.wdl.documents import NODES
 from flowsched.workflow.formats.wdl.partial_values import (
+    BYTE_UNITS,
     WRITTEN_OUT,
     Opaque,
     PlanLibrary,
@@ -25,10 +29,10 @@ from flowsched.workflow.formats.wdl.partial_values import (
     generalised,
     length_reasons,
     opaque,
+    parts,
     reasons,
     repeated,
 )
-from flowsched.workflow.formats.wdl.resources import amounts, image, kind_of, known_files
 from flowsched.workflow.formats.wdl.scope import (
     NOBODY,
     Bound,
@@ -232,7 +236,9 @@ class Walk:
         passed: dict[str, Bound] = {}
         for name, expr in call.inputs.items():
             decl = declared.get(name)
-            kind = kind_of(decl.type, has_default=decl.expr is not None) if decl is not None else None
+            kind = None if decl is None else decl.type
+            if decl is not None and decl.expr is not None:
+                kind = decl.type.copy(optional=True)  # what has a default may be left out
             passed[name] = evaluated(expr, place.scope, place.frame.library, kind)
         data = together(*(each.data for each in passed.values()))
         after = [place.scope.find(f"{name}.{_DONE}") for name in call.after]
@@ -274,11 +280,11 @@ class Walk:
             key.removeprefix(section): value for key, value in self.given.items() if key.startswith(section)
         }
         bound = {name: scope.find(name) for name in sorted(inputs)}
-        files, more = known_files({name: each for name, each in bound.items() if each is not None})
+        files, more = _known_files({name: each for name, each in bound.items() if each is not None})
         self.nodes[path] = Draft(
             path, task.name, place.frame.workflow, call.name, data, order - data, place.scatters, place.conditions,
-            place.tasks, place.runs, place.until, amounts(task.runtime, overrides, scope, library),
-            image(task.runtime, overrides, scope, library), files, more,
+            place.tasks, place.runs, place.until, _amounts(task.runtime, overrides, scope, library),
+            _image(task.runtime, overrides, scope, library), files, more,
         )  # fmt: skip
         until = frozenset({Until("node", path)})
         outputs = {
@@ -417,3 +423,149 @@ def _perhaps(bound: Bound, holds: Holds, asked: Bound) -> Bound:
 def _optional(bound: Bound) -> Bound:
     kind = bound.kind.copy(optional=True)
     return replace(bound, value=Opaque(kind, reasons(bound.value)), kind=kind)
+
+
+# ---- what one task asks for, in flowsched's units, with the defaults of the WDL specification ----
+
+
+#: Of the WDL specification (1.1 and 1.2): one core, 2 GiB, 1 GiB of disk, no GPU.
+DEFAULT_CPU: Final = 1000
+DEFAULT_MEMORY: Final = 2 << 30
+DEFAULT_DISK: Final = 1 << 30
+#: Beyond this an amount is nonsense, and would not fit a database's number.
+MOST: Final = 1 << 53
+#: Files of one node that are listed; further ones are counted.
+FILES: Final = 200
+
+_NUMBER: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+
+def _amounts(
+    runtime: Mapping[str, object], overrides: Mapping[str, Value.Base], scope: Scope, library: PlanLibrary
+) -> dict[str, Amount]:
+    """CPU, memory, disk and GPUs of one task.
+
+    Args:
+        runtime: The runtime (or requirements) section: key -> expression.
+        overrides: Values that the inputs give in place of it.
+        scope: The task's own names.
+        library: Functions.
+    """
+
+    def ask(keys: tuple[str, ...], default: int, read: Callable[[Value.Base], int]) -> Amount:
+        return _amount(_first(runtime, overrides, keys, scope, library), default, read)
+
+    return {
+        "cpu": ask(("cpu", "cpus"), DEFAULT_CPU, _cores),
+        "memory": ask(("memory",), DEFAULT_MEMORY, _bytes),
+        "disk": ask(("disks", "disk"), DEFAULT_DISK, _disks),
+        "gpu": ask(("gpuCount", "acceleratorCount", "gpu"), 0, _devices),
+    }
+
+
+def _image(
+    runtime: Mapping[str, object], overrides: Mapping[str, Value.Base], scope: Scope, library: PlanLibrary
+) -> Image:
+    """The container image; the first one where there are several."""
+    found = _first(runtime, overrides, ("container", "docker"), scope, library)
+    if found is None:
+        return Image()
+    text, value = found
+    if isinstance(value, Value.Array) and value.value:
+        value = value.value[0]
+    if isinstance(value, Value.String):
+        return Image(value.value, text)
+    return Image(None, text, tuple(sorted(reasons(value))))
+
+
+def _first(
+    runtime: Mapping[str, object],
+    overrides: Mapping[str, Value.Base],
+    keys: tuple[str, ...],
+    scope: Scope,
+    library: PlanLibrary,
+) -> tuple[str, Value.Base] | None:
+    for key in keys:
+        if key in overrides:
+            return f"from the inputs: {overrides[key]}", overrides[key]
+        if key in runtime:
+            expr = runtime[key]
+            return shown(expr), evaluated(expr, scope, library).value  # type: ignore[arg-type]  # expressions, typed loosely here
+    return None
+
+
+def _amount(found: tuple[str, Value.Base] | None, default: int, read: Callable[[Value.Base], int]) -> Amount:
+    if found is None or isinstance(found[1], Value.Null):
+        return Amount(default)
+    text, value = found
+    hidden = reasons(value)
+    if hidden:
+        return Amount(None, text, tuple(sorted(hidden)), given=True)
+    try:
+        amount = read(value)
+        if 0 <= amount <= MOST:
+            return Amount(amount, text, given=True)
+        why = f"{amount} is beyond what there can be"
+    except (ValueError, TypeError, OverflowError, Error.RuntimeError) as error:
+        why = f"{value} is no such amount ({error})"
+    return Amount(None, text, (Until("error", why),), given=True)
+
+
+def _cores(value: Value.Base) -> int:
+    return math.ceil(float(value.value) * 1000)
+
+
+def _bytes(value: Value.Base) -> int:
+    if isinstance(value, Value.Int):
+        return int(value.value)
+    number, unit = _quantity(str(value.value))
+    return math.ceil(number * (BYTE_UNITS[unit] if unit else 1))
+
+
+def _quantity(text: str) -> tuple[float, str]:
+    found = _NUMBER.fullmatch(text.strip())
+    if found is None or (found[2] and found[2] not in BYTE_UNITS):
+        raise ValueError("a number and a unit such as GiB are expected")
+    return float(found[1]), found[2]
+
+
+def _disks(value: Value.Base) -> int:
+    """`local-disk 100 HDD`, `/mnt 50 SSD`, `100 GiB`, a number of GiB, and lists of these: their sum."""
+    if isinstance(value, Value.Array):
+        return sum(_disks(each) for each in value.value)
+    if isinstance(value, Value.Int | Value.Float):
+        gib: float = value.value
+        return math.ceil(gib * (1 << 30))
+    total = 0
+    for disk in str(value.value).split(","):
+        found = _NUMBER.search(disk)
+        if found is None:
+            raise ValueError("a size such as `local-disk 100 HDD` is expected")
+        unit = found[2] if found[2] in BYTE_UNITS else "GiB"
+        total += math.ceil(float(found[1]) * BYTE_UNITS[unit])
+    return total
+
+
+def _devices(value: Value.Base) -> int:
+    if isinstance(value, Value.Boolean):
+        return int(value.value)
+    return int(str(value.value))
+
+
+def _known_files(given: Mapping[str, Bound]) -> tuple[tuple[PlannedFile, ...], int]:
+    """Files among a call's inputs that are known ahead, also those that differ between shards.
+
+    Returns:
+        The first `FILES` of them, each once, and how many more there are.
+    """
+    found: dict[PlannedFile, None] = {}
+    for name, bound in given.items():
+        waiting = deque([bound.value])
+        while waiting:
+            for each in parts(waiting.popleft()):
+                if isinstance(each, Opaque):
+                    waiting.extend(each.variants)
+                elif isinstance(each, Value.File | Value.Directory):
+                    found.setdefault(PlannedFile(name, each.value))
+    listed = tuple(found)[:FILES]
+    return listed, len(found) - len(listed)

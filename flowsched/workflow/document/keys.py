@@ -1,0 +1,366 @@
+"""Tables of keys: what an object of a document may hold. One table drives the reader, the JSON Schema and the reference page.
+
+A `Table` has a `Key` for each key: its kind, what it means, and what holds without it. A *kind* reads a value (a wrong one is a
+fault and gives None) and says its JSON Schema. What stands against each other is checked by the code beside the table.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from flowsched.errors import InvalidRequest
+from flowsched.workflow.document.limits import DEFAULT
+from flowsched.workflow.document.reader import TRUTH, Reader, child, shown, written
+from flowsched.workflow.spec import EMPTY
+
+Schema = dict[str, Any]
+
+_LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
+
+
+class Section:
+    """One object or array of a document: `values` as they are written, and `read` what its table has made of them.
+
+    By `[key]` a key that is not there, or has a fault, gives its default, or None.
+    """
+
+    __slots__ = ("path", "read", "reader", "values")
+
+    def __init__(self, reader: Reader, values: Any, path: str, defaults: Mapping[str, Any] = EMPTY) -> None:
+        self.reader = reader
+        self.values = values
+        self.path = path
+        self.read = dict(defaults)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def __getitem__(self, key: str) -> Any:
+        return self.read.get(key)
+
+    def at(self, key: str | int) -> str:
+        """The path of a member, there or not."""
+        return child(self.path, key) if isinstance(key, str) else f"{self.path}[{key}]"
+
+    def fault(self, key: str | int, expected: str, found: str | None = None) -> None:
+        """Note what is wrong with a member; `found` if its value is not what shall be shown."""
+        if found is None:
+            there = isinstance(key, int) or key in self.values
+            found = shown(self.values[key]) if there else "nothing"
+        self.reader.fault(self.at(key), found, expected)
+
+    def refuse(self, key: str, reason: str) -> None:
+        """Note a key that has no place here."""
+        if key in self.values:
+            self.reader.fault(self.at(key), f"the key {shown(key)}", reason)
+
+    def get(self, key: str, kind: AnyKind, *, required: str = "") -> Any:
+        """Read a member that stands in no table; `required` says what is missing where it is not there."""
+        if key in self.values:
+            return kind.read(self, key)
+        if required:
+            self.fault(key, required)
+        return None
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """What a value may be: how a member of a section is read (None and a fault if it is wrong), and the same as JSON Schema."""
+
+    read: Callable[[Section, Any], Any]
+    schema: Schema
+
+
+class Key(msgspec.Struct, frozen=True):
+    """One key of an object."""
+
+    kind: AnyKind
+    about: str  #: in Markdown, for the reference page
+    required: str = ""  #: what is expected where it is missing; "" = it may be missing
+    default: Any = None  #: as a document says it
+    otherwise: str = ""  #: what holds without it, in words
+
+    def schema(self) -> Schema:
+        """Its kind with what it means, without the links of the page."""
+        made = {**self.kind.schema, "description": _LINK.sub(r"\1", self.about)}
+        return made if self.default is None else {**made, "default": self.default}
+
+
+class Others(msgspec.Struct, frozen=True):
+    """Keys that a table does not name."""
+
+    pattern: re.Pattern[str]
+    key: Key
+    word: str  #: what they are, where a fault lists the keys that there are
+
+
+class Table:
+    """The keys of one kind of object; itself a kind, which reads an object as a `Section`.
+
+    Args:
+        about: What such an object is.
+        keys: What it may hold.
+        elsewhere: Key that is known but refused -> what to write instead.
+        others: Further keys, by their form.
+        rules: What its JSON Schema says of several keys together.
+        name: Under which its JSON Schema stands in `$defs`; "" = where it is used.
+    """
+
+    def __init__(
+        self,
+        about: str,
+        keys: Mapping[str, Key],
+        *,
+        elsewhere: Mapping[str, str] = EMPTY,
+        others: Others | None = None,
+        rules: Mapping[str, Any] = EMPTY,
+        name: str = "",
+    ) -> None:
+        self.keys, self.elsewhere, self.name, self._others = keys, elsewhere, name, others
+        self._read = {name: key.kind.read for name, key in keys.items()}
+        self._required = {name: key.required for name, key in keys.items() if key.required}
+        said = {name: key.default for name, key in keys.items() if key.default is not None}
+        at = Section(Reader(DEFAULT), said, "$")
+        self._defaults = {name: keys[name].kind.read(at, name) for name in said}
+        self.definition: Schema = {
+            "description": about,
+            "type": "object",
+            "properties": {name: key.schema() for name, key in keys.items()},
+            "additionalProperties": False,
+            **({"required": list(self._required)} if self._required else {}),
+            **({"patternProperties": {whole(others.pattern): others.key.schema()}} if others else {}),
+            **rules,
+        }
+        self.schema: Schema = {"$ref": f"#/$defs/{name}"} if name else self.definition
+
+    def read(self, section: Section, key: Any) -> Section | None:
+        """A member that is an object."""
+        return self.open(section.reader, section.values[key], section.at(key))
+
+    def open(self, reader: Reader, value: object, path: str) -> Section | None:
+        """An object: its keys, and each value by itself."""
+        values = reader.mapping(value, path)
+        if values is None:
+            return None
+        section = Section(reader, values, path, self._defaults)
+        if self._others is not None:
+            reader.count("labels", len(values), f"too many keys at {path}")
+        for key in values:
+            read = self._read.get(key)
+            if read is None and self._others is not None and self._others.pattern.fullmatch(key):
+                read = self._others.key.kind.read
+            if read is not None:
+                if (found := read(section, key)) is not None:
+                    section.read[key] = found
+            elif key in self.elsewhere:
+                section.refuse(key, self.elsewhere[key])
+            else:
+                reader.unknown(path, key, [*self.keys, *([self._others.word] if self._others else [])])
+        for key, expected in self._required.items():
+            if key not in values:
+                section.fault(key, expected)
+        return section
+
+
+AnyKind = Kind | Table
+
+
+# ---- kinds ----
+
+
+def whole(pattern: re.Pattern[str]) -> str:
+    """A pattern as JSON Schema says that it fits a whole text."""
+    return f"^(?:{pattern.pattern})$"
+
+
+class Form(msgspec.Struct, frozen=True):
+    """Which texts are good: those that fit `pattern`, have `least` to `most` characters, and with which `wrong` finds no fault."""
+
+    expected: str = "text"
+    pattern: re.Pattern[str] | None = None
+    wrong: Callable[[str], str | None] | None = None  #: what to write instead, or None
+    least: int = 0
+    most: int = 1 << 31
+    more: Mapping[str, Any] = EMPTY  #: JSON Schema of what `wrong` looks at
+
+    def fault(self, text: str) -> str | None:
+        """What should be written in place of a text, or None."""
+        if not self.least <= len(text) <= self.most:
+            return self.expected
+        if self.pattern is not None and self.pattern.fullmatch(text) is None:
+            return self.expected
+        return None if self.wrong is None else self.wrong(text)
+
+    @property
+    def schema(self) -> Schema:
+        """The same for other programs."""
+        made: Schema = {} if self.pattern is None else {"pattern": whole(self.pattern)}
+        made |= {"minLength": self.least} if self.least else {}
+        return made | ({"maxLength": self.most} if self.most < 1 << 31 else {}) | dict(self.more)
+
+
+def text(form: Form | None = None, *, free: bool = False, show: Callable[[str], str] | None = None) -> Kind:
+    """A text.
+
+    Args:
+        form: Which texts are good.
+        free: It is for a process: a number is the text that it is written as.
+        show: How a fault says a text that it may not repeat.
+    """
+    good = form or Form()
+    plain = form is None
+
+    def read(section: Section, key: Any) -> str | None:
+        value, reader = section.values[key], section.reader
+        if not reader.is_plain(value):
+            expected = TRUTH if free and isinstance(value, bool) else good.expected
+            value = written(value) if free else value
+            value = reader.text(value, section.at(key), expected, secret=show is not None)
+            if value is None:
+                return None
+        wrong = None if plain else good.fault(value)
+        if wrong is None:
+            return value
+        section.fault(key, wrong, (show or shown)(value))
+        return None
+
+    return Kind(read, {"type": ["string", "number"] if free else "string", **good.schema})
+
+
+def hidden(value: str) -> str:
+    """A text that a fault may not repeat."""
+    return f"a text of {len(value)} characters"
+
+
+def _read_flag(section: Section, key: Any) -> bool | None:
+    value = section.values[key]
+    if isinstance(value, bool):
+        return value
+    section.fault(key, "true or false")
+    return None
+
+
+FLAG: Final = Kind(_read_flag, {"type": "boolean"})
+ANYTHING: Final = Kind(lambda section, key: section.values[key], {})
+
+
+def number(low: int, high: int | str, expected: str = "a whole number") -> Kind:
+    """A whole number in a range; more than the limit that `high` names is too large (413)."""
+
+    def read(section: Section, key: Any) -> int | None:
+        value = section.values[key]
+        most: int = high if isinstance(high, int) else getattr(section.reader.limits, high)
+        if isinstance(value, int) and not isinstance(value, bool):
+            if low <= value <= most:
+                return value
+            if isinstance(high, str):
+                section.reader.count(high, min(value, 1 << 63), f"{section.at(key)} is too large")
+        section.fault(key, f"{expected} from {low:,} to {most:,}")
+        return None
+
+    most = high if isinstance(high, int) else getattr(DEFAULT, high)
+    return Kind(read, {"type": "integer", "minimum": low, "maximum": most})
+
+
+def choice(words: Mapping[str, Any] | Iterable[str], refused: Mapping[str, str] = EMPTY) -> Kind:
+    """One of several words, each with what it means; some that others know are refused with the reason.
+
+    Of words with one meaning faults name the first.
+    """
+    known = words if isinstance(words, Mapping) else {str(word): word for word in words}
+
+    def expected(reader: Reader, value: object) -> str:
+        if isinstance(value, str):
+            if value in refused:
+                return refused[value]
+            close = reader.meant(value, known)
+            if close:
+                return f"did you mean {next(word for word in known if known[word] == known[close])!r}?"
+        meanings = list(known.values())
+        first = [word for at, word in enumerate(known) if meanings.index(meanings[at]) == at]
+        return f"one of {', '.join(map(json.dumps, first))}"
+
+    def read(section: Section, key: Any) -> Any:
+        value = section.values[key]
+        if isinstance(value, str) and value in known:
+            return known[value]
+        section.fault(key, expected(section.reader, value))
+        return None
+
+    return Kind(read, {"enum": list(known)})
+
+
+def amount(parse: Callable[[object], int], expected: str, form: str = "quantity", **more: Any) -> Kind:
+    """A quantity, by the function that reads it; `form` is its JSON Schema in `$defs`, which says `more` here."""
+
+    def read(section: Section, key: Any) -> int | None:
+        try:
+            return parse(section.values[key])
+        except InvalidRequest as error:
+            _, _, hint = str(error).partition(": ")
+            general = hint.startswith(("write a number", 'write "'))  # says what `expected` says
+            section.fault(key, expected if general else f"{expected} ({hint or error})")
+            return None
+
+    return Kind(read, {"$ref": f"#/$defs/{form}", **more})
+
+
+def list_of(of: AnyKind, most: int | str, least: int = 0) -> Kind:
+    """An array, read as a list with None in place of each entry that is wrong; `most` is a number, or names a limit."""
+
+    def read(section: Section, key: Any) -> list[Any] | None:
+        found = section.reader.array(section.values[key], section.at(key), empty=not least)
+        if found is None:
+            return None
+        if isinstance(most, str):
+            section.reader.count(most, len(found), f"too many entries at {section.at(key)}")
+        elif len(found) > most:
+            section.fault(key, f"at most {most} {key.replace('_', ' ')}")
+            return None
+        inner = Section(section.reader, found, section.at(key))
+        return [of.read(inner, i) for i in range(len(found))]
+
+    largest = most if isinstance(most, int) else getattr(DEFAULT, most)
+    return Kind(read, {"type": "array", "items": of.schema, "minItems": least, "maxItems": largest})
+
+
+def map_of(of: AnyKind, most: str, name: Form, *, least: int = 0, word: str = "key") -> Kind:
+    """An object with keys of one form, read as a dictionary without those that are wrong; `word` is what one is called."""
+
+    def read(section: Section, key: Any) -> dict[str, Any] | None:
+        reader = section.reader
+        found = reader.mapping(section.values[key], section.at(key))
+        if found is None:
+            return None
+        reader.count(most, len(found), f"too many entries at {section.at(key)}")
+        if len(found) < least:
+            section.fault(key, f"at least one {word}")
+        inner = Section(reader, found, section.at(key))
+        for each in found:
+            wrong = name.fault(each)
+            if wrong is not None:
+                reader.fault(inner.at(each), f"the {word} {shown(each)}", wrong)
+            elif (value := of.read(inner, each)) is not None:
+                inner.read[each] = value
+        return inner.read
+
+    made = {"type": "object", "maxProperties": getattr(DEFAULT, most), "additionalProperties": of.schema}
+    made |= {"minProperties": least} if least else {}
+    return Kind(read, made | ({"propertyNames": name.schema} if name.schema else {}))
+
+
+def hinted(of: AnyKind, instead: Callable[[object], str | None]) -> Kind:
+    """A kind, with a word for those who write something else that is often meant: `instead` says what to write, or None."""
+
+    def read(section: Section, key: Any) -> Any:
+        wrong = instead(section.values[key])
+        if wrong is None:
+            return of.read(section, key)
+        section.fault(key, wrong)
+        return None
+
+    return Kind(read, of.schema)
