@@ -192,15 +192,7 @@ def said_demand(stage: StageSpec, role: int) -> Demand:
 def traffic_of(stage: StageSpec, role: int) -> Traffic:
     """What a pod of a role is said to read and write: by its role, else by its stage."""
     own = stage.roles[role].io
-    if own is not None:
-        return own
-    return Traffic(
-        stage.io_read_bytes,
-        stage.io_write_bytes,
-        stage.io_read_rate,
-        stage.io_write_rate,
-        stage.io_storage,
-    )
+    return stage.io if own is None else own
 
 
 def io_rate(io: Traffic, expected_ms: int | None) -> int:

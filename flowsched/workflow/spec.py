@@ -355,11 +355,7 @@ class StageSpec(msgspec.Struct, frozen=True):
     policies: tuple[Policy, ...] = ()
     when: Condition = msgspec.field(default_factory=Condition)
     rules: Rules = msgspec.field(default_factory=Rules)
-    io_read_bytes: int = 0  #: bytes one pod reads from its node's disk beside its inputs
-    io_write_bytes: int = 0
-    io_read_rate: int = 0  #: bytes/s, when the user gave rates
-    io_write_rate: int = 0
-    io_storage: str = ""  #: on which shared storage; "" = its node's disk
+    io: Traffic = msgspec.field(default_factory=Traffic)  #: of a pod whose role says nothing of its own
     min_resources: Resources | None = None
     cache: bool = False
     container: Container | None = None
@@ -367,14 +363,7 @@ class StageSpec(msgspec.Struct, frozen=True):
     @property
     def says_io(self) -> bool:
         """Whether the document declares what its pods read and write."""
-        said = (
-            self.io_read_bytes
-            or self.io_write_bytes
-            or self.io_read_rate
-            or self.io_write_rate
-            or self.io_storage
-        )
-        return bool(said) or any(role.io is not None for role in self.roles)
+        return self.io != Traffic() or any(role.io is not None for role in self.roles)
 
     @property
     def members(self) -> int:

@@ -75,8 +75,7 @@ def test_a_document_with_every_key() -> None:
             rack="preferred",
             one_per_node=True,
         ),
-        io_read_bytes=3_221_225_472,
-        io_write_rate=209_715_200,
+        io=Traffic(read_bytes=3_221_225_472, write_rate=209_715_200),
         cache=True,
     )
     assert (count.width, count.items, count.scattered) == (2, None, True)
@@ -372,4 +371,4 @@ def test_a_role_says_what_its_pods_read_or_that_they_read_nothing() -> None:
         Traffic(read_bytes=3_221_225_472, write_rate=2_097_152),
         None,
     ]
-    assert spec.io_read_bytes == 7
+    assert spec.io == Traffic(read_bytes=7)

@@ -196,12 +196,6 @@ class Guard:
             if snapshot is not None:
                 snapshot.set_writeable(True)
 
-    def rehearse(
-        self, snapshot: Snapshot, catalogue: Catalogue, groups: Sequence[PodGroup], now: int
-    ) -> None:
-        """Ask it once; its trouble shows how it went."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True, slots=True)
 class GuardedFilter(Guard):
@@ -222,12 +216,6 @@ class GuardedFilter(Guard):
         if answer is None:
             return np.zeros(len(snapshot), dtype=np.bool_), f"are not judged: plugin {self.name} failed"
         return answer
-
-    def rehearse(
-        self, snapshot: Snapshot, catalogue: Catalogue, groups: Sequence[PodGroup], now: int
-    ) -> None:
-        """See `Guard.rehearse`."""
-        self(snapshot, groups[0].roles[0].shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +239,6 @@ class GuardedCost(Guard):
 
         return self.ask(snapshot, check, snapshot, catalogue, group, role)
 
-    def rehearse(
-        self, snapshot: Snapshot, catalogue: Catalogue, groups: Sequence[PodGroup], now: int
-    ) -> None:
-        """See `Guard.rehearse`."""
-        self(snapshot, catalogue, groups[0], groups[0].roles[0])
-
 
 @dataclass(frozen=True, slots=True)
 class GuardedQueueOrder(Guard):
@@ -267,12 +249,6 @@ class GuardedQueueOrder(Guard):
         keys = self.ask(None, lambda answer: _keys(answer, len(groups)), groups, now)
         return np.zeros(len(groups), dtype=np.int64) if keys is None else keys
 
-    def rehearse(
-        self, snapshot: Snapshot, catalogue: Catalogue, groups: Sequence[PodGroup], now: int
-    ) -> None:
-        """See `Guard.rehearse`."""
-        self(groups, now)
-
 
 @dataclass(frozen=True, slots=True)
 class GuardedVictimOrder(Guard):
@@ -282,12 +258,6 @@ class GuardedVictimOrder(Guard):
         """See `framework.VictimOrder`."""
         keys = self.ask(snapshot, lambda answer: _keys(answer, len(victims)), snapshot, victims, now)
         return np.zeros(len(victims), dtype=np.int64) if keys is None else keys
-
-    def rehearse(
-        self, snapshot: Snapshot, catalogue: Catalogue, groups: Sequence[PodGroup], now: int
-    ) -> None:
-        """See `Guard.rehearse`."""
-        self(snapshot, [tuple(snapshot.claims.values())], now)
 
 
 _GUARDS: Final[Mapping[Kind, type[Guard]]] = {

@@ -25,7 +25,17 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 from flowsched.errors import Fault, FlowschedError, InvalidDocument
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
-from flowsched.scheduling.policy.extension import FIELDS, Guard, Kind, Offered, guarded
+from flowsched.scheduling.policy.extension import (
+    FIELDS,
+    Guard,
+    GuardedCost,
+    GuardedFilter,
+    GuardedQueueOrder,
+    GuardedVictimOrder,
+    Kind,
+    Offered,
+    guarded,
+)
 from flowsched.scheduling.policy.framework import PER_QUEUE, PROFILES, Profile
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.data import Catalogue
@@ -466,7 +476,17 @@ def _try(guard: Guard) -> None:
     claim = Claim("rehearsal", 0, (1_000, _GIB), ClaimKind.RUNNING, "default", 0, None)
     snapshot.claim(claim, Statement())
     catalogue.add_replica(catalogue.intern("rehearsal://input", _GIB, True), 0)
-    guard.rehearse(snapshot, catalogue, [_group(1, gang=True), _group(2, gang=False)], _NOW)
+    groups = [_group(1, gang=True), _group(2, gang=False)]
+    role = groups[0].roles[0]
+    match guard:
+        case GuardedFilter():
+            guard(snapshot, role.shape)
+        case GuardedCost():
+            guard(snapshot, catalogue, groups[0], role)
+        case GuardedQueueOrder():
+            guard(groups, _NOW)
+        case GuardedVictimOrder():
+            guard(snapshot, [(claim,)], _NOW)
 
 
 def _group(key: int, *, gang: bool) -> PodGroup:

@@ -631,7 +631,6 @@ def _stage(section: Section) -> StageDraft:
         roles = tuple(step_role(role, found.container) for role in roles)
     container = found.container if found is not None else None
     check_lists(section, roles, container)
-    traffic = make_traffic(section["io"])
     estimate = section["estimate"]
     if section["timeout"] == 0:
         section.fault("timeout", "more than nothing (leave it out for no limit)")
@@ -652,11 +651,7 @@ def _stage(section: Section) -> StageDraft:
         policies=make_policies(section["policies"] or (), gang=gang),
         when=_condition(section["when"]),
         rules=make_rules(section),
-        io_read_bytes=traffic.read_bytes,
-        io_write_bytes=traffic.write_bytes,
-        io_read_rate=traffic.read_rate,
-        io_write_rate=traffic.write_rate,
-        io_storage=traffic.storage,
+        io=make_traffic(section["io"]),
         min_resources=make_min_resources(section),
         cache=section["cache"],
         container=container,
