@@ -9,7 +9,7 @@ document, and plain lists find it many times faster.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -75,7 +75,12 @@ class StageGraph:
         self.numbers = {stage.name: number for number, stage in enumerate(stages)}
         self.widths = tuple(stage.width for stage in stages)
         self.data: tuple[tuple[Edge, ...], ...] = tuple(
-            tuple(self._data_edges(number, stage)) for number, stage in enumerate(stages)
+            tuple(
+                Edge(self.numbers[given.stage], number, given.match, given.name)
+                for given in stage.inputs
+                if given.stage is not None
+            )
+            for number, stage in enumerate(stages)
         )
         self.edges_in: tuple[tuple[Edge, ...], ...] = tuple(
             self._strongest(number, stage) for number, stage in enumerate(stages)
@@ -97,11 +102,6 @@ class StageGraph:
                 or any(edge.parent in self.conditional for edge in self.edges_in[number])
             ):
                 self.conditional.add(number)
-
-    def _data_edges(self, number: int, stage: StageSpec) -> Iterator[Edge]:
-        for given in stage.inputs:
-            if given.stage is not None:
-                yield Edge(self.numbers[given.stage], number, given.match, given.name)
 
     def _strongest(self, number: int, stage: StageSpec) -> tuple[Edge, ...]:
         found: dict[int, Edge] = {}
@@ -222,12 +222,12 @@ def cycles(parents: Sequence[Iterable[int]]) -> list[list[int]]:
     graph = nx.DiGraph(
         (parent, child) for child in sorted(left) for parent in parents[child] if parent in left
     )
-    knots = (knot for knot in nx.strongly_connected_components(graph) if len(knot) > 1 or _loops(graph, knot))
+    knots = (
+        knot
+        for knot in nx.strongly_connected_components(graph)
+        if len(knot) > 1 or any(graph.has_edge(stage, stage) for stage in knot)
+    )
     return [_cycle_through(graph.subgraph(knot), min(knot)) for knot in sorted(knots, key=min)]
-
-
-def _loops(graph, knot: set[int]) -> bool:  # type: ignore[no-untyped-def]
-    return any(graph.has_edge(stage, stage) for stage in knot)
 
 
 def _cycle_through(graph, stage: int) -> list[int]:  # type: ignore[no-untyped-def]

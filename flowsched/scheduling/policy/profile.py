@@ -143,9 +143,11 @@ def field_facts() -> list[FieldFacts]:
     about = _documented(Profile)
     facts = []
     for name, (each, kind) in written_fields().items():
-        default = values_of(_default(each), name)
-        words = _words(_kind(name, kind, _no_plugin).schema)
-        facts.append(FieldFacts(name, words, _said(default), about[name], name in PER_QUEUE))
+        made = each.default_factory() if each.default_factory is not MISSING else each.default
+        default = values_of(made, name)
+        said = default if isinstance(default, str) else "[]" if default == [] else shown(default)
+        words = _words(_kind(name, kind, lambda *_: None).schema)
+        facts.append(FieldFacts(name, words, said, about[name], name in PER_QUEUE))
     return facts
 
 
@@ -184,14 +186,6 @@ def _documented(kind: type) -> dict[str, str]:
         elif line.strip():
             break
     return found
-
-
-def _default(each: Field[Any]) -> Any:
-    return each.default_factory() if each.default_factory is not MISSING else each.default
-
-
-def _said(value: object) -> str:
-    return shown(value).strip('"') if isinstance(value, str) else ("[]" if value == [] else shown(value))
 
 
 # ---- values out ----
@@ -260,10 +254,6 @@ def policies_from(
 
 
 PluginReader = Callable[[Kind, Section, Any], Guard | None]
-
-
-def _no_plugin(kind: Kind, section: Section, key: Any) -> None:
-    """Where kinds are asked for their words alone."""
 
 
 def _kind(name: str, said: Any, plugin: PluginReader) -> keys.AnyKind:

@@ -5,8 +5,9 @@ Every event and action of Volcano's Job is either mapped or refused by name with
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from flowsched.errors import InvalidRequest
 from flowsched.workflow.document import keys
@@ -15,67 +16,67 @@ from flowsched.workflow.document.reader import shown
 from flowsched.workflow.resources import parse_duration, parse_percent
 from flowsched.workflow.spec import Action, On, Policy, Retry
 
+T = TypeVar("T")
+
+
+def _spelt(volcano: Mapping[str, T]) -> dict[str, T]:
+    """Volcano's words, each also with underscores: PodFailed, pod_failed."""
+    snake = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word).lower(): meant for word, meant in volcano.items()}
+    return {**volcano, **snake}
+
+
 #: Ours first: these are what a fault proposes.
 EVENTS: Final[Mapping[str, On]] = {
     **{str(event): event for event in On},
-    "PodFailed": On.TASK_FAILED,
-    "pod_failed": On.TASK_FAILED,
-    "PodEvicted": On.TASK_EVICTED,
-    "pod_evicted": On.TASK_EVICTED,
-    "PodPending": On.TASK_PENDING,
-    "pod_pending": On.TASK_PENDING,
-    "TaskCompleted": On.TASK_COMPLETED,
-    "Unknown": On.TASK_UNKNOWN,
-    "unknown": On.TASK_UNKNOWN,
+    **_spelt(
+        {
+            "PodFailed": On.TASK_FAILED,
+            "PodEvicted": On.TASK_EVICTED,
+            "PodPending": On.TASK_PENDING,
+            "TaskCompleted": On.TASK_COMPLETED,
+            "Unknown": On.TASK_UNKNOWN,
+        }
+    ),
 }
 _INTERNAL: Final = "another event: this one is news inside Volcano's controller and has no meaning here"
-_RUNNING: Final = "another event: a task that runs asks for no action (task_pending's wait ends by itself)"
 REFUSED_EVENTS: Final[Mapping[str, str]] = {
     "TaskFailed": "task_failed (each failed attempt) and retry.attempts: Volcano's TaskFailed, a role "
     "that has used up its retries, always fails the stage here",
-    "PodRunning": _RUNNING,
-    "pod_running": _RUNNING,
-    "OutOfSync": _INTERNAL,
-    "out_of_sync": _INTERNAL,
-    "CommandIssued": _INTERNAL,
-    "command_issued": _INTERNAL,
-    "JobUpdated": _INTERNAL,
-    "job_updated": _INTERNAL,
+    **_spelt(
+        {
+            "PodRunning": "another event: a task that runs asks for no action (task_pending's wait ends by itself)",
+            "OutOfSync": _INTERNAL,
+            "CommandIssued": _INTERNAL,
+            "JobUpdated": _INTERNAL,
+        }
+    ),
 }
 ACTIONS: Final[Mapping[str, Action]] = {
     **{str(action): action for action in Action},
-    "RestartTask": Action.RESTART_TASK,
-    "RestartPod": Action.RESTART_TASK,
-    "restart_pod": Action.RESTART_TASK,
-    "RestartJob": Action.RESTART_GANG,
-    "restart_job": Action.RESTART_GANG,
-    "AbortJob": Action.ABORT_WORKFLOW,
-    "abort_job": Action.ABORT_WORKFLOW,
-    "TerminateJob": Action.ABORT_WORKFLOW,
-    "terminate_job": Action.ABORT_WORKFLOW,
-    "CompleteJob": Action.COMPLETE_STAGE,
-    "complete_job": Action.COMPLETE_STAGE,
+    **_spelt(
+        {
+            "RestartTask": Action.RESTART_TASK,
+            "RestartPod": Action.RESTART_TASK,
+            "RestartJob": Action.RESTART_GANG,
+            "AbortJob": Action.ABORT_WORKFLOW,
+            "TerminateJob": Action.ABORT_WORKFLOW,
+            "CompleteJob": Action.COMPLETE_STAGE,
+        }
+    ),
 }
-_PARTITION: Final = "restart_gang or restart_task: a gang has no partitions here"
-_RESUME: Final = "another action: a paused workflow is resumed by its user, not by an event"
 _QUEUE: Final = "another action: queues are opened and closed by an administrator, not by a task"
 _CONTROLLER: Final = "another action: this one is an inner step of Volcano's controller"
-REFUSED_ACTIONS: Final[Mapping[str, str]] = {
-    "RestartPartition": _PARTITION,
-    "restart_partition": _PARTITION,
-    "ResumeJob": _RESUME,
-    "resume_job": _RESUME,
-    "SyncJob": _CONTROLLER,
-    "sync_job": _CONTROLLER,
-    "EnqueueJob": _CONTROLLER,
-    "enqueue_job": _CONTROLLER,
-    "SyncQueue": _QUEUE,
-    "sync_queue": _QUEUE,
-    "OpenQueue": _QUEUE,
-    "open_queue": _QUEUE,
-    "CloseQueue": _QUEUE,
-    "close_queue": _QUEUE,
-}
+REFUSED_ACTIONS: Final = _spelt(
+    {
+        "RestartPartition": "restart_gang or restart_task: a gang has no partitions here",
+        "ResumeJob": "another action: a paused workflow is resumed by its user, not by an event",
+        "SyncJob": _CONTROLLER,
+        "EnqueueJob": _CONTROLLER,
+        "SyncQueue": _QUEUE,
+        "OpenQueue": _QUEUE,
+        "CloseQueue": _QUEUE,
+    }
+)
 #: Pairs that would make no sense, with the reason.
 _ENDLESS: Final = "another action: a task that succeeds would run for ever"
 REFUSED_PAIRS: Final[Mapping[tuple[On, Action], str]] = {

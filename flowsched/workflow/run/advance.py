@@ -411,7 +411,7 @@ class Advance(Outcomes):
         self._set_run(RunState.PAUSED if run.paused else RunState.RUNNING)
         self.statement.assign(run, "started_ms", self.now)
         for stage in run.stages:
-            self.statement.assign(stage, "barriers", self._initial_barriers(stage))
+            self.statement.assign(stage, "barriers", self._open_barriers(stage))
         for stage in run.stages:
             if stage.barriers == 0 and not self._per_shard_edges(stage):
                 self._open(stage)

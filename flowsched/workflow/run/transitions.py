@@ -284,9 +284,7 @@ class Moves:
 
     def _holds(self, stage: StageRun, task: int, attempt: int) -> bool:
         """Whether this attempt is the one that holds a pod now: old news changes nothing."""
-        if not self._current(stage, task, attempt):
-            return False
-        return bool(_HOLDING[stage.task_state[task]])
+        return self._current(stage, task, attempt) and bool(_HOLDING[stage.task_state[task]])
 
     def _set_stage(self, stage: StageRun, state: RunState, reason: str) -> None:
         self.statement.assign(stage, "state", state)
@@ -326,35 +324,22 @@ class Moves:
     def _per_shard_edges(self, stage: StageRun) -> bool:
         return any(not self._is_barrier(edge) for edge in self.run.graph.edges_in[stage.number])
 
-    def _initial_barriers(self, stage: StageRun) -> int:
-        return sum(self._is_barrier(edge) for edge in self.run.graph.edges_in[stage.number])
-
-    def _initial_missing(self, stage: StageRun) -> NDArray[np.int32]:
-        missing = np.zeros(stage.spec.width, dtype=np.int32)
-        for edge in self.run.graph.edges_in[stage.number]:
-            if not self._is_barrier(edge):
-                missing += self.run.graph.parents_per_shard(edge)
-        return missing
-
     def _open_barriers(self, stage: StageRun) -> int:
         """Parents, over barrier edges, that do not count as done now (see `_resolve`)."""
-        total = 0
-        for edge in self.run.graph.edges_in[stage.number]:
-            if self._is_barrier(edge):
-                parent = self.run.stages[edge.parent]
-                total += not parent.state.terminal
-        return total
+        edges = self.run.graph.edges_in[stage.number]
+        return sum(
+            self._is_barrier(edge) and not self.run.stages[edge.parent].state.terminal for edge in edges
+        )
 
     def _open_missing(self, stage: StageRun) -> NDArray[np.int32]:
         """(W,) parent shards, over `index` and `chunk` edges, that are not done now."""
-        missing = self._initial_missing(stage)
+        missing = np.zeros(stage.spec.width, dtype=np.int32)
         for edge in self.run.graph.edges_in[stage.number]:
-            if self._is_barrier(edge):
-                continue
             parent = self.run.stages[edge.parent]
-            if parent.state is RunState.SKIPPED:
-                missing -= self.run.graph.parents_per_shard(edge)
-            elif parent.uniform is None:
+            if self._is_barrier(edge) or parent.state is RunState.SKIPPED:
+                continue
+            missing += self.run.graph.parents_per_shard(edge)
+            if parent.uniform is None:
                 shards, fewer = self.run.graph.affected(edge, np.flatnonzero(parent.shard_done))
                 missing[shards] -= fewer
         return missing

@@ -250,7 +250,11 @@ class Walk:
         else:
             outputs, done = self._subworkflow(call, callee, passed, data | order, place)
         if isinstance(call, Tree.CallTry):
-            outputs = {name: _optional(bound) for name, bound in outputs.items()}
+            outputs = {
+                name: replace(bound, value=Opaque(kind, reasons(bound.value)), kind=kind)
+                for name, bound in outputs.items()
+                for kind in [bound.kind.copy(optional=True)]
+            }
         found = merged(outputs, call.name)
         found[f"{call.name}.{_DONE}"] = Bound(Value.Null(), Type.Any(), waits=done)
         return found
@@ -420,11 +424,6 @@ def _perhaps(bound: Bound, holds: Holds, asked: Bound) -> Bound:
             return replace(bound, value=value, kind=kind, waits=waits)
 
 
-def _optional(bound: Bound) -> Bound:
-    kind = bound.kind.copy(optional=True)
-    return replace(bound, value=Opaque(kind, reasons(bound.value)), kind=kind)
-
-
 # ---- what one task asks for, in flowsched's units, with the defaults of the WDL specification ----
 
 
@@ -456,7 +455,7 @@ def _amounts(
         return _amount(_first(runtime, overrides, keys, scope, library), default, read)
 
     return {
-        "cpu": ask(("cpu", "cpus"), DEFAULT_CPU, _cores),
+        "cpu": ask(("cpu", "cpus"), DEFAULT_CPU, lambda cpu: math.ceil(float(cpu.value) * 1000)),
         "memory": ask(("memory",), DEFAULT_MEMORY, _bytes),
         "disk": ask(("disks", "disk"), DEFAULT_DISK, _disks),
         "gpu": ask(("gpuCount", "acceleratorCount", "gpu"), 0, _devices),
@@ -509,10 +508,6 @@ def _amount(found: tuple[str, Value.Base] | None, default: int, read: Callable[[
     except (ValueError, TypeError, OverflowError, Error.RuntimeError) as error:
         why = f"{value} is no such amount ({error})"
     return Amount(None, text, (Until("error", why),), given=True)
-
-
-def _cores(value: Value.Base) -> int:
-    return math.ceil(float(value.value) * 1000)
 
 
 def _bytes(value: Value.Base) -> int:

@@ -223,7 +223,7 @@ class _Guard(StdLib.Function):
 
     def __init__(self, name: str, inner: StdLib.EagerFunction) -> None:
         self._inner = inner
-        self._partly: Callable[..., Value.Base | None] = _PARTLY.get(name, _nothing)
+        self._partly: Callable[..., Value.Base | None] = _PARTLY.get(name, lambda _, __: None)
 
     def infer_type(self, expr: Expr.Apply) -> Type.Base:
         """As the function itself."""
@@ -266,10 +266,6 @@ class _Guard(StdLib.Function):
         if any(reasons(*row) for row in rows):
             return None
         return generalised([self._inner._call_eager(expr, row) for row in rows], expr.type, differs)
-
-
-def _nothing(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | None:
-    return None
 
 
 def _length(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base | None:

@@ -18,7 +18,7 @@ from flowsched.workflow.formats.wdl.calls import Draft, Walk
 from flowsched.workflow.formats.wdl.documents import Documents, Reader
 from flowsched.workflow.formats.wdl.sources import Files, Sources, files_of
 from flowsched.workflow.graph import topological_order
-from flowsched.workflow.plan import Amount, EdgePlan, NodePlan, Plan
+from flowsched.workflow.plan import EdgePlan, NodePlan, Plan
 
 NOTES: Final = 50
 
@@ -169,9 +169,5 @@ def _node(draft: Draft, level: int) -> NodePlan:
         image=draft.image,
         files=draft.files,
         more_files=draft.more_files,
-        **_amounts(draft.amounts),
+        **draft.amounts,
     )
-
-
-def _amounts(found: Mapping[str, Amount]) -> dict[str, Any]:
-    return dict(found)
