@@ -1,4 +1,4 @@
-"""The files of containers' logs: those that the kubelet has, and descriptors that keep them readable after it removes them.
+"""The files of containers' logs, read by open descriptors, which stay readable after the kubelet has removed the files.
 
 A kubelet removes a pod's logs when the pod is deleted, whoever deletes it. So the agent opens them while the pod is there. It knows
 files by their inode: a rotation renames them. Everything here blocks.
@@ -6,95 +6,52 @@ files by their inode: a rotation renames them. Everything here blocks.
 
 from __future__ import annotations
 
-import io
+import errno
 import os
 import re
 import stat
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Final
 
 #: The file that a runtime writes to.
 LIVE: Final = "0.log"
 _ROTATED: Final = re.compile(r"0\.log\.(\d{8}-\d{6})(\.gz)?")
+#: Bytes that are read at a time.
+_BLOCK: Final = 256 << 10
+#: Tries, when files are rotated while they are opened.
+_TRIES: Final = 5
 
 
 class Rotated(Exception):
     """The files are not those any more that were listed."""
 
 
-class _Descriptor:
-    """A descriptor, closed when the last user drops it."""
+class LogFile:
+    """An open file of a log: it stays this one if it is renamed or removed. It is closed when the last user drops it."""
 
-    __slots__ = ("inode", "number")
+    __slots__ = ("inode", "is_packed", "number")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, is_packed: bool) -> None:
         self.number = number
         self.inode = os.fstat(number).st_ino
+        self.is_packed = is_packed  #: whether the kubelet has compressed it
 
     def __del__(self) -> None:
         os.close(self.number)
 
+    def head(self, size: int) -> bytes:
+        """Its first bytes."""
+        return os.pread(self.number, size, 0)
 
-class _HeldFile(io.RawIOBase):
-    """Reads a descriptor from a position of its own, since other threads read it too."""
-
-    def __init__(self, descriptor: _Descriptor) -> None:
-        self._descriptor = descriptor
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at}.get(whence)
-        self._at = offset + (os.fstat(self._descriptor.number).st_size if base is None else base)
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        data = os.pread(self._descriptor.number, len(buffer), self._at)
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-
-@dataclass(frozen=True, slots=True)
-class LogFile:
-    """One file of a log.
-
-    Args:
-        path: Where it is, or was.
-        inode: It must still be this file; None = any.
-        held: Reads it even if it was removed; None = it is opened by its path.
-    """
-
-    path: Path
-    inode: int | None = None
-    held: _Descriptor | None = None
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether the kubelet has compressed it."""
-        return self.path.suffix == ".gz"
-
-    def open(self) -> BinaryIO:
-        """Open it, from its beginning.
-
-        Raises:
-            Rotated: Another file has its name now, or none.
-        """
-        if self.held is not None:
-            return cast("BinaryIO", _HeldFile(self.held))
-        return cast("BinaryIO", open(_open(self.path, self.inode), "rb", buffering=0))
+    def pieces(self, at: int = 0) -> Iterator[bytes]:
+        """Its bytes from a position on, piece by piece."""
+        while piece := os.pread(self.number, _BLOCK, at):
+            yield piece
+            at += len(piece)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +68,10 @@ class LogFiles:
 
 
 class HeldLogs:
-    """Descriptors of the logs of pods. May be used from several threads."""
+    """The open files of pods' logs. May be used from several threads."""
 
     def __init__(self) -> None:
-        self._pods: dict[Path, dict[str, dict[str, _Descriptor]]] = {}
+        self._pods: dict[Path, dict[str, dict[str, LogFile]]] = {}
         self._lock = threading.Lock()
 
     def refresh(self, pod: Path) -> bool:
@@ -131,8 +88,8 @@ class HeldLogs:
                 return False
             removed = 0
             for name in names:
-                with suppress(FileNotFoundError, NotADirectoryError):
-                    files = _refreshed(pod / name, held.get(name, {}))
+                with suppress(OSError):  # no log yet, or no descriptor is left: the next time will do
+                    files = _opened(pod / name, held.get(name, {}))
                     removed += files is None
                     if files is not None:
                         held[name] = files
@@ -157,24 +114,20 @@ class HeldLogs:
         return found
 
     def files(self, folder: Path) -> LogFiles:
-        """The files of a container, by its folder. If a rotation comes in between, it is noticed.
+        """The files of a container, by its folder.
 
         Raises:
             FileNotFoundError: The kubelet has no such folder, and no file of it is held.
-            Rotated: The files were rotated meanwhile.
+            OSError: They cannot be opened now.
         """
         with self._lock:
             held = dict(self._pods.get(folder.parent, {}).get(folder.name, {}))
         try:
-            names = _listed(folder)
+            found = _opened(folder, held) or held
         except FileNotFoundError:
             if not held:
                 raise
-            names = {}
-        if LIVE in held and held[LIVE].inode not in names.values() and LIVE not in names:
-            found = {name: LogFile(folder / name, held=file) for name, file in held.items()}
-        else:
-            found = {name: LogFile(folder / name, inode) for name, inode in names.items()}
+            found = held
         rotated: dict[str, LogFile] = {}
         for name in sorted(found, reverse=True):  # a plain file stands before its compressed copy, and wins
             match = _ROTATED.fullmatch(name)
@@ -183,33 +136,23 @@ class HeldLogs:
         return LogFiles(rotated, found.get(LIVE))
 
 
-def _refreshed(folder: Path, held: Mapping[str, _Descriptor]) -> dict[str, _Descriptor] | None:
-    """Descriptors of a container's files as they are now; None if the kubelet has removed them."""
-    try:
-        names = _listed(folder)
-    except Rotated:
-        return dict(held)  # the next time will do
-    if LIVE in held and LIVE not in names and held[LIVE].inode not in names.values():
-        return None
+def _opened(folder: Path, held: Mapping[str, LogFile]) -> dict[str, LogFile] | None:
+    """The files of a container as they are now, those that are held among them; None if the kubelet has removed them."""
     known = {file.inode: file for file in held.values()}
-    now: dict[str, _Descriptor] = {}
-    for name, inode in names.items():
-        with suppress(Rotated, OSError):  # a link, or no descriptor is left
-            now[name] = known.get(inode) or _Descriptor(_open(folder / name, inode))
-    return now
-
-
-def _listed(folder: Path) -> dict[str, int]:
-    """Name -> inode. A rotation while they are listed is noticed: `0.log` is another file afterwards."""
-    before = _inode(folder / LIVE)
-    found: dict[str, int] = {}
-    for name in os.listdir(folder):
-        inode = _inode(folder / name) if _ROTATED.fullmatch(name) else None
-        if inode is not None:
-            found[name] = inode
-    if _inode(folder / LIVE) != before:
-        raise Rotated
-    return found if before is None else {**found, LIVE: before}
+    for _ in range(_TRIES):
+        live = _inode(folder / LIVE)
+        inodes = {name: _inode(folder / name) for name in os.listdir(folder) if _ROTATED.fullmatch(name)}
+        if live is not None:
+            inodes[LIVE] = live
+        if LIVE in held and live is None and held[LIVE].inode not in inodes.values():
+            return None
+        with suppress(Rotated):
+            now = {
+                name: known.get(inode or 0) or _open(folder / name, inode) for name, inode in inodes.items()
+            }
+            if _inode(folder / LIVE) == live:
+                return now
+    raise OSError(errno.EAGAIN, f"the logs in {folder} are rotated faster than they can be opened")
 
 
 def _inode(path: Path) -> int | None:
@@ -219,14 +162,20 @@ def _inode(path: Path) -> int | None:
         return None
 
 
-def _open(path: Path, inode: int | None) -> int:
-    """Open an ordinary file, which still is the one that was listed."""
+def _open(path: Path, inode: int | None) -> LogFile:
+    """Open the file that was listed.
+
+    Raises:
+        Rotated: Another file has its name now, or none.
+        OSError: It is no ordinary file, or no descriptor is left.
+    """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise Rotated from None
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode) or inode not in (None, status.st_ino):
-        os.close(fd)
+    file = LogFile(number, path.suffix == ".gz")
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        raise OSError(errno.EINVAL, f"{path} is no ordinary file")
+    if file.inode != inode:
         raise Rotated
-    return fd
+    return file

@@ -8,6 +8,7 @@ lie in a file that is gone: what is left begins further on, and `Piece.offset` s
 from __future__ import annotations
 
 import gzip
+import io
 import itertools
 import json
 import os
@@ -19,28 +20,27 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar, cast
+from typing import Any, BinaryIO, Final
 
 from flowsched.cluster.kubernetes.agent.ledger import is_uid
-from flowsched.cluster.kubernetes.agent.log_files import HeldLogs, LogFile, LogFiles, Rotated
+from flowsched.cluster.kubernetes.agent.log_files import HeldLogs, LogFile, LogFiles
 from flowsched.cluster.kubernetes.objects.names import pod_name
 from flowsched.cluster.local.runner.records import sync, write_record
 from flowsched.cluster.node.strangers import leave_alone
 from flowsched.log_lines import get_logger
 
-#: Raw bytes that are decoded at a time; there is a mark behind each, so a follower reads no more than this twice.
-_BLOCK: Final = 256 << 10
 #: The beginning of a file, a time in nanoseconds, tells it from others: inode numbers are given again.
 _HEAD: Final = 40
 #: The agent keeps the marks of so many containers.
 _REMEMBERED: Final = 4096
 #: A compressed file is kept decoded up to this size while it is read in pieces.
 _UNZIPPED: Final = 32 << 20
+#: So much of it is decoded at a time.
+_UNPACKED: Final = 256 << 10
 #: The names of all tasks' pods begin so.
 _TASKS: Final = "fs-"
-#: Tries, when files are rotated under the reader's hands.
-_TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,6 @@ class _Marks:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-T = TypeVar("T")
-
 log = get_logger(__name__)
 
 
@@ -80,7 +78,7 @@ class Reader:
         self._held = held or HeldLogs()
         self._marks: OrderedDict[tuple[str, str], _Marks] = OrderedDict()
         self._lock = threading.Lock()
-        self._unzipped: tuple[Path, str, bytes] | None = None
+        self._unzipped: tuple[LogFile, str, bytes] | None = None
 
     def read(self, folder: Path, stream: str, offset: int, limit: int) -> Piece:
         """Read up to `limit` bytes that a container wrote to a stream, from `offset` on.
@@ -94,7 +92,7 @@ class Reader:
             if len(self._marks) > _REMEMBERED:
                 self._marks.popitem(last=False)
         with marks.lock:
-            return self._retried(folder, lambda files: self._read(files, stream, offset, limit, marks))
+            return self._read(self._held.files(folder), stream, offset, limit, marks)
 
     def end(self, folder: Path, stream: str, limit: int) -> bytes:
         """The last bytes that a container wrote to a stream, of those in the file that is still written to.
@@ -102,16 +100,11 @@ class Reader:
         Raises:
             FileNotFoundError: It has no such folder.
         """
-
-        def read(files: LogFiles) -> bytes:
-            kept = b""
-            if files.live is not None:
-                with files.live.open() as file:
-                    for data, _length in _blocks(file, stream.encode()):
-                        kept = (kept + data)[-limit:]
-            return kept
-
-        return self._retried(folder, read)
+        kept = b""
+        live = self._held.files(folder).live
+        for data, _length in _blocks(live.pieces(), stream.encode()) if live is not None else ():
+            kept = (kept + data)[-limit:]
+        return kept
 
     def length(self, folder: Path, stream: str) -> int:
         """How many bytes a container has written to a stream so far, of those that are left.
@@ -119,23 +112,9 @@ class Reader:
         Raises:
             FileNotFoundError: It has no such folder.
         """
-
-        def read(files: LogFiles) -> int:
-            every = [*files.rotated.values(), *([files.live] if files.live is not None else [])]
-            return sum(len(data) for file in every for data in self._decoded(file, stream, 0, _Marks()))
-
-        return self._retried(folder, read)
-
-    def _retried(self, folder: Path, read: Callable[[LogFiles], T]) -> T:
-        """Read the files of a container as they are listed now, and again if they are rotated meanwhile.
-
-        Raises:
-            OSError: They are rotated faster than they can be read.
-        """
-        for _ in range(_TRIES):
-            with suppress(Rotated):
-                return read(self._held.files(folder))
-        raise OSError(f"the logs in {folder} are rotated faster than they can be read")
+        files = self._held.files(folder)
+        every = [*files.rotated.values(), *([files.live] if files.live is not None else [])]
+        return sum(len(data) for file in every for data in self._decoded(file, stream, 0, _Marks()))
 
     def _read(self, files: LogFiles, stream: str, offset: int, limit: int, marks: _Marks) -> Piece:
         lengths = dict(marks.lengths)
@@ -175,40 +154,41 @@ class Reader:
         if log.is_packed:
             yield from self._unzip(log, stream, local)
             return
-        with log.open() as file:
-            head = file.read(_HEAD)
-            points = marks.points.setdefault(head, [(0, 0)]) if len(head) == _HEAD else [(0, 0)]
-            decoded, raw = points[bisect_right(points, (local, 1 << 62)) - 1]
-            file.seek(raw)
-            for data, length in _blocks(file, stream.encode()):
-                if decoded + len(data) > local:
-                    yield data[max(0, local - decoded) :]
-                decoded, raw = decoded + len(data), raw + length
-                if decoded > points[-1][0]:
-                    points.append((decoded, raw))
+        head = log.head(_HEAD)
+        points = marks.points.setdefault(head, [(0, 0)]) if len(head) == _HEAD else [(0, 0)]
+        decoded, raw = points[bisect_right(points, (local, 1 << 62)) - 1]
+        for data, length in _blocks(log.pieces(raw), stream.encode()):
+            if decoded + len(data) > local:
+                yield data[max(0, local - decoded) :]
+            decoded, raw = decoded + len(data), raw + length
+            if decoded > points[-1][0]:
+                points.append((decoded, raw))
 
     def _unzip(self, log: LogFile, stream: str, local: int) -> Iterator[bytes]:
         known = self._unzipped
-        if known is not None and known[:2] == (log.path, stream):
+        if known is not None and (known[0].inode, known[1]) == (log.inode, stream):
             yield known[2][local:]
             return
         kept: bytearray | None = bytearray()
         decoded = 0
-        with log.open() as packed, gzip.GzipFile(fileobj=packed) as file:
-            for data, _ in _blocks(cast("BinaryIO", file), stream.encode()):
+        with gzip.GzipFile(fileobj=io.BytesIO(b"".join(log.pieces()))) as file:
+            for data, _ in _blocks(iter(partial(file.read, _UNPACKED), b""), stream.encode()):
                 if kept is not None:
                     kept = kept + data if len(kept) + len(data) <= _UNZIPPED else None
                 if decoded + len(data) > local:
                     yield data[max(0, local - decoded) :]
                 decoded += len(data)
         if kept is not None:
-            self._unzipped = (log.path, stream, bytes(kept))
+            self._unzipped = (log, stream, bytes(kept))
 
 
-def _blocks(file: BinaryIO, stream: bytes) -> Iterator[tuple[bytes, int]]:
-    """(decoded bytes of a stream, raw bytes they took) of a file's whole lines; a line half written is left for later."""
+def _blocks(pieces: Iterator[bytes], stream: bytes) -> Iterator[tuple[bytes, int]]:
+    """(decoded bytes of a stream, raw bytes they took) of a file's whole lines; a line half written is left for later.
+
+    There is a mark behind each block, so a follower reads no more than one piece twice.
+    """
     rest = b""
-    while block := file.read(_BLOCK):
+    for block in pieces:
         whole, newline, tail = (rest + block).rpartition(b"\n")
         if newline:
             yield b"".join(_texts(whole, stream)), len(whole) + 1
