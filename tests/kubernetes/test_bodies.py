@@ -13,12 +13,12 @@ from msgspec import structs
 
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.objects.labels import ours
-from flowsched.cluster.kubernetes.objects.release import StepSettings
 from flowsched.cluster.kubernetes.objects.request_bodies import binding, deletion
 from flowsched.cluster.kubernetes.pods.gang_objects import gang_secret, gang_service
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
 from flowsched.executor.protocol import InputFile, OutputFile
 from flowsched.values import replace
+from flowsched.workflow.spec import Container, Delivered, Placed, Resources, Step
 from tests.kubernetes import written as w
 from tests.kubernetes.hostile import PLACES, TEXTS
 
@@ -33,9 +33,8 @@ def test_a_binding_names_the_pod_by_its_identity() -> None:
         "metadata": {"name": "p", "namespace": "lab", "uid": "u-1"},
         "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
     }
-    metadata = json.loads(binding("p", "lab", "u-1", "n1", "77", {"flowsched.io/epoch": "4"}))["metadata"]
+    metadata = json.loads(binding("p", "lab", "u-1", "n1", "77"))["metadata"]
     assert metadata["resourceVersion"] == "77"
-    assert metadata["annotations"] == {"flowsched.io/epoch": "4"}
 
 
 def test_a_deletion_names_the_object_by_its_identity() -> None:
@@ -106,14 +105,19 @@ async def create(client: Client, namespace: str, kind: str, body: bytes) -> Any:
 
 
 @served
-async def test_a_real_api_server_takes_random_tasks(client: Client, strict: str) -> None:
-    """With strict field validation, in a namespace that enforces `restricted`."""
+async def test_fault_46a_a_real_api_server_takes_random_tasks(client: Client, strict: str) -> None:
+    """With strict field validation, in a namespace that enforces `restricted`; none gets a service account's token."""
     rng = random.Random(4)
-    for _ in range(150):
-        pod, settings, group, extras = w.random_task(rng)
-        settings = replace(settings, namespace=strict, priority_class="", service_account="")
-        body = pod_manifest(pod, settings, group, extras)
+    some = [w.random_task(rng) for _ in range(150)]
+    steps = tuple(
+        Step(("true",), stdout="/out/said", ignore_error=ignored, image="a") for ignored in (False, True)
+    )
+    container = Container(steps, (Placed("/in/x", content="x"),), (Delivered("/out/x", "s3://lab/x"),))
+    for pod, settings, group in (*some, (w.task(container=container), w.SETTINGS, None)):
+        settings = replace(settings, namespace=strict, service_account="")
+        body = pod_manifest(pod, settings, group)
         assert isinstance(body, bytes)
+        assert json.loads(body)["spec"]["automountServiceAccountToken"] is False
         answer = await create(client, strict, "pods", body)
         assert answer.status == 201, (answer.message, body)
 
@@ -150,13 +154,10 @@ async def test_a_real_api_server_takes_the_other_bodies(client: Client, strict: 
     assert (wrong.status, wrong.reason) == (409, "Conflict")
     stale = binding(name, strict, metadata["uid"], "n1", "1")
     assert (await client.call("POST", f"{where}/{name}/binding", body=stale)).status == 409
-    right = binding(
-        name, strict, metadata["uid"], "n1", metadata["resourceVersion"], {"flowsched.io/turn": "7"}
-    )
+    right = binding(name, strict, metadata["uid"], "n1", metadata["resourceVersion"])
     assert (await client.call("POST", f"{where}/{name}/binding", body=right)).status == 201
     bound = json.loads((await client.call("GET", f"{where}/{name}")).body)
     assert bound["spec"]["nodeName"] == "n1"
-    assert bound["metadata"]["annotations"]["flowsched.io/turn"] == "7"
     assert (await client.call("DELETE", f"{where}/{name}", body=deletion("u-9", 0))).status == 409
     assert (await client.call("DELETE", f"{where}/{name}", body=deletion(metadata["uid"], 0))).status == 200
     assert (await client.call("GET", f"{where}/{name}")).status == 404
@@ -166,28 +167,16 @@ async def test_a_real_api_server_takes_the_other_bodies(client: Client, strict: 
 async def test_the_qos_class_is_what_limits_promise(client: Client, strict: str) -> None:
     """As the API server computes it."""
     settings = replace(w.SETTINGS, namespace=strict)
-    whole = w.task(cpu_millicores=2000)
+    limited = w.task(
+        cpu_millicores=2000, limits=Resources(cpu_millicores=2000), inputs=(InputFile("x", ("s3://x",)),)
+    )
     outputs = (OutputFile("bam", "a.bam", "flowsched:x"),)
-    inputs = (InputFile("x", ("s3://x",)),)
-    generous = replace(settings, steps=StepSettings(cpu_millicores=10, memory_bytes=64 << 20))
-    at_once = replace(settings, pod_level_resources=True)
-    limited = w.LIMITED
-    found = {}
-    for told, (pod, installation, extras) in {
-        "no limits": (whole, settings, w.Extras()),
-        "limits": (structs.replace(whole, inputs=inputs), settings, limited),
-        "limits, outputs": (structs.replace(whole, outputs=outputs), settings, limited),
-        "limits, outputs, generous": (structs.replace(whole, outputs=outputs), generous, limited),
-        "limits, outputs, at once": (structs.replace(whole, outputs=outputs), at_once, limited),
-    }.items():
-        body = pod_manifest(pod, installation, None, extras)
+    for pod, qos in (
+        (structs.replace(limited, limits=None), "Burstable"),
+        (limited, "Guaranteed"),
+        (structs.replace(limited, outputs=outputs), "Burstable"),
+    ):
+        body = pod_manifest(pod, settings)
         assert isinstance(body, bytes)
         answer = await create(client, strict, "pods", body)
-        found[told] = json.loads(answer.body)["status"]["qosClass"]
-    assert found == {
-        "no limits": "Burstable",
-        "limits": "Guaranteed",
-        "limits, outputs": "Burstable",
-        "limits, outputs, generous": "Guaranteed",
-        "limits, outputs, at once": "Guaranteed",
-    }
+        assert json.loads(answer.body)["status"]["qosClass"] == qos

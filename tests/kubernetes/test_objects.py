@@ -19,7 +19,6 @@ from flowsched.cluster.kubernetes.objects.core import (
     OnlyMetadata,
     PersistentVolume,
     PersistentVolumeClaim,
-    PriorityClass,
     StorageClass,
     WatchEvent,
 )
@@ -27,19 +26,17 @@ from flowsched.cluster.kubernetes.objects.metadata import (
     LabelSelector,
     Metadata,
     Requirement,
-    condition_of,
     micro_timestamp,
     moment_ms,
     quantity,
     selects,
     timestamp,
 )
-from flowsched.cluster.kubernetes.objects.pod import Pod, Volume
+from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.podgroup import (
     CoschedulingPodGroup,
     NativePodGroup,
     VolcanoPodGroup,
-    VolcanoQueue,
 )
 from flowsched.errors import InvalidRequest
 
@@ -47,7 +44,6 @@ KINDS: tuple[type[Any], ...] = (
     Pod,
     Node,
     Namespace,
-    PriorityClass,
     PersistentVolume,
     PersistentVolumeClaim,
     StorageClass,
@@ -55,7 +51,6 @@ KINDS: tuple[type[Any], ...] = (
     NativePodGroup,
     CoschedulingPodGroup,
     VolcanoPodGroup,
-    VolcanoQueue,
 )
 
 POD: dict[str, Any] = {
@@ -214,280 +209,6 @@ POD: dict[str, Any] = {
 def read(kind: type[Any], document: Any) -> Any:
     """As it comes from a server."""
     return msgspec.json.decode(json.dumps(document).encode(), type=kind)
-
-
-def test_all_of_a_pod_that_matters_is_read() -> None:
-    """Its identity, what it asks for, where it may run."""
-    pod = read(Pod, POD)
-    metadata, spec = pod.metadata, pod.spec
-    assert (metadata.name, metadata.namespace, metadata.uid, metadata.resource_version) == (
-        "ps-0",
-        "lab",
-        "u1",
-        "42",
-    )
-    assert (metadata.labels, metadata.finalizers) == ({"app": "ps"}, ("a.b/c",))
-    assert metadata.annotations == {"flowsched.io/pod": "fs-x"}
-    assert (metadata.owner_references[0].uid, metadata.owner_references[0].controller) == ("u0", True)
-    assert moment_ms(metadata.deletion_timestamp) == 1_795_261_228_000
-    assert (spec.node_name, spec.scheduler_name, spec.scheduling_gates[0].name) == ("n1", "flowsched", "a/b")
-    assert spec.scheduling_group.pod_group_name == "g"
-    assert (spec.priority, spec.priority_class_name, spec.preemption_policy) == (7, "high", "Never")
-    assert spec.node_selector == {"disk": "ssd"}
-    assert (spec.host_network, spec.runtime_class_name, spec.restart_policy) == (True, "gvisor", "Never")
-    assert (spec.termination_grace_period_seconds, spec.active_deadline_seconds) == (30, 60)
-    main, side = spec.containers[0], spec.init_containers[0]
-    assert main.resources.requests == {"cpu": "1500m", "memory": "1Gi", "example.com/fpga": "1"}
-    assert (main.resources.limits, main.resources.claims[0].request) == ({"memory": "2Gi"}, "one")
-    port = main.ports[0]
-    assert (port.container_port, port.host_port, port.protocol, port.host_ip) == (
-        80,
-        8080,
-        "UDP",
-        "127.0.0.1",
-    )
-    assert (side.name, side.restart_policy) == ("side", "Always")
-    assert (spec.overhead, spec.resources.requests) == ({"cpu": "10m"}, {"cpu": "3"})
-    assert spec.resource_claims[0].resource_claim_template_name == "one-gpu"
-
-
-def test_affinities_tolerations_and_spread_are_read() -> None:
-    """With all their words; an empty selector is not the same as none."""
-    spec = read(Pod, POD).spec
-    nodes = spec.affinity.node_affinity
-    assert nodes.required.node_selector_terms[0].match_expressions[0] == Requirement("cores", "Gt", ("4",))
-    assert nodes.required.node_selector_terms[0].match_fields[0].key == "metadata.name"
-    assert (nodes.preferred[0].weight, nodes.preferred[0].preference.match_expressions[0].operator) == (
-        5,
-        "Exists",
-    )
-    near = spec.affinity.pod_affinity.required[0]
-    assert (near.topology_key, near.namespaces, near.namespace_selector) == (
-        "zone",
-        ("other",),
-        LabelSelector(),
-    )
-    assert (near.match_label_keys, near.mismatch_label_keys) == (("hash",), ("tenant",))
-    apart = spec.affinity.pod_anti_affinity.preferred[0]
-    assert (apart.weight, apart.pod_affinity_term.topology_key) == (100, "kubernetes.io/hostname")
-    assert (apart.pod_affinity_term.label_selector, apart.pod_affinity_term.namespace_selector) == (
-        None,
-        None,
-    )
-    toleration = spec.tolerations[0]
-    assert (toleration.key, toleration.value, toleration.effect, toleration.toleration_seconds) == (
-        "gpu",
-        "yes",
-        "NoExecute",
-        9,
-    )
-    spread = spec.topology_spread_constraints[0]
-    assert (spread.max_skew, spread.topology_key, spread.min_domains) == (1, "zone", 2)
-    assert (spread.when_unsatisfiable, spread.node_affinity_policy, spread.node_taints_policy) == (
-        "DoNotSchedule",
-        "Honor",
-        "Ignore",
-    )
-
-
-def test_the_state_of_a_pod_is_read() -> None:
-    """Phase, conditions whose moment may be null, and each container's state."""
-    status = read(Pod, POD).status
-    assert (status.phase, status.reason, status.message) == ("Failed", "OutOfcpu", "no room")
-    assert (status.host_ip, status.pod_ip, status.nominated_node_name) == ("10.0.0.1", "10.1.0.1", "n2")
-    assert condition_of(status.conditions, "PodScheduled").status == "True"
-    assert condition_of(status.conditions, "Ready").last_transition_time is None
-    assert condition_of(status.conditions, "Other") is None
-    main = status.container_statuses[0]
-    ended = main.state.terminated
-    assert (ended.exit_code, ended.signal, ended.reason, ended.message) == (137, 9, "OOMKilled", "{}")
-    assert moment_ms(ended.finished_at) - moment_ms(ended.started_at) == 61_000
-    assert (main.restart_count, main.last_state.running.started_at) == (1, "2026-11-21T11:39:58Z")
-    assert status.init_container_statuses[0].state.waiting.reason == "ImagePullBackOff"
-
-
-def test_volumes_say_their_kind() -> None:
-    """A claim also its name; a kind that nobody here knows is the empty one."""
-    volumes = read(Pod, POD).spec.volumes
-    assert [volume.kind for volume in volumes] == ["persistentVolumeClaim", "ephemeral", "emptyDir", ""]
-    claim = volumes[0].persistent_volume_claim
-    assert (claim.claim_name, claim.read_only) == ("data", True)
-    told = {"name": "x", "awsElasticBlockStore": {"volumeID": "vol-1", "readOnly": True}}
-    volume = read(Volume, told)
-    assert (volume.kind, volume.aws_elastic_block_store.volume_id) == ("awsElasticBlockStore", "vol-1")
-    assert read(Volume, {"name": "x", "downwardAPI": {}}).kind == "downwardAPI"
-
-
-def test_a_node_is_read() -> None:
-    """Labels, taints, amounts, conditions, images, addresses."""
-    node = read(
-        Node,
-        {
-            "metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "z"}},
-            "spec": {
-                "unschedulable": True,
-                "taints": [{"key": "k", "value": "v", "effect": "NoSchedule", "timeAdded": None}],
-            },
-            "status": {
-                "allocatable": {"cpu": "3920m", "memory": "15Gi", "pods": "110", "nvidia.com/gpu": "2"},
-                "capacity": {"cpu": "4"},
-                "conditions": [
-                    {"type": "Ready", "status": "Unknown", "lastHeartbeatTime": "2026-11-21T11:39:58Z"}
-                ],
-                "images": [{"names": ["busybox:1", "busybox@sha256:0"], "sizeBytes": 1234}],
-                "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
-                "nodeInfo": {"architecture": "amd64", "kubeletVersion": "v1.36.3"},
-                "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
-            },
-        },
-    )
-    assert (node.spec.unschedulable, node.spec.taints[0].effect) == (True, "NoSchedule")
-    assert node.status.allocatable["nvidia.com/gpu"] == "2"
-    assert (node.status.images[0].names[0], node.status.images[0].size_bytes) == ("busybox:1", 1234)
-    assert (node.status.addresses[0].address, node.status.node_info.architecture) == ("10.0.0.1", "amd64")
-    assert node.status.conditions[0].status == "Unknown"
-
-
-def test_native_podgroups_of_both_versions_are_read() -> None:
-    """v1alpha2 and v1beta1 differ in the disruption mode's form."""
-    alpha = read(
-        NativePodGroup,
-        {
-            "metadata": {"name": "g"},
-            "spec": {
-                "podGroupTemplateRef": {"workload": {"workloadName": "w", "podGroupTemplateName": "t"}},
-                "schedulingPolicy": {"gang": {"minCount": 6}},
-                "schedulingConstraints": {"topology": [{"key": "rack"}]},
-                "disruptionMode": "PodGroup",
-                "priority": 5,
-            },
-            "status": {"conditions": [{"type": "PodGroupScheduled", "status": "False"}]},
-        },
-    )
-    assert (
-        alpha.spec.scheduling_policy.gang.min_count,
-        alpha.spec.disruption_mode,
-        alpha.spec.priority,
-    ) == (6, "PodGroup", 5)
-    assert alpha.spec.scheduling_constraints.topology[0].key == "rack"
-    beta = read(
-        NativePodGroup, {"spec": {"schedulingPolicy": {"basic": {}}, "disruptionMode": {"single": {}}}}
-    )
-    assert (
-        beta.spec.scheduling_policy.gang,
-        beta.spec.scheduling_policy.basic,
-        beta.spec.disruption_mode,
-    ) == (None, {}, {"single": {}})
-
-
-def test_foreign_podgroups_are_read_with_their_nulls() -> None:
-    """What an operator leaves out may be null; amounts may be numbers."""
-    group = read(
-        CoschedulingPodGroup,
-        {
-            "spec": {
-                "minMember": 3,
-                "minResources": {"cpu": 3, "memory": "1Gi"},
-                "scheduleTimeoutSeconds": 10,
-            },
-            "status": {},
-        },
-    )
-    assert (group.spec.min_member, group.spec.min_resources, group.spec.schedule_timeout_seconds) == (
-        3,
-        {"cpu": 3, "memory": "1Gi"},
-        10,
-    )
-    volcano = read(
-        VolcanoPodGroup,
-        {
-            "spec": {
-                "minMember": 6,
-                "minTaskMember": {"ps": 2, "worker": 4},
-                "queue": "q",
-                "minResources": None,
-                "priorityClassName": None,
-                "networkTopology": {"mode": "hard", "highestTierAllowed": 1},
-                "subGroupPolicy": [{"name": "a", "labelSelector": {"matchLabels": {"x": "y"}}}],
-            },
-            "status": {
-                "phase": "Inqueue",
-                "conditions": [{"type": "Scheduled", "status": "True", "transitionID": "s1", "reason": "r"}],
-            },
-        },
-    )
-    assert (volcano.spec.min_member, volcano.spec.min_task_member, volcano.spec.queue) == (
-        6,
-        {"ps": 2, "worker": 4},
-        "q",
-    )
-    assert (volcano.spec.min_resources, volcano.spec.network_topology.highest_tier_allowed) == (None, 1)
-    assert (volcano.status.phase, volcano.status.conditions[0].transition_id) == ("Inqueue", "s1")
-    assert volcano.spec.sub_group_policy[0].label_selector.match_labels == {"x": "y"}
-    queue = read(
-        VolcanoQueue,
-        {
-            "spec": {"weight": 3, "guarantee": {"resource": {"cpu": "2"}}, "parent": "root"},
-            "status": {"state": "Open"},
-        },
-    )
-    assert (queue.spec.weight, queue.spec.guarantee.resource, queue.spec.parent, queue.status.state) == (
-        3,
-        {"cpu": "2"},
-        "root",
-        "Open",
-    )
-
-
-def test_volumes_of_the_cluster_are_read() -> None:
-    """Where they can be reached, whose they are, when they are bound."""
-    volume = read(
-        PersistentVolume,
-        {
-            "spec": {
-                "capacity": {"storage": "10Gi"},
-                "claimRef": {"namespace": "lab", "name": "data", "uid": "u"},
-                "storageClassName": "local",
-                "nodeAffinity": {
-                    "required": {
-                        "nodeSelectorTerms": [
-                            {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
-                        ]
-                    }
-                },
-            },
-            "status": {"phase": "Bound"},
-        },
-    )
-    assert (volume.spec.claim_ref.name, volume.spec.storage_class_name, volume.status.phase) == (
-        "data",
-        "local",
-        "Bound",
-    )
-    assert volume.spec.node_affinity.required.node_selector_terms[0].match_expressions[0].values == ("a",)
-    claim = read(
-        PersistentVolumeClaim,
-        {
-            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-            "status": {"phase": "Pending"},
-        },
-    )
-    assert (claim.spec.storage_class_name, claim.spec.resources.requests) == (None, {"storage": "1Gi"})
-    later = read(StorageClass, {"provisioner": "p", "volumeBindingMode": "WaitForFirstConsumer"})
-    assert (later.provisioner, later.volume_binding_mode) == ("p", "WaitForFirstConsumer")
-    lease = read(
-        Lease,
-        {
-            "spec": {
-                "holderIdentity": "a",
-                "leaseDurationSeconds": 15,
-                "renewTime": "2026-01-01T00:00:00.500000Z",
-            }
-        },
-    )
-    assert moment_ms(lease.spec.renew_time) == 1_767_225_600_500
-    level = read(PriorityClass, {"metadata": {"name": "x"}, "value": -5, "globalDefault": True})
-    assert (level.value, level.global_default) == (-5, True)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -17,7 +17,6 @@ from flowsched.cluster.kubernetes.foreign.groups import (
     priority_of,
     queue_of,
     read_group,
-    read_policy,
     role_of,
     rule_in,
 )
@@ -126,8 +125,8 @@ ALIKE = structs.replace(
 )
 
 
-def spec(form: Form, pod: Any = MEMBER, **known: Any) -> dict[str, Any]:
-    return json.loads(group_manifest(form, "g", pod, w.SETTINGS, **known))["spec"]
+def spec(form: Form, pod: Any = MEMBER) -> dict[str, Any]:
+    return json.loads(group_manifest(form, "g", pod, w.SETTINGS))["spec"]
 
 
 def test_a_native_group() -> None:
@@ -151,12 +150,6 @@ def test_a_group_of_scheduler_plugins() -> None:
             "nvidia.com/gpu": "2",
         },
     }
-    told = Resources(7000, GIB, extended={"example.org/fpga": 1})
-    assert spec(Form.SCHEDULER_PLUGINS, min_resources=told)["minResources"] == {
-        "cpu": "7",
-        "memory": "1073741824",
-        "example.org/fpga": "1",
-    }
 
 
 def test_a_group_of_volcano() -> None:
@@ -172,12 +165,11 @@ def test_a_group_of_volcano() -> None:
 
 def test_a_group_says_whose_it_is() -> None:
     """As all that we make; without a form there is nothing to be made."""
-    made = json.loads(group_manifest(Form.VOLCANO, "g", MEMBER, w.SETTINGS, owner=w.GANG.owner))
+    made = json.loads(group_manifest(Form.VOLCANO, "g", MEMBER, w.SETTINGS))
     assert (made["apiVersion"], made["kind"]) == ("scheduling.volcano.sh/v1beta1", "PodGroup")
     assert (made["metadata"]["name"], made["metadata"]["namespace"]) == ("g", "lab")
     assert made["metadata"]["labels"]["flowsched.io/group"] == "g"
     assert made["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "flowsched"
-    assert made["metadata"]["ownerReferences"][0]["uid"] == "u-1"
     with pytest.raises(ValueError, match="no PodGroup"):
         group_manifest(Form.NONE, "g", MEMBER, w.SETTINGS)
 
@@ -413,8 +405,8 @@ RULES = {
 @pytest.mark.parametrize("name", RULES)
 def test_the_rules_of_operators(name: str) -> None:
     """Minimum, roles, room that must be there, queue, rack; a quota's words beside amounts are left out."""
-    form, group = operators.group(name)
-    rule = read_group(form, group, "key")
+    _, group = operators.group(name)
+    rule = read_group(group, "key")
     assert (rule.key, rule.gang, rule.problem) == ("key", True, "")
     assert (rule.minimum, rule.role_minimums, rule.min_resources, rule.queue, rule.rack) == RULES[name]
 
@@ -428,10 +420,10 @@ def volcano(**spec: Any) -> VolcanoPodGroup:
 def test_role_minimums_that_do_not_count() -> None:
     """Volcano leaves them out of account when they come to more than minMember."""
     roles = {"ps": 2, "worker": 4, "idle": 0}
-    assert read_policy(volcano(minMember=6, minTaskMember=roles)).role_minimums == {"ps": 2, "worker": 4}
-    assert read_policy(volcano(minMember=5, minTaskMember=roles)).role_minimums == {}
-    without = read_policy(volcano())
-    assert (without.gang, without.min_member, without.min_resources) == (False, 1, None)
+    assert read_group(volcano(minMember=6, minTaskMember=roles), "k").role_minimums == {"ps": 2, "worker": 4}
+    assert read_group(volcano(minMember=5, minTaskMember=roles), "k").role_minimums == {}
+    without = read_group(volcano(), "k")
+    assert (without.gang, without.minimum, without.min_resources) == (False, 1, None)
 
 
 @pytest.mark.parametrize(
@@ -448,25 +440,26 @@ def test_role_minimums_that_do_not_count() -> None:
 )
 def test_tiers_are_racks(topology: dict[str, Any] | None, rack: str | None) -> None:
     """The first tier is a rack; who may cross it, or merely would like not to, prefers one."""
-    assert read_policy(volcano(minMember=1, networkTopology=topology)).rack == rack
+    assert read_group(volcano(minMember=1, networkTopology=topology), "k").rack == rack
 
 
 def test_what_is_not_understood_makes_the_group_wait() -> None:
     """All or nothing with a part of the rule missing would be neither."""
     sub = {"name": "tp", "minSubGroups": 2}
-    assert "subGroupPolicy 'tp'" in read_policy(volcano(minMember=4, subGroupPolicy=[sub])).problem
+    assert "subGroupPolicy 'tp'" in read_group(volcano(minMember=4, subGroupPolicy=[sub]), "k").problem
     harmless = {"name": "tp", "subGroupSize": 2, "networkTopology": {"mode": "soft"}}
-    assert read_policy(volcano(minMember=4, subGroupPolicy=[harmless])).problem == ""
+    assert read_group(volcano(minMember=4, subGroupPolicy=[harmless]), "k").problem == ""
     assert (
         "minResources: 'lots' is no"
-        in read_policy(volcano(minMember=1, minResources={"cpu": "lots"})).problem
+        in read_group(volcano(minMember=1, minResources={"cpu": "lots"}), "k").problem
     )
     native = {"schedulingPolicy": {"gang": {"minCount": 2}}}
     zone = {**native, "schedulingConstraints": {"topology": [{"key": "zone"}]}}
     rack = {**native, "schedulingConstraints": {"topology": [{"key": "topology.kubernetes.io/rack"}]}}
     part = {**native, "parentCompositePodGroupName": "big"}
     policies = [
-        read_policy(msgspec.convert({"spec": spec}, NativePodGroup)) for spec in (native, zone, rack, part)
+        read_group(msgspec.convert({"spec": spec}, NativePodGroup), "k")
+        for spec in (native, zone, rack, part)
     ]
     assert [bool(policy.problem) for policy in policies] == [False, True, False, True]
     assert [policy.rack for policy in policies] == [None, "required", "required", None]
@@ -488,12 +481,10 @@ def test_all_that_a_group_says() -> None:
         "spec": {"minMember": 2, "scheduleTimeoutSeconds": 90},
         "status": {"phase": "Scheduling"},
     }
-    policy = read_policy(msgspec.convert(raw, CoschedulingPodGroup))
-    assert (policy.uid, policy.resource_version, policy.generation) == ("u", "9", 2)
-    assert (policy.created_ms, policy.deleting) == (1_795_262_400_000, True)
-    assert (policy.queue, policy.schedule_timeout_s, policy.phase) == ("team", 90, "Scheduling")
-    basic = msgspec.convert({"spec": {"schedulingPolicy": {"basic": {}}, "priority": 5}}, NativePodGroup)
-    assert (read_policy(basic).gang, read_policy(basic).priority) == (False, 5)
+    policy = read_group(msgspec.convert(raw, CoschedulingPodGroup), "k")
+    assert (policy.version, policy.created_ms, policy.queue) == ("9", 1_795_262_400_000, "team")
+    basic = msgspec.convert({"spec": {"schedulingPolicy": {"basic": {}}}}, NativePodGroup)
+    assert not read_group(basic, "k").gang
 
 
 def test_rules_that_pods_carry() -> None:
@@ -543,9 +534,7 @@ def test_fault_28_no_mark_breaks_us(annotations: dict[str, str], labels: dict[st
 )
 def test_fault_28_no_group_breaks_us(minimum: int, roles: dict[str, int], amounts: dict[str, Any]) -> None:
     """The same for a PodGroup whose CRD checks nothing."""
-    rule = read_group(
-        Form.VOLCANO, volcano(minMember=minimum, minTaskMember=roles, minResources=amounts), "k"
-    )
+    rule = read_group(volcano(minMember=minimum, minTaskMember=roles, minResources=amounts), "k")
     assert rule.minimum >= 1
     assert all(count > 0 for count in rule.role_minimums.values())
     if rule.min_resources is not None:

@@ -67,7 +67,7 @@ async def _ours(client: Client, form: Form) -> None:
     pod = w.task(gang=w.seat(), queue="team")
     body = group_manifest(form, name, pod, w.SETTINGS)
     made = await created(client, group_path(form, "lab"), body, **STRICT)
-    rule = read_group(form, msgspec.convert(made, operators.KINDS[form]), "k")
+    rule = read_group(msgspec.convert(made, operators.KINDS[form]), "k")
     assert (rule.minimum, rule.gang, rule.problem) == (3, True, "")
     for life in Life:
         patch = status_patch(form, Observed(life, "2026-11-21T12:00:00Z", message="why", running=1))

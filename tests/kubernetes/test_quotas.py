@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from flowsched.cluster.kubernetes.api.watch import Batch
-from flowsched.cluster.kubernetes.objects.core import Pod, ResourceQuota
+from flowsched.cluster.kubernetes.objects.core import ResourceQuota
+from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.cluster.kubernetes.quotas import Quotas
 from flowsched.executor.quotas import QuotaChanged, QuotaLimit
@@ -102,17 +103,16 @@ def test_what_no_controller_has_counted_is_not_enforced() -> None:
         ({"scopes": ["BestEffort"]}, False),
         ({"scopes": ["NotBestEffort", "Terminating"]}, False),  # some tasks have a time limit
         ({"scopes": ["CrossNamespacePodAffinity"]}, False),
-        ({"scopeSelector": [("PriorityClass", "In", ["high", "flowsched-task"])]}, True),
         ({"scopeSelector": [("PriorityClass", "In", ["high"])]}, False),
         ({"scopeSelector": [("PriorityClass", "NotIn", ["high"])]}, True),
-        ({"scopeSelector": [("PriorityClass", "Exists", [])]}, True),
-        ({"scopeSelector": [("PriorityClass", "DoesNotExist", [])]}, False),
+        ({"scopeSelector": [("PriorityClass", "Exists", [])]}, False),
+        ({"scopeSelector": [("PriorityClass", "DoesNotExist", [])]}, True),
     ],
 )
 def test_a_quota_is_followed_if_its_scopes_count_each_of_our_pods(spec: dict[str, Any], counts: bool) -> None:
     """Else the server decides when a pod is made."""
     seen: list[QuotaChanged] = []
-    settings = ReleaseSettings("work", "flowsched", "none", b"key", 0, priority_class="flowsched-task")
+    settings = ReleaseSettings("work", "flowsched", "none", b"key", 0)
     quotas = Quotas(settings, seen.append)
     if isinstance(selector := spec.get("scopeSelector"), list):
         rows = [{"scopeName": name, "operator": what, "values": values} for name, what, values in selector]

@@ -10,20 +10,16 @@ import msgspec
 
 from flowsched.cluster.kubernetes.objects.podgroup import Form
 from flowsched.cluster.kubernetes.objects.release import (
-    Extras,
     GpuSettings,
     GroupRef,
-    ImagePull,
     Owner,
-    PodUser,
     ReleaseSettings,
-    StepSettings,
 )
 from flowsched.cluster.kubernetes.pods.container_task import kubelet_expand
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
 from flowsched.cluster.node.container_paths import Refusal, SharedVolume
 from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, Pod, Roster
-from flowsched.workflow.spec import Resources, Toleration
+from flowsched.workflow.spec import Resources, Rules, Toleration
 
 SETTINGS = ReleaseSettings(
     namespace="lab",
@@ -59,8 +55,6 @@ def seat(role: str = "worker", role_index: int = 1, rank: int = 2) -> GangSeat:
     return GangSeat(role, role_index, rank, 1 + rank, Roster((("ps", 1, 1), ("worker", 2, 2))), "t0ken")
 
 
-#: Of a stage whose limits are its requests.
-LIMITED = Extras(limits=Resources(cpu_millicores=2000))
 GANG = GroupRef(
     "fs-w1-train-0-g1",
     Form.VOLCANO,
@@ -72,10 +66,10 @@ def written(
     pod: Pod,
     settings: ReleaseSettings = SETTINGS,
     group: GroupRef | None = None,
-    extras: Extras | None = None,
+    expires_ms: int = 0,
 ) -> dict[str, Any]:
     """The manifest of a pod that there can be."""
-    told = pod_manifest(pod, settings, group, extras or Extras())
+    told = pod_manifest(pod, settings, group, expires_ms)
     assert not isinstance(told, Refusal), told
     return msgspec.json.decode(told)
 
@@ -125,7 +119,7 @@ WORDS = [
 ]  # fmt: skip
 
 
-def random_task(rng: random.Random) -> tuple[Pod, ReleaseSettings, GroupRef | None, Extras]:
+def random_task(rng: random.Random) -> tuple[Pod, ReleaseSettings, GroupRef | None]:
     """A task with any of the things that tasks may have."""
     stage = rng.choice(["align", "Sort_2", "x" * 63, "a-b"])
     index, attempt = rng.randrange(1000), rng.randrange(1, 5)
@@ -160,14 +154,12 @@ def random_task(rng: random.Random) -> tuple[Pod, ReleaseSettings, GroupRef | No
         gpu_ids=tuple(range(max(1, gpus // 1000))) if gpus else (),
         secrets={"TOKEN": "team-token/key"} if rng.random() < 0.5 else {},
         memory_limit_bytes=rng.choice([None, 9 * GIB]),
+        disk_bytes=rng.choice([0, GIB]),
+        extended={"example.org/fpga": rng.randrange(2)},
+        limits=Resources(cpu_millicores=rng.choice([0, 1000, 9000])),
+        rules=Rules(tolerations=(Toleration("dedicated", "Equal", "batch", "NoExecute"),)) if rng.random() < 0.5 else None,
     )  # fmt: skip
-    return pod, random_settings(rng), GANG if ganged else None, _random_extras(rng, pod)
-
-
-def _random_extras(rng: random.Random, pod: Pod) -> Extras:
-    resources = Resources(disk_bytes=rng.choice([0, GIB]), extended={"example.org/fpga": rng.randrange(2)})
-    limits = Resources(cpu_millicores=rng.choice([0, pod.cpu_millicores, 9000]))
-    return Extras(resources, limits, file_names={"s3://lab/0/0.fq.gz": "reads.fq.gz"})
+    return pod, random_settings(rng), GANG if ganged else None
 
 
 def random_settings(rng: random.Random) -> ReleaseSettings:
@@ -178,16 +170,10 @@ def random_settings(rng: random.Random) -> ReleaseSettings:
         default_image="registry.test/task:1",
         agent_key=b"key",
         agent_port=rng.choice([0, 8475]),
-        user=PodUser(rng.choice([1000, 65534])),
-        labels={"team": "genomics"} if rng.random() < 0.5 else {},
-        annotations={"example.org/why": "because"} if rng.random() < 0.5 else {},
-        tolerations=(Toleration("dedicated", "Equal", "batch", "NoExecute"),) if rng.random() < 0.5 else (),
-        pull=ImagePull(("pull",) if rng.random() < 0.5 else (), rng.choice(["", "IfNotPresent"])),
+        user=rng.choice([1000, 65534]),
         service_account=rng.choice(["", "tasks"]),
         hand_over=rng.choice([None, "volcano", "default-scheduler"]),
         gang_addresses=rng.choice(["dns", "seat"]),
         shared=(SharedVolume("reference", "/ref", True), SharedVolume("scratch", "/scratch")) if rng.random() < 0.5 else (),
         gpu=GpuSettings(rng.choice(["", "nvidia.com/gpu"]), rng.choice(["cuda", "runtime"])),
-        steps=StepSettings(cpu_millicores=rng.choice([0, 10]), memory_bytes=rng.choice([0, 64 << 20])),
-        pod_level_resources=rng.random() < 0.3,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import aiohttp
 import msgspec
@@ -249,6 +249,12 @@ class _Agent:
     followed: bool = False  #: its list has been read, and what follows is heard
 
 
+class _Answer(NamedTuple):
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+
 class Agents:
     """All node agents.
 
@@ -335,11 +341,6 @@ class Agents:
         return None if agent is None else agent.url
 
     @property
-    def nodes(self) -> Sequence[str]:
-        """Nodes with an agent."""
-        return tuple(self._agents)
-
-    @property
     def ready(self) -> Sequence[str]:
         """Nodes with an agent that has reported its datasets."""
         return tuple(node for node, agent in self._agents.items() if agent.heard)
@@ -371,16 +372,8 @@ class Agents:
 
     async def evict(self, uri: str, node: str) -> bool:
         """Remove a dataset from a node's cache; False while it is in use, or if the agent does not answer."""
-        agent = self._agents.get(node)
-        if agent is None or self._session is None:
-            return False
-        try:
-            async with self._session.delete(
-                f"{agent.url}/v1/datasets", params={"uri": uri}, timeout=aiohttp.ClientTimeout(30)
-            ) as answer:
-                return answer.status in (200, 204, 404)
-        except _LOST:
-            return False
+        answer = await self._asked(node, "DELETE", "datasets", params={"uri": uri})
+        return answer is not None and answer.status in (200, 204, 404)
 
     async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
         """Read a dataset from the first agent that has it."""
@@ -422,57 +415,45 @@ class Agents:
         self, agent: _Agent, uris: Sequence[str], limit_s: float, *, by_content: bool = False
     ) -> Fingerprints | None:
         """What one agent sees of datasets; None if it does not answer in time."""
-        body = msgspec.json.encode({"uris": uris, "by_content": by_content})
+        body = {"uris": uris, "by_content": by_content}
+        answer = await self._asked(agent.node, "POST", "fingerprints", limit_s, json=body)
         try:
-            async with self._http.post(
-                f"{agent.url}/v1/fingerprints", data=body, timeout=aiohttp.ClientTimeout(limit_s)
-            ) as answer:
-                return FINGERPRINTS.decode(await answer.read()) if answer.status == 200 else None
-        except (*_LOST, msgspec.MsgspecError):
+            return FINGERPRINTS.decode(answer.body) if answer is not None and answer.status == 200 else None
+        except msgspec.MsgspecError:
             return None
 
     async def logs(self, node: str, query: Mapping[str, str]) -> tuple[bytes, bool] | None:
         """A piece of a container's log; None if the agent has none, or does not answer."""
-        agent = self._agents.get(node)
-        if agent is None or self._session is None:
+        answer = await self._asked(node, "GET", "logs", params=query)
+        if answer is None or answer.status != 200:
             return None
-        try:
-            async with self._session.get(
-                f"{agent.url}/v1/logs", params=dict(query), timeout=aiohttp.ClientTimeout(30)
-            ) as answer:
-                if answer.status != 200:
-                    return None
-                return await answer.read(), answer.headers.get("X-Flowsched-More", "0") == "1"
-        except _LOST:
-            return None
+        return answer.body, answer.headers.get("X-Flowsched-More", "0") == "1"
 
     async def outputs(self, node: str, uid: str) -> Result | None:
         """All that a pod has published or delivered there; None if the agent does not answer, or does not know."""
-        agent = self._agents.get(node)
-        if agent is None:
-            return None
-        try:
-            async with self._http.get(
-                f"{agent.url}/v1/pods/{uid}/outputs", timeout=aiohttp.ClientTimeout(30)
-            ) as answer:
-                if answer.status != 200:
-                    return None
-                return read_result(await answer.read())
-        except _LOST:
-            return None
+        answer = await self._asked(node, "GET", f"pods/{uid}/outputs")
+        return read_result(answer.body) if answer is not None and answer.status == 200 else None
 
     async def keep_logs(self, node: str, pods: Sequence[Mapping[str, str]]) -> bool:
         """Have logs copied, so that they outlive their pods. False: the agent did not answer."""
+        answer = await self._asked(node, "POST", "logs/keep", 60.0, json={"pods": list(pods)})
+        return answer is not None and answer.status < 300
+
+    async def _asked(
+        self, node: str, method: str, path: str, limit_s: float = 30.0, **given: Any
+    ) -> _Answer | None:
+        """What the agent of a node answers; None if there is none, or no answer."""
         agent = self._agents.get(node)
         if agent is None or self._session is None:
-            return False
+            return None
+        limit = aiohttp.ClientTimeout(limit_s)
         try:
-            async with self._session.post(
-                f"{agent.url}/v1/logs/keep", json={"pods": list(pods)}, timeout=aiohttp.ClientTimeout(60)
+            async with self._session.request(
+                method, f"{agent.url}/v1/{path}", timeout=limit, **given
             ) as answer:
-                return answer.status < 300
+                return _Answer(answer.status, await answer.read(), answer.headers)
         except _LOST:
-            return False
+            return None
 
     # --- one agent -------------------------------------------------------------------------------------------
 
@@ -491,7 +472,8 @@ class Agents:
             except (*_LOST, msgspec.MsgspecError) as error:
                 away_since = away_since if away_since is not None else loop.time()
                 if loop.time() - away_since > AWAY_S:
-                    self._give_back(agent, f"the agent of {agent.node} cannot be reached: {error}")
+                    for key in list(agent.orders):
+                        self._fail(agent, key, f"the agent of {agent.node} cannot be reached: {error}")
                 log.debug("agent away", node=agent.node, error=str(error))
             agent.followed = False
             self.reconnects += 1
@@ -572,7 +554,7 @@ class Agents:
     def _answered(self, agent: _Agent, event: Event) -> list[Transfer]:
         """The orders that an event ends. An event about the whole dataset also ends the orders of its pieces.
 
-        In that case a pod has fetched the dataset, or the agent is an older one, which knows no pieces.
+        In that case a pod has fetched the dataset.
         """
         if event.offset >= 0:
             return agent.orders.pop((event.uri, event.offset), [])
@@ -617,10 +599,6 @@ class Agents:
     def _fail(self, agent: _Agent, key: tuple[str, int], message: str) -> None:
         for order in agent.orders.pop(key, []):
             self._refuse(order, message, Refusal())
-
-    def _give_back(self, agent: _Agent, message: str) -> None:
-        for key in list(agent.orders):
-            self._fail(agent, key, message)
 
     async def _sweep(self) -> None:
         """Every second, report measured loads and end orders that have waited too long for a node's agent."""

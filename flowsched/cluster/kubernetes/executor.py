@@ -27,7 +27,14 @@ from flowsched.cluster.kubernetes.leader_lease import LeaseObject
 from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects import core
 from flowsched.cluster.kubernetes.objects import nodes as numa
-from flowsched.cluster.kubernetes.objects.podgroup import Form, choose_form
+from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
+from flowsched.cluster.kubernetes.objects.podgroup import (
+    CoschedulingPodGroup,
+    Form,
+    NativePodGroup,
+    VolcanoPodGroup,
+    choose_form,
+)
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.cluster.kubernetes.pods.controller import PodController, PodTimeouts
 from flowsched.cluster.kubernetes.pods.gang_objects import GangObjects
@@ -64,10 +71,10 @@ log = get_logger(__name__)
 SWEEP_S: Final = 5.0
 PODS: Final = "/api/v1/pods"
 _GROUPS: Final[Mapping[Form, type[Any]]] = {
-    Form.NATIVE_BETA: core.NativePodGroup,
-    Form.NATIVE_ALPHA: core.NativePodGroup,
-    Form.SCHEDULER_PLUGINS: core.CoschedulingPodGroup,
-    Form.VOLCANO: core.VolcanoPodGroup,
+    Form.NATIVE_BETA: NativePodGroup,
+    Form.NATIVE_ALPHA: NativePodGroup,
+    Form.SCHEDULER_PLUGINS: CoschedulingPodGroup,
+    Form.VOLCANO: VolcanoPodGroup,
 }
 
 
@@ -402,7 +409,10 @@ class KubernetesCluster(Executor):
         ]
         if self._view.topologies is not None:
             plan.insert(0, (numa.PATH, numa.NodeResourceTopology, self._view.topologies_changed))
-        plan += [(f"/apis/{form.value}/podgroups", _GROUPS[form], self._on_groups(form)) for form in forms]
+        plan += [
+            (f"/apis/{form.value}/podgroups", _GROUPS[form], partial(self._view.groups.changed, form))
+            for form in forms
+        ]
         plan.append((eviction.PATH, eviction.PodDisruptionBudget, self._view.budgets_changed))
         quotas = f"/api/v1/namespaces/{self.settings.release.namespace}/resourcequotas"
         try:
@@ -411,15 +421,9 @@ class KubernetesCluster(Executor):
         except Refused as refused:
             todo = "let the service list and watch resourcequotas in its namespace; until then pods beyond a quota wait"
             log.warning("quotas not followed", why=str(refused), next=todo)
-        plan.append((PODS, core.Pod, self._view.pods_changed))
+        plan.append((PODS, PodObject, self._view.pods_changed))
         for path, kind, handler in plan:
             await self._watches.follow(path, kind, handler)
-
-    def _on_groups(self, form: Form) -> Callable[[Batch[Any]], None]:
-        def handle(batch: Batch[Any]) -> None:
-            self._view.groups.changed(form, batch)
-
-        return handle
 
     def _on_volumes(self, kind: str) -> Callable[[Batch[Any]], None]:
         def handle(batch: Batch[Any]) -> None:
@@ -440,7 +444,7 @@ class KubernetesCluster(Executor):
             await self.settle(await self.pods.sweep())
 
     async def _api_logs(
-        self, obj: core.Pod | None, stream: str, offset: int, limit: int
+        self, obj: PodObject | None, stream: str, offset: int, limit: int
     ) -> tuple[bytes, bool]:
         """Both streams together, as the API server gives them: they are told as stdout."""
         if obj is None or stream != "stdout":

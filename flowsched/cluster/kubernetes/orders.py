@@ -168,7 +168,7 @@ def manifest(given: Input, names: Mapping[str, str], inputs_path: str) -> str:
 
 
 def _order(given: Any) -> Order:
-    pod, gang = _text(given["pod"]), given.get("gang")  # an earlier service has written `hostfile`
+    pod, gang = _text(given["pod"]), given["gang"]
     return Order(
         pod=pod,
         inputs=tuple(_input(each) for each in _list(given["inputs"])),

@@ -69,7 +69,7 @@ class Quotas:
         """Quotas came, changed or went."""
         if batch.replaced is not None:
             self._quotas.clear()
-        for change, quota in (*(("ADDED", one) for one in batch.replaced or ()), *batch.changed):
+        for change, quota in batch.items():
             self._quotas.pop(quota.metadata.name, None)
             ignored = self._foreign_to_us(quota)
             if ignored and change == "ADDED":
@@ -145,25 +145,13 @@ class Quotas:
             match scope.key:
                 case "NotBestEffort":  # each of our pods has a limit of its memory
                     continue
-                case "PriorityClass" if _selects(scope, self._settings.priority_class):
+                case "PriorityClass" if scope.operator in ("NotIn", "DoesNotExist"):  # our pods name none
                     continue
                 case "BestEffort" | "PriorityClass":
                     return f"its scope {scope.key} leaves flowsched's pods out"
                 case _:
                     return f"whether its scope {scope.key} counts a pod depends on the task: the API server decides at each create"
         return ""
-
-
-def _selects(scope: Requirement, name: str) -> bool:
-    match scope.operator:
-        case "In":
-            return name in scope.values
-        case "NotIn":
-            return name not in scope.values
-        case "Exists":
-            return bool(name)
-        case _:
-            return not name
 
 
 def _by_axis(resources: Resources) -> dict[str, int]:

@@ -126,9 +126,7 @@ async def open_cluster(settings: KubernetesSettings, service: ServiceContext) ->
     from flowsched.cluster.kubernetes.lease import Lease
     from flowsched.cluster.kubernetes.objects.release import (
         GpuSettings,
-        PodUser,
         ReleaseSettings,
-        StepSettings,
     )
 
     connection = await connect(settings.kubeconfig, settings.context)
@@ -139,7 +137,7 @@ async def open_cluster(settings: KubernetesSettings, service: ServiceContext) ->
         default_image=settings.default_image,
         agent_key=settings.agent_key.encode(),
         agent_port=settings.agent_port if settings.agent_key else 0,
-        user=PodUser(settings.run_as_user),
+        user=settings.run_as_user,
         instance=settings.instance,
         scheduler_name=names[0],
         service_account=settings.service_account,
@@ -151,7 +149,7 @@ async def open_cluster(settings: KubernetesSettings, service: ServiceContext) ->
             device_class=settings.gpu_device_class,
         ),
         shared=shared_volumes(settings.shared),
-        steps=StepSettings(settings.steps_secret),
+        steps_secret=settings.steps_secret,
     )
     return KubernetesCluster(
         connection,

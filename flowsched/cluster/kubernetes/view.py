@@ -118,7 +118,7 @@ class Topologies:
         before = dict(self._zones)
         if batch.replaced is not None:
             self._zones.clear()
-        for change, each in (*(("ADDED", one) for one in batch.replaced or ()), *batch.changed):
+        for change, each in batch.items():
             zones = () if change == "DELETED" else zones_of(each, self._gpu_resource)
             if zones:
                 self._zones[each.metadata.name] = zones
@@ -233,9 +233,7 @@ class View:
             here |= {meta.name for meta in batch.unread}
             for name in [name for name in self.nodes if name not in here]:
                 self._node_gone(name)
-            for node in batch.replaced:
-                taken(self._node, node)
-        for change, node in batch.changed:
+        for change, node in batch.items():
             if change == "DELETED":
                 self._node_gone(node.metadata.name)
             else:
@@ -316,7 +314,7 @@ class View:
             for name in [name for name in self.namespaces if name not in here]:
                 del self.namespaces[name]
                 self.report(NamespaceSeen(name, None))
-        for change, each in (*(("ADDED", one) for one in batch.replaced or ()), *batch.changed):
+        for change, each in batch.items():
             name, labels = each.metadata.name, dict(each.metadata.labels)
             if change == "DELETED":
                 self.namespaces.pop(name, None)
@@ -331,13 +329,15 @@ class View:
         """Pods came, changed or went."""
         if batch.replaced is not None:
             here = {pod.metadata.uid for pod in batch.replaced} | {meta.uid for meta in batch.unread}
-            self._missing([uid for uid in self.pods if uid not in here])
+            for uid in [uid for uid in self.pods if uid not in here]:
+                node = self._agent_pods.pop(uid, None)
+                if node is not None:
+                    self.agents.gone(node)
+                self._forget(uid, False)
             self.own.relisted(here)
             for uid in [uid for uid in self._owned if uid not in here]:
                 self._own_gone(uid)
-            for pod in batch.replaced:
-                self._take(pod)
-        for change, pod in batch.changed:
+        for change, pod in batch.items():
             if change == "DELETED":
                 taken(self._pod_gone, pod)
             else:
@@ -382,7 +382,8 @@ class View:
             self._own(pod, name)
             return
         self._agent(pod)
-        group, role = self._place(pod)
+        mine = pod.spec.scheduler_name in self.names
+        group, role = self.groups.place_of(pod) if mine else ("", "")
         event, kind = self._event(pod, group, role)
         uid = pod.metadata.uid
         known = self.pods.get(uid)
@@ -401,10 +402,6 @@ class View:
         meta = pod.metadata
         self.pods[uid] = Seen(meta.namespace, meta.name, event, waits, group, kind, meta.labels)
         self.report(event)
-
-    def _place(self, pod: Pod) -> tuple[str, str]:
-        """The key of its group and its role there, if it is one that we schedule."""
-        return self.groups.place_of(pod) if pod.spec.scheduler_name in self.names else ("", "")
 
     def _tell_again(self) -> None:
         """Report pods again after a pod's rules began to look at further labels: those labels matter now."""
@@ -491,13 +488,6 @@ class View:
             self.agents.gone(node)
         if uid in self.pods:
             self._forget(uid, pod.status.phase == "Succeeded")
-
-    def _missing(self, uids: Sequence[str]) -> None:
-        for uid in uids:
-            node = self._agent_pods.pop(uid, None)
-            if node is not None:
-                self.agents.gone(node)
-            self._forget(uid, False)
 
     def _forget(self, uid: str, succeeded: bool) -> None:
         seen = self.pods.pop(uid)

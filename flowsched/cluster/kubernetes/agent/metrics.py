@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator
 
 from flowsched.cluster.kubernetes.agent.agent import Agent
-from flowsched.cluster.kubernetes.agent.ledger import Volumes
 from flowsched.cluster.kubernetes.agent.streams import Streams
 from flowsched.version import VERSION
 
@@ -16,7 +15,9 @@ Sample = tuple[str, str, int]
 
 async def text(agent: Agent, streams: Streams) -> str:
     """All of them. One without labels each, but for the version."""
-    pods = await asyncio.to_thread(_present, agent.volumes, _unpublished(agent))
+    pages = [(uid, agent.ledger.page(uid)) for uid, _ in agent.ledger.pods()]
+    unpublished = [uid for uid, page in pages if page is not None and page.outcome is None]
+    pods = await asyncio.to_thread(lambda: sum(map(agent.volumes.has, unpublished)))
     lines = [
         "# HELP flowsched_agent_build_info The version of this agent.\n"
         "# TYPE flowsched_agent_build_info gauge\n"
@@ -88,14 +89,3 @@ def _samples(agent: Agent, streams: Streams) -> Iterator[Sample]:
         "Bytes that went over the node's network card for all programs.",
         measured.went_bytes,
     )
-
-
-def _unpublished(agent: Agent) -> list[str]:
-    """The pods of the ledger whose outputs are not published."""
-    pages = [(uid, agent.ledger.page(uid)) for uid, _ in agent.ledger.pods()]
-    return [uid for uid, page in pages if page is not None and page.outcome is None]
-
-
-def _present(volumes: Volumes, uids: list[str]) -> int:
-    """How many of them have their volumes still. Blocks."""
-    return sum(volumes.has(uid) for uid in uids)

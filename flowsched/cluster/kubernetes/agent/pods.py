@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -217,7 +217,9 @@ class Pods:
             self._ledger.release(uid)
         old = await self._gone(self._ledger.written_before(before_ms))
         self._ledger.forget(old)
-        await asyncio.to_thread(self._forget, old)
+        await asyncio.to_thread(self._ledger.remove, old)
+        for uid in old:
+            await asyncio.to_thread(self._publisher.clear, uid)
 
     async def _gone(self, uids: list[str]) -> list[str]:
         """The pods among these that have no volumes any more, and no job under way."""
@@ -233,12 +235,6 @@ class Pods:
         for job in self._jobs.values():
             job.cancel()
         await asyncio.gather(*self._jobs.values(), return_exceptions=True)
-
-    def _forget(self, uids: Iterable[str]) -> None:
-        uids = list(uids)
-        self._ledger.remove(uids)
-        for uid in uids:
-            self._publisher.clear(uid)
 
     async def _join(
         self, name: _Job, work: Callable[[], Coroutine[Any, Any, dict[str, Any]]], hold_s: float

@@ -20,6 +20,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from flowsched.background import Explain
 from flowsched.cluster.kubernetes.api.errors import Answer, Malformed, Refused, Unreachable
 from flowsched.cluster.kubernetes.api.http import Connections, Lost, Reply, Sessions, preamble, request
 from flowsched.cluster.kubernetes.objects.core import ListMetadata, ObjectList, OnlyMetadata
@@ -60,8 +61,6 @@ def named(method: str, path: str, params: Mapping[str, str] | None = None) -> tu
 
 
 T = TypeVar("T")
-
-#: Content types of a PATCH.
 
 #: A request that the server puts off (429, or 503 with Retry-After) is sent so often in all.
 TRIES: Final = 4
@@ -223,12 +222,18 @@ class Client:
         return answer
 
     async def try_call(
-        self, method: str, path: str, body: bytes | None = None, content_type: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        explain: Explain = lambda _reason, _message: None,
     ) -> Answer | None:
-        """As `call`. None: there was no answer, and the server may have carried it out."""
+        """As `call`. None: there was no answer, which `explain` is told, and the server may have carried it out."""
         try:
             return await self.call(method, path, body=body, content_type=content_type)
-        except Unreachable:
+        except Unreachable as silence:
+            explain("APIServerUnreachable", str(silence))
             return None
 
     async def get(self, path: str, kind: type[T], params: Mapping[str, str] | None = None) -> T | None:

@@ -19,7 +19,7 @@ import asyncio
 import random
 import time
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -119,6 +119,12 @@ class Batch(Generic[T]):
     replaced: list[T] | None = None
     changed: list[tuple[Change, T]] = field(default_factory=list)
     unread: list[Metadata] = field(default_factory=list)
+
+    def items(self) -> Iterator[tuple[Change, T]]:
+        """All objects and changes in order; those of a complete list were added."""
+        for each in self.replaced or ():
+            yield "ADDED", each
+        yield from self.changed
 
 
 @dataclass(slots=True)

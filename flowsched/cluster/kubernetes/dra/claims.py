@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from typing import Any, Final
 
 from flowsched.background import (
@@ -17,7 +18,7 @@ from flowsched.background import (
     Explain,
 )
 from flowsched.cluster.kubernetes.api.client import Client, decoded, served
-from flowsched.cluster.kubernetes.api.errors import Answer, Permanent, Unreachable, judge
+from flowsched.cluster.kubernetes.api.errors import Answer, Permanent, judge
 from flowsched.cluster.kubernetes.api.watch import Batch
 from flowsched.cluster.kubernetes.dra.inventory import (
     API,
@@ -100,8 +101,8 @@ class DeviceClaims:
     def watched(self) -> Sequence[Watched]:
         """The resources to watch, in the order in which they are listed."""
         return (
-            (f"{API}/resourceslices", ResourceSlice, self._slices_changed),
-            (f"{API}/resourceclaims", ResourceClaim, self._claims_changed),
+            (f"{API}/resourceslices", ResourceSlice, partial(self._taken_in, self._inventory.changed)),
+            (f"{API}/resourceclaims", ResourceClaim, partial(self._taken_in, self._book.changed)),
         )
 
     def gpus(self, node: str) -> tuple[int, int]:
@@ -109,12 +110,8 @@ class DeviceClaims:
         most, gaps = self._book.count(node)
         return 1000 * most, 1000 * gaps
 
-    def _slices_changed(self, batch: Batch[ResourceSlice]) -> None:
-        for node in self._inventory.changed(batch):
-            self.changed(node)
-
-    def _claims_changed(self, batch: Batch[ResourceClaim]) -> None:
-        for node in self._book.changed(batch):
+    def _taken_in(self, changed: Callable[[Batch[Any]], set[str]], batch: Batch[Any]) -> None:
+        for node in changed(batch):
             self.changed(node)
 
     # --- before a pod is bound -------------------------------------------------------------------------------
@@ -226,7 +223,7 @@ class DeviceClaims:
         if self._class is None or now - self._class[0] > CLASS_S:
             name = self._settings.gpu.claimed_class
             path = f"{API}/deviceclasses/{name}"
-            answer = await self._ask("GET", path, None, explain)
+            answer = await self._client.try_call("GET", path, explain=explain)
             if answer is not None and answer.status == 404:
                 raise _Denied(f"there is no DeviceClass {name!r}")
             if answer is None or not answer.ok:
@@ -274,7 +271,7 @@ class DeviceClaims:
     async def _is_gone(self, user: Consumer) -> bool:
         """Whether the server says that a pod has ended, or is no more."""
         path = f"/api/v1/namespaces/{self._settings.namespace}/pods/{user.name}"
-        answer = await self._ask("GET", path, None, _unheard)
+        answer = await self._client.try_call("GET", path, explain=_unheard)
         if answer is None or not (answer.ok or answer.status == 404):
             return False
         if answer.status == 404:
@@ -315,7 +312,9 @@ class DeviceClaims:
                 return
             claim = written
         body = deletion(claim.metadata.uid, resource_version=claim.metadata.resource_version)
-        answer = await self._ask("DELETE", f"{self._path}/{claim.metadata.name}", body, explain)
+        answer = await self._client.try_call(
+            "DELETE", f"{self._path}/{claim.metadata.name}", body, explain=explain
+        )
         if answer is not None and (answer.ok or answer.status == 404):
             self._book.gone(claim)
         elif answer is not None and answer.status == 409:
@@ -329,7 +328,9 @@ class DeviceClaims:
         Raises:
             _Denied: It will never be ours.
         """
-        answer = await self._ask("POST", self._path, claim_manifest(place, self._settings), explain)
+        answer = await self._client.try_call(
+            "POST", self._path, claim_manifest(place, self._settings), explain=explain
+        )
         if answer is not None and answer.reason == "AlreadyExists":
             return await self._read(place.claim, explain)
         return self._taken(answer, place.claim, explain)
@@ -343,7 +344,7 @@ class DeviceClaims:
             _Denied: The server will never take it.
         """
         name = claim.metadata.name
-        answer = await self._ask("PATCH", f"{self._path}/{name}{part}", body, explain, MERGE)
+        answer = await self._client.try_call("PATCH", f"{self._path}/{name}{part}", body, MERGE, explain)
         if answer is not None and answer.status in (404, 409):
             await self._read(name, explain)
             return None
@@ -355,7 +356,7 @@ class DeviceClaims:
         Raises:
             _Denied: It is not ours.
         """
-        answer = await self._ask("GET", f"{self._path}/{name}", None, explain)
+        answer = await self._client.try_call("GET", f"{self._path}/{name}", explain=explain)
         if answer is not None and answer.status == 404:
             known = self._book.ours.get(name)
             if known is not None:
@@ -377,21 +378,6 @@ class DeviceClaims:
         if place_of(claim, self._settings) is None:
             raise _Denied(f"a claim {name!r} exists and is not flowsched's; it is left alone")
         return self._book.ours.get(name)
-
-    async def _ask(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None,
-        explain: Explain,
-        content_type: str = "application/json",
-    ) -> Answer | None:
-        """Ask once. None: no answer came, so the call may or may not have had its effect."""
-        try:
-            return await self._client.call(method, path, body=body, content_type=content_type)
-        except Unreachable as silence:
-            explain("APIServerUnreachable", str(silence))
-            return None
 
 
 async def claimed_devices(client: Client, settings: ReleaseSettings) -> DeviceClaims | None:

@@ -247,7 +247,7 @@ def claim_manifest(place: Place, settings: ReleaseSettings) -> bytes:
                 "name": place.claim,
                 "namespace": settings.namespace,
                 "labels": common_labels(settings, "gpu"),
-                "annotations": {**settings.annotations, NODE: place.node, NUMBER: str(place.number)},
+                "annotations": {NODE: place.node, NUMBER: str(place.number)},
                 "finalizers": [FINALIZER],
             },
             "spec": {"devices": {"requests": [{"name": REQUEST, "exactly": exactly}]}},
@@ -333,9 +333,7 @@ class Inventory:
         if batch.replaced is not None:
             for name in self._slices.keys() - {each.metadata.name for each in batch.replaced}:
                 pools |= self._drop(name)
-            for each in batch.replaced:
-                pools |= self._put(each)
-        for change, each in batch.changed:
+        for change, each in batch.items():
             pools |= self._drop(each.metadata.name) if change == "DELETED" else self._put(each)
         return {node for pool in pools for node in self._count(pool)}
 
@@ -451,9 +449,7 @@ class ClaimBook:
                 nodes |= self.gone(known)
             for key in self._theirs.keys() - here:
                 nodes |= self._give(key, ())
-            for each in batch.replaced:
-                nodes |= self.take(each)
-        for change, each in batch.changed:
+        for change, each in batch.items():
             nodes |= self.gone(each) if change == "DELETED" else self.take(each)
         return nodes
 

@@ -67,8 +67,6 @@ class Binding:
         self._lease = lease
         self._way = MakingWay(client, report=report, lease=lease, caught_up=caught_up)
         self._background = BackgroundTasks("another's pod")
-        self.sent = 0
-        self.refused = 0
 
     async def close(self) -> None:
         """Stop; a new leader fences what is still under way."""
@@ -138,24 +136,18 @@ class Binding:
             self._refuse(order, "this process does not lead any more")
             return
         body = binding(order.name, order.namespace, order.uid, order.node, found.pod.version)
-        self.sent += 1
         answer = await self._client.try_call("POST", f"{path}/binding", body)
         if answer is not None and answer.ok:
             await self._lease.failpoint("kube.bound")
             return
         if answer is None or answer.undecided:
-            await self._fenced_look(order, found)
+            # The binding may still be on its way, so a read alone decides nothing. This changes the pod's version first: the API
+            # server then refuses a binding that arrives later.
+            pod = await self._touch(found)
+            if pod is not None and not pod.spec.node_name:
+                self._refuse(order, "no answer")
         else:
             await self._look(order, path, answer)
-
-    async def _fenced_look(self, order: Bind, found: PodWaits) -> None:
-        """No answer came, and the binding may still be on its way, so a read alone decides nothing.
-
-        This changes the pod's version first: the API server then refuses a binding that arrives later.
-        """
-        pod = await self._touch(found)
-        if pod is not None and not pod.spec.node_name:
-            self._refuse(order, "no answer")
 
     async def _look(self, order: Bind, path: str, answer: Answer) -> None:
         """Read the pod after a refused binding, to see whether it is bound all the same."""
@@ -173,7 +165,6 @@ class Binding:
             await backoff.wait()
 
     def _refuse(self, order: Bind, why: str) -> None:
-        self.refused += 1
         log.info("binding refused", namespace=order.namespace, pod=order.name, node=order.node, why=why)
         self._report(BindRefused(order.uid, order.node, why))
 
@@ -210,10 +201,8 @@ class Volumes:
         """Take in what a watch shows of `claims`, `volumes` or `classes`; whether anything was new."""
         store: dict[Any, Any] = getattr(self, kind)
         if batch.replaced is not None:
-            fresh = {_key(kind, each): each for each in batch.replaced}
             store.clear()
-            store.update(fresh)
-        for change, each in batch.changed:
+        for change, each in batch.items():
             if change == "DELETED":
                 store.pop(_key(kind, each), None)
             else:
@@ -314,7 +303,8 @@ class Claims:
     async def _bound(self, waiting: Sequence[PersistentVolumeClaim], node: str) -> str:
         told: set[str] = set()
         while True:
-            left = [self._now(claim) for claim in waiting]
+            claims = self._volumes.claims
+            left = [claims.get((each.metadata.namespace, each.metadata.name)) for each in waiting]
             if any(claim is None for claim in left):
                 return "one of its volume claims is gone"
             if all(claim is not None and claim.spec.volume_name for claim in left):
@@ -327,6 +317,3 @@ class Claims:
                 elif claim.metadata.uid in told:
                     return f"no volume for its claim {claim.metadata.name!r} can be made for {node}"
             await asyncio.sleep(_LOOK_S)
-
-    def _now(self, claim: PersistentVolumeClaim) -> PersistentVolumeClaim | None:
-        return self._volumes.claims.get((claim.metadata.namespace, claim.metadata.name))

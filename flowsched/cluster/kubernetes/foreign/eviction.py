@@ -298,7 +298,7 @@ class Budgets:
             touched |= {
                 space for space, name in known if (space, name) not in here and self._gone(space, name)
             }
-        for change, each in (*(("ADDED", one) for one in batch.replaced or ()), *batch.changed):
+        for change, each in batch.items():
             meta = each.metadata
             if change == "DELETED":
                 other = self._gone(meta.namespace, meta.name)

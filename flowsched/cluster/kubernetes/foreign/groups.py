@@ -20,7 +20,7 @@ import msgspec
 from flowsched.cluster.kubernetes.api.watch import Batch, taken
 from flowsched.cluster.kubernetes.foreign.eviction import preemptible_of
 from flowsched.cluster.kubernetes.objects.labels import INSTANCE, MANAGED_BY
-from flowsched.cluster.kubernetes.objects.metadata import Amounts, Metadata, moment_ms
+from flowsched.cluster.kubernetes.objects.metadata import Amounts, moment_ms
 from flowsched.cluster.kubernetes.objects.names import label_value
 from flowsched.cluster.kubernetes.objects.nodes import RACK_LABELS
 from flowsched.cluster.kubernetes.objects.pod import Pod, controller_of
@@ -45,6 +45,8 @@ from flowsched.values import replace
 from flowsched.workflow.spec import Resources
 
 PodGroupObject = NativePodGroup | CoschedulingPodGroup | VolcanoPodGroup
+#: Fields of a `ForeignGroup`.
+Json = dict[str, Any]
 
 #: Volcano's controllers write a quota's words beside the amounts themselves: `requests.cpu`, `limits.cpu`, `count/pods`.
 _QUOTA_WORDS: Final = ("requests.", "limits.", "count/")
@@ -57,63 +59,7 @@ _QUEUE_KEYS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPolicy:
-    """The rule of one version of one PodGroup.
-
-    Args:
-        uid, namespace, name, resource_version, generation: Of the object.
-        created_ms: When it was made.
-        deleting: Whether it waits for its pods to end before it goes.
-        gang: All or nothing.
-        min_member: Pods that must have room together.
-        role_minimums: By role; only where they count (Volcano leaves them out of account when they come to more than minMember).
-        min_resources: Room that must be there before the first pod starts.
-        queue, priority_class: As it says them; "" = it does not.
-        priority: As resolved by admission.
-        rack: None, "required" or "preferred": all pods in one domain of our racks.
-        schedule_timeout_s: How long its author would wait.
-        phase: As its status says, "" where it has none.
-        problem: What of it is not understood; "" = nothing.
-    """
-
-    uid: str
-    namespace: str
-    name: str
-    resource_version: str
-    generation: int = 0
-    created_ms: int = 0
-    deleting: bool = False
-    gang: bool = True
-    min_member: int = 1
-    role_minimums: Mapping[str, int] = field(default_factory=dict)
-    min_resources: Resources | None = None
-    queue: str = ""
-    priority_class: str = ""
-    priority: int | None = None
-    rack: str | None = None
-    schedule_timeout_s: int | None = None
-    phase: str = ""
-    problem: str = ""
-
-
-def read_policy(group: PodGroupObject, gpu_resource: str = DEFAULT_GPU) -> GroupPolicy:
-    """The rule of a PodGroup.
-
-    Args:
-        group: The object, of any form.
-        gpu_resource: What whole GPUs are called in its amounts.
-    """
-    match group:
-        case NativePodGroup():
-            return _native(group)
-        case CoschedulingPodGroup():
-            return _coscheduling(group, gpu_resource)
-        case VolcanoPodGroup():
-            return _volcano(group, gpu_resource)
-
-
-def _native(group: NativePodGroup) -> GroupPolicy:
+def _native(group: NativePodGroup) -> Json:
     spec = group.spec
     gang = spec.scheduling_policy.gang
     topology = spec.scheduling_constraints.topology if spec.scheduling_constraints else None
@@ -123,30 +69,19 @@ def _native(group: NativePodGroup) -> GroupPolicy:
         problem = f"it is a part of the CompositePodGroup {spec.parent_composite_pod_group_name!r}, which is not read"
     elif any(key not in RACK_LABELS for key in keys):
         problem = f"schedulingConstraints.topology: of {keys}, only {', '.join(RACK_LABELS)} can be kept"
-    return _policy(
-        group.metadata,
-        gang=gang is not None,
-        min_member=gang.min_count if gang else 1,
-        priority_class=spec.priority_class_name or "",
-        priority=spec.priority,
-        rack="required" if keys else None,
-        problem=problem,
-    )
+    minimum = gang.min_count if gang else 1
+    return {
+        "gang": gang is not None, "minimum": minimum, "rack": "required" if keys else None, "problem": problem
+    }  # fmt: skip
 
 
-def _coscheduling(group: CoschedulingPodGroup, gpu_resource: str) -> GroupPolicy:
+def _coscheduling(group: CoschedulingPodGroup, gpu_resource: str) -> Json:
     amounts, problem = _amounts(group.spec.min_resources, gpu_resource)
-    return _policy(
-        group.metadata,
-        min_member=group.spec.min_member or 1,
-        min_resources=amounts,
-        schedule_timeout_s=group.spec.schedule_timeout_seconds,
-        phase=(group.status.phase if group.status else None) or "",
-        problem=problem,
-    )
+    minimum = group.spec.min_member or 1
+    return {"gang": True, "minimum": minimum, "min_resources": amounts, "problem": problem}
 
 
-def _volcano(group: VolcanoPodGroup, gpu_resource: str) -> GroupPolicy:
+def _volcano(group: VolcanoPodGroup, gpu_resource: str) -> Json:
     spec = group.spec
     minimum = spec.min_member or 0
     roles = {role: count for role, count in (spec.min_task_member or {}).items() if count > 0}
@@ -154,33 +89,17 @@ def _volcano(group: VolcanoPodGroup, gpu_resource: str) -> GroupPolicy:
     for each in spec.sub_group_policy or ():
         if (each.min_sub_groups or 0) > 0 or _rack(each.network_topology) == "required":
             problem = problem or f"subGroupPolicy {each.name!r}: groups inside of groups are not read"
-    return _policy(
-        group.metadata,
-        gang=minimum > 0,
-        min_member=max(1, minimum),
-        role_minimums=roles if sum(roles.values()) <= minimum else {},
-        min_resources=amounts,
-        queue=spec.queue or "",
-        priority_class=spec.priority_class_name or "",
-        rack=_rack(spec.network_topology),
-        phase=(group.status.phase if group.status else None) or "",
-        problem=problem,
-    )
-
-
-def _policy(metadata: Metadata, *, queue: str = "", **rule: Any) -> GroupPolicy:
-    said = (metadata.annotations.get(key) or metadata.labels.get(key) for key in _QUEUE_KEYS)
-    return GroupPolicy(
-        uid=metadata.uid,
-        namespace=metadata.namespace,
-        name=metadata.name,
-        resource_version=metadata.resource_version,
-        generation=metadata.generation,
-        created_ms=moment_ms(metadata.creation_timestamp) or 0,
-        deleting=metadata.deletion_timestamp is not None,
-        queue=queue or next((each for each in said if each), ""),
-        **rule,
-    )
+    return {
+        "gang": minimum > 0,
+        "minimum": minimum,
+        "role_minimums": roles
+        if sum(roles.values()) <= minimum
+        else {},  # else Volcano leaves them out of account
+        "min_resources": amounts,
+        "queue": spec.queue or "",
+        "rack": _rack(spec.network_topology),
+        "problem": problem,
+    }
 
 
 def _rack(topology: NetworkTopology | None) -> str | None:
@@ -334,29 +253,32 @@ def priority_of(pod: Pod) -> int:
     return pod.spec.priority or 0
 
 
-def read_group(form: Form, group: PodGroupObject, key: str, gpu_resource: str = DEFAULT_GPU) -> ForeignGroup:
+def read_group(group: PodGroupObject, key: str, gpu_resource: str = DEFAULT_GPU) -> ForeignGroup:
     """The rule of a group, from one version of its object.
 
     Args:
-        form: Of the object; the object knows it too.
-        group: The object.
+        group: The object, of any form.
         key: Under which the engine knows it.
         gpu_resource: What whole GPUs are called in its amounts.
     """
-    policy = read_policy(group, gpu_resource)
+    match group:
+        case NativePodGroup():
+            rule = _native(group)
+        case CoschedulingPodGroup():
+            rule = _coscheduling(group, gpu_resource)
+        case VolcanoPodGroup():
+            rule = _volcano(group, gpu_resource)
+    metadata = group.metadata
+    said = (metadata.annotations.get(each) or metadata.labels.get(each) for each in _QUEUE_KEYS)
+    rule["queue"] = rule.get("queue") or next((each for each in said if each), "default")
+    rule["minimum"] = max(1, rule["minimum"])
     return ForeignGroup(
         key=key,
-        namespace=policy.namespace,
-        name=policy.name,
-        queue=policy.queue or "default",
-        gang=policy.gang,
-        minimum=max(1, policy.min_member),
-        role_minimums=policy.role_minimums,
-        min_resources=policy.min_resources,
-        rack=policy.rack,
-        created_ms=policy.created_ms,
-        version=policy.resource_version,
-        problem=policy.problem,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        created_ms=moment_ms(metadata.creation_timestamp) or 0,
+        version=metadata.resource_version,
+        **rule,
     )
 
 
@@ -369,14 +291,23 @@ def rule_in(pod: Pod, key: str) -> ForeignGroup | None:
     link = link_of(pod)
     if link is None or link.form is not Form.NONE:
         return None
-    rules = {"kueue": _kueue_rule, "yunikorn": _yunikorn_rule}
-    gang, minimum, roles, problem = rules.get(link.kind, _kai_rule)(pod)
+    match link.kind:
+        case "kueue":
+            minimum, roles, problem = _kueue_rule(pod)
+        case "yunikorn":
+            minimum, roles, problem = _yunikorn_rule(pod)
+        case _:
+            minimum, roles, problem = (
+                1,
+                {},
+                "its PodGroup is KAI's (scheduling.run.ai), which flowsched does not read",
+            )
     return ForeignGroup(
         key=key,
         namespace=pod.metadata.namespace,
         name=link.name,
         queue=queue_of(pod) or "default",
-        gang=gang,
+        gang=True,
         minimum=max(1, minimum),
         role_minimums=roles,
         created_ms=moment_ms(pod.metadata.creation_timestamp) or 0,
@@ -384,15 +315,15 @@ def rule_in(pod: Pod, key: str) -> ForeignGroup | None:
     )
 
 
-_Rule = tuple[bool, int, Mapping[str, int], str]
+_Rule = tuple[int, Mapping[str, int], str]
 
 
 def _kueue_rule(pod: Pod) -> _Rule:
     """All of so many pods. Kueue has admitted them when its gate is gone; that they start together is our part."""
     text = pod.metadata.annotations.get(_KUEUE_TOTAL, "")
     if not (text.isascii() and text.isdecimal() and 0 < len(text) <= 6 and int(text) > 0):
-        return True, 1, {}, f"annotation {_KUEUE_TOTAL}: {text[:40]!r} is no number of pods"
-    return True, int(text), {}, ""
+        return 1, {}, f"annotation {_KUEUE_TOTAL}: {text[:40]!r} is no number of pods"
+    return int(text), {}, ""
 
 
 class _TaskGroup(msgspec.Struct, rename="camel"):
@@ -407,13 +338,9 @@ def _yunikorn_rule(pod: Pod) -> _Rule:
     try:
         groups = msgspec.json.decode(pod.metadata.annotations.get(_TASK_GROUPS, ""), type=list[_TaskGroup])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        return True, 1, {}, f"annotation {_TASK_GROUPS}: {error}"
+        return 1, {}, f"annotation {_TASK_GROUPS}: {error}"
     roles = {group.name: group.min_member for group in groups}
-    return True, sum(roles.values()), roles, ""
-
-
-def _kai_rule(pod: Pod) -> _Rule:
-    return True, 1, {}, "its PodGroup is KAI's (scheduling.run.ai), which flowsched does not read"
+    return sum(roles.values()), roles, ""
 
 
 def _said(pod: Pod, keys: tuple[str, ...]) -> str | None:
@@ -511,9 +438,7 @@ class GroupBook:
             known = {**self.groups, **self._own}
             for key in [key for key, group in known.items() if group.form is form and key not in here]:
                 self._gone(key)
-            for each in batch.replaced:
-                taken(partial(self._seen, form), each)
-        for change, each in batch.changed:
+        for change, each in batch.items():
             if change == "DELETED":
                 self._gone(_key(form, each.metadata.namespace, each.metadata.name))
             else:
@@ -527,17 +452,17 @@ class GroupBook:
             self._settings.instance
         ):
             own = self._own.setdefault(key, Group(key, form, meta.namespace, meta.name))
-            own.uid, own.told = meta.uid, read_group(form, each, key)
+            own.uid, own.told = meta.uid, read_group(each, key)
             self.dirty.add(key)
             return
         group = self.groups.setdefault(key, Group(key, form, meta.namespace, meta.name))
         started, may_go = _has_started(form, each), preemptible_of(meta)
-        rule = replace(read_group(form, each, key), started=started, preemptible=may_go)
+        rule = replace(read_group(each, key), started=started, preemptible=may_go)
         if group.uid and group.uid != meta.uid:  # another object of the same name
             self._report(GroupGone(key))
             group.started, group.life, group.verdict, group.written = False, None, ("", ""), None
         group.uid = meta.uid
-        if group.told is None or not _same(group.told, rule):
+        if group.told is None or replace(group.told, version="") != replace(rule, version=""):
             self._report(GroupSeen(rule))
         group.told = rule
         self.dirty.add(key)
@@ -576,10 +501,7 @@ class GroupBook:
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = self._stand_in(pod, key, link_of(pod, self._native))
-        phase = pod.status.phase if pod.spec.node_name or pod.status.phase in _ENDED else ""
-        if group.pods.get(pod.metadata.uid) != phase:
-            group.pods[pod.metadata.uid] = phase
-            self.dirty.add(key)
+        self._note(group, pod)
 
     def observe_own(self, pod: Pod) -> None:
         """A pod of a gang of ours, for the status of its PodGroup. One that has ended counts until the group is removed."""
@@ -589,11 +511,13 @@ class GroupBook:
         key = _key(link.form, pod.metadata.namespace, link.name)
         if key not in self._own and (pod.metadata.deletion_timestamp or pod.status.phase in _ENDED):
             return  # its group is gone
-        group = self._own.setdefault(key, Group(key, link.form, pod.metadata.namespace, link.name))
+        self._note(self._own.setdefault(key, Group(key, link.form, pod.metadata.namespace, link.name)), pod)
+
+    def _note(self, group: Group, pod: Pod) -> None:
         phase = pod.status.phase if pod.spec.node_name or pod.status.phase in _ENDED else ""
         if group.pods.get(pod.metadata.uid) != phase:
             group.pods[pod.metadata.uid] = phase
-            self.dirty.add(key)
+            self.dirty.add(group.key)
 
     def lost(self, uid: str, key: str) -> None:
         """A pod is no more."""
@@ -647,8 +571,3 @@ def _owner_key(pod: Pod) -> str:
     """Pods of one controller are one group; a pod without is one by itself."""
     owner = controller_of(pod)
     return f"pods/{pod.metadata.namespace}/{pod.metadata.uid if owner is None else owner.uid}"
-
-
-def _same(one: ForeignGroup, other: ForeignGroup) -> bool:
-    """Whether two versions say the same rule."""
-    return replace(one, version="") == replace(other, version="")

@@ -40,7 +40,6 @@ def ours(settings: ReleaseSettings) -> str:
 def common_labels(settings: ReleaseSettings, component: str) -> dict[str, str]:
     """The labels of anything we make, as Kubernetes recommends them."""
     return {
-        **settings.labels,
         "app.kubernetes.io/name": "flowsched-task",
         INSTANCE: label_value(settings.instance),
         "app.kubernetes.io/component": label_value(component),
@@ -68,7 +67,6 @@ def labels_of(pod: Pod, settings: ReleaseSettings, group: GroupRef | None) -> di
 def annotations_of(pod: Pod, settings: ReleaseSettings) -> dict[str, str]:
     """The annotations of a pod; labels cannot hold every name as it is, these can."""
     return {
-        **settings.annotations,
         ENGINE_NAME: pod.name,
         **({STEPS: str(len(pod.container.steps))} if pod.container is not None else {}),
         "kubectl.kubernetes.io/default-container": "task",

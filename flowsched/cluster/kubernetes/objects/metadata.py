@@ -62,15 +62,12 @@ class HasMetadata(Protocol):
 
 
 class Condition(Read, frozen=True):
-    """One aspect of an object's state: "True", "False" or "Unknown", since when and why."""
+    """One aspect of an object's state: "True", "False" or "Unknown", and why."""
 
     type: str = ""
     status: str = ""
     reason: str = ""
     message: str = ""
-    last_transition_time: str | None = None
-    last_heartbeat_time: str | None = None
-    observed_generation: int = 0
 
 
 class Requirement(Read, frozen=True):

@@ -10,7 +10,8 @@ What Kubernetes does not know of a node is said by annotations, in bytes or byte
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Final
 
 from flowsched.cluster.kubernetes.objects.core import Node
@@ -50,13 +51,32 @@ _DEFAULT_REGISTRIES: Final = ("docker.io/library/", "docker.io/")
 
 
 def node_info(node: Node, gpu_resource: str = DEFAULT_GPU) -> NodeInfo:
-    """A node as it is now. What it says in a way that cannot be understood counts as not said; see `complaints`."""
-    return _read(node, gpu_resource)[0]
-
-
-def complaints(node: Node, gpu_resource: str = DEFAULT_GPU) -> tuple[str, ...]:
-    """What a node says that flowsched cannot understand, in words for the author of its labels."""
-    return _read(node, gpu_resource)[1]
+    """A node as it is now. What it says in a way that cannot be understood counts as not said."""
+    has = _allocatable(node, gpu_resource)
+    ready = condition_of(node.status.conditions, "Ready")
+    is_ready = ready is not None and ready.status == "True"
+    start_ms = _said(node, "start-time", lambda text: 0 if text == "0" else parse_duration(text))
+    rates: dict[str, int] = {}
+    for name, fields in _RATES.items():
+        amount = _said(node, name, lambda text: parse_bytes(text.removesuffix("/s")))
+        rates |= dict.fromkeys(fields, amount) if amount is not None else {}
+    return NodeInfo(
+        name=node.metadata.name,
+        cpu_millicores=has.cpu_millicores,
+        memory_bytes=has.memory_bytes,
+        disk_bytes=has.disk_bytes,
+        gpu_millis=has.gpu_millis,
+        extended=has.extended,
+        labels=dict(node.metadata.labels),
+        taints=_taints(node),
+        rack=next((node.metadata.labels[key] for key in RACK_LABELS if node.metadata.labels.get(key)), ""),
+        ready=is_ready and node.metadata.deletion_timestamp is None,
+        trouble=_trouble(ready),
+        silent=not is_ready,
+        zones=(),
+        start_ms=START_MS if start_ms is None else start_ms,
+        **rates,
+    )
 
 
 def images_of(node: Node) -> Iterator[tuple[str, int]]:
@@ -85,43 +105,16 @@ def _trouble(ready: Condition | None) -> str:
     return (ready.message or ready.reason)[:_LONGEST_TROUBLE].strip().rstrip(".")
 
 
-def _read(node: Node, gpu_resource: str) -> tuple[NodeInfo, tuple[str, ...]]:
-    wrong: list[str] = []
-    has = _allocatable(node, gpu_resource, wrong)
-    ready = condition_of(node.status.conditions, "Ready")
-    info = NodeInfo(
-        name=node.metadata.name,
-        cpu_millicores=has.cpu_millicores,
-        memory_bytes=has.memory_bytes,
-        disk_bytes=has.disk_bytes,
-        gpu_millis=has.gpu_millis,
-        extended=has.extended,
-        labels=dict(node.metadata.labels),
-        taints=_taints(node),
-        rack=next((node.metadata.labels[key] for key in RACK_LABELS if node.metadata.labels.get(key)), ""),
-        ready=ready is not None and ready.status == "True" and node.metadata.deletion_timestamp is None,
-        trouble=_trouble(ready),
-        silent=ready is None or ready.status != "True",
-        zones=(),
-        start_ms=_start_ms(node, wrong),
-        **_rates(node, wrong),
-    )
-    return info, tuple(wrong)
-
-
-def _allocatable(node: Node, gpu_resource: str, wrong: list[str]) -> Resources:
-    """The resources that pods may take. An amount that cannot be parsed is 0 and is noted in `wrong`."""
+def _allocatable(node: Node, gpu_resource: str) -> Resources:
+    """The resources that pods may take. An amount that cannot be parsed is 0."""
     try:
         return resources_of(node.status.allocatable, gpu_resource)
     except InvalidRequest:
         pass  # which of them?
     amounts = {}
     for name, value in node.status.allocatable.items():
-        try:
+        with suppress(InvalidRequest):
             resources_of({name: value}, gpu_resource)
-        except InvalidRequest as error:
-            wrong.append(f"allocatable {name}: {error}")
-        else:
             amounts[name] = value
     return resources_of(amounts, gpu_resource)
 
@@ -134,30 +127,13 @@ def _taints(node: Node) -> tuple[tuple[str, str, str], ...]:
     return tuple(dict.fromkeys(taints))
 
 
-def _start_ms(node: Node, wrong: list[str]) -> int:
-    text = node.metadata.annotations.get(_PREFIX + "start-time")
-    if text is None:
-        return START_MS
+def _said(node: Node, name: str, parse: Callable[[str], int]) -> int | None:
+    """What an annotation says; None if it is not there, or cannot be understood."""
+    text = node.metadata.annotations.get(_PREFIX + name)
     try:
-        return 0 if text == "0" else parse_duration(text)
-    except InvalidRequest as error:
-        wrong.append(f"annotation {_PREFIX}start-time: {error}")
-        return START_MS
-
-
-def _rates(node: Node, wrong: list[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for name, fields in _RATES.items():
-        text = node.metadata.annotations.get(_PREFIX + name)
-        if text is None:
-            continue
-        try:
-            amount = parse_bytes(text.removesuffix("/s"))
-        except InvalidRequest as error:
-            wrong.append(f"annotation {_PREFIX}{name}: {error}")
-        else:
-            found |= dict.fromkeys(fields, amount)
-    return found
+        return None if text is None else parse(text)
+    except InvalidRequest:
+        return None
 
 
 # ---- NUMA zones (NodeResourceTopology), and which pods a kubelet keeps within one ----

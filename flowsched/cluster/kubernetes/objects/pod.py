@@ -55,7 +55,6 @@ class PodAffinityTerm(Read, frozen=True):
     namespaces: tuple[str, ...] = ()
     namespace_selector: LabelSelector | None = None
     match_label_keys: tuple[str, ...] = ()
-    mismatch_label_keys: tuple[str, ...] = ()
 
 
 class WeightedPodAffinityTerm(Read, frozen=True):
@@ -91,7 +90,6 @@ class Toleration(Read, frozen=True):
     operator: str = ""
     value: str = ""
     effect: str = ""
-    toleration_seconds: int | None = None
 
 
 class TopologySpreadConstraint(Read, frozen=True):
@@ -125,7 +123,6 @@ class ResourceRequirements(Read, frozen=True):
 class ContainerPort(Read, frozen=True):
     """A port. Only one with a `host_port` matters to placement."""
 
-    container_port: int = 0
     host_port: int = 0
     protocol: str = "TCP"
     host_ip: str = field(name="hostIP", default="")
@@ -152,50 +149,12 @@ class Present(Read, frozen=True):
     """A field without content: only its presence matters."""
 
 
-class DiskSource(Read, frozen=True):
-    """A network disk that only one node may write to. Which fields are set depends on the kind."""
-
-    volume_id: str = field(name="volumeID", default="")
-    pd_name: str = ""
-    iqn: str = ""
-    lun: int = 0
-    image: str = ""
-    pool: str = ""
-    monitors: tuple[str, ...] = ()
-    read_only: bool = False
-
-
 class Volume(Read, frozen=True):
     """A volume of a pod. `ephemeral` is a claim named `<pod>-<volume>`, which a controller makes."""
 
     name: str = ""
     persistent_volume_claim: ClaimSource | None = None
     ephemeral: Present | None = None
-    empty_dir: Present | None = None
-    host_path: Present | None = None
-    config_map: Present | None = None
-    secret: Present | None = None
-    projected: Present | None = None
-    downward_api: Present | None = field(name="downwardAPI", default=None)
-    csi: Present | None = None
-    nfs: Present | None = None
-    image: Present | None = None
-    gce_persistent_disk: DiskSource | None = None
-    aws_elastic_block_store: DiskSource | None = None
-    iscsi: DiskSource | None = None
-    rbd: DiskSource | None = None
-
-    @property
-    def kind(self) -> str:
-        """The field that is set, as Kubernetes names it; "" for a kind that is not listed here."""
-        return next((told for name, told in _VOLUME_KINDS if getattr(self, name) is not None), "")
-
-
-_VOLUME_KINDS = tuple(
-    (name, told)
-    for name, told in zip(Volume.__struct_fields__, Volume.__struct_encode_fields__, strict=True)
-    if name != "name"
-)
 
 
 class SchedulingGate(Read, frozen=True):
@@ -215,7 +174,6 @@ class PodResourceClaim(Read, frozen=True):
 
     name: str = ""
     resource_claim_name: str | None = None
-    resource_claim_template_name: str | None = None
 
 
 class PodSpec(Read, frozen=True):
@@ -226,7 +184,6 @@ class PodSpec(Read, frozen=True):
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     scheduling_group: SchedulingGroup | None = None
     priority: int | None = None
-    priority_class_name: str = ""
     preemption_policy: str | None = None
     node_selector: dict[str, str] = field(default_factory=dict)
     affinity: Affinity | None = None
@@ -238,10 +195,7 @@ class PodSpec(Read, frozen=True):
     resources: ResourceRequirements | None = None
     resource_claims: tuple[PodResourceClaim, ...] = ()
     volumes: tuple[Volume, ...] = ()
-    host_network: bool = False
-    termination_grace_period_seconds: int | None = None
     active_deadline_seconds: int | None = None
-    runtime_class_name: str | None = None
     restart_policy: str = ""
 
 
@@ -283,7 +237,6 @@ class ContainerStatus(Read, frozen=True):
     name: str = ""
     ready: bool = False
     started: bool | None = None
-    restart_count: int = 0
     image: str = ""
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
@@ -303,7 +256,6 @@ class PodStatus(Read, frozen=True):
     host_ip: str = field(name="hostIP", default="")
     pod_ip: str = field(name="podIP", default="")
     start_time: str | None = None
-    nominated_node_name: str = ""
     qos_class: str = ""
 
 

@@ -8,7 +8,7 @@ native sidecars. Held to those by `tests/kubernetes/thirdparty/pod_requests.json
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -105,7 +105,13 @@ def host_ports(pod: Pod) -> tuple[HostPort, ...]:
 
 def claims_of(pod: Pod) -> tuple[str, ...]:
     """Names of its PersistentVolumeClaims, in its namespace; an ephemeral one is named after the pod and the volume."""
-    return tuple(_claims(pod))
+    claims: list[str] = []
+    for volume in pod.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            claims.append(volume.persistent_volume_claim.claim_name)
+        elif volume.ephemeral is not None:
+            claims.append(f"{pod.metadata.name}-{volume.name}")
+    return tuple(claims)
 
 
 def image_of(pod: Pod) -> str | None:
@@ -175,14 +181,6 @@ def _is_pod_level(name: str) -> bool:
     return name in _POD_LEVEL or name.startswith(_HUGEPAGES)
 
 
-def _claims(pod: Pod) -> Iterator[str]:
-    for volume in pod.spec.volumes:
-        if volume.persistent_volume_claim is not None:
-            yield volume.persistent_volume_claim.claim_name
-        elif volume.ephemeral is not None:
-            yield f"{pod.metadata.name}-{volume.name}"
-
-
 def _positive(amounts: Amounts) -> Nanos:
     return {name: amount for name, amount in _nanos(amounts).items() if name in _QOS and amount > 0}
 
@@ -232,7 +230,7 @@ def _whole(nanos: int, unit: int) -> int:
 #     flowsched.io/runtime    how long it is expected to run ("25m")
 #
 # The last "=" of an input separates the size only where a quantity follows, or nothing: "https://a/b?part=2=" is a URI that
-# ends in "part=2", of unknown size. What cannot be understood counts as not said; see `complaints`.
+# ends in "part=2", of unknown size. What cannot be understood counts as not said.
 
 
 INPUTS: Final = f"{PREFIX}inputs"
@@ -262,42 +260,29 @@ class Hints:
 
 def hints_of(pod: Pod) -> Hints:
     """The hints of a pod, without those that flowsched cannot understand."""
-    return _read(pod)[0]
-
-
-def complaints(pod: Pod) -> tuple[str, ...]:
-    """What it says that flowsched cannot understand, in words for the author of the pod."""
-    return _read(pod)[1]
-
-
-def _read(pod: Pod) -> tuple[Hints, tuple[str, ...]]:
-    wrong: list[str] = []
     rate = total = 0
     for name in (IO_READ, IO_WRITE):
-        text = pod.metadata.annotations.get(name, "")
-        amount = _parsed(pod, name, lambda said: parse_bytes(said.removesuffix(_PER_SECOND)), wrong) or 0
-        if text.endswith(_PER_SECOND):
+        amount = _said(pod, name, lambda text: parse_bytes(text.removesuffix(_PER_SECOND))) or 0
+        if pod.metadata.annotations.get(name, "").endswith(_PER_SECOND):
             rate += amount
         else:
             total += amount
-    runtime = _parsed(pod, RUNTIME, parse_duration, wrong)
+    runtime = _said(pod, RUNTIME, parse_duration)
     if not rate and total and runtime:
         rate = total * 1000 // runtime
     deadline = pod.spec.active_deadline_seconds
     ends = [end for end in (runtime, None if deadline is None else deadline * 1000) if end is not None]
     # Like any amount: sums of amounts in foreign pods must still fit 64 bits.
     rate, total = min(rate, LARGEST_BYTES), min(total, LARGEST_BYTES)
-    return Hints(_inputs(pod), rate, total, min(ends, default=None)), tuple(wrong)
+    return Hints(_inputs(pod), rate, total, min(ends, default=None))
 
 
-def _parsed(pod: Pod, name: str, parse: Callable[[str], int], wrong: list[str]) -> int | None:
+def _said(pod: Pod, name: str, parse: Callable[[str], int]) -> int | None:
+    """What an annotation says; None if it is not there, or cannot be understood."""
     text = pod.metadata.annotations.get(name)
-    if text is None:
-        return None
     try:
-        return parse(text)
-    except InvalidRequest as error:
-        wrong.append(f"annotation {name}: {error}")
+        return None if text is None else parse(text)
+    except InvalidRequest:
         return None
 
 

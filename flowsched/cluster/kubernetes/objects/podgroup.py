@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from flowsched.cluster.kubernetes.objects.metadata import Amounts, Condition, LabelSelector, Metadata, Read
+from flowsched.cluster.kubernetes.objects.metadata import Amounts, Condition, Metadata, Read
 from flowsched.cluster.kubernetes.objects.names import dns_label, label_value
 from flowsched.cluster.kubernetes.objects.request_bodies import MERGE, STRATEGIC
 from flowsched.errors import ConfigurationError
@@ -28,7 +28,6 @@ class SchedulingPolicy(Read, frozen=True):
     """Of a native PodGroup: a gang, or (basic) pod by pod."""
 
     gang: GangPolicy | None = None
-    basic: dict[str, Any] | None = None
 
 
 class TopologyConstraint(Read, frozen=True):
@@ -44,14 +43,10 @@ class SchedulingConstraints(Read, frozen=True):
 
 
 class NativePodGroupSpec(Read, frozen=True):
-    """`disruption_mode` is a word in v1alpha2 (Pod, PodGroup) and an object in v1beta1 (single, all)."""
+    """What the group needs."""
 
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
     scheduling_constraints: SchedulingConstraints | None = None
-    disruption_mode: str | dict[str, Any] | None = None
-    priority_class_name: str | None = None
-    priority: int | None = None
-    preemption_policy: str | None = None
     parent_composite_pod_group_name: str | None = None
 
 
@@ -74,18 +69,12 @@ class CoschedulingPodGroupSpec(Read, frozen=True):
 
     min_member: int | None = None
     min_resources: Amounts | None = None
-    schedule_timeout_seconds: int | None = None
 
 
 class CoschedulingPodGroupStatus(Read, frozen=True):
     """Pending, Scheduling, Running, Unknown, Finished, Failed."""
 
     phase: str | None = None
-    occupied_by: str | None = None
-    running: int | None = None
-    succeeded: int | None = None
-    failed: int | None = None
-    schedule_start_time: str | None = None
 
 
 class CoschedulingPodGroup(Read, frozen=True):
@@ -109,10 +98,7 @@ class SubGroupPolicy(Read, frozen=True):
 
     name: str = ""
     network_topology: NetworkTopology | None = None
-    sub_group_size: int | None = None
     min_sub_groups: int | None = None
-    label_selector: LabelSelector | None = None
-    match_label_keys: tuple[str, ...] | None = None
 
 
 class VolcanoPodGroupSpec(Read, frozen=True):
@@ -121,26 +107,15 @@ class VolcanoPodGroupSpec(Read, frozen=True):
     min_member: int | None = None
     min_task_member: dict[str, int] | None = None
     queue: str | None = None
-    priority_class_name: str | None = None
     min_resources: Amounts | None = None
     network_topology: NetworkTopology | None = None
     sub_group_policy: tuple[SubGroupPolicy, ...] | None = None
-
-
-class VolcanoCondition(Condition, frozen=True):
-    """As others have them, and the session that wrote it."""
-
-    transition_id: str | None = msgspec.field(name="transitionID", default=None)
 
 
 class VolcanoPodGroupStatus(Read, frozen=True):
     """Pending, Inqueue (its pods may be created), Running, Unknown, Completed."""
 
     phase: str | None = None
-    conditions: tuple[VolcanoCondition, ...] | None = None
-    running: int | None = None
-    succeeded: int | None = None
-    failed: int | None = None
 
 
 class VolcanoPodGroup(Read, frozen=True):
@@ -149,40 +124,6 @@ class VolcanoPodGroup(Read, frozen=True):
     metadata: Metadata = Metadata()
     spec: VolcanoPodGroupSpec = VolcanoPodGroupSpec()
     status: VolcanoPodGroupStatus | None = None
-
-
-class Guarantee(Read, frozen=True):
-    """What is kept free for a queue."""
-
-    resource: Amounts | None = None
-
-
-class VolcanoQueueSpec(Read, frozen=True):
-    """A share (`weight`), a roof (`capability`), what it deserves, what it is guaranteed."""
-
-    weight: int | None = None
-    capability: Amounts | None = None
-    deserved: Amounts | None = None
-    guarantee: Guarantee | None = None
-    reclaimable: bool | None = None
-    parent: str | None = None
-    priority: int | None = None
-    dequeue_strategy: str | None = None
-
-
-class VolcanoQueueStatus(Read, frozen=True):
-    """Open, Closed, Closing, Unknown."""
-
-    state: str | None = None
-    allocated: Amounts | None = None
-
-
-class VolcanoQueue(Read, frozen=True):
-    """`queues.scheduling.volcano.sh` v1beta1."""
-
-    metadata: Metadata = Metadata()
-    spec: VolcanoQueueSpec = VolcanoQueueSpec()
-    status: VolcanoQueueStatus | None = None
 
 
 # ---- the forms, and which of them an API server serves ----

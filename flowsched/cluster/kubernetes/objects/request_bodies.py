@@ -22,7 +22,6 @@ def binding(
     uid: str,
     node: str,
     resource_version: str = "",
-    annotations: Mapping[str, str] = _NOTHING,
 ) -> bytes:
     """Bind a pod, and only this one: another of its name is refused.
 
@@ -31,13 +30,10 @@ def binding(
         uid: Its identity, a precondition.
         node: Where it shall run.
         resource_version: The version that was looked at, a precondition too; "" = any.
-        annotations: Put on the pod in the same write.
     """
     metadata: dict[str, Any] = {"name": name, "namespace": namespace, "uid": uid}
     if resource_version:
         metadata["resourceVersion"] = resource_version
-    if annotations:
-        metadata["annotations"] = dict(annotations)
     return msgspec.json.encode(
         {
             "apiVersion": "v1",

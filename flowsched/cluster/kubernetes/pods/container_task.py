@@ -20,7 +20,7 @@ from msgspec import structs
 
 from flowsched.cluster.kubernetes.agent_keys import signing_key_of
 from flowsched.cluster.kubernetes.objects.names import SecretKey, address_below, secret_key, service_host
-from flowsched.cluster.kubernetes.objects.release import INPUTS, WORK, Extras, GroupRef, ReleaseSettings
+from flowsched.cluster.kubernetes.objects.release import INPUTS, WORK, GroupRef, ReleaseSettings
 from flowsched.cluster.kubernetes.orders import sign
 from flowsched.cluster.kubernetes.packing import pack
 from flowsched.cluster.local.orders import OF_THE_IMAGE, inside
@@ -328,15 +328,14 @@ def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
 
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
-_NO_NAMES: Final[Mapping[str, str]] = {}
+_NO_PLACES: Final[Mapping[str, str]] = {}
 #: Made by stage-in beside what outputs need: TMPDIR.
 TEMPORARY: Final = "tmp"
 
 
 def order_of(
     pod: Pod,
-    file_names: Mapping[str, str] = _NO_NAMES,
-    places: Mapping[str, str] = _NO_NAMES,
+    places: Mapping[str, str] = _NO_PLACES,
     expires_ms: int = 0,
     service: str = "",
 ) -> dict[str, Any]:
@@ -344,7 +343,6 @@ def order_of(
 
     Args:
         pod: What to run.
-        file_names: uri -> its file's name, where that is not the last part of the uri.
         places: Name of an input -> where it shall lie in the `inputs` volume, where that is not its own folder.
         expires_ms: Wall clock; from then on an agent begins nothing by it.
         service: Name of the Service below which its gang's members are found; "" = they have loopback addresses.
@@ -357,7 +355,7 @@ def order_of(
                 "name": given.name,
                 "uris": list(given.uris),
                 "manifest": given.manifest,
-                "path": places.get(given.name) or input_path(given, file_names),
+                "path": places.get(given.name) or input_path(given),
             }
             for given in pod.inputs
         ],
@@ -373,7 +371,6 @@ def order_of(
         ],
         "folders": sorted((parents - {"."}) | {TEMPORARY}),
         "gang": _told_gang(pod, service) if pod.gang else None,
-        "hostfile": None,  # an earlier agent looks for it
         "expires_ms": expires_ms,
     }
 
@@ -389,20 +386,15 @@ def _told_gang(pod: Pod, service: str) -> dict[str, Any]:
     }
 
 
-def input_path(given: InputFile, file_names: Mapping[str, str] = _NO_NAMES) -> str:
+def input_path(given: InputFile) -> str:
     """Where an input is in the pod's `inputs` volume: a folder of its own, or its manifest."""
     safe = _UNSAFE.sub("_", given.name) or "_"
     safe = f"_{safe}" if safe.startswith(".") else safe
     if given.manifest:
         return f"{safe}.manifest"
-    uri = given.uris[0] if given.uris else ""
-    named = PurePosixPath(file_names.get(uri, "")).name
-    return f"{safe}/{_short(named if named not in ('', '.', '..') else file_name(uri))}"
-
-
-def _short(name: str) -> str:
-    """The end of a file's name, which holds its extension: at most 200 of the 255 bytes that a name may have."""
-    return name.encode(errors="replace")[-200:].decode(errors="ignore")
+    # The end of a file's name, which holds its extension: at most 200 of the 255 bytes that a name may have.
+    name = file_name(given.uris[0] if given.uris else "").encode(errors="replace")[-200:]
+    return f"{safe}/{name.decode(errors='ignore')}"
 
 
 # ---- the environments of a pod's containers ----
@@ -437,7 +429,7 @@ def service_of(pod: Pod, settings: ReleaseSettings, group: GroupRef | None) -> s
 
 
 def task_environment(
-    pod: Pod, settings: ReleaseSettings, group: GroupRef | None, extras: Extras, layout: Layout = _NO_LAYOUT
+    pod: Pod, settings: ReleaseSettings, group: GroupRef | None, layout: Layout = _NO_LAYOUT
 ) -> TaskEnvironment | Refusal:
     """The task's environment and command.
 
@@ -445,10 +437,9 @@ def task_environment(
         pod: What to run.
         settings: Of the installation.
         group: Its Secret holds the gang's token; None = the pod is alone.
-        extras: For the names of files.
         layout: Of a container task's files.
     """
-    values = _values(pod, settings, extras, address_below(service_of(pod, settings, group)))
+    values = _values(pod, settings, address_below(service_of(pod, settings, group)))
     sources = _sources(pod, group)
     if isinstance(sources, Refusal):
         return sources
@@ -470,12 +461,12 @@ def step_environment(
     pod: Pod,
     settings: ReleaseSettings,
     group: GroupRef | None,
-    extras: Extras,
+    expires_ms: int = 0,
     layout: Layout = _NO_LAYOUT,
 ) -> list[EnvVar]:
     """The environment of stage-in and of stage-out."""
     service = service_of(pod, settings, group)
-    text = pack(order_of(pod, extras.file_names, layout.inputs, extras.expires_ms, service))
+    text = pack(order_of(pod, layout.inputs, expires_ms, service))
     agent = f"http://$(HOST_IP):{settings.agent_port}" if settings.agent_port else ""
     return [
         {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
@@ -488,11 +479,11 @@ def step_environment(
     ]
 
 
-def _values(pod: Pod, settings: ReleaseSettings, extras: Extras, address: Address) -> dict[str, str]:
+def _values(pod: Pod, settings: ReleaseSettings, address: Address) -> dict[str, str]:
     """What variables say that are no secrets."""
     by_number = pod.gpu_millis > 0 and (pod.gpu_millis % 1000 > 0 or not settings.gpu.resource)
     told = pod if by_number and settings.gpu.fractions == "cuda" else structs.replace(pod, gpu_ids=())
-    inputs = {given.name: f"{INPUTS}/{input_path(given, extras.file_names)}" for given in pod.inputs}
+    inputs = {given.name: f"{INPUTS}/{input_path(given)}" for given in pod.inputs}
     if pod.container is not None:
         inputs |= {given.input: given.path for given in pod.container.inputs if given.input is not None}
     values, _ = environment(told, Paths(WORK, WORK, inputs, ""), address)

@@ -34,7 +34,7 @@ from flowsched.cluster.kubernetes.dra.inventory import places_of
 from flowsched.cluster.kubernetes.lease import Lease
 from flowsched.cluster.kubernetes.objects.labels import GROUP, engine_name, is_ours
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
-from flowsched.cluster.kubernetes.objects.release import ReleaseSettings, extras_of
+from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.cluster.kubernetes.orders import LIFE_MS
 from flowsched.cluster.kubernetes.pods.gang_objects import GangObjects
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
@@ -51,7 +51,6 @@ from flowsched.executor.protocol import (
     PodStarted,
 )
 from flowsched.log_lines import get_logger
-from flowsched.values import replace
 
 log = get_logger(__name__)
 
@@ -331,9 +330,7 @@ class PodController:
             self._report_end(pod, self._refused(pod, group.reason, group.message))
             return False
         await self._turn()
-        body = pod_manifest(
-            order, self._settings, group, replace(extras_of(order), expires_ms=self._lease.clock() + LIFE_MS)
-        )
+        body = pod_manifest(order, self._settings, group, self._lease.clock() + LIFE_MS)
         if isinstance(body, Refusal):
             self._report_end(pod, self._refused(pod, body.reason, body.message))
             return False
@@ -431,14 +428,6 @@ class PodController:
                 "pod bound by another scheduler", pod=pod.name, node=obj.spec.node_name, wanted=pod.node
             )
             self._background.begin(self._delete(obj, None))
-
-    async def _withdraw(self, pod: DesiredPod, before: asyncio.Task[None] | None, reason: str) -> None:
-        """Stop the pod's task. If no pod is known, none ever runs: one that a create on its way still makes is not bound."""
-        if before is not None:
-            before.cancel()
-            await asyncio.gather(before, return_exceptions=True)
-        if pod.end is None and not pod.uid:
-            self._report_end(pod, self._gone(pod, reason))
 
     async def _release(self, pod: DesiredPod, before: asyncio.Task[None] | None, grace_ms: int) -> None:
         """End the pod, whatever became of its launch."""

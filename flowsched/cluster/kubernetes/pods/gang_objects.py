@@ -46,8 +46,6 @@ def group_manifest(
     name: str,
     pod: Pod,
     settings: ReleaseSettings,
-    min_resources: Resources | None = None,
-    owner: Owner | None = None,
 ) -> bytes:
     """The PodGroup of one of our gangs: all members that were given seats, or none.
 
@@ -56,20 +54,24 @@ def group_manifest(
         name: Of the group.
         pod: Any of its members.
         settings: Of the installation.
-        min_resources: What all members ask for together. None = left out where roles may ask for different things, since one
-            member does not know of the others.
-        owner: With which the group goes.
     """
     roles = Counter(member.role for member in pod.gang.roster.members()) if pod.gang else Counter({"task": 1})
-    amounts = _min_resources(pod, roles, min_resources, settings)
+    amounts: dict[str, str] = {}
+    if len(roles) == 1:  # else roles may ask for different things, and one member does not know of the others
+        one = Resources(pod.cpu_millicores, pod.memory_bytes, pod.disk_bytes, pod.gpu_millis, pod.extended)
+        amounts = quantities(one, settings.gpu.resource, roles.total())
     spec: Json
     match form:
         case Form.NATIVE_ALPHA | Form.NATIVE_BETA:
-            spec = _native_spec(form, roles.total(), settings)
+            spec = {"schedulingPolicy": {"gang": {"minCount": roles.total()}}}
+            if (
+                form is Form.NATIVE_BETA
+            ):  # in v1alpha2 all but the policy is forbidden unless further gates are open
+                spec["disruptionMode"] = {"all": {}}
         case Form.SCHEDULER_PLUGINS:
             spec = {"minMember": roles.total(), "minResources": amounts}
         case Form.VOLCANO:
-            spec = _volcano_spec(roles, amounts, pod, settings)
+            spec = _volcano_spec(roles, amounts, pod)
         case Form.NONE:
             raise ValueError("a group without a form has no PodGroup")
     metadata: Json = {
@@ -78,8 +80,6 @@ def group_manifest(
         "labels": common_labels(settings, "gang")
         | {GROUP: label_value(name), WORKFLOW: label_value(pod.workflow), STAGE: label_value(pod.stage)},
     }
-    if owner is not None:
-        metadata["ownerReferences"] = [owner_reference(owner)]
     return msgspec.json.encode(
         {
             "apiVersion": form.value,
@@ -90,15 +90,7 @@ def group_manifest(
     )
 
 
-def _native_spec(form: Form, members: int, settings: ReleaseSettings) -> Json:
-    """In v1alpha2 all but the policy is forbidden unless further gates are open."""
-    spec: Json = {"schedulingPolicy": {"gang": {"minCount": members}}}
-    if form is Form.NATIVE_BETA:
-        spec |= {"disruptionMode": {"all": {}}, "priorityClassName": settings.priority_class}
-    return spec
-
-
-def _volcano_spec(roles: Mapping[str, int], amounts: Json, pod: Pod, settings: ReleaseSettings) -> Json:
+def _volcano_spec(roles: Mapping[str, int], amounts: Json, pod: Pod) -> Json:
     rack = pod.rules.rack if pod.rules else None
     modes = {"required": "hard", "preferred": "soft"}
     return {
@@ -106,21 +98,9 @@ def _volcano_spec(roles: Mapping[str, int], amounts: Json, pod: Pod, settings: R
         "minTaskMember": dict(roles),
         "minResources": amounts,
         "queue": volcano_queue(pod.queue),
-        "priorityClassName": settings.priority_class,
         # Tier 1 is what hangs on one switch, as near to a rack as Volcano's words come.
         "networkTopology": {"mode": modes[rack], "highestTierAllowed": 1} if rack else {},
     }
-
-
-def _min_resources(
-    pod: Pod, roles: Mapping[str, int], told: Resources | None, settings: ReleaseSettings
-) -> dict[str, str]:
-    if told is not None:
-        return quantities(told, settings.gpu.resource)
-    if len(roles) > 1:
-        return {}
-    one = Resources(pod.cpu_millicores, pod.memory_bytes, pod.disk_bytes, pod.gpu_millis, pod.extended)
-    return quantities(one, settings.gpu.resource, sum(roles.values()))
 
 
 # ---- the objects of our own gangs ----
@@ -281,27 +261,24 @@ class GangObjects:
         return await asyncio.shield(gang.made)
 
     async def _make(self, gang: _Gang, pod: Pod, explain: Explain) -> GroupRef | Refusal:
-        try:
-            return await self._make_all(gang, pod, explain)
-        except _Denied as denied:
-            return Refusal("StartFailed", str(denied))
-
-    async def _make_all(self, gang: _Gang, pod: Pod, explain: Explain) -> GroupRef:
         assert pod.gang is not None
         if gang.name in self._removing:  # it had lost its last member
             await asyncio.wait({self._removing[gang.name]})
         settings, space = self._settings, self._settings.namespace
         owner = None
-        if self.form is not Form.NONE:
-            body = group_manifest(self.form, gang.name, pod, settings)
-            meta = await self._create(group_path(self.form, space), gang.name, body, explain)
-            owner = Owner(self.form.value, "PodGroup", gang.name, meta.metadata.uid)
         core = f"/api/v1/namespaces/{space}"
-        service = gang_service(gang.name, settings, owner)
-        meta = await self._create(f"{core}/services", gang.name, service, explain)
-        root = Owner("v1", "Service", gang.name, meta.metadata.uid)
-        secret = gang_secret(gang.name, pod.gang.token, settings, root)
-        await self._create(f"{core}/secrets", gang.name, secret, explain)
+        try:
+            if self.form is not Form.NONE:
+                body = group_manifest(self.form, gang.name, pod, settings)
+                meta = await self._create(group_path(self.form, space), gang.name, body, explain)
+                owner = Owner(self.form.value, "PodGroup", gang.name, meta.metadata.uid)
+            service = gang_service(gang.name, settings, owner)
+            meta = await self._create(f"{core}/services", gang.name, service, explain)
+            root = Owner("v1", "Service", gang.name, meta.metadata.uid)
+            secret = gang_secret(gang.name, pod.gang.token, settings, root)
+            await self._create(f"{core}/secrets", gang.name, secret, explain)
+        except _Denied as denied:
+            return Refusal("StartFailed", str(denied))
         return GroupRef(gang.name, self.form, owner, pod.queue)
 
     async def _create(self, path: str, name: str, body: bytes, explain: Explain) -> OnlyMetadata:
@@ -312,22 +289,18 @@ class GangObjects:
         """
         backoff = Backoff(_LONGEST_PAUSE_S)
         while True:
-            try:
-                answer = await self._client.call("POST", path, body=body)
-                if answer.ok:
-                    return decoded(answer.body, OnlyMetadata, path)
-                if answer.reason == "AlreadyExists":
-                    if path.endswith("/secrets"):
-                        return OnlyMetadata()  # it may be made, and not read
-                    found = await self._client.get(f"{path}/{name}", OnlyMetadata)
-                    if found is not None:
-                        return found
+            answer = await self._client.try_call("POST", path, body, explain=explain)
+            if answer is not None and answer.reason == "AlreadyExists":
+                if path.endswith("/secrets"):
+                    return OnlyMetadata()  # it may be made, and not read
+                answer = await self._client.try_call("GET", f"{path}/{name}", explain=explain)
+            if answer is not None and answer.ok:
+                return decoded(answer.body, OnlyMetadata, path)
+            if answer is not None:
                 verdict = judge(answer)
                 if isinstance(verdict, Permanent):
                     raise _Denied(f"{path}: {verdict.message}")
                 explain(verdict.reason, f"{path}: {answer.message}")
-            except Unreachable as silence:
-                explain("APIServerUnreachable", str(silence))
             await backoff.wait()
 
     async def _remove(self, name: str) -> None:

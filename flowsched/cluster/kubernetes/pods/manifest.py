@@ -29,10 +29,8 @@ from flowsched.cluster.kubernetes.objects.podgroup import PodLink, pod_link
 from flowsched.cluster.kubernetes.objects.release import (
     INPUTS,
     WORK,
-    Extras,
     GroupRef,
     ReleaseSettings,
-    extras_of,
 )
 from flowsched.cluster.kubernetes.pods.container_task import (
     TEMPORARY,
@@ -60,44 +58,39 @@ Quantities = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The resources that a pod asks for.
+    """The resources that a task asks for.
 
     Args:
-        requests, limits: Of the task.
-        devices: Of the task; they are requests and limits at once.
-        sidecar: Requests and limits of stage-out, as they are written.
-        guaranteed: Whether limits are equal to requests.
-        memory_bytes: Of the task's limit.
+        requests, limits: Of its container.
+        devices: They are requests and limits at once.
+        memory_bytes: Of its limit.
         claims: On devices: (name in the pod, name of the claim).
     """
 
     requests: Quantities
     limits: Quantities
     devices: Quantities
-    sidecar: dict[str, Quantities]
-    guaranteed: bool
     memory_bytes: int
     claims: tuple[tuple[str, str], ...] = ()
 
 
-def asked(pod: Pod, settings: ReleaseSettings, extras: Extras) -> Ask:
-    """The resources that the containers of a pod ask for."""
+def asked(pod: Pod, settings: ReleaseSettings) -> Ask:
+    """The resources that the task of a pod asks for."""
     memory_limit = max(pod.memory_limit_bytes or 0, pod.memory_bytes)
-    cpu_limit = extras.limits.cpu_millicores if extras.limits else 0
+    cpu_limit = pod.limits.cpu_millicores if pod.limits else 0
     requests = {"cpu": cpu(pod.cpu_millicores), "memory": str(pod.memory_bytes)}
-    if extras.resources is not None and extras.resources.disk_bytes:
-        requests["ephemeral-storage"] = str(extras.resources.disk_bytes)
+    if pod.disk_bytes:
+        requests["ephemeral-storage"] = str(pod.disk_bytes)
     limits = {"memory": str(memory_limit)}
     if cpu_limit:
         limits["cpu"] = cpu(max(cpu_limit, pod.cpu_millicores))
-    guaranteed = (
-        all(requests[name] == limits.get(name) for name in ("cpu", "memory"))
-        and (memory_limit >= STEP_MEMORY_BYTES or not needs_stage_in(pod))
-        and (not needs_stage_out(pod) or _sidecar_asks(settings) or settings.pod_level_resources)
-    )
+    # A part of a GPU is no device of a plugin: its number is in the environment.
+    counts = dict(pod.extended)
+    if settings.gpu.resource and pod.gpu_millis and pod.gpu_millis % 1000 == 0:
+        counts[settings.gpu.resource] = pod.gpu_millis // 1000
+    devices = {name: str(count) for name, count in sorted(counts.items()) if count}
     claims = tuple((f"gpu-{place.number}", place.claim) for place in places_of(pod, settings))
-    devices, sidecar = _devices(pod, settings, extras), _sidecar(settings)
-    return Ask(requests, limits, devices, sidecar, guaranteed, memory_limit, claims)
+    return Ask(requests, limits, devices, memory_limit, claims)
 
 
 def task_resources(ask: Ask) -> dict[str, Any]:
@@ -111,14 +104,6 @@ def step_resources(ask: Ask) -> dict[str, Quantities]:
     requests = {name: ask.requests[name] for name in ("cpu", "memory")}
     memory = max(ask.memory_bytes, STEP_MEMORY_BYTES)
     return {"requests": requests, "limits": ask.limits | {"memory": str(memory)}}
-
-
-def pod_resources(ask: Ask) -> dict[str, Quantities]:
-    """Of the pod as a whole (Kubernetes 1.34): CPU and memory of the task, for all containers together."""
-    names = ("cpu", "memory")
-    limits = {name: ask.limits[name] for name in names if name in ask.limits and ask.guaranteed}
-    told = {"requests": {name: ask.requests[name] for name in names}, "limits": limits}
-    return {key: value for key, value in told.items() if value}
 
 
 def quantities(resources: Resources, gpu_resource: str, factor: int = 1) -> Quantities:
@@ -137,26 +122,6 @@ def quantities(resources: Resources, gpu_resource: str, factor: int = 1) -> Quan
 def cpu(millicores: int) -> str:
     """Cores, or thousandths of one: as the API server itself writes it."""
     return f"{millicores}m" if millicores % 1000 else str(millicores // 1000)
-
-
-def _devices(pod: Pod, settings: ReleaseSettings, extras: Extras) -> Quantities:
-    """Whole GPUs and extended resources. A part of a GPU is no device of a plugin: its number is in the environment."""
-    counts: dict[str, int] = dict(extras.resources.extended) if extras.resources else {}
-    if settings.gpu.resource and pod.gpu_millis and pod.gpu_millis % 1000 == 0:
-        counts[settings.gpu.resource] = pod.gpu_millis // 1000
-    return {name: str(count) for name, count in sorted(counts.items()) if count}
-
-
-def _sidecar(settings: ReleaseSettings) -> dict[str, Any]:
-    """Nothing has to be said as nothing: a namespace's LimitRange would put in its own figures."""
-    if not _sidecar_asks(settings) or settings.pod_level_resources:
-        return {"requests": {"cpu": "0", "memory": "0"}}
-    wanted = {"cpu": cpu(settings.steps.cpu_millicores), "memory": str(settings.steps.memory_bytes)}
-    return {"requests": wanted, "limits": wanted}
-
-
-def _sidecar_asks(settings: ReleaseSettings) -> bool:
-    return bool(settings.steps.cpu_millicores and settings.steps.memory_bytes)
 
 
 # ---- what no cluster takes ----
@@ -328,10 +293,15 @@ READY: Final[dict[str, Any]] = {
 }
 #: How long a task may take to end after SIGTERM by default: Kubernetes' own figure.
 _GRACE_S: Final = 30
+#: How long stage-out may take. It is also how long a task that ignores SIGTERM lives on after its timeout, or when its node is
+#: drained: Kubernetes has one figure for all containers of a pod.
+_PUBLISH_S: Final = 300
+#: The group that a pod's containers run as, and that owns its volumes.
+_GROUP_ID: Final = 1000
 
 
 def pod_manifest(
-    pod: Pod, settings: ReleaseSettings, group: GroupRef | None = None, extras: Extras | None = None
+    pod: Pod, settings: ReleaseSettings, group: GroupRef | None = None, expires_ms: int = 0
 ) -> bytes | Refusal:
     """The pod of one attempt of one task, without a node: it is bound later.
 
@@ -339,31 +309,30 @@ def pod_manifest(
         pod: What to run.
         settings: Of the installation.
         group: Its gang; None = it is alone.
-        extras: What its stage says beside the order; None = what the order says itself.
+        expires_ms: When the order of its steps expires (wall clock).
 
     Returns:
         The body of its creation, or why there can be no such pod: the attempt has failed then, and for the same reason
         everywhere.
     """
-    extras = extras or extras_of(pod)
     layout = lay_out(pod.container, settings.shared) if pod.container is not None else Layout()
     if isinstance(layout, Refusal):
         return layout
-    ask = asked(pod, settings, extras)
-    tasks = _tasks(pod, settings, group, extras, ask, layout)
+    ask = asked(pod, settings)
+    tasks = _tasks(pod, settings, group, ask, layout)
     if isinstance(tasks, Refusal):
         return tasks
     manifest = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": _metadata(pod, settings, group),
-        "spec": _spec(pod, settings, group, extras, ask, tasks, layout),
+        "spec": _spec(pod, settings, group, expires_ms, ask, tasks, layout),
     }
     return encoded(pod, manifest)
 
 
 def _tasks(
-    pod: Pod, settings: ReleaseSettings, group: GroupRef | None, extras: Extras, ask: Ask, layout: Layout
+    pod: Pod, settings: ReleaseSettings, group: GroupRef | None, ask: Ask, layout: Layout
 ) -> list[Json] | Refusal:
     """The user's containers, in the order in which they run: one, or one for each step."""
     seen = [pod] if pod.container is None else [as_step(pod, step) for step in pod.container.steps]
@@ -377,7 +346,7 @@ def _tasks(
                 f"{whose} no image, and there is no default image here: give it one (container: {{image: …}}), or start "
                 "flowsched with FLOWSCHED_DEFAULT_IMAGE",
             )
-        told = task_environment(one, settings, group, extras, layout)
+        told = task_environment(one, settings, group, layout)
         if isinstance(told, Refusal):
             return told
         task = _task(pod, settings, image, told, ask)
@@ -408,43 +377,41 @@ def _spec(
     pod: Pod,
     settings: ReleaseSettings,
     group: GroupRef | None,
-    extras: Extras,
+    expires_ms: int,
     ask: Ask,
     tasks: list[Json],
     layout: Layout,
 ) -> Json:
+    rules = pod.rules or Rules()
     spec: Json = {
         "schedulerName": settings.scheduler,
         "restartPolicy": "Never",
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
         # A task has the time that Kubernetes gives; what it has made needs as long as it takes to publish it.
-        "terminationGracePeriodSeconds": settings.steps.publish_s if needs_stage_out(pod) else _GRACE_S,
+        "terminationGracePeriodSeconds": _PUBLISH_S if needs_stage_out(pod) else _GRACE_S,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": settings.user.user,
-            "runAsGroup": settings.user.group,
-            "fsGroup": settings.user.fs_group,
+            "runAsUser": settings.user,
+            "runAsGroup": _GROUP_ID,
+            "fsGroup": _GROUP_ID,
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "initContainers": [*_steps(pod, settings, group, extras, ask, layout), *tasks[:-1]],
+        "initContainers": [*_steps(pod, settings, group, expires_ms, ask, layout), *tasks[:-1]],
         "containers": tasks[-1:],
         "volumes": _volumes(pod, settings),
-        "tolerations": [toleration(each) for each in _tolerations(settings, extras)],
+        "tolerations": [toleration(each) for each in dict.fromkeys(rules.tolerations)],
     }
     optional = {
         "serviceAccountName": settings.service_account,
-        "priorityClassName": settings.priority_class,
-        "imagePullSecrets": [{"name": name} for name in settings.pull.secrets],
         "activeDeadlineSeconds": -(-pod.timeout_ms // 1000) if pod.timeout_ms else 0,
-        "resources": pod_resources(ask) if settings.pod_level_resources else {},
         "resourceClaims": [{"name": name, "resourceClaimName": claim} for name, claim in ask.claims],
     }
     if settings.hand_over is not None:
         spec["schedulingGates"] = [{"name": GATE}]
-        optional["nodeSelector"] = dict(extras.rules.selector)
-        optional["affinity"] = affinity(extras.rules, group.name if group else "", pod.node)
+        optional["nodeSelector"] = dict(rules.selector)
+        optional["affinity"] = affinity(rules, group.name if group else "", pod.node)
     spec |= {key: value for key, value in optional.items() if value}
     if pod.gang is not None and group is not None and settings.gang_addresses == "dns":
         spec |= {
@@ -454,17 +421,13 @@ def _spec(
     return spec | dict(_link(pod, group).spec)
 
 
-def _tolerations(settings: ReleaseSettings, extras: Extras) -> list[Toleration]:
-    return list(dict.fromkeys((*settings.tolerations, *extras.rules.tolerations)))
-
-
 def _steps(
-    pod: Pod, settings: ReleaseSettings, group: GroupRef | None, extras: Extras, ask: Ask, layout: Layout
+    pod: Pod, settings: ReleaseSettings, group: GroupRef | None, expires_ms: int, ask: Ask, layout: Layout
 ) -> list[Json]:
     """Our own containers, in the order in which they begin; none where there is nothing to lay out."""
     if not needs_stage_in(pod):
         return []
-    env = step_environment(pod, settings, group, extras, layout)
+    env = step_environment(pod, settings, group, expires_ms, layout)
     files = pod.container is not None
     stage_in = _step(
         STAGE_IN, settings, [*env, *(files_variables(pod, layout, contents=True) if files else ())]
@@ -480,7 +443,8 @@ def _steps(
         "restartPolicy": "Always",
         # The task may not start, and so not end, before stage-out would notice.
         "startupProbe": READY,
-        "resources": ask.sidecar,
+        # Nothing has to be said as nothing: a namespace's LimitRange would put in its own figures.
+        "resources": {"requests": {"cpu": "0", "memory": "0"}},
         "volumeMounts": _mounts(settings, shared_read_only=False, inputs_read_only=True),
     }
     return [stage_in, stage_out]
@@ -534,10 +498,8 @@ def _step(name: str, settings: ReleaseSettings, env: list[Json]) -> Json:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": CONFINED,
     }
-    if settings.steps.secret:
-        step["envFrom"] = [{"secretRef": {"name": settings.steps.secret, "optional": True}}]
-    if settings.pull.policy:
-        step["imagePullPolicy"] = settings.pull.policy
+    if settings.steps_secret:
+        step["envFrom"] = [{"secretRef": {"name": settings.steps_secret, "optional": True}}]
     return step
 
 
@@ -561,8 +523,6 @@ def _task(pod: Pod, settings: ReleaseSettings, image: str, told: TaskEnvironment
     }
     if told.command:
         task["command"] = told.command
-    if settings.pull.policy:
-        task["imagePullPolicy"] = settings.pull.policy
     return task
 
 

@@ -151,7 +151,6 @@ def placeholder(hold: Hold, settings: ReleaseSettings) -> bytes:
             "spec": {
                 "schedulerName": STOCK,
                 "schedulingGates": [{"name": HOLD}],
-                "priorityClassName": settings.priority_class,
                 "restartPolicy": "Never",
                 "enableServiceLinks": False,
                 "automountServiceAccountToken": False,

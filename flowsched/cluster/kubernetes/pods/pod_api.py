@@ -43,7 +43,7 @@ class PodApi:
 
     async def create(self, body: bytes, explain: Explain) -> Answer | None:
         """Create a pod, once. None: it is not known whether the pod was made."""
-        return await self._ask("POST", self._path, body, explain)
+        return await self._client.try_call("POST", self._path, body, explain=explain)
 
     async def bind(self, name: str, uid: str, node: str, explain: Explain) -> Answer | None:
         """Bind a pod to a node, or open its gate where another scheduler binds it, once. No pod runs before.
@@ -54,14 +54,14 @@ class PodApi:
         path = f"{self._path}/{pod_name(name)}"
         if self._settings.hand_over is None:
             body = binding(pod_name(name), self._settings.namespace, uid, node)
-            return await self._ask("POST", f"{path}/binding", body, explain)
-        return await self._ask("PATCH", path, opened_gate(uid, GATE), explain, STRATEGIC)
+            return await self._client.try_call("POST", f"{path}/binding", body, explain=explain)
+        return await self._client.try_call("PATCH", path, opened_gate(uid, GATE), STRATEGIC, explain)
 
     async def read(self, name: str, explain: Explain) -> PodObject | None:
         """A pod (by its engine name) as the server has it; waits until the server answers."""
         backoff = Backoff()
         while True:
-            answer = await self._ask("GET", f"{self._path}/{pod_name(name)}", None, explain)
+            answer = await self._client.try_call("GET", f"{self._path}/{pod_name(name)}", explain=explain)
             if answer is not None and answer.status == 404:
                 return None
             if answer is not None and answer.ok:
@@ -109,18 +109,3 @@ class PodApi:
             "/api/v1/nodes", Node, params={"fieldSelector": f"metadata.name={name}"}
         )
         return bool(nodes)
-
-    async def _ask(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None,
-        explain: Explain,
-        content_type: str = "application/json",
-    ) -> Answer | None:
-        """Ask once. None: there was no answer, and the server may have carried it out."""
-        try:
-            return await self._client.call(method, path, body=body, content_type=content_type)
-        except Unreachable as silence:
-            explain("APIServerUnreachable", str(silence))
-            return None
