@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 from msgspec import structs
 
 from flowsched.cluster.kubernetes.agents import Agents
@@ -26,7 +22,7 @@ from flowsched.executor.protocol import (
     TransferFailed,
 )
 from tests.cluster.origin import RangeOrigin
-from tests.kubernetes.agent_world import KEY, PATIENCE_S, AgentProcess, Node, Served, call, several
+from tests.kubernetes.agent_world import KEY, PATIENCE_S, AgentProcess, Node, Served, several
 
 KB = 1000
 
@@ -124,25 +120,6 @@ async def test_a_file_below_an_allowed_folder_comes_in_pieces(stack: AsyncExitSt
     assert (told["error"]["undivided"], told["error"]["permanent"]) == (False, True)
 
 
-async def test_versions_do_not_mix(stack: AsyncExitStack, origin: RangeOrigin, tmp_path: Path) -> None:
-    """The origin changes after the first agent's first piece."""
-    first, second = await several(stack, tmp_path, 2)
-    await bring(first, piece(origin, 0))
-    origin.data, origin.etag = os.urandom(300 * KB), '"two"'
-    await bring(second, piece(origin, 1))
-    told = await bring(second, piece(origin, 0, first, '"two"'))
-    assert (told["error"]["lost"], told["error"]["message"]) == (
-        True,
-        f"node-0 has pieces of another version of {origin.uri}",
-    )
-    told = await bring(first, piece(origin, 1))
-    assert (told["error"]["changed"], told["version"]) == (True, '"two"')
-    assert first.node.half_made() == []
-    for number in (0, 1, 2):
-        await bring(first, piece(origin, number, None, '"two"'))
-    assert (first.agent.cache.home(origin.uri) / "data.bin").read_bytes() == origin.data
-
-
 async def test_a_peer_that_breaks_off_and_one_that_is_gone(
     stack: AsyncExitStack, origin: RangeOrigin, tmp_path: Path
 ) -> None:
@@ -163,34 +140,6 @@ async def test_a_peer_that_breaks_off_and_one_that_is_gone(
     assert told["error"]["message"].startswith("node-9 (http://127.0.0.1:9) cannot be reached")
     origin.held = None
     assert (await bring(only, piece(origin, 0)))["moved_bytes"] == 100_000
-
-
-async def test_an_agent_that_is_killed_goes_on_with_the_pieces_it_has(
-    origin: RangeOrigin, tmp_path: Path
-) -> None:
-    """Killed in the middle of the second piece; its successor fetches that one again, and the third."""
-    node = Node(tmp_path / "node-0")
-    allowed = ("--network", "127.0.0.0/8")
-    async with aiohttp.ClientSession() as session:
-        with AgentProcess(node, *allowed) as agent:
-            orders = {"orders": [piece(origin, 0)]}
-            await call(session, "POST", f"{agent.url()}/v1/transfers", json=orders)
-            async with asyncio.timeout(PATIENCE_S):
-                while not list((node.folder / "cache").glob(".part-*/pieces.json")):
-                    await asyncio.sleep(0.02)
-            origin.held = 100_000
-            orders = {"orders": [piece(origin, 1)]}
-            await call(session, "POST", f"{agent.url()}/v1/transfers", json=orders)
-            await origin.stopped.wait()
-            agent.kill()
-    origin.held = None
-    origin.go.set()
-    async with Served(node) as again:
-        assert [partial.spans for partial in again.agent.cache.partials.all] == [((0, 100_000),)]
-        told = [await bring(again, piece(origin, number)) for number in (0, 1, 2)]
-        assert [each["moved_bytes"] for each in told] == [0, 100_000, 100_000]
-        assert (again.agent.cache.home(origin.uri) / "data.bin").read_bytes() == origin.data
-    assert origin.asked == [0, 100_000, 100_000, 200_000]
 
 
 class Service:
@@ -293,42 +242,3 @@ async def test_pieces_under_way_are_ordered_again_from_an_agent_that_starts_agai
     cache = Cache(node.folder / "cache")
     assert (cache.home(origin.uri) / "data.bin").read_bytes() == origin.data
     assert origin.asked.count(0) == origin.asked.count(200_000) == 1
-
-
-async def test_an_agent_that_knows_no_pieces(
-    stack: AsyncExitStack, origin: RangeOrigin, tmp_path: Path
-) -> None:
-    """An older one, while agents are upgraded: it brings the whole, and each order for a piece is answered by that."""
-
-    async def heard(request: web.Request) -> web.Response:
-        for order in (await request.json())["orders"]:
-            news.put_nowait(
-                {"kind": "transfer", "uri": order["uri"], "moved_bytes": 300_000, "size_bytes": 300_000}
-            )
-        return web.json_response({}, status=202)
-
-    async def events(request: web.Request) -> web.StreamResponse:
-        answer = web.StreamResponse()
-        await answer.prepare(request)
-        while True:
-            await answer.write(json.dumps(await news.get()).encode() + b"\n")
-
-    async def replicas(_: web.Request) -> web.Response:
-        return web.json_response({"instance": "old", "seq": 0, "replicas": []})
-
-    news: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    app = web.Application()
-    app.router.add_post("/v1/transfers", heard)
-    app.router.add_get("/v1/events", events)
-    app.router.add_get("/v1/replicas", replicas)
-    server = await stack.enter_async_context(TestServer(app))
-    service = Service()
-    service.agents.start()
-    stack.push_async_callback(service.agents.close)
-    service.agents.seen("node-0", str(server.make_url("")).rstrip("/"))
-    orders = [Transfer(origin.uri, 100 * KB, "node-0", None, n * 100 * KB, whole=False) for n in range(3)]
-    await service.agents.transfer(orders)
-    ends = await service.ends(3)
-    assert sorted((end.offset, end.whole, end.moved_bytes) for end in ends if isinstance(end, TransferDone)) == [
-        (0, True, 300_000), (100_000, True, 0), (200_000, True, 0),
-    ]  # fmt: skip

@@ -133,14 +133,6 @@ async def test_a_manifest_names_files_that_the_task_can_read(node: Served) -> No
         assert (node.node.inputs(uid) / line.removeprefix("/flowsched/inputs/")).read_text() == content
 
 
-async def test_an_empty_manifest(node: Served) -> None:
-    """No shard, no line."""
-    uid = node.node.pod()
-    given = {"name": "none", "uris": [], "manifest": True, "path": "none.manifest"}
-    assert (await node.inputs(uid, order(inputs=[given]))).status == 200
-    assert (node.node.inputs(uid) / "none.manifest").read_text() == ""
-
-
 async def test_what_a_task_writes_to_is_made_as_its_volume_is(node: Served) -> None:
     """Folders of outputs, tmp and the hostfile: the group's to write to, with its set-gid bit, as a kubelet gives it."""
     uid = node.node.pod()
@@ -705,16 +697,6 @@ async def test_outputs_in_each_other_and_outputs_twice(node: Served) -> None:
     reply = await node.outputs(uid, order(outputs=outputs))
     assert [each["size_bytes"] for each in reply.json["outputs"]] == [3, 3, 3]
     assert await node.replicas() == {each["uri"]: 3 for each in outputs}
-
-
-async def test_one_file_as_two_outputs(node: Served) -> None:
-    """It is copied for the first and moved for the last."""
-    uid = node.node.pod()
-    (node.node.work(uid) / "f").write_bytes(b"123")
-    outputs = [writes("f"), {**writes("f", "flowsched:wf/s/0/1/again"), "name": "again"}]
-    reply = await node.outputs(uid, order(outputs=outputs))
-    assert [each["size_bytes"] for each in reply.json["outputs"]] == [3, 3]
-    assert not (node.node.work(uid) / "f").exists()
 
 
 async def test_an_output_named_as_the_record_is(node: Served) -> None:

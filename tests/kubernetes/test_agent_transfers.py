@@ -20,7 +20,6 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from flowsched.cluster.node.cache import stored_name
 from flowsched.cluster.node.origins import Body, NotFetched, Origins
 from tests.kubernetes.agent_world import AgentProcess, Node, Served, call, several, until
 
@@ -86,17 +85,6 @@ async def test_a_folder_goes_whole_with_its_links(stack: AsyncExitStack, tmp_pat
     assert (copy / "deep" / "er" / "häßlich.txt").read_bytes() == b"123"
     assert (copy / "run").stat().st_mode & 0o777 == 0o555
     assert (copy / "deep").stat().st_mode & 0o777 == 0o755
-
-
-async def test_an_empty_file(stack: AsyncExitStack, tmp_path: Path) -> None:
-    """Nothing is a dataset too."""
-    file = shared(tmp_path, "nothing")
-    file.touch()
-    first, second = await several(stack, tmp_path, 2)
-    await first.bring({"uri": str(file)})
-    (told,) = await second.bring({"uri": str(file), "source": source(first)})
-    assert (told["error"], told["size_bytes"]) == (None, 0)
-    assert (second.agent.cache.home(str(file)) / "nothing").read_bytes() == b""
 
 
 async def test_what_is_there_does_not_travel_again(stack: AsyncExitStack, tmp_path: Path) -> None:
@@ -259,23 +247,6 @@ async def test_an_archive_cannot_leave_its_folder(stack: AsyncExitStack, tmp_pat
     assert _everything(tmp_path) == before
 
 
-@pytest.mark.parametrize(
-    ("name", "stored"),
-    [
-        ("reads.fq.gz", "reads.fq.gz"),
-        ("../../etc/passwd", ".._.._etc_passwd"),
-        ("..", "data"),
-        ("", "data"),
-        ("meta.json", "data"),
-        ("a\nb", "a_b"),
-        ("ü" * 300, "ü" * 100),
-    ],
-)
-def test_names_that_peers_and_origins_give(name: str, stored: str) -> None:
-    """None is a way out of the dataset's folder, none takes the place of its record, none is too long."""
-    assert stored_name(name) == stored
-
-
 # --- origins -------------------------------------------------------------------------------------------------
 
 
@@ -356,38 +327,6 @@ async def test_a_redirect_is_looked_at_too(stack: AsyncExitStack, tmp_path: Path
     assert asked == []
 
 
-async def test_an_origin_that_fails(stack: AsyncExitStack, tmp_path: Path) -> None:
-    """What is not there never will be; a server in trouble, or a body cut off, may be asked again."""
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        if request.path != "/cut":
-            return web.Response(status=int(request.path[1:]))
-        cut = web.StreamResponse(headers={"Content-Length": "1000"})
-        await cut.prepare(request)
-        await cut.write(b"x" * 10)
-        assert request.transport is not None
-        request.transport.close()
-        return cut
-
-    origin = await stack.enter_async_context(_server(answer))
-    (only,) = await several(stack, tmp_path, 1)
-    ends = await only.bring(*({"uri": str(origin.make_url(path))} for path in ("/404", "/503", "/cut")))
-    assert [(end["error"]["permanent"], end["error"]["lost"]) for end in ends] == [
-        (True, False),
-        (False, False),
-        (False, False),
-    ]
-    assert only.node.half_made() == []
-
-
-async def test_file_systems_are_not_chained(stack: AsyncExitStack, tmp_path: Path) -> None:
-    """Refused by the uri's text: what fsspec would make of it depends on what is installed."""
-    (only,) = await several(stack, tmp_path, 1)
-    (told,) = await only.bring({"uri": "s3::http://169.254.169.254/x"})
-    assert told["error"]["permanent"]
-    assert "chains file systems" in told["error"]["message"]
-
-
 def test_an_origin_that_ends_too_early(tmp_path: Path) -> None:
     """Fewer bytes than its length, with no error of its own: not kept, and asked again."""
 
@@ -409,21 +348,6 @@ async def test_a_dataset_that_is_no_file_and_no_folder(stack: AsyncExitStack, tm
     (only,) = await several(stack, tmp_path, 1)
     ends = await only.bring({"uri": str(tmp_path / "shared" / "pipe")}, {"uri": str(tree)})
     assert [end["error"]["permanent"] for end in ends] == [True, True]
-
-
-async def test_a_full_cache_takes_nothing_more(stack: AsyncExitStack, tmp_path: Path) -> None:
-    """By the size that is told, and by the bytes that come where none is told; after an eviction there is room."""
-    (only,) = await several(stack, tmp_path, 1, cache_bytes=1000)
-    only.put("flowsched:old", bytes(800))
-    file = shared(tmp_path, "new")
-    file.write_bytes(bytes(300))
-    for size in (300, 0):
-        (told,) = await only.bring({"uri": str(file), "size_bytes": size})
-        assert (told["error"]["lost"], told["error"]["permanent"]) == (False, False)
-        assert "200 bytes left" in told["error"]["message"]
-    assert (await only.call("DELETE", "/v1/datasets", params={"uri": "flowsched:old"})).status == 204
-    (told,) = await only.bring({"uri": str(file), "size_bytes": 300})
-    assert told["error"] is None
 
 
 async def test_a_full_disk_is_no_fault_of_the_copy(

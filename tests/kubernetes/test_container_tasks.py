@@ -120,32 +120,6 @@ async def test_a_failed_step_ends_the_attempt(world: KubeWorld) -> None:
     assert (lab(world) / "rc").read_text() == "79\n"
 
 
-async def test_wildcards_folders_and_what_is_missing(world: KubeWorld) -> None:
-    """Each match goes to the folder by its path without the prefix; a folder goes with all in it; what is not there is no error."""
-    script = "mkdir -p b/deep; echo 1 > a.txt; echo 22 > b/c.txt; echo 333 > b/deep/d.bin; touch .hidden.txt"
-    end = await outcome(
-        world,
-        task(
-            step(script, workdir="/out"),
-            outputs=(
-                Delivered("/out/*.txt", f"{LAB}/flat", path_prefix="/out"),
-                Delivered("/out/b", f"{LAB}/tree", directory=True),
-                Delivered("/out/never", f"{LAB}/never"),
-                Delivered("/out/*/nothing*", f"{LAB}/none", path_prefix="/out"),
-            ),
-        ),
-    )
-    assert (end.exit_code, end.reason) == (0, "")
-    assert end.container is not None
-    assert end.container.outputs == (
-        DeliveredFile("/out/a.txt", f"{LAB}/flat/a.txt", 2),
-        DeliveredFile("/out/b/c.txt", f"{LAB}/tree/c.txt", 3),
-        DeliveredFile("/out/b/deep/d.bin", f"{LAB}/tree/deep/d.bin", 4),
-    )
-    found = sorted(str(path.relative_to(lab(world))) for path in lab(world).rglob("*") if path.is_file())
-    assert found == ["flat/a.txt", "tree/c.txt", "tree/deep/d.bin"]
-
-
 async def test_cromwells_paths_are_the_same_inside_and_outside(world: KubeWorld) -> None:
     """With root == dockerRoot on a shared volume nothing is staged: the script runs where it is, its files are only reported."""
     call = f"{LAB}/run/call-a"

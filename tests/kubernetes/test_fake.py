@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-from flowsched.cluster.kubernetes.api.client import Client, Connection
-from flowsched.cluster.kubernetes.objects.core import Node
-from flowsched.cluster.kubernetes.objects.pod import Pod
+from flowsched.cluster.kubernetes.api.client import Client
 from tests.kubernetes.fake import Api, FakeApi, Request, when
 from tests.kubernetes.fake.feed import Feed
 from tests.kubernetes.fake.replies import Refusal
-from tests.kubernetes.talk import PATIENCE_S, Talk, binding, pod, told, until
+from tests.kubernetes.talk import Talk, binding, pod, told, until
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -75,17 +71,6 @@ def test_objects_can_be_put_in_behind_the_network() -> None:
         api.add(pod("Not_A_Name"))
 
 
-async def test_logs_come_from_a_hook() -> None:
-    """Without one there are none: 204, as of a pod that has no node."""
-    async with FakeApi() as api, Client(api.connection) as client:
-        path = f"{PODS}/a/log"
-        api.add(pod("a"))
-        assert (await client.call("GET", path)).status == 204
-        api.logs = lambda namespace, name, request: f"{name} {request.query['container']}\n".encode()
-        answer = await client.call("GET", path, params={"container": "main"})
-        assert (answer.status, answer.body) == (200, b"a main\n")
-
-
 async def test_what_is_delayed_is_done_although_the_client_has_gone() -> None:
     """As in the real one: a request that has arrived is carried out."""
     async with FakeApi() as api, Client(api.connection) as client:
@@ -109,25 +94,3 @@ async def test_a_silent_watch_hears_everything_later() -> None:
         assert not done
         api.speak()
         assert told(await watcher) == [("ADDED", "a"), ("ADDED", "b")]
-
-
-async def test_it_runs_as_a_process() -> None:
-    """With nodes, until its standard input ends."""
-    command = [sys.executable, "-m", "tests.kubernetes.fake", "--nodes", "300"]
-    root, pipe = Path(__file__).parents[2], asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, cwd=root, stdin=pipe, stdout=pipe)
-    assert process.stdout is not None
-    assert process.stdin is not None
-    try:
-        url = (await process.stdout.readline()).decode().strip()
-        async with Client(Connection(url), timeout_s=PATIENCE_S) as client:
-            nodes, _ = await client.list("/api/v1/nodes", Node)
-            assert len(nodes) == 300
-            assert len({node.status.addresses[0].address for node in nodes}) == 300
-            assert await client.get(f"{PODS}/a", Pod) is None
-        process.stdin.close()
-        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -14,8 +13,6 @@ import pytest
 from flowsched.cluster.kubernetes.api.client import Client, Connection
 from flowsched.cluster.kubernetes.executor import ClusterSettings
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
-from tests.kubernetes.conftest import require
-from tests.kubernetes.hollow.controlplane import ControlPlane
 from tests.kubernetes.hollow.nodes import HollowNodes
 from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.service_world import serving
@@ -128,30 +125,3 @@ async def _phases(client: Client, namespace: str, wanted: list[str]) -> bool:
     answer = await client.call("GET", f"/apis/{PLUGINS}/namespaces/{namespace}/podgroups")
     items = json.loads(answer.body)["items"]
     return [item.get("status", {}).get("phase") for item in items] == wanted
-
-
-async def test_the_stock_scheduler_is_stuck_with_five(
-    control_plane: ControlPlane, client: Client, namespace: str, nodes: HollowNodes
-) -> None:
-    """Pod by pod each job gets some of its members and none gets all: nine pods sit, and nothing moves any more."""
-    require("kube-scheduler")
-    # First: of pods that are there before it, it takes any order. By a name of our own: pods without one, which other
-    # tests leave on this API server, would take the room of ours.
-    stock = await control_plane.scheduler(profiles=[{"schedulerName": namespace}])
-    try:
-        for pod in interleaved(5, namespace):
-            pod["metadata"]["annotations"]["flowsched.io/hollow-runtime"] = (
-                "1h"  # a member waits for the others
-            )
-            await create(client, f"/api/v1/namespaces/{namespace}/pods", pod)
-        async with asyncio.timeout(200):
-            while sum(placed(await pods(client, namespace)).values()) < 9:
-                await asyncio.sleep(0.2)
-        before = placed(await pods(client, namespace))
-        await asyncio.sleep(3)
-        after = placed(await pods(client, namespace))
-    finally:
-        stock.kill()
-    assert before == after
-    assert sum(after.values()) == 9
-    assert 6 not in after.values()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,37 +147,6 @@ def test_an_input_in_a_closed_folder_is_not_called_missing_alone(closed: Path) -
     assert (code, told["reason"]) == (65, "InputMissing")
     assert f"{place.parent} belongs to user {os.geteuid()}, group" in told["message"]
     assert f"tasks run as user {user}" in told["message"]
-
-
-def test_an_output_replaces_what_was_there_whole(tmp_path: Path) -> None:
-    """By a rename: nothing else is left in its folder."""
-    uri = str(tmp_path / "shared/results/x")
-    task = Task(tmp_path, Container((RUN,), outputs=(Delivered("/out/x", uri),)))
-    task.begin()
-    Path(uri).parent.mkdir()
-    Path(uri).write_text("old and longer")
-    (task.inputs / "d/0/x").write_text("new")
-    task.ended(0)
-    assert task.deliver()["delivered"] == [["/out/x", uri, 3]]
-    assert Path(uri).read_text() == "new"
-    assert os.listdir(Path(uri).parent) == ["x"]
-
-
-@pytest.mark.parametrize(
-    ("text", "returned"),
-    [("3\n", 3), ("0", 0), (" 12 \n", 12), ("-1\n", None), ("three", None), (None, None)],
-)
-def test_the_return_code_that_a_task_wrote_is_told(
-    tmp_path: Path, text: str | None, returned: int | None
-) -> None:
-    """Its client judges by the file; what is no number is not told."""
-    outputs = (Delivered("/out/rc", str(tmp_path / "shared/rc")),)
-    task = Task(tmp_path, Container((RUN,), outputs=outputs, return_code="/out/rc"))
-    task.begin()
-    if text is not None:
-        (task.inputs / "d/0/rc").write_text(text)
-    task.ended(0)
-    assert task.deliver()["returned"] == returned
 
 
 def test_a_file_mounted_alone_that_nobody_wrote_is_missing(tmp_path: Path) -> None:
@@ -469,17 +437,6 @@ def test_outputs_go_to_an_object_store(tmp_path: Path, bucket: Any) -> None:
     assert bucket.get_object(Bucket="lab", Key="bams/deep/x.bam")["Body"].read() == b"two!"
 
 
-def test_an_object_store_that_refuses(tmp_path: Path, bucket: Any) -> None:
-    """The attempt has failed for it, and the message says which output."""
-    task = Task(tmp_path, Container((RUN,), outputs=(Delivered("/out/a", "s3://nobody/a"),)))
-    task.begin()
-    (task.inputs / "d/0/a").write_text("one")
-    task.ended(0)
-    told = task.deliver()
-    assert (told["reason"], told["delivered"]) == ("OutputFailed", [])
-    assert told["message"].startswith("output /out/a: cannot write s3://nobody/a")
-
-
 def test_a_folder_of_an_object_store_is_an_input(tmp_path: Path, bucket: Any) -> None:
     """All that lies below it, as a folder of the agent's cache."""
     for key in ("db/one", "db/deep/two", "dbx"):
@@ -488,77 +445,6 @@ def test_a_folder_of_an_object_store_is_an_input(tmp_path: Path, bucket: Any) ->
     assert (entry.name, entry.size_bytes, entry.directory) == ("db", 17, True)
     found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert found == ["db/deep/two", "db/one"]
-
-
-def test_folders_of_outputs_below_a_workdir_are_left_to_the_program(tmp_path: Path) -> None:
-    """`mkdir out` works there; the workdir itself and folders elsewhere are there from the start."""
-    outputs = (
-        Delivered("/work/out/x", f"{tmp_path}/x"),
-        Delivered("/work/texts/*.{txt,md}", f"{tmp_path}/texts", path_prefix="/work"),
-        Delivered("/work/folder", f"{tmp_path}/folder", directory=True),
-        Delivered("/elsewhere/deep/y", f"{tmp_path}/y"),
-    )
-    container = Container((Step(("true",), workdir="/work"),), outputs=outputs)
-    layout = lay_out(container, (SharedVolume("lab", str(tmp_path)),))
-    assert not isinstance(layout, Refusal), layout
-    assert layout.view == ((str(tmp_path), str(tmp_path)), ("/elsewhere/deep", "d/0"), ("/work", "d/1"))
-    assert layout.folders == ("d/0", "d/1")
-
-
-def test_wildcards_as_engines_send_them(tmp_path: Path) -> None:
-    """Braces choose, and `**` goes through folders."""
-    outputs = (
-        Delivered("/out/*.{bam,bai}", f"{tmp_path}/shared/r", path_prefix="/out"),
-        Delivered("/out/**.txt", f"{tmp_path}/shared/r", path_prefix="/out"),
-    )
-    task = Task(tmp_path, Container((RUN,), outputs=outputs))
-    task.begin()
-    (task.inputs / "d/0/deep").mkdir()
-    for name in ("x.bam", "x.bai", "x.sam", "deep/x.bam", "deep/y.txt", "z.txt"):
-        (task.inputs / "d/0" / name).write_text(name)
-    task.ended(0)
-    told = task.deliver()
-    assert told["reason"] == ""
-    assert [path for path, _, _ in told["delivered"]] == [
-        "/out/x.bam",
-        "/out/x.bai",
-        "/out/deep/y.txt",
-        "/out/z.txt",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [(os.mkfifo, "is a named pipe"), (lambda path: os.mknod(path, stat.S_IFSOCK | 0o600), "is a socket")],
-    ids=["pipe", "socket"],
-)
-def test_a_pipe_is_not_delivered(tmp_path: Path, make: Callable[[Path], None], words: str) -> None:
-    """It is no result, and stage-out waits for no writer of it."""
-    target = f"{tmp_path}/shared/x"
-    task = Task(tmp_path, Container((RUN,), outputs=(Delivered("/out/x", target),)))
-    task.begin()
-    task.ended(0)
-    place = _place(task, "/out/x")
-    place.unlink(missing_ok=True)
-    make(place)
-    told = task.deliver()
-    assert told["reason"] == "OutputRefused"
-    assert words in told["message"]
-    assert not os.path.lexists(target)
-
-
-def test_a_pipe_that_fits_a_pattern_is_no_output(tmp_path: Path) -> None:
-    """The files beside it are delivered."""
-    task = Task(
-        tmp_path,
-        Container((RUN,), outputs=(Delivered("/out/*", f"{tmp_path}/shared/r", path_prefix="/out"),)),
-    )
-    task.begin()
-    (task.inputs / "d/0/x").write_text("x")
-    os.mkfifo(task.inputs / "d/0/pipe")
-    task.ended(0)
-    told = task.deliver()
-    assert (told["reason"], [path for path, _, _ in told["delivered"]]) == ("", ["/out/x"])
 
 
 def _place(task: Task, path: str) -> Path:
@@ -587,46 +473,3 @@ def test_nothing_that_a_step_has_left_lets_stage_out_wait(tmp_path: Path) -> Non
         os.mkfifo(place)
     told = task.deliver()
     assert (told["returned"], told["stdio"]) == (None, [["", ""]])
-
-
-def test_a_link_beside_a_target_is_not_written_through(tmp_path: Path) -> None:
-    """Half-made files have names that a task can guess: it makes links of them to a file of a user."""
-    precious = tmp_path / "precious"
-    precious.write_text("keep")
-    left = (Left(f"{tmp_path}/shared/rc", "143"),)
-    container = Container(
-        (RUN,),
-        mounts=(Mount(f"{tmp_path}/shared", f"{tmp_path}/shared"),),
-        outputs=(Delivered("/out/x", f"{tmp_path}/shared/x"),),
-        leave=left,
-    )
-    task = Task(tmp_path, container)
-    task.begin()
-    task.ended(0)
-    _place(task, "/out/x").write_text("new")
-    for name in (".u1-0.part", f".flowsched-left-{os.getpid()}", "rc.part"):
-        (task.shared / name).symlink_to(precious)
-    _place(task, "/out/x").chmod(0o6755)
-    told = task.deliver()
-    assert told["reason"] == ""
-    assert precious.read_text() == "keep"
-    assert ((task.shared / "x").read_text(), (task.shared / "rc").read_text()) == ("new", "143")
-    assert (task.shared / "x").stat().st_mode & 0o7777 == 0o755, (
-        "its copy gives no account the rights of its owner"
-    )
-
-
-def test_stage_in_writes_through_no_planted_link(tmp_path: Path) -> None:
-    """Shared volumes are other accounts', too: texts and empty files come to be under names that no account can foresee."""
-    precious = tmp_path / "precious"
-    precious.write_text("keep")
-    shared = f"{tmp_path}/shared"
-    container = Container(
-        (RUN,), (Placed(f"{shared}/run/script", content="new"),), mounts=(Mount(shared, shared),)
-    )
-    task = Task(tmp_path, container)
-    (task.shared / "run").mkdir()
-    (task.shared / "run/.script.part").symlink_to(precious)
-    task.begin()
-    assert precious.read_text() == "keep"
-    assert (task.shared / "run/script").read_text() == "new"

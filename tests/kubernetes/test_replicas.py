@@ -79,30 +79,6 @@ async def replica(world: KubeWorld, kubeconfig: Path, database: str, folder: Pat
         await process.wait()
 
 
-async def test_two_replicas_answer_and_the_second_takes_over(
-    control_plane: ControlPlane,
-    namespace: str,
-    postgres_url: str,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    """What is submitted to the standby runs; its nodes are the leader's; after a kill -9 of the leader the standby leads."""
-    async with (
-        KubeWorld(control_plane.connection(), namespace, tmp_path) as world,
-        replica(world, control_plane.kubeconfig(), postgres_url, tmp_path / "a") as first,
-    ):
-        await first.until("/readyz", 200, "ok")
-        async with replica(world, control_plane.kubeconfig(), postgres_url, tmp_path / "b") as second:
-            await second.until("/readyz", 200)
-            assert '"node-0"' in (await second.says("/api/v1/nodes"))[1]
-            async with Flowsched(second.url) as client:
-                run = await client.submit(HELLO)
-                assert (await run.wait(timeout=300)).state == "SUCCEEDED"
-                first.process.kill()
-                later = await client.submit(HELLO)
-                assert (await later.wait(timeout=300)).state == "SUCCEEDED"
-            assert '"node-0"' in (await second.says("/api/v1/nodes"))[1]
-
-
 async def test_a_database_outage_takes_neither_replica_down(
     control_plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:

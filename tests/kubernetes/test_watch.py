@@ -29,8 +29,6 @@ from tests.kubernetes.fake import (
     when,
 )
 from tests.kubernetes.following import Follower, Time
-from tests.kubernetes.hollow.controlplane import ControlPlane
-from tests.kubernetes.talk import pod
 
 POD = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "main", "image": "i"}]}}
 
@@ -546,29 +544,6 @@ async def test_the_picture_is_true_after_any_trouble(api: FakeApi, time: Time, s
                 case _:
                     await asyncio.sleep(0.001 * chance.randrange(5))
         await follower.until(lambda: follower.picture.versions == truth(api))
-
-
-@pytest.mark.kubernetes
-async def test_a_real_api_server_may_be_killed(own_control_plane: ControlPlane) -> None:
-    """And started again: its watchers go on or list anew, and the picture is true."""
-    async with Client(own_control_plane.connection(), timeout_s=10) as client:
-        path = "/api/v1/namespaces/default/pods"
-
-        async def create(name: str) -> None:
-            answer = await client.call("POST", path, body=json.dumps(pod(name)).encode())
-            assert answer.status == 201, answer
-
-        async with Follower(client, path) as follower:
-            await create("a")
-            await create("b")
-            await follower.until(lambda: follower.picture.names == ["a", "b"])
-            own_control_plane.kill()
-            await follower.until(lambda: not follower.reflector.synced)
-            await own_control_plane.restart_apiserver()
-            await client.call("DELETE", f"{path}/a")
-            await create("c")
-            await follower.until(lambda: follower.picture.names == ["b", "c"])
-            assert follower.reflector.synced
 
 
 PIECES = st.lists(st.binary(max_size=40).map(lambda noise: noise.replace(b"x", b"\n")), max_size=30)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 
 import pytest
 
 from flowsched.cluster.kubernetes.objects.names import pod_name
 from flowsched.cluster.kubernetes.pods.controller import PodTimeouts
-from tests.kubernetes.fake import FakeApi, Request, answering, over_quota, status_body, when
-from tests.kubernetes.faults.world import ENDLESS, World, attempts, bag, document, gang
+from tests.kubernetes.fake import FakeApi, answering, over_quota, status_body, when
+from tests.kubernetes.faults.world import World, attempts, bag, document, gang
 from tests.kubernetes.proxy import Proxy
 from tests.kubernetes.service_world import Running
 
@@ -170,29 +169,6 @@ async def test_fault_24_a_gang_that_others_leave_too_little_of_a_quota_gives_bac
         assert reasons.count("QuotaExceeded") == 2
         assert set(reasons) == {"", "QuotaExceeded", "Released"}
         await fake_world.nothing_left(running)
-
-
-async def test_fault_24_a_change_of_leader_under_a_quota(fake_world: World, fake: FakeApi) -> None:
-    """Ten pods are allowed and sixty tasks wait. The next leader ends the attempts without a pod, needs no pod of the quota for
-    that, and goes on at once; a cancel ends. The fake.
-    """
-
-    def full(request: Request) -> tuple[int, bytes, Mapping[str, str]] | None:
-        alive = [pod for pod in fake.objects("pods") if pod["status"]["phase"] not in ("Succeeded", "Failed")]
-        return over_quota(when("create", "pods"))(request) if len(alive) >= 10 else None
-
-    fake.faults.refuse(full)
-    fake_world.fates["long"] = ENDLESS
-    async with fake_world.serving() as running:
-        made = await running.service.submit(document(bag(60, cpu=0.05)))
-        long = await running.service.submit(document(bag(20, cpu=0.05, name="long")))
-        await running.until(lambda: _told(running, made.id, "QuotaExceeded"))
-    async with fake_world.serving() as running:
-        await running.service.command(long.id, "cancel")
-        assert (await running.ended(long.id, 60.0)).state == "CANCELLED"
-        assert (await running.ended(made.id, 60.0)).state == "SUCCEEDED"
-        await fake_world.nothing_left(running)
-    assert not fake.objects("pods")
 
 
 @pytest.mark.kubernetes

@@ -136,22 +136,6 @@ async def test_a_pod_that_is_deleted_while_its_inputs_are_staged(world: World) -
         await world.nothing_left(running)
 
 
-async def test_a_pod_that_is_deleted_while_no_process_leads(world: World) -> None:
-    """It has ended and is gone when the next leader comes: the attempt is lost, and not charged."""
-    world.fates["bag"] = ENDLESS
-    async with world.serving() as running:
-        made = await running.service.submit(document(bag(1, **ONE)))
-        (name,) = await there(world, 1)
-        await in_state(running, made.id, "RUNNING", 1)
-    world.fates.clear()
-    await _delete(world, name)
-    await world.witness.until(lambda: all(life.gone for life in world.witness.tasks()))
-    async with world.serving() as running:
-        assert (await running.ended(made.id)).state == "SUCCEEDED"
-        assert [number for number, _ in sorted(await attempts(running, made.id))] == [0, 1]
-        await world.nothing_left(running)
-
-
 async def test_a_namespace_that_is_deleted_and_comes_back(world: World) -> None:
     """Its pods end, and new ones are refused: the tasks wait with the server's words, in place of failing. They run when the
     namespace is there again. The test is the namespace controller, which a controller manager has.

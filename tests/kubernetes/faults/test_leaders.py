@@ -143,57 +143,6 @@ async def given_up(service: Service, workflow: str) -> None:
             await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("point", ["launch.before", "kube.created"])
-async def test_fault_13_a_leader_that_is_paused_before_its_next_write(
-    control_plane: ControlPlane,
-    world: World,
-    nursery: Nursery,
-    tmp_path: Path,
-    fresh_postgres: Callable[[], str],  # noqa: F811
-    point: str,
-) -> None:
-    """It stands still between commit and create, or between create and bind, until another one leads. That one starts the next
-    attempt, or binds the pod that it finds. The old one wakes up in front of its next write, and does not send it.
-    """
-    database, config = fresh_postgres(), control_plane.kubeconfig()
-    old, new = (
-        Service(nursery, tmp_path / name, config, world.namespace, database=database, short=True)
-        for name in ("old", "new")
-    )
-    world.fates["bag"] = ENDLESS
-    try:
-        old.start(f"{point}=sleep:6")
-        await ready(old)
-        new.start()
-        await ready(new)
-        workflow = await old.submit(document(bag(1)), "work")
-        if point == "kube.created":
-            await world.witness.until(lambda: world.witness.tasks())
-        else:
-            await launching(old, workflow)
-        old.signal(signal.SIGSTOP)
-        stopped = time.monotonic()
-        await world.witness.until(lambda: [life for life in world.witness.tasks() if life.runs])
-        await asyncio.sleep(max(0.0, stopped + 7 - time.monotonic()))  # its sleep is over, too
-        old.signal(signal.SIGCONT)
-        await until(old.dead)
-        (alive,) = [life for life in world.witness.tasks() if not life.gone]
-        assert alive.name == f"fs-{workflow}-bag-0-{0 if point == 'kube.created' else 1}"
-        assert len(world.witness.tasks()) == 1
-        world.witness.judge()
-    finally:
-        old.signal(signal.SIGCONT) if not old.dead() else None
-        await old.close()
-        await new.close()
-
-
-async def launching(service: Service, workflow: str) -> None:
-    """Wait until the intent to launch is durable."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not (await service.client.task(workflow, "bag", 0)).attempts:
-            await asyncio.sleep(0.05)
-
-
 async def test_fault_24_changes_of_the_leader_under_a_quota(
     control_plane: ControlPlane,
     world: World,

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client
-from tests.kubernetes.fake import FakeApi, Request, Shuffled, Spoiled, when
-from tests.kubernetes.faults.world import ENDLESS, UNDISTURBED, World, attempts, bag, document, gang
+from tests.kubernetes.fake import FakeApi, when
+from tests.kubernetes.faults.world import ENDLESS, World, attempts, bag, document, gang
 from tests.kubernetes.hollow.binaries import ETCD
 from tests.kubernetes.hollow.controlplane import ControlPlane
 from tests.kubernetes.proxy import Proxy
@@ -40,50 +38,6 @@ async def known(running: Running, workflow: str, count: int) -> None:
         return (await running.service.workflow(workflow)).counts.get("RUNNING") == count
 
     await running.until(so)
-
-
-@pytest.mark.parametrize("disturb", [lambda: Shuffled(7), Spoiled], ids=["08-older", "27-rubbish"])
-async def test_fault_08_27_watches_that_go_back_and_talk_rubbish(
-    fake_world: World, fake: FakeApi, disturb: Callable[[], Callable[[Request, list[bytes]], list[bytes]]]
-) -> None:
-    """Older objects after newer ones (row 8) and lines that nobody can read (row 27) change nothing: no state goes back, each
-    task has one attempt. The fake: a real server orders its events and spells them well.
-    """
-    disturbing = disturb()
-
-    def lines(request: Request, told: list[bytes]) -> list[bytes]:
-        return told if UNDISTURBED in request.headers else disturbing(request, told)
-
-    fake.faults.lines = lines
-    async with fake_world.serving() as running:
-        made = await running.service.submit(document(gang(3), bag(12, cpu=0.5)))
-        assert (await running.ended(made.id)).state == "SUCCEEDED"
-        assert set(await attempts(running, made.id)) == {(0, "")}
-        await fake_world.nothing_left(running)
-
-
-async def test_fault_22_a_server_that_ends_every_watch(fake_world: World, fake: FakeApi) -> None:
-    """Cut as soon as they are open, watches come back less than once a second each (and each collection has one), and work goes
-    on as before afterwards. The fake: a real one cuts slow readers only.
-    """
-    opened: Counter[str] = Counter()
-
-    def count(request: Request) -> None:
-        if request.watching and UNDISTURBED not in request.headers:
-            opened[request.plural] += 1
-
-    async with fake_world.serving() as running:
-        fake.faults.rules.append(count)
-        begun = time.monotonic()
-        for _ in range(40):
-            fake.cut_watches(reset=True)
-            await asyncio.sleep(0.1)
-        assert len(opened) >= 6
-        passed = time.monotonic() - begun  # four seconds, and more on a busy machine
-        assert max(opened.values()) <= passed, opened
-        made = await running.service.submit(document(bag(4)))
-        assert (await running.ended(made.id)).state == "SUCCEEDED"
-        await fake_world.nothing_left(running)
 
 
 @pytest.mark.kubernetes
@@ -138,30 +92,6 @@ async def test_fault_21_a_silent_network_while_pods_are_made(world: World) -> No
             assert (await running.ended(made.id)).state == "SUCCEEDED"
             assert set(await attempts(running, made.id)) == {(0, "")}
             await world.nothing_left(running)
-
-
-@pytest.mark.kubernetes
-async def test_a_pod_deleted_behind_our_back_is_made_anew(world: World) -> None:
-    """Somebody deletes running pods, of a bag and of a gang: the attempt is lost and not charged, and the task has another one; a
-    gang begins anew as a whole. Real API server.
-    """
-    world.fates |= {"bag": ENDLESS, "train": ENDLESS}
-    async with world.serving() as running:
-        made = await running.service.submit(
-            document(gang(2, retry={"attempts": 1}), bag(1, retry={"attempts": 1}))
-        )
-        names = await running_tasks(world, 3)
-        await known(running, made.id, 3)
-        world.fates.clear()
-        for name in names:
-            if "-bag-" in name or "-train-1-" in name:
-                await world.talk.delete(f"{world.talk.pods}/{name}", gracePeriodSeconds="0")
-        assert (await running.ended(made.id)).state == "SUCCEEDED"
-        assert sorted(await attempts(running, made.id, stage="bag")) == [(0, "PodDeleted"), (1, "")]
-        told = sorted(await attempts(running, made.id, stage="train"))
-        assert [number for number, _ in told] == [0, 0, 1, 1]
-        assert (0, "PodDeleted") in told
-        await world.nothing_left(running)
 
 
 @pytest.mark.kubernetes
@@ -242,25 +172,6 @@ async def compact(plane: ControlPlane, version: int) -> None:
 
 async def _relisted(running: Running) -> bool:
     return bool(running.cluster._watches._reflectors[PODS].counts.relists)
-
-
-async def test_fault_20_a_past_that_is_forgotten(fake_world: World, fake: FakeApi) -> None:
-    """410 as an ERROR event, again and again while work is done: everything is read anew, nothing is missed or done twice. The
-    fake: a real server forgets like this when it is compacted, once in a while.
-    """
-    async with fake_world.serving() as running:
-        made = await running.service.submit(document(gang(3), bag(12, cpu=0.5)))
-        for _ in range(4):
-            await asyncio.sleep(0.3)
-            fake.silence()
-            await asyncio.sleep(0.2)
-            fake.compact()
-            fake.speak()
-            fake.cut_watches()
-        assert (await running.ended(made.id)).state == "SUCCEEDED"
-        assert set(await attempts(running, made.id)) == {(0, "")}
-        await fake_world.nothing_left(running)
-    assert fake.counts["list", "pods"] >= 3
 
 
 async def test_fault_32_a_binding_that_comes_late(fake_world: World, fake: FakeApi) -> None:

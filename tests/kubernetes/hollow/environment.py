@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from flowsched.cluster.kubernetes.objects.metadata import quantity
 from flowsched.cluster.kubernetes.pods.container_task import kubelet_expand
-from tests.kubernetes.hollow.admission import amounts
-from tests.kubernetes.hollow.spec import Container, EnvVar, FieldRef, Pod, ResourceRef
+from tests.kubernetes.hollow.spec import Container, EnvVar, FieldRef, Pod
 
 #: Signed: `$(VAR)` is expanded as everywhere, but nothing is put in the place of paths and hosts.
 VERBATIM: Final = frozenset({"FLOWSCHED_ORDER", "FLOWSCHED_SIGNATURE", "FLOWSCHED_CONTAINER"})
@@ -136,23 +134,6 @@ def field_value(ref: FieldRef, pod: Pod, host_ip: str, pod_ip: str) -> str:
     raise Unresolved(f"unsupported fieldPath: {path}")
 
 
-def resource_value(ref: ResourceRef, containers: Mapping[str, Container], own: str) -> str:
-    """A container's request or limit in units of the divisor, rounded up; a limit that is not set is 0.
-
-    Raises:
-        Unresolved: There is no such container.
-    """
-    container = containers.get(ref.container_name or own)
-    if container is None:
-        raise Unresolved(f"no container {ref.container_name} to take {ref.resource} of")
-    kind, _, name = ref.resource.partition(".")
-    quantities = container.resources.limits if kind == "limits" else container.resources.requests
-    amount = amounts(quantities).get(name, 0)
-    scale = 1000 if name == "cpu" else 1
-    unit = quantity(ref.divisor, scale) or scale
-    return str(-(-amount // unit))
-
-
 def _from_maps(container: Container, ground: Ground) -> dict[str, str]:
     known: dict[str, str] = {}
     for source in container.env_from:
@@ -178,9 +159,6 @@ def _value(variable: EnvVar, container: Container, ground: Ground, known: Mappin
         return ground.resolve(value if ground.mounted else relocated(value, container, ground))
     if source.field_ref is not None:
         return field_value(source.field_ref, ground.pod, ground.host_ip, ground.pod_ip)
-    if source.resource_field_ref is not None:
-        everyone = {one.name: one for one in (*ground.pod.spec.init_containers, *ground.pod.spec.containers)}
-        return resource_value(source.resource_field_ref, everyone, container.name)
     for kind, ref in (("secrets", source.secret_key_ref), ("configmaps", source.config_map_key_ref)):
         if ref is None:
             continue

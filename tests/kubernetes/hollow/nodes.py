@@ -107,14 +107,12 @@ class HollowNodes:
         self._addresses = Addresses()
         self._reporter = Reporter(client, in_flight)
         self._registry = Registry(client, heartbeat_s)
-        writing: set[Path] = set()
-        self._port = KubeletPort(self.root, certificate, writing) if mode == "exec" and certificate else None
+        self._port = KubeletPort(self.root, certificate) if mode == "exec" and certificate else None
         self._shop = Workshop(
             client=client,
             root=self.root,
             entry_points=entry_points or {},
             resolve=self._addresses.resolved if resolve_hosts else str,
-            writing=writing,
             back_off_s=back_off_s,
             changed=self._reporter.report,
         )

@@ -15,7 +15,7 @@ from typing import Final
 import aiohttp
 
 from tests.kubernetes.hollow.containers import own
-from tests.kubernetes.hollow.spec import ExecAction, HttpAction, Probe, TcpAction
+from tests.kubernetes.hollow.spec import ExecAction, HttpAction, Probe
 
 #: A kubelet asks once per period (a second at least); here tests wait, so the period only bounds how long it may take.
 _POLL_S: Final = (0.05, 0.5)
@@ -58,8 +58,6 @@ async def _succeeds(probe: Probe, asked: Asked) -> bool:
         return await _ran(probe.exec, asked)
     if probe.http_get is not None:
         return await _got(probe.http_get, asked)
-    if probe.tcp_socket is not None:
-        return await _connected(probe.tcp_socket, asked)
     return True
 
 
@@ -85,12 +83,6 @@ async def _got(action: HttpAction, asked: Asked) -> bool:
     )
     async with aiohttp.ClientSession() as session, session.get(url, ssl=False) as answer:
         return 200 <= answer.status < 400
-
-
-async def _connected(action: TcpAction, asked: Asked) -> bool:
-    _, writer = await asyncio.open_connection(action.host or asked.address, _number(action.port, asked))
-    writer.close()
-    return True
 
 
 def _number(port: int | str, asked: Asked) -> int:

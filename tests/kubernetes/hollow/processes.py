@@ -46,7 +46,6 @@ class Workshop:
         root: Everything is below it. Absolute.
         entry_points: Beginning of an image's name -> what it runs where a pod gives no command.
         resolve: Replaces names of gang members by addresses.
-        writing: The logs that may still grow. Modified.
         back_off_s: Before the first restart of a container.
         changed: Has a pod's record reported.
     """
@@ -55,7 +54,6 @@ class Workshop:
     root: Path
     entry_points: Mapping[str, Sequence[str]]
     resolve: Callable[[str], str]
-    writing: set[Path]
     back_off_s: float
     changed: Callable[[Report], None]
 
@@ -197,7 +195,6 @@ class ProcessPod:
         )
 
     def _used(self, record: ContainerRecord, end: End) -> None:
-        self._shop.writing.discard(self._log(record))
         so_far = self.record.usage.get(record.container.name, {})
         self.record.usage[record.container.name] = {
             "cpu_ms": so_far.get("cpu_ms", 0) + end.cpu_ms,
@@ -248,7 +245,6 @@ class ProcessPod:
             log=self._log(record),
             mark=f"{pod.metadata.uid}/{container.name}/{record.restarts}",
         )
-        self._shop.writing.add(command.log)
         return Prepared(command, ground.termination_log, self.record.pod_ip)
 
 

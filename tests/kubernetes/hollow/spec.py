@@ -26,21 +26,12 @@ class KeyRef(Read, frozen=True):
     optional: bool = False
 
 
-class ResourceRef(Read, frozen=True):
-    """`limits.cpu` and the like, in units of `divisor`."""
-
-    resource: str
-    container_name: str = ""
-    divisor: str = "0"
-
-
 class EnvSource(Read, frozen=True):
     """Where a variable's value comes from: one of these."""
 
     field_ref: FieldRef | None = None
     secret_key_ref: KeyRef | None = None
     config_map_key_ref: KeyRef | None = None
-    resource_field_ref: ResourceRef | None = None
 
 
 class EnvVar(Read, frozen=True):
@@ -106,19 +97,11 @@ class HttpAction(Read, frozen=True):
     scheme: str = "HTTP"
 
 
-class TcpAction(Read, frozen=True):
-    """A connection."""
-
-    port: int | str = 0
-    host: str = ""
-
-
 class Probe(Read, frozen=True):
     """How a kubelet finds out whether a container has started: one of the actions."""
 
     exec: ExecAction | None = None
     http_get: HttpAction | None = None
-    tcp_socket: TcpAction | None = None
     initial_delay_seconds: int = 0
     period_seconds: int = 10
     timeout_seconds: int = 1
@@ -160,43 +143,6 @@ class MapSource(Read, frozen=True):
     optional: bool = False
 
 
-class DownwardFile(Read, frozen=True):
-    """A field of the pod as a file."""
-
-    path: str
-    field_ref: FieldRef | None = None
-    resource_field_ref: ResourceRef | None = None
-
-
-class DownwardSource(Read, frozen=True):
-    """Fields of the pod as files."""
-
-    items: tuple[DownwardFile, ...] = ()
-
-
-class TokenSource(Read, frozen=True):
-    """A service account's token as a file."""
-
-    path: str
-    audience: str = ""
-    expiration_seconds: int = 3600
-
-
-class Projection(Read, frozen=True):
-    """One of the sources of a projected volume."""
-
-    config_map: MapSource | None = None
-    secret: MapSource | None = None
-    downward: DownwardSource | None = field(name="downwardAPI", default=None)
-    service_account_token: TokenSource | None = None
-
-
-class ProjectedSource(Read, frozen=True):
-    """Several sources in one folder."""
-
-    sources: tuple[Projection, ...] = ()
-
-
 class HostPath(Read, frozen=True):
     """A folder of the node."""
 
@@ -216,8 +162,6 @@ class Volume(Read, frozen=True):
     empty_dir: dict[str, object] | None = None
     config_map: MapSource | None = None
     secret: MapSource | None = None
-    downward: DownwardSource | None = field(name="downwardAPI", default=None)
-    projected: ProjectedSource | None = None
     host_path: HostPath | None = None
     persistent_volume_claim: Claim | None = None
 

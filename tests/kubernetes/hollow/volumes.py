@@ -13,14 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.kubernetes.hollow.environment import Maps, Unresolved, field_value, resource_value
+from tests.kubernetes.hollow.environment import Maps, Unresolved
 from tests.kubernetes.hollow.spec import (
-    DownwardSource,
     KeyToPath,
     MapSource,
     Pod,
-    Projection,
-    TokenSource,
     Volume,
 )
 
@@ -72,20 +69,12 @@ class Place:
 
 
 def references(pod: Pod) -> Iterator[tuple[str, str]]:
-    """The Secrets, ConfigMaps and tokens that the pod's volumes need, as keys of `Maps`."""
+    """The Secrets and ConfigMaps that the pod's volumes need, as keys of `Maps`."""
     for volume in pod.spec.volumes:
-        for source in _projections(volume):
-            if source.config_map is not None:
-                yield "configmaps", source.config_map.name
-            if source.secret is not None:
-                yield "secrets", source.secret.name or source.secret.secret_name
-            if source.service_account_token is not None:
-                yield token_key(source.service_account_token)
-
-
-def token_key(source: TokenSource) -> tuple[str, str]:
-    """How `Maps` calls a service account token: by its audience and how long it is good for."""
-    return "tokens", f"{source.expiration_seconds} {source.audience}"
+        if volume.config_map is not None:
+            yield "configmaps", volume.config_map.name
+        if volume.secret is not None:
+            yield "secrets", volume.secret.secret_name
 
 
 def mounted(place: Place, maps: Maps) -> dict[str, Path]:
@@ -99,8 +88,8 @@ def mounted(place: Place, maps: Maps) -> dict[str, Path]:
         folder = _folder(volume, place)
         folder.mkdir(parents=True, exist_ok=True)
         folders[volume.name] = folder
-        for source in _projections(volume):
-            for path, content in _files(source, place, maps):
+        for kind, source in (("configmaps", volume.config_map), ("secrets", volume.secret)):
+            for path, content in _keys(kind, source, maps) if source is not None else ():
                 _write(folder, path, content)
     return folders
 
@@ -120,32 +109,10 @@ def _folder(volume: Volume, place: Place) -> Path:
     for kind, source in (
         ("configmap", volume.config_map),
         ("secret", volume.secret),
-        ("downward-api", volume.downward),
-        ("projected", volume.projected),
     ):
         if source is not None:
             return place.volume(kind, volume.name)
     raise Unresolved(f'volume "{volume.name}" is of a kind that hollow nodes do not have')
-
-
-def _projections(volume: Volume) -> tuple[Projection, ...]:
-    """What a volume is filled with; a volume of one source is one projection."""
-    if volume.projected is not None:
-        return volume.projected.sources
-    return (Projection(config_map=volume.config_map, secret=volume.secret, downward=volume.downward),)
-
-
-def _files(source: Projection, place: Place, maps: Maps) -> Iterator[tuple[str, bytes]]:
-    for kind, held in (("configmaps", source.config_map), ("secrets", source.secret)):
-        if held is not None:
-            yield from _keys(kind, held, maps)
-    if source.downward is not None:
-        yield from _fields(source.downward, place)
-    if source.service_account_token is not None:
-        token = maps.get(token_key(source.service_account_token))
-        if token is None:
-            raise Unresolved("no token for the service account")
-        yield source.service_account_token.path, token["token"]
 
 
 def _keys(kind: str, source: MapSource, maps: Maps) -> Iterator[tuple[str, bytes]]:
@@ -160,18 +127,6 @@ def _keys(kind: str, source: MapSource, maps: Maps) -> Iterator[tuple[str, bytes
             yield item.path, held[item.key]
         elif not source.optional:
             raise Unresolved(f'{kind[:-1]} "{name}" has no key {item.key}')
-
-
-def _fields(source: DownwardSource, place: Place) -> Iterator[tuple[str, bytes]]:
-    containers = {one.name: one for one in (*place.pod.spec.init_containers, *place.pod.spec.containers)}
-    for item in source.items:
-        if item.field_ref is not None:
-            value = field_value(item.field_ref, place.pod, place.host_ip, place.pod_ip)
-        elif item.resource_field_ref is not None:
-            value = resource_value(item.resource_field_ref, containers, "")
-        else:
-            continue
-        yield item.path, value.encode()
 
 
 def _write(folder: Path, path: str, content: bytes) -> None:

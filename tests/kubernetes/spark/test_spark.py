@@ -21,7 +21,6 @@ from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.values import replace
 from tests.kubernetes.bound import container
 from tests.kubernetes.bound import create as create_pod
-from tests.kubernetes.conftest import require
 from tests.kubernetes.hollow.controlplane import ControlPlane
 from tests.kubernetes.hollow.nodes import HollowNodes
 from tests.kubernetes.hollow.statuses import Terminated
@@ -207,38 +206,3 @@ async def test_two_drivers_that_wait_together_run_one_after_the_other(
     assert_pi(nodes, history)
     for moment in history.moments:
         assert not (moment.up.get(("one", "driver")) and moment.up.get(("two", "driver"))), history.told()
-
-
-@pytest.mark.parametrize("nodes", [("2",)], indirect=True)
-async def test_the_stock_scheduler_starts_both_drivers_and_neither_gets_its_executor(
-    control_plane: ControlPlane, client: Client, namespace: str, nodes: HollowNodes, submitter: Submitter
-) -> None:
-    """The same two applications: each driver holds a core and waits for the other's."""
-    require("kube-scheduler")
-    small = replace(submitter, scheduler="default-scheduler", executors=1)
-    async with followed(client, namespace) as history:
-        await asyncio.gather(*map(small.submit, ("one", "two")))
-        stock = await control_plane.scheduler()
-        try:
-            async with asyncio.timeout(240):
-                while len(unplaced(history)) < 2:
-                    await asyncio.sleep(0.1)
-            before = (history.moments[-1].up, unplaced(history))
-            await asyncio.sleep(5)
-            after = (history.moments[-1].up, unplaced(history))
-        finally:
-            stock.kill()
-    assert before == after
-    up, waiting = after
-    assert sorted(up) == [("one", "driver"), ("two", "driver")]
-    assert waiting == ["one", "two"]
-
-
-def unplaced(history: History) -> list[str]:
-    """The applications whose executor the stock scheduler has looked at in vain."""
-    return sorted(
-        pod.metadata.labels["test-app"]
-        for pod in history.pods.values()
-        if pod.metadata.labels.get("spark-role") == "executor"
-        and any(each.reason == "Unschedulable" for each in pod.status.conditions)
-    )
