@@ -189,7 +189,6 @@ class Agent:
     Args:
         settings: Of this node.
         link: Makes hard links; default `os.link`, if the settings have it.
-        at: Told of each step of publishing that is done.
         clock: ms since the epoch; default: of a `ServiceClock`, since a wall clock that is set would end what is kept for days,
             and every order, at once.
     """
@@ -199,7 +198,6 @@ class Agent:
         settings: Settings,
         *,
         link: Link | None = None,
-        at: Callable[[str], object] = lambda _: None,
         clock: Callable[[], int] | None = None,
     ) -> None:
         clock = clock or ServiceClock(jumped=_tell_jump).now_ms
@@ -217,7 +215,7 @@ class Agent:
         self.measured = Carried()
         self._clock = clock
         self._link = link or (no_link if settings.copies else os.link)
-        self._publisher = Publisher(self.cache, settings.state / "outgoing", at)
+        self._publisher = Publisher(self.cache, settings.state / "outgoing")
         self.identities = Identities(settings.origins)
         self._sources = Sources(settings.origins, bearer_of(settings.key))
         self._meter = Meter(settings.cache, settings.host_root) if settings.host_root is not None else None

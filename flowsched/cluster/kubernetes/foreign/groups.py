@@ -24,7 +24,7 @@ from flowsched.cluster.kubernetes.objects.metadata import Amounts, moment_ms
 from flowsched.cluster.kubernetes.objects.names import label_value
 from flowsched.cluster.kubernetes.objects.nodes import RACK_LABELS
 from flowsched.cluster.kubernetes.objects.pod import Pod, controller_of
-from flowsched.cluster.kubernetes.objects.pod_requests import DEFAULT_GPU, resources_of
+from flowsched.cluster.kubernetes.objects.pod_requests import resources_of
 from flowsched.cluster.kubernetes.objects.podgroup import (
     GROUP_ANNOTATION,
     PLUGINS_LABEL,
@@ -75,17 +75,17 @@ def _native(group: NativePodGroup) -> Json:
     }  # fmt: skip
 
 
-def _coscheduling(group: CoschedulingPodGroup, gpu_resource: str) -> Json:
-    amounts, problem = _amounts(group.spec.min_resources, gpu_resource)
+def _coscheduling(group: CoschedulingPodGroup) -> Json:
+    amounts, problem = _amounts(group.spec.min_resources)
     minimum = group.spec.min_member or 1
     return {"gang": True, "minimum": minimum, "min_resources": amounts, "problem": problem}
 
 
-def _volcano(group: VolcanoPodGroup, gpu_resource: str) -> Json:
+def _volcano(group: VolcanoPodGroup) -> Json:
     spec = group.spec
     minimum = spec.min_member or 0
     roles = {role: count for role, count in (spec.min_task_member or {}).items() if count > 0}
-    amounts, problem = _amounts(spec.min_resources, gpu_resource)
+    amounts, problem = _amounts(spec.min_resources)
     for each in spec.sub_group_policy or ():
         if (each.min_sub_groups or 0) > 0 or _rack(each.network_topology) == "required":
             problem = problem or f"subGroupPolicy {each.name!r}: groups inside of groups are not read"
@@ -110,13 +110,13 @@ def _rack(topology: NetworkTopology | None) -> str | None:
     return "preferred" if topology.mode == "soft" or crosses else "required"
 
 
-def _amounts(given: Amounts | None, gpu_resource: str) -> tuple[Resources | None, str]:
+def _amounts(given: Amounts | None) -> tuple[Resources | None, str]:
     """`minResources`, and what is wrong with it."""
     amounts = {name: value for name, value in (given or {}).items() if not name.startswith(_QUOTA_WORDS)}
     if not amounts:
         return None, ""
     try:
-        return resources_of(amounts, gpu_resource), ""
+        return resources_of(amounts), ""
     except InvalidRequest as error:
         return None, f"minResources: {error}"
 
@@ -253,21 +253,20 @@ def priority_of(pod: Pod) -> int:
     return pod.spec.priority or 0
 
 
-def read_group(group: PodGroupObject, key: str, gpu_resource: str = DEFAULT_GPU) -> ForeignGroup:
+def read_group(group: PodGroupObject, key: str) -> ForeignGroup:
     """The rule of a group, from one version of its object.
 
     Args:
         group: The object, of any form.
         key: Under which the engine knows it.
-        gpu_resource: What whole GPUs are called in its amounts.
     """
     match group:
         case NativePodGroup():
             rule = _native(group)
         case CoschedulingPodGroup():
-            rule = _coscheduling(group, gpu_resource)
+            rule = _coscheduling(group)
         case VolcanoPodGroup():
-            rule = _volcano(group, gpu_resource)
+            rule = _volcano(group)
     metadata = group.metadata
     said = (metadata.annotations.get(each) or metadata.labels.get(each) for each in _QUEUE_KEYS)
     rule["queue"] = rule.get("queue") or next((each for each in said if each), "default")

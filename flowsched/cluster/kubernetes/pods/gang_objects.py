@@ -64,10 +64,8 @@ def group_manifest(
     match form:
         case Form.NATIVE_ALPHA | Form.NATIVE_BETA:
             spec = {"schedulingPolicy": {"gang": {"minCount": roles.total()}}}
-            if (
-                form is Form.NATIVE_BETA
-            ):  # in v1alpha2 all but the policy is forbidden unless further gates are open
-                spec["disruptionMode"] = {"all": {}}
+            # In v1alpha2 all but the policy is forbidden unless further gates are open.
+            spec |= {"disruptionMode": {"all": {}}} if form is Form.NATIVE_BETA else {}
         case Form.SCHEDULER_PLUGINS:
             spec = {"minMember": roles.total(), "minResources": amounts}
         case Form.VOLCANO:
