@@ -1,6 +1,6 @@
 """Secrets by reference: the task's own runner reads the values that an order names, and gives them to the task only.
 
-    <root>/secrets/<name>     the value, byte by byte; readable by its owner alone
+A value lies in `<root>/secrets/<name>`, byte by byte, readable by its owner alone.
 """
 
 from __future__ import annotations
