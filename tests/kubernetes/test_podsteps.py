@@ -104,22 +104,6 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 # --- stage-in ------------------------------------------------------------------------------------------------
 
 
-async def test_stage_in_lays_out_inputs(rig: Rig) -> None:
-    """Exit 0, the bytes in the message, the input where the order says."""
-    rig.agent.put(X, b"12345")
-    pod = rig.pod(order(inputs=[reads(X, "data/x")], folders=["out"]))
-    assert await pod.run("stage-in") == (0, {"bytes_local": 5, "bytes_moved": 0})
-    assert (pod.node.inputs(pod.uid) / "data" / "x").read_bytes() == b"12345"
-    assert sorted(path.name for path in pod.node.work(pod.uid).iterdir()) == ["out", "tmp"]
-
-
-async def test_inputs_that_cannot_be_had(rig: Rig) -> None:
-    """Exit 66, and which they are."""
-    pod = rig.pod(order(inputs=[reads("flowsched:gone", "x")]))
-    code, message = await pod.run("stage-in")
-    assert (code, message["reason"], message["lost"]) == (66, "InputLost", ["flowsched:gone"])
-
-
 @pytest.mark.parametrize("wrong", ["signature", "order", "none"])
 async def test_an_order_that_the_agent_refuses(rig: Rig, wrong: str) -> None:
     """Exit 64: asking again is no use."""
@@ -326,15 +310,6 @@ async def test_nobody_is_ready_who_has_not_started(rig: Rig) -> None:
     await second.start("stage-out")
     async with asyncio.timeout(PATIENCE_S):
         assert await waiting.wait() == 0
-
-
-async def test_outputs_that_are_missing_are_told_and_no_failure_of_the_step(rig: Rig) -> None:
-    """Exit 0: the task's own exit code decides."""
-    pod = rig.pod(order(outputs=[writes("n")]))
-    process = await pod.stage_out()
-    process.terminate()
-    code, message = await pod.ended(process)
-    assert (code, message["reason"], message["outputs"]) == (0, "OutputMissing", [])
 
 
 async def test_an_agent_that_is_restarted_meanwhile(rig: Rig) -> None:

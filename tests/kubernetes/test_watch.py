@@ -311,17 +311,6 @@ def disturb(api: FakeApi, chance: random.Random, name: str) -> None:
         end(api, chance.choice(names))
 
 
-async def test_duplicates_are_told_once(api: FakeApi, client: Client) -> None:
-    """Whatever the server does."""
-    api.faults.lines = duplicated
-    async with Follower(client) as follower:
-        await follower.until(lambda: api.watches == 1)
-        new(api, "a")
-        end(api, "a")
-        await follower.until(lambda: follower.reflector.counts.outdated == 3)
-        assert follower.changes == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
-
-
 async def test_what_has_ended_stays_ended(api: FakeApi, client: Client) -> None:
     """A late event of it is dropped; another pod of its name is another pod."""
     new(api, "a")

@@ -134,25 +134,6 @@ async def test_fault_23_a_server_that_puts_off(fake_world: World, fake: FakeApi,
     assert fake.counts["create", "pods/binding"] == 5 + 5
 
 
-async def _told(running: Running, workflow: str, code: str) -> str:
-    """What `explain` says under a code."""
-    found = await running.service.explain(workflow)
-    return next((each.message for each in found if each.code == code), "")
-
-
-async def test_fault_24_who_waits_for_a_quota_can_be_cancelled(fake_world: World, fake: FakeApi) -> None:
-    """Nothing has been made, so nothing is left."""
-    async with fake_world.serving() as running:
-        fake.faults.refuse(over_quota(when("create", "pods")))
-        made = await running.service.submit(document(bag(50, cpu=0.01), gang(2, cpu=0.01)))
-        await running.until(lambda: _told(running, made.id, "QuotaExceeded"))
-        await running.service.command(made.id, "cancel")
-        assert (await running.ended(made.id)).state == "CANCELLED"
-        fake.faults.clear()
-        await fake_world.nothing_left(running)
-    assert not fake.objects("pods")
-
-
 async def test_fault_24_a_gang_that_others_leave_too_little_of_a_quota_gives_back_what_it_has(
     fake_world: World, fake: FakeApi
 ) -> None:
