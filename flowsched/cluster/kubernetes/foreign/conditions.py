@@ -48,18 +48,15 @@ class Conditions:
         waiting: Callable[[str], PodWaits | None],
         groups: GroupBook,
         clock: Callable[[], int],
-        instance: str = "flowsched",
     ) -> None:
         self._client = client
         self._waiting = waiting
         self._groups = groups
         self._clock = clock
-        self._instance = instance
         self._wanted: dict[str, tuple[str, str]] = {}  #: uid -> (code, message), to be written
         self._told: dict[str, str] = {}  #: uid -> code, as written
         self._events: dict[str, tuple[str, str]] = {}  #: group key -> (code, message)
         self._news = asyncio.Event()
-        self.writes = 0
 
     def publish(self, verdicts: Sequence[Verdict]) -> None:
         """Note why groups wait.
@@ -120,7 +117,6 @@ class Conditions:
         }
         body = msgspec.json.encode({"metadata": {"uid": uid}, "status": {"conditions": [condition]}})
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
-        self.writes += 1
         answer = await self._client.call("PATCH", path, body=body, content_type=STRATEGIC)
         if answer.ok:
             self._told[uid] = code
@@ -142,7 +138,6 @@ class Conditions:
         if patch is None:
             return
         path = group_path(group.form, group.namespace, group.name) + patch.suffix
-        self.writes += 1
         answer = await self._client.call("PATCH", path, body=patch.body, content_type=patch.content_type)
         if not answer.ok and answer.status != 404:
             group.life, group.written = before
@@ -189,8 +184,7 @@ class Conditions:
         if regarding is None:
             return
         told = Told("Scheduling", "FailedScheduling", f"{code}: {message}"[:_MESSAGE], "Warning")
-        body = event(told, regarding, self._clock(), self._instance)
-        self.writes += 1
+        body = event(told, regarding, self._clock())
         await self._client.call(
             "POST", f"/apis/events.k8s.io/v1/namespaces/{group.namespace}/events", body=body
         )

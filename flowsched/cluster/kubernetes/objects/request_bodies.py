@@ -93,7 +93,7 @@ class Told:
     kind: str
 
 
-def event(told: Told, regarding: Mapping[str, Any], now: int, instance: str = "flowsched") -> bytes:
+def event(told: Told, regarding: Mapping[str, Any], now: int) -> bytes:
     """An event about an object, for `kubectl describe`."""
     # The name that is generated from must be a whole one by itself but for its last "-".
     name = str(regarding["name"])[:50].rstrip(".-")
@@ -104,7 +104,7 @@ def event(told: Told, regarding: Mapping[str, Any], now: int, instance: str = "f
             "metadata": {"generateName": f"{name}-", "namespace": regarding["namespace"]},
             "eventTime": micro_timestamp(now),
             "reportingController": "flowsched.io/scheduler",
-            "reportingInstance": instance,
+            "reportingInstance": "flowsched",
             "action": told.action,
             "reason": told.reason,
             "regarding": regarding,
