@@ -161,7 +161,7 @@ class LocalCluster(Executor):
         }
         self._runners = Runners(site.root, self._command, site.presence.check, site.clock)
         self._space = RootSpace(site, self._caches.values(), self._cache_percent, self._beside)
-        self._states = await self._in_thread(AttemptStates, site, self._attempts, self._runners, self._space)
+        self._states = AttemptStates(site, self._attempts, self._runners, self._space)
         is_new = not (site.root / FILE).exists() and next(self._attempts.all(), None) is None
         if strangers := await self._in_thread(lambda: self._runners.open(is_new=is_new)):
             log.warning("another folder was here before: its tasks were ended", runners=strangers)
