@@ -76,13 +76,6 @@ from flowsched.workflow.spec import (
     filled,
 )
 
-
-def _overlap(paths: Sequence[tuple[str | None, str]]) -> bool:
-    """Whether of these files and folders, each with the role that writes it, two are one, or one lies in another."""
-    ordered = sorted(paths, key=lambda each: (each[0] or "", each[1]))
-    return any(role == other and below.startswith(path) for (role, path), (other, below) in pairwise(ordered))
-
-
 #: A width that could not be read; its document has faults.
 _UNKNOWN: Final = -1
 
@@ -101,28 +94,8 @@ class StageDraft(msgspec.Struct):
             yield child(f"{self.path}.when.equals", f"{stage}.{output}"), stage, output
 
 
-def link(drafts: Sequence[StageDraft], reader: Reader) -> tuple[StageSpec, ...]:
-    """Check the stages against each other and give each its width.
-
-    Args:
-        drafts: The stages, in the order of the document.
-        reader: Takes the faults.
-
-    Returns:
-        The stages, with the width and the items of those that inherit them.
-    """
-    linker = _Linker(drafts, reader)
-    linker.check_references()
-    linker.check_cycles()
-    linker.resolve_widths()
-    linker.check_conditions()
-    linker.check_items()
-    linker.check_sizes()
-    return tuple(draft.spec for draft in drafts)
-
-
 class _Linker:
-    """One pass over all stages; a reference that is wrong makes one fault, and no others in its wake."""
+    """The stages against each other; a reference that is wrong makes one fault, and no others in its wake."""
 
     def __init__(self, drafts: Sequence[StageDraft], reader: Reader) -> None:
         self.drafts = drafts
@@ -134,6 +107,16 @@ class _Linker:
             str, tuple[str, ...]
         ] = {}  #: stage -> its items; of one without, those of what it reads by position
         self.order: tuple[int, ...] = ()
+
+    def link(self) -> tuple[StageSpec, ...]:
+        """The stages, with the width and the items of those that inherit them; what is wrong is noted."""
+        self._check_references()
+        self._check_cycles()
+        self._resolve_widths()
+        self._check_conditions()
+        self._check_items()
+        self._check_sizes()
+        return tuple(draft.spec for draft in self.drafts)
 
     def _numbers(self) -> Mapping[str, int]:
         numbers: dict[str, int] = {}
@@ -147,7 +130,7 @@ class _Linker:
         return numbers
 
     # 1. Every name that is used exists, and no stage waits for itself.
-    def check_references(self) -> None:
+    def _check_references(self) -> None:
         edges = 0
         for number, draft in enumerate(self.drafts):
             spec, parents = draft.spec, self.parents[number]
@@ -192,7 +175,7 @@ class _Linker:
         return f"{expected}: {', '.join(map(shown, known))}" if len(known) <= 8 else expected
 
     # 2. No cycles.
-    def check_cycles(self) -> None:
+    def _check_cycles(self) -> None:
         self.order = topological_order(self.parents)
         if len(self.order) == len(self.drafts):
             return
@@ -204,7 +187,7 @@ class _Linker:
             self.reader.fault(self.drafts[cycle[0]].path, found, "stages that do not wait for themselves")
 
     # 3. Widths: those that are not said come from `index` inputs, parents first.
-    def resolve_widths(self) -> None:
+    def _resolve_widths(self) -> None:
         for number in set(range(len(self.drafts))) - set(self.order):
             self.drafts[number].spec = replace(self.drafts[number].spec, width=_UNKNOWN)
         for number in self.order:
@@ -258,7 +241,7 @@ class _Linker:
         )
 
     # 4. What a `when` asks for is recorded, and there is one of it.
-    def check_conditions(self) -> None:
+    def _check_conditions(self) -> None:
         for number, draft in enumerate(self.drafts):
             condition = draft.spec.when
             if condition.outcome is When.FAILURE and not self.parents[number] and not draft.spec.needs:
@@ -278,7 +261,7 @@ class _Linker:
                     self.reader.fault(path, found, "a stage with one shard: one value")
 
     # 5. {item} stands only where there are items; items that are whole uris, or names of files, are good ones.
-    def check_items(self) -> None:
+    def _check_items(self) -> None:
         for draft in self.drafts:
             if draft.spec.width == _UNKNOWN:
                 continue
@@ -328,7 +311,10 @@ class _Linker:
                 self.reader.fault(at, f"the item {redacted(item)}", expected)
                 return
             paths = [(output.role, filled(output.path, spec, shard) + "/") for output in spec.outputs]
-            if len(paths) > 1 and _overlap(paths):
+            paths.sort(key=lambda each: (each[0] or "", each[1]))
+            if any(
+                one == other and below.startswith(path) for (one, path), (other, below) in pairwise(paths)
+            ):
                 self.reader.fault(at, f"the item {shown(item)}", "an item that makes no two outputs one file")
                 return
 
@@ -340,7 +326,7 @@ class _Linker:
                 return
 
     # 6. Sizes, now that widths are known.
-    def check_sizes(self) -> None:
+    def _check_sizes(self) -> None:
         total = 0
         for draft in self.drafts:
             tasks = max(draft.spec.tasks, 0)
@@ -589,7 +575,7 @@ def check_workflow(document: object, limits: Limits = DEFAULT) -> WorkflowSpec:
     if section is None:
         raise InvalidDocument(reader.faults)
     drafts = [_stage(entry) for entry in section["stages"] or () if entry is not None]
-    stages = link(drafts, reader)
+    stages = _Linker(drafts, reader).link()
     call = make_call(section["call"])
     reader.finish()
     return WorkflowSpec(

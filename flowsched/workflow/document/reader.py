@@ -122,9 +122,12 @@ class Reader:
         if self.full:
             self._more += 1
             return
-        close = self.meant(key, known)
-        expected = f"did you mean {close!r}?" if close else f"one of {', '.join(known)}"
-        self.fault(child(path, key), f"the key {shown(key)}", expected)
+        self.fault(child(path, key), f"the key {shown(key)}", self.hint(key, known))
+
+    def hint(self, word: str, known: Collection[str]) -> str:
+        """What was expected in place of a word: the known one that was probably meant, or all of them."""
+        close = self.meant(word, known)
+        return f"did you mean {close!r}?" if close else f"one of {', '.join(known)}"
 
     def mapping(self, value: object, path: str) -> Mapping[str, object] | None:
         """An object with texts as keys."""

@@ -673,9 +673,7 @@ def make_outputs(section: Section, roles: Sequence[RoleSpec]) -> list[OutputSpec
             continue
         name, path, role = entry["name"], entry["path"], entry["role"]
         if role is not None and role not in known:
-            close = entry.reader.meant(role, known)
-            hint = f"did you mean {close!r}?" if close else f"one of {', '.join(known)}"
-            entry.fault("role", f"a role of this stage: {hint}")
+            entry.fault("role", f"a role of this stage: {entry.reader.hint(role, known)}")
         if path is not None:
             path = "/".join(part for part in path.split("/") if part not in ("", "."))
             _check_place(entry, role or first, path, taken)
