@@ -376,13 +376,7 @@ def first_reason(state: EngineState, run: WorkflowRun, now: int) -> Explanation 
         state, run: Not modified.
         now: Wall-clock ms.
     """
-    if len(run.stages) <= _STAGES_ASKED:  # plain numbers: each call of NumPy costs as much as a few stages
-        rows = run.counts.tolist()
-        ready = [number for number, row in enumerate(rows) if any(row[_QUEUED:_RUNNING])]
-        running = any(row[_RUNNING] for row in rows)
-    else:
-        ready = np.flatnonzero(run.counts[:, _QUEUED:_RUNNING].any(axis=1))[:_STAGES_ASKED].tolist()
-        running = bool(run.counts[:, _RUNNING].any())
+    ready = np.flatnonzero(run.counts[:, _QUEUED:_RUNNING].any(axis=1))[:_STAGES_ASKED].tolist()
     facts = Facts(state, run)
     found = [stage_reason(facts, run.stages[number], now) for number in ready]
     told = [each for each in found if each is not None]
@@ -393,7 +387,9 @@ def first_reason(state: EngineState, run: WorkflowRun, now: int) -> Explanation 
         ahead = _too_large(state, run, stage) if stage.counts[_PENDING] else None
         if ahead is not None:
             return ahead
-    return _all_held(facts) if running else told[0] if told else None
+    if run.counts[:, _RUNNING].any():
+        return _all_held(facts)
+    return told[0] if told else None
 
 
 def _all_held(facts: Facts) -> Explanation | None:
