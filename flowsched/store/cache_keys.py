@@ -11,7 +11,7 @@ from sqlalchemy import Connection, and_, select
 from flowsched.engine.delta import CacheKeyWrite
 from flowsched.store import tables
 from flowsched.store.bulk import insert, tidy
-from flowsched.store.database import Database
+from flowsched.store.database import IDS, Database
 from flowsched.workflow.run.advance import SPOILED
 from flowsched.workflow.run.states import TaskState
 
@@ -110,18 +110,16 @@ class CacheKeys:
 
     async def before(self, places: Collection[str], besides: str, first: str = "") -> dict[str, Before]:
         """The newest row of each place, of other runs than one; that of a run which comes first, where it has one."""
-        found: dict[str, Before] = {}
-        wanted = sorted(set(places))
-        for start in range(0, len(wanted), _PART):
-            query = (
-                select(_k.place, _k.workflow_id, _s.name, _k.shard, _k.key, _k.parts)
-                .join(tables.stages, and_(_s.workflow_id == _k.workflow_id, _s.stage == _k.stage))
-                .where(_k.place.in_(wanted[start : start + _PART]), _k.workflow_id != besides)
-                .order_by(_k.workflow_id == first, _k.at_ms)
-            )
-            for row in await self._database.rows(query):
-                found[row.place] = Before(row.workflow_id, row.name, row.shard, row.key, row.parts)
-        return found
+        query = (
+            select(_k.place, _k.workflow_id, _s.name, _k.shard, _k.key, _k.parts)
+            .join(tables.stages, and_(_s.workflow_id == _k.workflow_id, _s.stage == _k.stage))
+            .where(_k.place.in_(IDS), _k.workflow_id != besides)
+            .order_by(_k.workflow_id == first, _k.at_ms)
+        )
+        return {  # of several rows of a place, the last
+            row.place: Before(row.workflow_id, row.name, row.shard, row.key, row.parts)
+            for row in await self._database.rows_of(query, sorted(set(places)))
+        }
 
     async def found(self, workflow: str) -> list[Found]:
         """What the look-ups of a workflow found, in the order of its stages and shards."""

@@ -28,7 +28,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, cast
 
 import msgspec
-from sqlalchemy import URL, Connection, Engine, Executable, Row, create_engine, event, inspect, make_url, text
+from sqlalchemy import (
+    URL,
+    ColumnElement,
+    Connection,
+    Engine,
+    Executable,
+    Row,
+    bindparam,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -403,6 +416,9 @@ def _prepare_postgresql(connection: Any, _record: object) -> None:
 
 
 T = TypeVar("T")
+#: The ids that a query of `Database.rows_of` is about.
+IDS: Final[ColumnElement[Any]] = bindparam("ids", expanding=True)
+_IDS_AT_ONCE: Final = 500
 #: What a transaction does, on an open connection.
 Work: TypeAlias = Callable[[Connection], T]
 
@@ -705,6 +721,13 @@ class Database:
             Unavailable: The database does not answer.
         """
         return await self._done(self._way.rows(query, values or {}))
+
+    async def rows_of(self, query: Executable, ids: Sequence[str]) -> list[Row[Any]]:
+        """All rows of a query with the parameter `IDS`, for some of the ids at a time: databases take few parameters."""
+        found: list[Row[Any]] = []
+        for start in range(0, len(ids), _IDS_AT_ONCE):
+            found += await self.rows(query, {"ids": ids[start : start + _IDS_AT_ONCE]})
+        return found
 
     async def write(self, work: Work[T]) -> T:
         """Do one small write transaction outside the group writer, and commit it.

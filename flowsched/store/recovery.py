@@ -29,7 +29,7 @@ from flowsched.engine.delta import OutputWrite, TaskWrite
 from flowsched.scheduling.state.usage import UsageRow
 from flowsched.store import tables
 from flowsched.store.accounting import forget_sums, keep_sums
-from flowsched.store.database import Database
+from flowsched.store.database import IDS, Database
 from flowsched.store.rows import Living, Recovered, Recovery, ReplicaRow
 from flowsched.store.workflows import (
     OUTPUT_COLUMNS,
@@ -240,13 +240,9 @@ EXPIRED_KEPT_MS: Final = 90 * 86_400_000
 
 async def expired(database: Database, workflows: Collection[str]) -> set[str]:
     """Which of some workflows this database has removed, and no later workflow has taken results of: their files may go."""
-    found: set[str] = set()
-    wanted = sorted(workflows)
     name = tables.expired.c.workflow_id
-    for start in range(0, len(wanted), _PART):
-        query = select(name).where(name.in_(wanted[start : start + _PART]), ~_TAKEN)
-        found |= {row.workflow_id for row in await database.rows(query)}
-    return found
+    query = select(name).where(name.in_(IDS), ~_TAKEN)
+    return {row.workflow_id for row in await database.rows_of(query, sorted(workflows))}
 
 
 # ---- samples: what finished tasks took, so that a new leader learns what the last one knew ----

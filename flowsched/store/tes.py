@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, lite
 
 from flowsched.errors import InvalidRequest
 from flowsched.store import tables
-from flowsched.store.database import Database
+from flowsched.store.database import IDS, Database
 from flowsched.store.dialects import begins
 from flowsched.store.workflows import decode
 from flowsched.workflow.formats.tes.answers import Try
@@ -109,18 +109,8 @@ class TesTasks:
     async def attempts(self, idents: Sequence[str]) -> Mapping[str, Sequence[Try]]:
         """All tries of tasks, first to last, by task."""
         found: dict[str, list[Try]] = {ident: [] for ident in idents}
-        if len(idents) == 1:
-            one = await self._database.rows(_TRIES, {"ident": idents[0]})
-            return {idents[0]: [Try._make(row) for row in one]}
-        for start in range(0, len(idents), 500):
-            some = idents[start : start + 500]
-            query = (
-                select(*_TRY_COLUMNS, _a.workflow_id)
-                .where(_a.workflow_id.in_(some), _a["index"] == 0)
-                .order_by(_a.workflow_id, _a.attempt)
-            )
-            for row in await self._database.rows(query):
-                found[row.workflow_id].append(Try._make(row[:-1]))
+        for row in await self._database.rows_of(_TRIES, idents):
+            found[row.workflow_id].append(Try._make(row[:-1]))
         return found
 
     async def siblings(self, run: str, after: int, limit: int) -> Sequence[tuple[int, str, bytes]]:
@@ -173,9 +163,9 @@ def _query(*, body: bool) -> Select[Any]:
 _ONE: Final = {body: _query(body=body).where(_x.id == bindparam("ident")) for body in (True, False)}
 _TRY_COLUMNS: Final = tuple(_a[name] for name in Try._fields)
 _TRIES: Final = (
-    select(*_TRY_COLUMNS)
-    .where(_a.workflow_id == bindparam("ident"), _a["index"] == 0)  # of a gang, the member that delivers
-    .order_by(_a.attempt)
+    select(*_TRY_COLUMNS, _a.workflow_id)
+    .where(_a.workflow_id.in_(IDS), _a["index"] == 0)  # of a gang, the member that delivers
+    .order_by(_a.workflow_id, _a.attempt)
 )
 
 

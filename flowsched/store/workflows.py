@@ -34,7 +34,7 @@ from sqlalchemy import (
 from flowsched.engine.delta import OutputWrite, TaskWrite
 from flowsched.errors import InvalidRequest, NotFound
 from flowsched.store import tables
-from flowsched.store.database import Database
+from flowsched.store.database import IDS, Database
 from flowsched.store.dialects import begins, contains, text_in
 from flowsched.store.rows import (
     AttemptRow,
@@ -72,13 +72,12 @@ PAGE: Final[ColumnElement[int]] = bindparam("limit", type_=Integer)
 _ACCEPTED: Final = (
     select(_w.id, _w.seq).where(_w.seq > bindparam("seq")).order_by(_w.seq).limit(MOST_PER_PAGE)
 )
-_IDS: Final[ColumnElement[Any]] = bindparam("ids", expanding=True)
-_EXISTING: Final = select(_w.id).where(_w.id.in_(_IDS))
-_SOME: Final = select(*WORKFLOW_COLUMNS).where(_w.id.in_(_IDS))
-_RETURNED_OF: Final = select(_s.workflow_id, _s.totals).where(_s.workflow_id.in_(_IDS), RETURNED)
+_EXISTING: Final = select(_w.id).where(_w.id.in_(IDS))
+_SOME: Final = select(*WORKFLOW_COLUMNS).where(_w.id.in_(IDS))
+_RETURNED_OF: Final = select(_s.workflow_id, _s.totals).where(_s.workflow_id.in_(IDS), RETURNED)
 _COUNTS_OF: Final = (
     select(_s.workflow_id, _s.counts, func.count().label("stages"))
-    .where(_s.workflow_id.in_(_IDS))
+    .where(_s.workflow_id.in_(IDS))
     .group_by(_s.workflow_id, _s.counts)
 )
 _COMMANDS: Final = (
@@ -117,19 +116,11 @@ class Workflows:
 
     async def some(self, workflow_ids: Sequence[str]) -> dict[str, WorkflowRow]:
         """Those of them that exist, by id."""
-        found: dict[str, WorkflowRow] = {}
-        for start in range(0, len(workflow_ids), 500):
-            rows = await self._database.rows(_SOME, {"ids": workflow_ids[start : start + 500]})
-            found |= {row.id: workflow_row(row) for row in rows}
-        return found
+        return {row.id: workflow_row(row) for row in await self._database.rows_of(_SOME, workflow_ids)}
 
     async def existing(self, workflow_ids: Sequence[str]) -> set[str]:
         """Those of them that exist."""
-        found: set[str] = set()
-        for start in range(0, len(workflow_ids), 500):
-            ids = workflow_ids[start : start + 500]
-            found.update(row.id for row in await self._database.rows(_EXISTING, {"ids": ids}))
-        return found
+        return {row.id for row in await self._database.rows_of(_EXISTING, workflow_ids)}
 
     async def spec(self, workflow_id: str) -> bytes:
         """The document as it was submitted, byte by byte.
@@ -286,25 +277,20 @@ class Workflows:
         else:
             # PostgreSQL refuses JSON with U+0000. In a text of the report the quote before the colon is escaped.
             ended = cast(func.substring(_a.report, '.*"ended_ms":([0-9]+)'), BigInteger)
-        found: dict[tuple[str, int, int, int], int] = {}
-        for start in range(0, len(workflow_ids), 500):
-            some = workflow_ids[start : start + 500]
-            query = select(
-                _a.workflow_id, _a.stage, _a["index"].label("place"), _a.attempt, ended.label("at_ms")
-            ).where(_a.workflow_id.in_(some), _a.report != "")
-            for row in await self._database.rows(query):
-                if row.at_ms is not None:
-                    found[row.workflow_id, row.stage, row.place, row.attempt] = int(row.at_ms)
-        return found
+        query = select(
+            _a.workflow_id, _a.stage, _a["index"].label("place"), _a.attempt, ended.label("at_ms")
+        ).where(_a.workflow_id.in_(IDS), _a.report != "")
+        return {
+            (row.workflow_id, row.stage, row.place, row.attempt): int(row.at_ms)
+            for row in await self._database.rows_of(query, workflow_ids)
+            if row.at_ms is not None
+        }
 
     async def first_tasks(self, workflow_ids: Sequence[str]) -> dict[str, TaskWrite]:
         """The first task of each of these workflows that has been touched, by id: each call of a run has one task."""
-        found: dict[str, TaskWrite] = {}
-        for start in range(0, len(workflow_ids), 500):
-            some = workflow_ids[start : start + 500]
-            query = select(*tables.tasks.c).where(_t.workflow_id.in_(some), _t.stage == 0, _t["index"] == 0)
-            found |= {row[0]: TaskWrite._make(row) for row in await self._database.rows(query)}
-        return found
+        query = select(*tables.tasks.c).where(_t.workflow_id.in_(IDS), _t.stage == 0, _t["index"] == 0)
+        rows = await self._database.rows_of(query, workflow_ids)
+        return {row[0]: TaskWrite._make(row) for row in rows}
 
     async def attempt(self, name: str) -> AttemptRow | None:
         """One try by the name of its pod."""

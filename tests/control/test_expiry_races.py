@@ -44,11 +44,11 @@ class GatedDatabase:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def rows(self, *given: Any) -> Any:
+    async def rows_of(self, *given: Any) -> Any:
         if self.armed:
             self.reached.set()
             await self.opened.wait()
-        return await self._inner.rows(*given)
+        return await self._inner.rows_of(*given)
 
 
 class ArmingExecutor:
