@@ -71,7 +71,7 @@ from flowsched.workflow.returned import added, as_totals
 from flowsched.workflow.run.advance import CANCELLED, SPOILED
 from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.run.states import TERMINAL, ReportedState, RunState, TaskState
-from flowsched.workflow.spec import StageSpec, WorkflowSpec, filled
+from flowsched.workflow.spec import WorkflowSpec, filled
 from flowsched.workflow.views import (
     AttemptPage,
     CacheView,
@@ -101,47 +101,6 @@ class OutputData(msgspec.Struct, frozen=True):
     file_name: str  #: what the task called it; with `.tar` if it is a folder, which comes as a tar stream
     size_bytes: int  #: of all chunks together
     chunks: AsyncGenerator[bytes, None]
-
-
-async def open_output(
-    reads: Workflows,
-    executor: Executor,
-    memory: Callable[[], EngineState | None],
-    task: tuple[str, int, StageSpec, int],
-    name: str,
-) -> OutputData:
-    """Open one output of one task.
-
-    Args:
-        reads: What was published.
-        executor: Has the bytes.
-        memory: Says where it is supposed to lie, if this process knows and can look now.
-        task: Workflow, stage number, stage, index.
-        name: Of the output.
-
-    Raises:
-        NotFound: There is no such output, or this task has not written it.
-        Conflict: It was written, and no node has it any more.
-    """
-    workflow, number, stage, index = task
-    declared = {output.name: output for output in stage.outputs}
-    if name not in declared:
-        there = ", ".join(sorted(declared)) or "none"
-        raise NotFound(f"stage {stage.name!r} has no output {name!r}; its outputs: {there}")
-    rows = [row for row in await reads.outputs(workflow, number, index) if row.name == name]
-    if not rows:
-        raise NotFound(f"{stage.name}[{index}] has not written its output {name!r} (so far)")
-    view = views.output_view(rows[0], memory())
-    opened = await executor.open_dataset(view.uri, view.nodes)
-    if opened is None:
-        raise Conflict(
-            f"{stage.name}[{index}] wrote its output {name!r} ({view.size_bytes} bytes), but no node has it any more: "
-            "it was removed, or lost with its node; run the workflow again to have it"
-        )
-    path = filled(declared[name].path, stage, index // stage.members)
-    file_name = PurePosixPath(path).name or name
-    suffix = ".tar" if opened.directory else ""
-    return OutputData(file_name + suffix, opened.size_bytes, opened.chunks)
 
 
 #: So long the address of the leader is believed.
@@ -793,11 +752,31 @@ class Service:
         return row
 
     async def output(self, workflow: str, stage: str, index: int, name: str) -> OutputData:
-        """The bytes of an output."""
+        """The bytes of an output.
+
+        Raises:
+            NotFound: There is no such output, or this task has not written it.
+            Conflict: It was written, and no node has it any more.
+        """
         number, spec = await self._locate(workflow, stage, index)
         self._check_files_are_here()
-        task = (workflow, number, spec, index)
-        return await open_output(self._reads, self._executor, self._state, task, name)
+        declared = {output.name: output for output in spec.outputs}
+        if name not in declared:
+            there = ", ".join(sorted(declared)) or "none"
+            raise NotFound(f"stage {stage!r} has no output {name!r}; its outputs: {there}")
+        rows = [row for row in await self._reads.outputs(workflow, number, index) if row.name == name]
+        if not rows:
+            raise NotFound(f"{stage}[{index}] has not written its output {name!r} (so far)")
+        view = views.output_view(rows[0], self._state())
+        opened = await self._executor.open_dataset(view.uri, view.nodes)
+        if opened is None:
+            raise Conflict(
+                f"{stage}[{index}] wrote its output {name!r} ({view.size_bytes} bytes), but no node has it any more: "
+                "it was removed, or lost with its node; run the workflow again to have it"
+            )
+        path = filled(declared[name].path, spec, index // spec.members)
+        file_name = (PurePosixPath(path).name or name) + (".tar" if opened.directory else "")
+        return OutputData(file_name, opened.size_bytes, opened.chunks)
 
     def _check_files_are_here(self) -> None:
         """Refuse to look for a task's files where they cannot be: under the root of a process that stands by for another root.
