@@ -30,7 +30,6 @@ AWAITED = {
     "control/leading/dispatch.py": 1,
     "control/leading/memoizer.py": 1,
     "miniwdl/following.py": 3,
-    "store/database.py": 1,
     "store/writer.py": 1,
 }
 

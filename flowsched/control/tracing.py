@@ -208,13 +208,12 @@ class Tracing:
 
     def _begun(self, of: _Known, above: int, name: str, start_ms: int) -> Span:
         """A span that has begun. `above`: the id of its parent; 0 = it is the root of its trace."""
-        from opentelemetry.context import Context
         from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-        context = Context()
+        context = None
         if above:
             parent = SpanContext(of.trace, above, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-            context = set_span_in_context(NonRecordingSpan(parent), context)
+            context = set_span_in_context(NonRecordingSpan(parent))
         return self._tracer.start_span(name, context, start_time=start_ms * _NS)
 
 
