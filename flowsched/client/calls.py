@@ -950,12 +950,10 @@ async def save_outputs(
         index: Of one task; None = all that have succeeded, each shard of several in a folder of its own (`_folders`).
     """
     taken: set[Path] = set()
-    folders = await _folders(client, workflow, stage) if stage.width > 1 and index is None else {}
+    folders = await _folders(client, workflow, stage) if stage.width > 1 and index is None else None
 
     async for task in tasks_with_outputs(client, workflow, stage.name, index):
-        place = (
-            folder / folders.get(task.shard, str(task.shard)) if stage.width > 1 and index is None else folder
-        )
+        place = folder if folders is None else folder / folders.get(task.shard, str(task.shard))
         for output in task.outputs:
             if names is not None and output.name not in names:
                 continue
@@ -995,17 +993,13 @@ async def _raw(workflow: object) -> bytes:
     if isinstance(workflow, bytes):
         return workflow
     if isinstance(workflow, (Workflow, Mapping)):
-        return _json(workflow)
+        document = workflow.to_document() if isinstance(workflow, Workflow) else dict(workflow)
+        try:
+            return json.dumps(document).encode()
+        except TypeError:
+            raise InvalidRequest("; ".join(not_json(document))) from None
     cure = f"; a file is Path({workflow!r}), JSON text is bytes" if isinstance(workflow, str) else ""
     raise InvalidRequest(f"cannot submit {workflow!r}, expected a Workflow, a Path, bytes or a mapping{cure}")
-
-
-def _json(workflow: Workflow | Mapping[str, Any]) -> bytes:
-    document = workflow.to_document() if isinstance(workflow, Workflow) else dict(workflow)
-    try:
-        return json.dumps(document).encode()
-    except TypeError:
-        raise InvalidRequest("; ".join(not_json(document))) from None
 
 
 def _path(workflow: str) -> str:
