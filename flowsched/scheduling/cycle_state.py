@@ -136,9 +136,7 @@ class CycleState:
     def _explain(self, fit: Assignment, given: GroupAllocation) -> None:
         """Note why its nodes were chosen, before it takes their room."""
         offer = fit.offer
-        if fit.choice is not None:
-            given.explain(0, fit.choice)
-        elif offer.terms and any(offer.terms):
+        if offer.terms and any(offer.terms):
             rows = self.room.rows(offer.axes, None, fit.long)
             for at, (role, spots) in enumerate(zip(offer.order, fit.spots, strict=True)):
                 choice = choice_of(offer, at, spots.nodes, rows)

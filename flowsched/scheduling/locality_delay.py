@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -24,8 +25,8 @@ from flowsched.scheduling.reservations import Calendar, expected_ends
 from flowsched.scheduling.state.claims import EMPTY, UNKNOWN, ClaimKind
 from flowsched.scheduling.state.snapshot import AXES, IO, Snapshot
 
-#: When and where an offer could start; a start from the given moment on (None = there is none) need not be found.
-Earliest = Callable[[PlacementRequest, int | None], tuple[int, tuple[NodeChoice, ...]] | None]
+#: When and where an offer could start.
+Earliest = Callable[[PlacementRequest], tuple[int, tuple[NodeChoice, ...]] | None]
 
 
 class Wait(msgspec.Struct, frozen=True, eq=False):
@@ -66,7 +67,7 @@ def wait_for_data(
     if dearest == 0 or (dearest < shortest_ms and not copied):
         return None
     here = offer.only(local)
-    found = earliest(here if group.gang else here.wanting(1), None if copied else now + dearest)
+    found = earliest(here if group.gang else here.wanting(1))
     if found is None or found[0] <= now or (not copied and found[0] - now >= dearest):
         return None
     wait_ms = found[0] - now
@@ -208,11 +209,7 @@ class _Queue:
     def take(self, need: list[int], until_ms: int) -> None:
         """A pod has room from now or `floor` on, until then."""
         self.free = [have - less for have, less in zip(self.free, need, strict=True)]
-        insort(self.ends, (until_ms, need), key=_end)
-
-
-def _end(given_back: tuple[int, list[int]]) -> int:
-    return given_back[0]
+        insort(self.ends, (until_ms, need), key=itemgetter(0))
 
 
 def _holds(free: Sequence[int], need: Sequence[int]) -> bool:

@@ -363,11 +363,6 @@ class Preemption:
 
     # ---- new ones ----
 
-    @property
-    def possible(self) -> bool:
-        """Whether it may be worth trying for some group."""
-        return self._lowest is not None and self._tries > 0
-
     def may(self, group: PodGroup) -> bool:
         """Whether it is worth trying for a group."""
         if self._lowest is None or self._tries <= 0 or group.key in self._snapshot.nominations:

@@ -59,8 +59,6 @@ class Calendar:
     Promises are made by late ends, since of many ends that must all come the latest counts; decisions to wait for a place go by
     expected ones.
 
-    `among`: (N,) only claims on these nodes are in it, None = on all; `before`: claims that end later are left out, None = none is.
-
     `ends`: (M,) wall-clock ms, ascending; `nodes`: (M,); `amounts`: (M, R); `devices`: (M, D), D = 0 where parts of GPUs are not
     about.
     """
@@ -73,13 +71,9 @@ class Calendar:
         taken: Sequence[Taken] = (),
         *,
         late: bool = False,
-        among: Mask | None = None,
-        before: int | None = None,
     ) -> None:
         ledger = snapshot.ledger
         held = np.flatnonzero((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING))
-        if among is not None:
-            held = held[among[ledger.node[held]]]
         self.size = len(snapshot)
         self._late, self._axes = late, len(snapshot.axes)
         self.ends: Ints = np.zeros(0, dtype=np.int64)
@@ -88,9 +82,6 @@ class Calendar:
         width = snapshot.devices.width if snapshot.devices.matter else 0
         self.devices: Ints = np.zeros((0, width), dtype=np.int64)
         ends = expected_ends(snapshot, held, default_runtime_ms, now, late=late)
-        if before is not None:
-            soon = ends < before
-            held, ends = held[soon], ends[soon]
         devices = ledger.devices_of(held, width) if width else np.zeros((len(held), 0), dtype=np.int64)
         self._insert([ends], [ledger.node[held]], [ledger.amount[held]], [devices])
         self.add(taken)
@@ -288,29 +279,15 @@ class Reservations:
         self._calendars[late] = (len(self.taken), calendar)
         return calendar
 
-    def earliest(
-        self, offer: PlacementRequest, before: int | None = None
-    ) -> tuple[int, tuple[NodeChoice, ...]] | None:
-        """When and where the least of a group could start, if nothing else started.
-
-        `before`: a start from this moment on is of no use to the caller, and need not be found. Then only the claims that matter
-        are sorted: those that end before, on nodes that the group may use.
-        """
+    def earliest(self, offer: PlacementRequest) -> tuple[int, tuple[NodeChoice, ...]] | None:
+        """When and where the least of a group could start, if nothing else started."""
         rows = [self._room.hard(axis) for axis in offer.axes]
         least = offer.at_least()
 
         def fits(free: list[Ints]) -> tuple[NodeChoice, ...] | None:
             return least.place(free, self._room, self._snapshot, self._profile)
 
-        if before is None:
-            calendar = self.late_calendar()
-        else:
-            among = np.logical_or.reduce([table.allowed for table in offer.tables])
-            unknown = self._profile.default_runtime_ms
-            calendar = Calendar(
-                self._snapshot, unknown, self._now, self.taken, late=True, among=among, before=before
-            )
-        return calendar.earliest(offer.axes, rows, fits, self._now)
+        return self.late_calendar().earliest(offer.axes, rows, fits, self._now)
 
     def reserve(self, offer: PlacementRequest) -> int | None:
         """Promise a group its earliest start; None if there is a promise already, or it could never start."""

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduling_cases import cluster, gang, run, shape
 
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.placement.capacity import Capacity
-from flowsched.scheduling.placement.cost_table import price
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import QueueTree
-from flowsched.scheduling.reservations import Reservations
 from flowsched.scheduling.state.data import Catalogue
 
 EASY = Profile(order="fifo", backfill="easy")
@@ -100,27 +96,3 @@ def test_easy_backfill_promises_the_first_that_waits_and_keeps_it_from_all_other
             reservation = promised[group.key]
             assert reservation.start_ms == oracle.earliest(1_000_000, pods, each)
             oracle.put(reservation.nodes[0].tolist(), reservation.start_ms, length, each)
-
-
-@settings(deadline=None, max_examples=300)
-@given(worlds(), st.integers(0, 15), st.integers(1, 45))
-def test_a_start_before_a_moment_is_found_where_the_earliest_start_is_before_it(
-    world: tuple[list[int], list[tuple[int, int, int]], list[tuple[int, int, int]]], nodes: int, before: int
-) -> None:
-    """Claims that end later, and those on nodes that the group may not use, change nothing."""
-    cores, running, waiting = world
-    snapshot = cluster(*cores)
-    for at, (node, taken, end) in enumerate(running):
-        run(snapshot, f"r{at}", node, taken, end)
-    promises = Reservations(snapshot, Capacity(snapshot), EASY, now=0)
-    some = np.array([bool(nodes >> node & 1) for node in range(len(cores))])
-    for pods, each, length in waiting:
-        group = gang(1, pods, shape(each, memory=0), runtime_ms=length)
-        offer = price(group, snapshot, Catalogue(), EASY).only(some)
-        earliest, found = promises.earliest(offer), promises.earliest(offer, before)
-        if earliest is None or earliest[0] >= before:
-            assert found is None
-        else:
-            assert found is not None
-            assert found[0] == earliest[0]
-            assert found[1][0].nodes.tolist() == earliest[1][0].nodes.tolist()

@@ -1,4 +1,4 @@
-"""Many claims at once are what they are one by one: rows, sums, accounts, and what is left once they are undone."""
+"""What claims change: rows, sums, accounts, and what is left once they are undone."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def seen(snapshot: Snapshot) -> list[Any]:
         [getattr(ledger, name).tolist() for name in (*columns, "elastic", "started")],
         dict(snapshot.direct.rates),
         sorted(snapshot.direct.claims),
-        [(name, list(row)) for name, row in snapshot.usage.held_by_queues.items()],
+        [(name, list(snapshot.usage.held(name))) for name in snapshot.usage.queues],
         [(payer, list(held)) for payer, held in accounts],
         snapshot.devices.free(4).tolist(),
     ]
@@ -98,30 +98,6 @@ def seen(snapshot: Snapshot) -> list[Any]:
 def by_owner(state: list[Any]) -> list[Any]:
     """As `seen`, but for the order of claims and of accounts."""
     return [sorted(each, key=str) if number in (5, 10, 11) else each for number, each in enumerate(state)]
-
-
-@pytest.mark.parametrize("seed", range(150))
-def test_many_claims_at_once_are_as_one_by_one(seed: int) -> None:
-    """Also where some of their owners have claims already; and both are undone to what was before."""
-    rng = random.Random(seed)
-    before, more = some_claims(rng), some_claims(rng)
-    one_by_one, at_once = four_nodes(), four_nodes()
-    for snapshot in (one_by_one, at_once):
-        for claim in before:
-            snapshot.claim(claim, Statement())
-    was = seen(at_once)
-    first, second = Statement(), Statement()
-    for claim in more:
-        one_by_one.claim(claim, first)
-    at_once.claim_all(more, second)
-    assert seen(at_once) == seen(one_by_one)
-    assert at_once.version.tolist() == one_by_one.version.tolist()
-    first.rollback()
-    second.rollback()
-    assert seen(at_once) == seen(one_by_one)
-    assert at_once.used.tolist() == was[0]
-    assert at_once.staging.tolist() == was[1]
-    assert at_once.claims == dict(was[5])
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -181,28 +181,6 @@ class Capacity:
             outlasting = long[nodes]
             np.subtract.at(self._spare[DEVICES], nodes[outlasting], devices[outlasting])
 
-    def take_one(self, axes: Sequence[int], needs: Sequence[int], spot: Ints, *, outlasts: bool) -> None:
-        """Take room for one pod that may bind: as `take`, for most pods there are.
-
-        Args:
-            axes: The axes of its needs.
-            needs: What it takes of each.
-            spot: (1,) its node.
-            outlasts: It would outlast the reservation's start there.
-        """
-        node = int(spot[0])
-        for axis, need in zip(axes, needs, strict=True):
-            if self.staging:
-                self.soft(axis)[node] -= need
-            self.hard(axis)[node] -= need
-            if outlasts and self._spare is not None:
-                self._spare[axis][node] -= need
-        self.changes.append(spot)
-        for axis, least in self._least.items():
-            least[node] = self.hard(axis)[node]
-            if self._spare is not None and self._spare[axis][node] < least[node]:
-                least[node] = self._spare[axis][node]
-
     def _note(self, nodes: Ints) -> None:
         """Room on these nodes has changed."""
         if not len(nodes):

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.placement.cost_table import PlacementRequest
-from flowsched.scheduling.placement.gang import NEVER, CostTable, Ints
+from flowsched.scheduling.placement.gang import NEVER, Ints, fits
 from flowsched.scheduling.plan import Choice, CostTerms, NodeCost
-from flowsched.scheduling.state.gpus import copies_by_device
 
 #: So many nodes that were not chosen are told.
 OTHERS: Final = 2
@@ -42,21 +41,11 @@ def choice_of(offer: PlacementRequest, at: int, nodes: Ints, rows: Sequence[Ints
         node = int(left.argmin())
         if left.item(node) >= NEVER:
             break
-        others.append(NodeCost(node, _terms_on(terms, node), not has_room(table, rows, node)))
+        others.append(
+            NodeCost(node, _terms_on(terms, node), not fits(rows, table, slice(node, node + 1)).item(0))
+        )
         left[node] = NEVER
     return Choice({node: _terms_on(terms, node) for node in dict.fromkeys(nodes.tolist())}, tuple(others))
-
-
-def has_room(table: CostTable, rows: Sequence[Ints], node: int) -> bool:
-    """Whether one more pod of a role fits on a node."""
-    for row, need in zip(rows, table.needs, strict=True):
-        asked = need if isinstance(need, int) else need.item(node)
-        if row.ndim == 1:
-            if asked > 0 and row.item(node) < asked:
-                return False
-        elif asked and not copies_by_device(row[node : node + 1], asked).item(0):
-            return False
-    return table.most is None or table.most.item(node) > 0
 
 
 def _terms_on(terms: Sequence[tuple[str, NDArray[np.int64]]], node: int) -> CostTerms:

@@ -21,7 +21,6 @@ from flowsched.scheduling.placement.gang import (
     place_in_one_rack,
 )
 from flowsched.scheduling.placement.one_by_one import Problem, place_in_one_rack_one_by_one, place_one_by_one
-from flowsched.scheduling.plan import Choice
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.policy.framework import Cost, Profile, term_name
 from flowsched.scheduling.queues.tree import BILLION
@@ -253,26 +252,16 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
         bound: For each table, (k,) whether each pod may bind at once (the others are targets); None = all
             may.
         long: (N,) where it would outlast the reservation's start; None = nowhere.
-        choice: Why, where only some nodes were compared; else the offer's terms tell.
     """
 
     offer: PlacementRequest
     spots: tuple[NodeChoice, ...]
     bound: tuple[Mask | None, ...]
     long: Mask | None
-    choice: Choice | None = None
 
     def full(self, rows: Sequence[Ints]) -> Mask:
         """(N,) where no further pod of its first role finds room once this one is placed. `rows`: by axis, what is free."""
         table, nodes = self.offer.tables[0], self.spots[0].nodes
-        same = [each for each in table.needs if isinstance(each, int)]
-        if len(nodes) == 1 and len(same) == len(rows) and all(same) and self.offer.axes[-1] != DEVICES:
-            here, full = nodes.item(0), rows[0] < same[0]
-            for row, asked in zip(rows[1:], same[1:], strict=True):
-                full |= row < asked
-            if any(row.item(here) < 2 * asked for row, asked in zip(rows, same, strict=True)):
-                full[here] = True
-            return full
         full = np.zeros(len(rows[0]), dtype=np.bool_)
         there = np.bincount(nodes, minlength=len(rows[0])) + 1
         for row, need in zip(rows, table.needs, strict=True):

@@ -158,14 +158,13 @@ def place_role(
     """
     if count == 1 and limit > 0:
         return place_one(room, allocatable, table, packing)
-    near, copies = _worth_a_look(room, table, count, limit)
-    with_room = copies.nonzero()[0]
-    if not len(with_room):
-        return NodeChoice(with_room.astype(np.int64), with_room.astype(np.int64))
-    some, copies = with_room if near is None else near[with_room], copies[with_room]
+    copies = copies_of(room, table, min(count, limit))
+    some = copies.nonzero()[0]
+    if not len(some):
+        return NodeChoice(some, some)
     dearness = costs_of(room, allocatable, table, packing, some)
     cheap = nearest(dearness, count)
-    return fill(room, allocatable, table, packing, some[cheap], dearness[cheap], copies[cheap], count)
+    return fill(room, allocatable, table, packing, some[cheap], dearness[cheap], copies[some[cheap]], count)
 
 
 def place_one(
@@ -189,7 +188,7 @@ def costs_of(
     allocatable: Sequence[Ints],
     table: CostTable,
     packing: Packing,
-    nodes: NDArray[np.intp] | int,
+    nodes: NDArray[np.intp],
     copy: int | Ints = 1,
 ) -> Ints:
     """What the k-th pod of a role costs on nodes that have room for it, in ms, before the running maximum along k.
@@ -199,11 +198,11 @@ def costs_of(
         allocatable: For each axis, (N,) what the node has in all; not 0 on these nodes where it counts for packing.
         table: The role.
         packing: The tie-breaker.
-        nodes: Which nodes: (C,), or (C, 1) for several k. One number is faster than an array of one.
+        nodes: Which nodes: (C,), or (C, 1) for several k.
         copy: k, from 1; (K,) for several.
 
     Returns:
-        (C,), or (C, K); of one node a number.
+        (C,), or (C, K).
     """
     shares: Ints | None = None
     axes = 0
@@ -237,7 +236,7 @@ def _base(table: CostTable) -> Ints | None:
 
 
 def fits(
-    room: Sequence[Ints], table: CostTable, nodes: NDArray[np.intp] | int | slice = slice(None)
+    room: Sequence[Ints], table: CostTable, nodes: NDArray[np.intp] | slice = slice(None)
 ) -> NDArray[np.bool_]:
     """(K,) where there is room for one pod of the role, of some nodes; (N,) of all."""
     found = table.allowed[nodes]
@@ -299,33 +298,6 @@ def fill(
     flat, wanted = costs.ravel(), min(count, int(copies.sum()))
     chosen = _smallest(flat, wanted)
     return NodeChoice(some[chosen // most], flat[chosen])
-
-
-def _worth_a_look(
-    room: Sequence[Ints], table: CostTable, count: int, limit: int
-) -> tuple[NDArray[np.intp] | None, Ints]:
-    """(C,) the nodes that can be chosen (None = any), and how many pods of the role each could hold.
-
-    If the nodes with the cheapest staging alone have room for all G pods, no pod goes where even the first
-    copy costs more than the dearest of theirs, whatever packing adds. So the room of few nodes is divided.
-    """
-    most, base = min(count, limit), _base(table)
-    if base is None:
-        return None, copies_of(room, table, most)
-    near = table.allowed.nonzero()[0]
-    base = base[near]
-    if len(near):
-        least = base.item(base.argmin())
-        cheapest = near[base == least]
-        copies = copies_of(room, table, most, cheapest)
-        if copies.sum() >= count:
-            dearest = least + PER_MILLE
-            if table.step is not None:
-                dearest += int((table.step[cheapest] * np.maximum(copies - 1, 0)).max())
-            near = near[base <= dearest]
-            if len(near) == len(cheapest):
-                return near, copies
-    return near, copies_of(room, table, most, near)
 
 
 def _smallest(flat: Ints, wanted: int) -> NDArray[np.intp]:

@@ -32,8 +32,6 @@ from flowsched.scheduling.placement.gang import (
 
 #: So many shapes are remembered: each takes 8 bytes a node.
 _KEPT: Final = 64
-#: Up to so many nodes, one after the other is faster than an array of them.
-_FEW: Final = 4
 #: No room.
 NOWHERE: Final = NodeChoice(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
@@ -112,11 +110,4 @@ class _ShapeScores:
             return
         self._seen = len(changes)
         nodes = np.concatenate(changes[since:]) if len(changes) - since > 1 else changes[since]
-        if len(nodes) > _FEW:
-            self._costs[nodes] = self._on(table, nodes)
-            return
-        for node in nodes.tolist():
-            has_room = fits(self._rows, table, node)
-            self._costs[node] = (
-                costs_of(self._rows, self._whole, table, self._packing, node) if has_room else NEVER
-            )
+        self._costs[nodes] = self._on(table, nodes)

@@ -136,9 +136,6 @@ Rank = tuple[int, str]
 LevelKey = tuple[int, int, int, Rank]
 
 
-_ALONE: LevelKey = (1, 0, 0, (0, ""))
-
-
 class _Node:
     """One competitor: a queue, or a user of one.
 
@@ -221,9 +218,8 @@ class FairShareOrder:
         self.lines: list[Seat] = []
         for name, groups in waiting.items():
             self._enter(name, groups)
-        self._begin()
-        #: Whether there is one line in all.
-        self._alone = len(self.lines) == 1 and self.lines[0].node.parent is self._root and not self._picky
+        for line in self.lines:
+            self._refresh(line.node)
 
     # ---- the tree ----
 
@@ -280,21 +276,6 @@ class FairShareOrder:
 
     # ---- the keys of the competitors ----
 
-    def _begin(self) -> None:
-        """Compute the key of every competitor; all at once if no competitor is below another."""
-        above = {line.node.parent for line in self.lines}
-        if above != {self._root}:
-            for line in self.lines:
-                self._refresh(line.node)
-            return
-        heap = self._root.heap
-        for at, line in enumerate(self.lines):
-            node = line.node
-            node.key = self._standing(node, line, below=False)
-            heap.append((node.key, at, node))
-        heapq.heapify(heap)
-        self._serial = len(heap)
-
     def _refresh(self, node: _Node) -> None:
         """Put a competitor and all above it where they stand now."""
         root, above = self._root, node
@@ -305,7 +286,8 @@ class FairShareOrder:
             if line is None or line.at >= len(line.groups):
                 above.key = None
             else:
-                above.key = self._standing(above, line, below=child is not None and child.owed)
+                above.owed = self._is_owed(above, line, child is not None and child.owed)
+                above.key = self._level(above, line, above.owed)
                 self._serial += 1
                 heapq.heappush(parent.heap, (above.key, self._serial, above))
             above = parent
@@ -318,11 +300,6 @@ class FairShareOrder:
                 return None
             node = child
         return node.line
-
-    def _standing(self, node: _Node, line: Seat, below: bool) -> LevelKey:
-        """The key of a competitor as it is now. `below`: whether a queue below it is owed room."""
-        node.owed = self._is_owed(node, line, below)
-        return self._level(node, line, node.owed)
 
     def _is_owed(
         self, node: _Node, line: Seat, below: bool, more: Sequence[int] = (), times: int = 0
@@ -432,8 +409,6 @@ class FairShareOrder:
         line = self._current
         if line is None:
             return most
-        if line.node.parent is self._root and not self._picky:
-            return self._flat_row(line.node, line, amount, most)
         rivals = self._rivals(line)
         if not any(rivals):
             return most
@@ -447,28 +422,6 @@ class FairShareOrder:
             else:
                 low = middle + 1
         return low
-
-    def _flat_row(self, node: _Node, line: Seat, amount: Sequence[int], most: int) -> int:
-        """As `in_a_row`, worked out for a queue that has no department, where nothing but shares decides."""
-        node.key = None
-        other = self._root.best()
-        if other is None or other.key is None:
-            return most
-        mine = -_priority(node, line, 0)
-        _, priority, share, rank = other.key
-        if mine != priority:
-            return most if mine < priority else 1
-        least = share if node.rank > rank else share + 1  # a competitor with this much stands behind
-        count = most
-        for axis, total in self._live:
-            need = amount[axis] if axis < len(amount) else 0
-            have = node.used[axis] + (node.past[axis] if node.past else 0)
-            lack = -(-least * node.weight * total // BILLION) - have  # rounded up
-            if lack <= need:
-                return 1
-            if need > 0:
-                count = min(count, -(-lack // need))
-        return max(count, 1)
 
     def _rivals(self, line: Seat) -> list[LevelKey | None]:
         """The key of the best rival at each level, from the first line's level upwards; None = it has no rival there.
@@ -514,21 +467,9 @@ class FairShareOrder:
             if line.strict:
                 line.hold_up(reasons)
         if line.at < len(line.groups) and line.behind is None:
-            moved = line.node
-            if self._alone:  # it is the only line: its key decides nothing
-                if moved.key is None:
-                    moved.key = _ALONE
-                    heapq.heappush(self._root.heap, (moved.key, 0, moved))
-                return
-            if moved.parent is self._root and moved.line is line and not self._picky:
-                stands = -_priority(moved, line, moved.aged)
-                if not served and moved.key is not None and moved.key[1] == stands:
-                    return  # it stands where it stood: what decides that has not changed
-                moved.key = self._standing(moved, line, below=False)
-                self._serial += 1
-                heapq.heappush(self._root.heap, (moved.key, self._serial, moved))
-            else:
-                self._refresh(moved)
+            # Its key is the same if it has what it had, and its next group cannot change it.
+            if served or line.node.key is None or self._picky or line.node.priority is None:
+                self._refresh(line.node)
         else:
             self.leave(line)
 

@@ -6,7 +6,6 @@ row back exactly where it was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import IntEnum
 
 import msgspec
@@ -196,43 +195,6 @@ class Ledger:
             self.queues.append(claim.queue)
         self.queue[slot] = self._queue_ids[claim.queue]
         self._join(slot, claim)
-
-    def insert_all(self, claims: Sequence[Claim], amounts: NDArray[np.int64]) -> None:
-        """As `insert` for each of them, in order; `amounts`: (K, R)."""
-        taken, units, queues = [], [], []
-        for claim in claims:
-            if not self._free:
-                self._grow()
-            slot = self._free.pop()
-            self._slots[claim.owner] = slot
-            self.owner[slot] = claim.owner
-            taken.append(slot)
-            queue = self._queue_ids.get(claim.queue)
-            if queue is None:
-                queue = self._queue_ids[claim.queue] = len(self.queues)
-                self.queues.append(claim.queue)
-            queues.append(queue)
-            if claim.unit:
-                number, count = self._units.get(claim.unit, (self._last_unit + 1, 0))
-                self._last_unit = max(self._last_unit, number)
-                self._units[claim.unit] = number, count + 1
-                units.append((slot, number, claim.priority, claim.qos))
-                self.elastic[slot] = claim.elastic or 0
-                if claim.promoted:
-                    self.promoted[slot] = claim.promoted
-        slots = np.array(taken)
-        self.node[slots] = [claim.node for claim in claims]
-        self.amount[slots, : amounts.shape[1]] = amounts
-        self.since[slots] = [claim.since_ms for claim in claims]
-        self.until[slots] = [UNKNOWN if claim.until_ms is None else claim.until_ms for claim in claims]
-        self.late[slots] = [UNKNOWN if claim.late_ms is None else claim.late_ms for claim in claims]
-        self.kind[slots] = [claim.kind for claim in claims]
-        self.queue[slots] = queues
-        if units:
-            slots, numbers, priorities, classes = np.array(units).T
-            self.unit[slots], self.priority[slots], self.qos[slots] = numbers, priorities, classes
-            started = [claim.started_ms for claim in claims if claim.unit]
-            self.started[slots] = [UNKNOWN if at is None else at for at in started]
 
     def amount_of(self, owner: str) -> NDArray[np.int64]:
         """(R,) what the claim really holds. A copy."""

@@ -17,7 +17,6 @@ from flowsched.statement import Statement
 
 #: Missing bytes of some inputs are kept until one of these changes; beyond this many all are dropped (a bound on memory).
 _KEPT = 4096
-_NOWHERE = np.zeros(0, dtype=np.int64)
 #: Inputs, how many nodes, and whether copies that have been ordered count as there.
 _MissingKey = tuple[tuple[int, ...], int, bool]
 
@@ -278,15 +277,6 @@ class Catalogue:
             (N,) bytes. Read-only.
         """
         return self._lacking(tuple(inputs), nodes, ordered=False)
-
-    def nodes_with_any(self, inputs: Sequence[int]) -> NDArray[np.int64]:
-        """Nodes that have or await any of the inputs; some may be named twice. Read-only."""
-        unique = dict.fromkeys(inputs)
-        parts = [self._nodes(dataset) for dataset in unique if self._replicas[dataset]]
-        awaited = [node for dataset in unique for node in self._expected[dataset]]
-        if awaited:
-            parts.append(np.array(awaited))
-        return parts[0] if len(parts) == 1 else np.concatenate([_NOWHERE, *parts])
 
     def unordered_bytes(self, inputs: Sequence[int], nodes: int) -> NDArray[np.int64]:
         """(N,) as `missing_bytes`, without what is on its way there already. Read-only."""

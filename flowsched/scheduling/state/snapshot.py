@@ -9,7 +9,7 @@ Every change goes through the undo log. It must not know how decisions are made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy, deepcopy
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ def packing_axes(names: Sequence[str]) -> tuple[bool, ...]:
 
 # ---- what claims add up to ----
 #
-# By node, by device, by zone, and by the queue that pays. One claim at a time, or many at once.
+# By node, by device, by zone, and by the queue that pays.
 
 
 def book(snapshot: Snapshot, claim: Claim, amount: NDArray[np.int64], sign: int) -> None:
@@ -87,76 +87,10 @@ def _takeable(snapshot: Snapshot, priority: int, more: int) -> None:
         del snapshot.takeable[priority]
 
 
-def runs_of_plain(snapshot: Snapshot, claims: Sequence[Claim]) -> Iterator[list[Claim]]:
-    """Claims in their order, cut so that each run is of claims that hold amounts and nothing else, or is one that holds more."""
-    aligned = snapshot.axes.index(ALIGNED) if ALIGNED in snapshot.axes else None
-    plain: list[Claim] = []
-    for claim in claims:
-        amount = claim.amount
-        more = claim.devices or claim.rules is not None or claim.owner in snapshot.claims
-        if not more and claim.kind is not ClaimKind.STAGING:
-            more = len(amount) > GPU and amount[GPU] > 0
-            more = more or (aligned is not None and len(amount) > aligned and amount[aligned] > 0)
-        if more:
-            if plain:
-                yield plain
-            plain = []
-            yield [claim]
-        else:
-            plain.append(claim)
-    if plain:
-        yield plain
-
-
-def amounts_of(snapshot: Snapshot, claims: Sequence[Claim]) -> NDArray[np.int64]:
-    """(K, R) what plain claims really hold: of a disk's bandwidth no more than there is."""
-    width = len(snapshot.axes)
-    rows = [claim.amount for claim in claims]
-    if any(len(row) != width for row in rows):
-        rows = [row + (0,) * (width - len(row)) for row in rows]
-    amounts = np.array(rows, dtype=np.int64)
-    if amounts[:, IO].any():
-        nodes = [claim.node for claim in claims]
-        amounts[:, IO] = np.minimum(amounts[:, IO], snapshot.allocatable[nodes, IO])
-    return amounts
-
-
-def book_all(snapshot: Snapshot, claims: Sequence[Claim], amounts: NDArray[np.int64]) -> None:
-    """Plain claims come: as `book` for each. `amounts`: (K, R) what they really hold."""
-    nodes = np.array([claim.node for claim in claims])
-    np.add.at(snapshot.columns["version"], nodes, 1)
-    staging = np.array([claim.kind is ClaimKind.STAGING for claim in claims])
-    snapshot.staging_claims += int(np.count_nonzero(staging))
-    for name, some in (("staging", staging), ("used", ~staging)):
-        for axis in np.flatnonzero(amounts.any(axis=0)).tolist():
-            np.add.at(snapshot.matrices[name][:, axis], nodes[some], amounts[some, axis])
-    payers: dict[Payer, list[int]] = {}
-    takeable: dict[int, int] = {}
-    for at, claim in enumerate(claims):
-        if claim.kind is ClaimKind.STAGING:
-            continue
-        payers.setdefault(Payer(claim.queue, claim.user), []).append(at)
-        if claim.unit and claim.kind is ClaimKind.RUNNING:
-            takeable[claim.priority] = takeable.get(claim.priority, 0) + 1
-        if claim.direct or claim.learned is not None:
-            snapshot.direct.book(claim, 1)
-        if claim.io_bytes > 0:
-            snapshot.columns["io_tasks"][claim.node] += 1
-        if claim.starting:
-            snapshot.columns["starting"][claim.node] += 1
-    in_quota = ~staging & np.array([claim.in_quota for claim in claims])
-    snapshot.quota_used[: amounts.shape[1]] += amounts[in_quota].sum(axis=0)
-    for priority, count in takeable.items():
-        _takeable(snapshot, priority, count)
-    for payer, mine in payers.items():
-        snapshot.usage.book(payer, amounts[mine].sum(axis=0).tolist(), 1)
-
-
 # ---- the snapshot ----
 
 
 _NOWHERE: Final = 1 << 60  #: milli-CPU no node has
-_FEW: Final = 2  #: claims that are sooner made one by one
 _TROUBLES: Final = 5  #: causes that one sentence names
 #: One value per node, beside the (N, R) arrays.
 _COLUMNS: Final[dict[str, type]] = {
@@ -550,22 +484,10 @@ class Snapshot:
         self._insert(claim, amount, +1)
         statement.undo_with(self._remove, claim.owner, -1)
 
-    def claim_all(self, claims: Sequence[Claim], statement: Statement) -> None:
-        """As `claim` for each of them, in order, in a fraction of the time."""
-        for some in runs_of_plain(self, claims):
-            if len(some) <= _FEW:
-                for claim in some:
-                    self.claim(claim, statement)
-                continue
-            amounts = amounts_of(self, some)
-            self.claims.update((claim.owner, claim) for claim in some)
-            self.ledger.insert_all(some, amounts)
-            book_all(self, some, amounts)
-            statement.undo_with(self._remove_all, some)
-
-    def _remove_all(self, claims: Sequence[Claim]) -> None:
-        for claim in reversed(claims):
-            self._remove(claim.owner, -1)
+    def claim_all(self, claims: Iterable[Claim], statement: Statement) -> None:
+        """Note claims, in order."""
+        for claim in claims:
+            self.claim(claim, statement)
 
     def unclaim(self, owner: str, statement: Statement) -> Claim | None:
         """Take a claim away; None if there is none."""

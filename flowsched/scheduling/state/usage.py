@@ -210,11 +210,6 @@ class UsageBook:
         """Queues that hold anything."""
         return self._queues.keys()
 
-    @property
-    def held_by_queues(self) -> Mapping[str, Sequence[int]]:
-        """As `held`, of all queues that hold anything. Live: read only."""
-        return self._queues
-
     def payers(self) -> Iterable[Payer]:
         """The owners of all accounts."""
         return self._accounts.keys()
