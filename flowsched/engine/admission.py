@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -40,9 +40,10 @@ from flowsched.executor.protocol import GangSeat, Pod, Roster
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.explain.recording import Draft, recorded, taped
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
-from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.gpus import GPU, Parts, choose, parts_of
+from flowsched.scheduling.state.snapshot import IO
 from flowsched.scheduling.state.usage import Payer
 from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import On
@@ -307,6 +308,87 @@ def _gang_seats(recorder: Recorder, candidate: Candidate, tasks: Indices) -> Gan
     return joined
 
 
+# ---- I/O staggering: starts spaced out where a node's disk is the bottleneck ----
+#
+# Tasks that start together compute together and then write together: the disk idles first, and then serves all of them at a
+# fraction of its rate. If the bytes of the tasks that fit on a node take the disk longer than one of them runs, the disk
+# decides when the last one ends. Such tasks start one at a time, the next when the disk could have done the bytes of the one
+# before. The last ends no later, and the disk has no pauses after the first has computed. A task waits for this no longer than
+# another one's bytes take, and only while no other task waits that could use the cores.
+
+
+class Spacing:
+    """Which of the pods that were placed in one look start now.
+
+    Attributes:
+        next_ms: When the first of those that wait may start; None = none waits.
+    """
+
+    def __init__(self, recorder: Recorder, offered: Iterable[PodGroup]) -> None:
+        self._recorder = recorder
+        self._offered = offered
+        self._alone: bool | None = None
+        #: by the shape's id and what its pods take
+        self._bound: dict[tuple[int, int], tuple[Shape, NDArray[np.bool_], Indices]] = {}
+        self.next_ms: int | None = None
+
+    def fits(self, candidate: Candidate, nodes: Indices) -> NDArray[np.bool_] | None:
+        """(K,) which of a bag's pods may start on these nodes now; None = all of them."""
+        group = candidate.group
+        shape = group.roles[0].shape
+        if not shape.io_bytes or candidate.demands or group.gang or not group.runtime_ms:
+            return None  # what was learned of IO says how much, not that all of it comes at once
+        bound, io_ms = self._disk_bound(shape, group.runtime_ms)
+        if not bound[nodes].any() or not self._nobody_else():
+            return None
+        state, statement, now = self._recorder.state, self._recorder.statement, self._recorder.now
+        fits = np.ones(len(nodes), dtype=np.bool_)
+        for at, node in enumerate(nodes.tolist()):
+            if not bound[node]:
+                continue
+            free = state.round.disk_free_at.get(node, 0)
+            if free > now:
+                fits[at] = False
+                self.next_ms = free if self.next_ms is None else min(self.next_ms, free)
+            else:
+                statement.put(state.round.disk_free_at, node, now + int(io_ms[node]))
+        return fits
+
+    def reason(self, candidate: Candidate) -> Reason:
+        """Why the others wait."""
+        assert self.next_ms is not None
+        wait = self.next_ms - self._recorder.now
+        text = f"the disk is what tasks like it wait for: one starts at a time, the next in {(wait + 999) // 1000} s"
+        return Reason(candidate.group.key, ReasonCode.IO_BUDGET, text, {"wait_ms": wait}, self.next_ms)
+
+    def _disk_bound(self, shape: Shape, runtime_ms: int) -> tuple[NDArray[np.bool_], Indices]:
+        """(N,) where a node full of such pods waits for its disk, and the ms that the bytes of one take there."""
+        known = self._bound.get((id(shape), runtime_ms))
+        if known is None:
+            snapshot = self._recorder.state.cluster.snapshot
+            disk = snapshot.disk_rate
+            io_ms = np.where(disk > 0, min(shape.io_bytes, 1 << 53) * 1000 // np.maximum(disk, 1), 0)
+            full = np.full(len(snapshot), 1 << 20, dtype=np.int64)
+            for axis, need in enumerate(shape.requests):
+                if need > 0 and axis != IO:
+                    np.minimum(full, snapshot.allocatable[:, axis] // need, out=full)
+            known = self._bound[id(shape), runtime_ms] = shape, full * io_ms > runtime_ms, io_ms
+        return known[1:]
+
+    def _nobody_else(self) -> bool:
+        """Whether all that wait would wait for disks."""
+        if self._alone is None:
+            self._alone = all(self._waits_for_disks(group) for group in self._offered)
+        return self._alone
+
+    def _waits_for_disks(self, group: PodGroup) -> bool:
+        shape = group.roles[0].shape
+        if not shape.io_bytes or not group.runtime_ms:
+            return False
+        bound, _ = self._disk_bound(shape, group.runtime_ms)
+        return bool(bound.any())
+
+
 # ---- a round ----
 
 
@@ -368,7 +450,7 @@ def place(recorder: Recorder, others: Others) -> None:
     # 4. The plan.
     plan = _plan(recorder, groups) if groups else Plan()
     # 5. Bindings, transfers and evictions.
-    ours = _Ours(recorder)
+    ours = _Ours(recorder, groups)
     if not crowded:
         cache_evictions.note_planned(recorder, plan, backlog.candidates)
         foresee(recorder, plan, by_key if plan.ahead else {})
@@ -383,7 +465,8 @@ def place(recorder: Recorder, others: Others) -> None:
             others.carry_out(placement)
     ours.finish()
     # 6. What stays, why, and when to look again.
-    plan = structs.replace(plan, reasons=(*plan.reasons, *ours.refused, *told))
+    look_at = _sooner(plan.look_at, ours.spacing.next_ms)
+    plan = structs.replace(plan, reasons=(*plan.reasons, *ours.refused, *told), look_at=look_at)
     if recorder.look is not None and not crowded:
         plan = cache_evictions.end_look(recorder, plan, by_key)
     evictions.carry_out(recorder, plan, others.make_way)
@@ -550,9 +633,10 @@ class _Ours:
         refused: Why something of a group that was placed must wait all the same.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, offered: Iterable[PodGroup]) -> None:
         self._recorder = recorder
         self.binds = Binds(recorder)
+        self.spacing = Spacing(recorder, offered)
         self.refused: list[Reason] = []
         self._targets = Targets(recorder, self.binds.note)
 
@@ -577,6 +661,10 @@ class _Ours:
             missing = _really_missing(recorder, candidate, nodes)  # this step may have evicted copies
         elif not recorder.state.policy.profile.of(candidate.group.queue).locality:
             missing = _really_missing(recorder, candidate, nodes)
+        now = None if missing.any() or not len(tasks) else self.spacing.fits(candidate, nodes)
+        if now is not None and not now.all():
+            self.refused.append(self.spacing.reason(candidate))
+            tasks, nodes, missing, planned = tasks[now], nodes[now], missing[now], _of(planned, now)
         here = missing == 0
         if gang and not here.all():
             here[:] = False

@@ -18,6 +18,7 @@ class RoundState(msgspec.Struct):
         refused: What those groups asked for, the most important first.
         reservations: Room that is reserved.
         promises: Group -> the first start it was promised.
+        disk_free_at: Node -> when the next task that keeps its disk busy may start.
         under_way: Pods of ours that have not got to their node yet.
         crowded: As many as may be were under way, and no more follow for a while.
         restless: Something may let a group start, and no round has been since.
@@ -31,6 +32,7 @@ class RoundState(msgspec.Struct):
     refused: dict[int, PodGroup] = msgspec.field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()
     promises: dict[int, int] = msgspec.field(default_factory=dict)
+    disk_free_at: dict[int, int] = msgspec.field(default_factory=dict)
     under_way: set[str] = msgspec.field(default_factory=set)
     crowded: bool = False
     restless: bool = True
