@@ -532,11 +532,11 @@ class Preemption:
 
     def _rows(self) -> dict[int, Ints]:
         """By axis, (N,) what is free once all leaving pods have left and all nominated groups have started."""
-        return {axis: self._room.hard(axis) + self._awaits(axis) for axis in self._every}
-
-    def _awaits(self, axis: int) -> Ints:
         book = self._leaving()
-        return book.coming_devices if axis == DEVICES else book.coming[:, axis]
+        return {
+            axis: self._room.hard(axis) + (book.coming_devices if axis == DEVICES else book.coming[:, axis])
+            for axis in self._every
+        }
 
     def _fits(self, offer: PlacementRequest, rows: Mapping[int, Ints]) -> tuple[NodeChoice, ...] | None:
         """Where all of it goes on such rows (of every axis)."""

@@ -433,19 +433,14 @@ def dominance(role: RoleRequest, snapshot: Snapshot) -> int:
     return max(shares, default=0)
 
 
-def _asks(role: RoleRequest, axis: int, profile: Profile) -> bool:
-    requests = role.shape.requests
-    return axis < len(requests) and requests[axis] > 0 and (axis != IO or profile.contention)
-
-
 def _need(role: RoleRequest, axis: int, snapshot: Snapshot, profile: Profile) -> int | Ints:
     """What one pod takes of an axis; more disk bandwidth than a node has means all it has."""
     if axis == DEVICES:
         axis = GPU
-    if not _asks(role, axis, profile):
+    need = role.shape.requests[axis] if axis < len(role.shape.requests) else 0
+    if axis == IO and not profile.contention:
         return 0
-    need = role.shape.requests[axis]
-    if axis != IO:
+    if axis != IO or not need:
         return need
     budget: NDArray[np.int64] = snapshot.allocatable[:, IO]
     if not len(budget) or need <= int(budget.min()):
