@@ -379,18 +379,6 @@ class Estimates:
         """What is expected of one of the columns of bytes; 0 where it was never measured."""
         return self._expected(workflow, stage, column, input_bytes) or 0
 
-    def derived_ms(
-        self, workflow: str, stage: str, input_bytes: int, cores: int, disk_rate: int
-    ) -> int | None:
-        """The runtime on another machine: CPU time over cores, and bytes over the disk's bytes/s. None where CPU time or bytes were
-        never measured.
-        """
-        cpu = self.cpu_ms(workflow, stage, input_bytes)
-        moved = self.moved_bytes(workflow, stage, input_bytes)
-        if cpu is None or moved is None:
-            return None
-        return max(1, cpu // max(1, cores) + moved * 1000 // max(1, disk_rate))
-
     def disk_bytes(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
         """Bytes that went to and from disks; None where that was never measured."""
         return self._expected(workflow, stage, DISK, input_bytes)

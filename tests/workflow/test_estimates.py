@@ -114,13 +114,12 @@ def test_the_outputs_of_a_shard_are_told_apart() -> None:
     assert estimates.output_bytes("w", "one", 0, "only") == 7
 
 
-def test_a_runtime_is_derived_from_cpu_time_and_bytes() -> None:
+def test_a_rate_is_derived_from_cpu_time_and_bytes() -> None:
     """8 s of CPU on 4 cores and 600 MB at 100 MB/s: 8 s, of which 75 MB each second."""
     estimates = Estimates()
     estimates.learn("w", "s", 99_000, Measured(0, 8_000, 500_000_000, 100_000_000, disk_bytes=600_000_000))
-    assert estimates.derived_ms("w", "s", 0, 4, 100_000_000) == 8_000
     assert estimates.io_rate("w", "s", 0, 4, 100_000_000) == 75_000_000
-    assert estimates.derived_ms("w", "never", 0, 4, 100_000_000) is None
+    assert estimates.io_rate("w", "never", 0, 4, 100_000_000) is None
 
 
 def test_what_memory_gives_is_no_demand_on_a_disk() -> None:

@@ -114,16 +114,6 @@ def parts_held(devices: Iterable[int], millis: int) -> Parts:
     )
 
 
-def devices_for(pods: Iterable[tuple[int, int]]) -> int:
-    """How many empty devices do for so many pods each (thousandths, count), each kind on devices of its own."""
-    total = 0
-    for millis, count in pods:
-        whole, rest = divmod(millis, WHOLE)
-        each = WHOLE // rest if rest else 0
-        total += max(count * whole, -(-count * (1 + whole * each) // each)) if each else count * whole
-    return total
-
-
 class Devices:
     """What is held of each device of each node.
 
