@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -209,7 +208,7 @@ class _Queue:
     def take(self, need: list[int], until_ms: int) -> None:
         """A pod has room from now or `floor` on, until then."""
         self.free = [have - less for have, less in zip(self.free, need, strict=True)]
-        insort(self.ends, (until_ms, need), key=itemgetter(0))
+        insort(self.ends, (until_ms, need), key=lambda given_back: given_back[0])
 
 
 def _holds(free: Sequence[int], need: Sequence[int]) -> bool:
