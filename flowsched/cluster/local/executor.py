@@ -263,7 +263,7 @@ class LocalCluster(Executor):
         return self._queue.batches()
 
     async def launch(self, pods: Sequence[Pod]) -> None:
-        """Start pods; returns once their runners are spawned. Outcomes come as events."""
+        """Start pods; returns once their orders are with a runner. Outcomes come as events."""
         await self._launch.launch(pods)
 
     async def adopt(self, pods: Sequence[Pod]) -> None:

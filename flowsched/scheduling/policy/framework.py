@@ -252,7 +252,8 @@ PER_QUEUE: Final = frozenset(
     }
 )  # fmt: skip
 
-#: What every shape is asked.
+#: What every shape is asked. They may look at its selector, tolerations, aligned requests and rules: a filter that looks at more
+#: needs that in the key of `feasibility.allowed_nodes`, or two shapes share a mask that is true of one.
 BUILT_IN_FILTERS: Final[tuple[Filter, ...]] = (node_selector, node_taints, numa_zones)
 #: What a shape's rules demand of nodes alone. Only shapes with rules are asked.
 NODE_FILTERS: Final[tuple[Filter, ...]] = (node_name, node_affinity, volume_nodes)

@@ -4,7 +4,8 @@ It decides which shards became ready, what is tried again, what must be taken aw
 no room and chooses no node: that is `scheduling`. Every change goes through the undo log, so that a step
 with a failed commit leaves no trace.
 
-`arrays` changes states, and knows shards, stages and edges; `Outcomes` knows how attempts end; `Advance` takes what happened.
+Four layers, each above the one before: `transitions.Moves` changes states, `transitions.Settling` ends stages and the workflow and
+makes children ready, `Outcomes` knows how attempts end, `Advance` takes what happened.
 """
 
 from __future__ import annotations

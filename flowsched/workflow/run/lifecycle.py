@@ -1,4 +1,4 @@
-"""The one transition table of a task, and the only function that assigns a state.
+"""The one transition table of a task. `transitions` assigns the states that it gives.
 
 A stage's states are an array; an event happens to many tasks at once. What an event does in a state is a row of `TRANSITIONS`;
 a pair that is absent is illegal. Three habits of clusters are legal and written out: a watch repeats itself (a state maps to

@@ -1,7 +1,7 @@
 """One attempt, from its order to its end: the working folder, refusals, results, usage.
 
-Plain tasks are seen through by the runner itself (`plain`). Steps, containers and images need a process of their own (`apart`),
-which does here what the runner does there.
+The runner sees a plain task through itself (`plain`). Steps, containers and images need a process of their own (`shim.Apart`),
+which does what the runner does for plain tasks.
 
     work/            where the task works; work/tmp is its TMPDIR
     stdout, stderr   what it says
