@@ -678,7 +678,9 @@ def _of(
         shards = tuple(range(min(stage.spec.width, NAMED)))
     else:
         those = np.flatnonzero(stage.task_state == state) if tasks is None else tasks
-        shards = tuple(np.unique(those[: NAMED * stage.members] // stage.members)[:NAMED].tolist())
+        shards = tuple(sorted({task // stage.members for task in those[: NAMED * stage.members].tolist()}))[
+            :NAMED
+        ]
     number = int(stage.counts[state]) if tasks is None else len(tasks)
     return Explanation(stage.spec.name, shards, number, state.name, str(code), message, dict(numbers or {}))
 
