@@ -93,8 +93,8 @@ def test_a_profile_is_checked_without_a_server() -> None:
     assert result.exit_code == 2
     assert result.stderr.splitlines() == [
         "error: the document has 2 faults",
-        "  $.windo: found the key \"windo\"; did you mean 'window'?",
         "  $.gang: found 1, expected true or false",
+        "  $.windo: found the key \"windo\"; did you mean 'window'?",
     ]
 
 

@@ -50,9 +50,9 @@ async def test_many_workflows_are_cancelled_in_one_transaction_and_one_step(
         batches: list[int] = []
         write = Requests.command
 
-        async def counted(requests: Requests, connection: Statements, commands: Sequence[Command]) -> Any:
+        def counted(requests: Requests, connection: Statements, commands: Sequence[Command]) -> Any:
             batches.append(len(commands))
-            return await write(requests, connection, commands)
+            return write(requests, connection, commands)
 
         monkeypatch.setattr(Requests, "command", counted)
         assert one.leader.dispatcher is not None

@@ -441,7 +441,7 @@ def _cheapest(trial: _Trial, ways: list[Lead], most: int) -> list[Suggestion]:
     large: dict[tuple[Kind, str], Suggestion] = {}
     for kind, alike in groupby(ways, key=lambda way: way.kind):
         least = [change for way in alike if trial.opens(way) and (change := trial.least(way)) is not None]
-        for change in sorted(least, key=lambda each: abs(each.to - each.was) / max(each.was, 1)):
+        for change in sorted(least, key=lambda each: abs(each.to - each.was) * 1_000_000 // max(each.was, 1)):
             most_of_it = kind in (Kind.REQUEST, Kind.MIN_MEMBER) and 2 * change.to < change.was
             of = kind, "" if kind is Kind.FREE else change.object  # the second best node to free is no news
             (large if most_of_it else found).setdefault(of, change)
