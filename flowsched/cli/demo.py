@@ -282,7 +282,7 @@ async def deadlock(console: Console, root: Path) -> bool:
         idents = await _submit_gangs(client, retry={"attempts": 1})
         views, still = await _until_still(client, idents)
         for view in views:
-            running = sum(view.counts.get(state, 0) for state in ("BINDING", "BOUND", "RUNNING"))
+            running = sum(view.counts.get(state, 0) for state in ("BINDING", "RUNNING"))
             console.print(
                 f"  {view.name}: {running} of {view.tasks} members hold room and wait for the others"
             )

@@ -45,7 +45,6 @@ _UNITS: Final = {
     "memory": ("memory_bytes", 1),
     "io": ("disk_bytes_per_second", 1),
 }
-_ON_THE_WAY: Final = frozenset({TaskState.BINDING, TaskState.BOUND})
 
 
 class Distribution(msgspec.Struct):
@@ -210,7 +209,7 @@ class Metrics:
     def _member(self, row: TaskWrite) -> None:
         """A member of a gang that starts may run now, or never."""
         key = (row.workflow, row.stage, row.index)
-        if row.state in _ON_THE_WAY or (gang := self._starting.pop(key, None)) is None:
+        if row.state == TaskState.BINDING or (gang := self._starting.pop(key, None)) is None:
             return
         gang.missing -= 1
         if row.started_ms is None:

@@ -233,7 +233,7 @@ class Binds:
 
     def _move(self, candidate: Candidate, tasks: Indices, nodes: Indices, totals: Indices) -> None:
         stage = candidate.stage
-        self._recorder.advance(candidate.run).bind(stage, tasks, nodes)
+        self._recorder.advance(candidate.run).intend_launch(stage, tasks, nodes)
         local = np.maximum(0, totals - stage.moved[tasks])
         if not stage.holds_only("local", local):
             self._recorder.statement.set(stage.own("local"), tasks, local)

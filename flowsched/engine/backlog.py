@@ -56,7 +56,7 @@ def ranks_by_size(catalogue: Catalogue, groups: Sequence[PodGroup]) -> list[int]
 
 
 Indices = NDArray[np.int64]
-_ON_NODES: Final = mask_of(TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING)
+_ON_NODES: Final = mask_of(TaskState.BINDING, TaskState.RUNNING)
 
 
 class Unrunnable(msgspec.Struct, frozen=True):

@@ -329,12 +329,11 @@ def explain_stage(facts: Facts, stage: StageRun, now: int, *, forecast: bool = T
     for moving in (TaskState.BINDING, TaskState.RELEASING):
         if stage.counts[moving]:
             found.append(_in_passing(facts, stage, moving))
-    for there, what in ((TaskState.BOUND, "pods do not start"), (TaskState.RUNNING, _UNENDED)):
-        if stage.counts[there]:
-            found.extend(_on_silent_nodes(state, stage, there))
-            held = _held(facts, stage, there, what)
-            if held is not None:
-                found.append(held)
+    if stage.counts[TaskState.RUNNING]:
+        found.extend(_on_silent_nodes(state, stage, TaskState.RUNNING))
+        held = _held(facts, stage, TaskState.RUNNING, _UNENDED)
+        if held is not None:
+            found.append(held)
     return found
 
 
@@ -412,7 +411,7 @@ def stage_reason(facts: Facts, stage: StageRun, now: int) -> Explanation | None:
         return _first_queued(state, run, stage, now)
     if stage.counts[TaskState.STAGING]:
         return _staging(facts, stage)
-    for there in (TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING):
+    for there in (TaskState.BINDING, TaskState.RUNNING):
         if stage.counts[there]:
             silent = next(_on_silent_nodes(state, stage, there), None)
             what = _UNENDED if there is TaskState.RUNNING else "pods do not start"

@@ -37,7 +37,7 @@ from flowsched.workflow.spec import On, WorkflowSpec, gets_whole_cores, qos_clas
 
 _S = TaskState
 #: Rows in these states held nothing: they are offered anew.
-_OFFER_AGAIN: Final = (_S.QUEUED, _S.STAGING, _S.PIPELINED, _S.ALLOCATED)
+_OFFER_AGAIN: Final = (_S.QUEUED, _S.STAGING, _S.ALLOCATED)
 #: What a task without a row is, by the state its stage ended in.
 _UNTOUCHED: Final[Mapping[RunState, TaskState]] = {
     RunState.SUCCEEDED: _S.SKIPPED,

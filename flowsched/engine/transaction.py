@@ -41,7 +41,6 @@ from flowsched.workflow.run.states import RunState, TaskState
 #: States that are written even for a task that has no row yet. Others are derived after a restart.
 _DURABLE: Final = mask_of(
     TaskState.BINDING,
-    TaskState.BOUND,
     TaskState.RUNNING,
     TaskState.RELEASING,
     TaskState.SUCCEEDED,

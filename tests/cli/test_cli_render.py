@@ -297,7 +297,7 @@ LISTED = [
     workflow_view(
         3, "germline-of-a-whole-cohort", id="w1m84mz5ky8e2nd63yv8jt", state="QUEUED", counts={"QUEUED": 4}, waiting=WAITING
     ),
-    workflow_view(2, id="w1m84mz4rwrz8p2pvt44ae", counts={"RUNNING": 1, "BOUND": 2, "STAGING": 3, "QUEUED": 40}, tasks=46),
+    workflow_view(2, id="w1m84mz4rwrz8p2pvt44ae", counts={"RUNNING": 1, "BINDING": 2, "STAGING": 3, "QUEUED": 40}, tasks=46),
     workflow_view(
         1, "qc", id="w1m84mz42d0x8w91ba0qx3", state="FAILED", counts={"FAILED": 1, "SUCCEEDED": 3},
         reason="align: task 0 failed: exit code 3", ended_at=BEGIN + timedelta(minutes=9),

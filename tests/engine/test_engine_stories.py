@@ -38,7 +38,7 @@ def test_a_launch_is_an_intent_in_the_delta_first() -> None:
         1_000,
     )
     (row,) = scene.last.delta.tasks
-    assert (row.state, row.version, row.node, row.bound_ms, row.started_ms) == (5, 1, "n0", 1_000, None)
+    assert (row.state, row.version, row.node, row.bound_ms, row.started_ms) == (4, 1, "n0", 1_000, None)
     assert [pod.name for pod in scene.last.launches] == ["fs-w-a-0-0"]
 
 
@@ -63,7 +63,7 @@ def test_a_plain_task_from_row_to_row() -> None:
     scene.start("fs-w-a-0-0")
     scene.end("fs-w-a-0-0", after=500)
     rows = [(row.version, row.state) for delta in scene.deltas for row in delta.tasks]
-    assert rows == [(1, 5), (2, 7), (3, 9)]
+    assert rows == [(1, 4), (2, 5), (3, 7)]
     kinds = [event.kind for delta in scene.deltas for event in delta.events]
     assert kinds == [
         "workflow.running", "stage.running", "tasks.placed", "task.running", "task.succeeded", "stage.succeeded",
@@ -87,7 +87,7 @@ def test_a_delta_is_as_large_as_what_happened() -> None:
     scene.submit("w", A | {"scatter": {"count": 1_000}})
     scene.end("fs-w-a-0-0")
     delta = scene.last.delta
-    assert [(row.index, row.state) for row in delta.tasks] == [(0, 9), (4, 5)]
+    assert [(row.index, row.state) for row in delta.tasks] == [(0, 7), (4, 4)]
     assert len(delta.stages) == 1
     assert delta.stages[0].counts == {"QUEUED": 995, "BINDING": 4, "SUCCEEDED": 1}
     assert delta.workflows == []

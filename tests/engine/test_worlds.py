@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from flowsched.executor.nodes import NodeInfo
 from flowsched.values import replace
 from flowsched.workflow.document.decode import check_workflow
+from flowsched.workflow.run.states import TaskState
 from tests.engine.documents import clean, documents
 from tests.engine.world import Chances, World
 from tests.soak import worlds
@@ -128,7 +129,11 @@ def test_what_failed_can_be_tried_again(document: dict[str, Any], seed: int) -> 
     world.run()
     if world.sql.terminal["w0"] != "FAILED":
         return
-    done = {key for key, row in world.sql.tasks.items() if row.state == 9 and not _in_gang(document, key[1])}
+    done = {
+        key
+        for key, row in world.sql.tasks.items()
+        if row.state == TaskState.SUCCEEDED and not _in_gang(document, key[1])
+    }
     launched = Counter(name.rsplit("-", 1)[0] for name in world.ever)
     world.chances = Chances()
     world.retry("w0")

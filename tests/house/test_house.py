@@ -16,7 +16,7 @@ import pytest
 import flowsched
 from flowsched import errors
 from flowsched.control.leading.failpoints import POINTS
-from flowsched.workflow.run.lifecycle import TRANSITIONS
+from flowsched.workflow.run.lifecycle import END_OF, TRANSITIONS, TaskEvent
 from flowsched.workflow.run.states import TaskState
 from tests.house.budgets import budgets, measured
 from tests.house.modules import PAGE, page
@@ -57,6 +57,20 @@ def test_the_state_diagram_is_the_one_drawn_from_the_table() -> None:
     expected = f"<!-- states -->\n```mermaid\n{drawn()}\n```\n<!-- /states -->"
     start, end = text.index("<!-- states -->"), text.index("<!-- /states -->") + len("<!-- /states -->")
     assert text[start:end] == expected, f"put this into docs/architecture.md:\n\n{expected}\n"
+
+
+def test_every_event_of_the_table_is_raised() -> None:
+    """And so a task can be in every state: an event that no code raises would be drawn, counted and documented all the same."""
+    uses = {
+        node.attr
+        for name, tree in modules("workflow")
+        if name != "workflow/run/lifecycle.py"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "_E"
+    }
+    assert uses | {event.name for event in END_OF.values()} == {event.name for event in TaskEvent}
+    reached = {after for row in TRANSITIONS.values() for after in row.values()}
+    assert reached == set(TaskState)
 
 
 def test_the_modules_that_the_architecture_names_exist() -> None:

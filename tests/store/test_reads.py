@@ -249,7 +249,7 @@ async def test_what_is_not_there(reads: Workflows, writer: GroupWriter) -> None:
 async def test_tasks_by_page_stage_and_state(writer: GroupWriter, reads: Workflows, epoch: int) -> None:
     """In order of stage and index, across the border of stages."""
     await writer.submit(submission("w"))
-    made = [task(index=i, stage=s, state=9 if i == 1 else 1) for s in (1, 0) for i in (2, 0, 1)]
+    made = [task(index=i, stage=s, state=7 if i == 1 else 1) for s in (1, 0) for i in (2, 0, 1)]
     await writer.commit(Delta(tasks=made), epoch)
     seen, token = [], None
     while True:
@@ -282,7 +282,7 @@ async def test_a_new_leader_reads_what_lives(
         await writer.submit(submission(name, spec=b'{"name": "%s"}' % name.encode()))
     await writer.commit(
         Delta(
-            tasks=[task("done"), task("a", 1, state=5), task("a", 0, state=9)],
+            tasks=[task("done"), task("a", 1, state=4), task("a", 0, state=7)],
             intents=[intent("p1", "a", 1), intent("p0", "a", 0), intent("d", "done")],
             ends=[end("p0"), end("d")],
             outputs=[
@@ -307,7 +307,7 @@ async def test_a_new_leader_reads_what_lives(
     assert list(back) == ["a", "b"]
     a, b = back["a"], back["b"]
     assert a.spec == b'{"name": "a"}'
-    assert [(t.index, t.state, t.version) for t in a.tasks] == [(0, 9, 1), (1, 5, 1)]
+    assert [(t.index, t.state, t.version) for t in a.tasks] == [(0, 7, 1), (1, 4, 1)]
     assert [(o.uri, o.value) for o in a.outputs] == [("u", "v")]
     assert [stage.name for stage in b.stages] == ["align", "train"]
     assert b.workflow.cancel_requested

@@ -120,12 +120,12 @@ async def test_a_delta_is_written_as_one(
     """Every kind of row of a step arrives, and its events are numbered from what `commit` returns."""
     await writer.submit(submission("w"))
     first = await writer.commit(
-        Delta(tasks=[task(index=1, state=5)], intents=[intent("p1", index=1)], events=[event(), event()]),
+        Delta(tasks=[task(index=1, state=4)], intents=[intent("p1", index=1)], events=[event(), event()]),
         epoch,
     )
     assert first == 2
     delta = Delta(
-        tasks=[task(index=1, version=2, state=9, exit_code=0)],
+        tasks=[task(index=1, version=2, state=7, exit_code=0)],
         ends=[end("p1", message="nul \x00 and \ud800")],
         outputs=[OutputWrite("w", 0, 1, "bam", "file:///a", 5, None, 1)],
         replicas=[ReplicaWrite("u", "n1", 7, True), ReplicaWrite("u", "n2", 7, False)],
@@ -249,7 +249,7 @@ async def test_cancel_wins_over_a_launch(writer: GroupWriter, reads: Workflows, 
     """After a cancel, or in one group with it, no launch is written; the step learns which workflows."""
     await writer.submit(submission("w"))
     await writer.submit(submission("x"))
-    launch = Delta(tasks=[task(state=5)], intents=[intent("p"), intent("q", "x")], events=[event()])
+    launch = Delta(tasks=[task(state=4)], intents=[intent("p"), intent("q", "x")], events=[event()])
     refused, number = await asyncio.gather(
         writer.commit(launch, epoch),
         writer.command("w", "cancel", {"reason": "later"}, 7),

@@ -24,8 +24,8 @@ def lives(*events: TaskEvent, start: TaskState = TaskState.PENDING) -> str:
 
 def test_a_task_that_goes_well() -> None:
     """Each state in turn."""
-    told = lives(E.READY, E.ALLOCATE, E.COMMIT, E.BIND, E.START, E.SUCCEED)
-    assert told == "pending queued allocated binding bound running succeeded"
+    told = lives(E.READY, E.ALLOCATE, E.COMMIT, E.START, E.SUCCEED)
+    assert told == "pending queued allocated binding running succeeded"
 
 
 def test_a_task_that_waits_for_bytes() -> None:
@@ -34,14 +34,7 @@ def test_a_task_that_waits_for_bytes() -> None:
     assert told == "pending queued staging staging queued allocated"
 
 
-def test_a_task_on_room_that_is_being_freed() -> None:
-    """PIPELINED becomes ALLOCATED, or is given back, or cancelled."""
-    assert lives(E.READY, E.PIPELINE, E.ALLOCATE) == "pending queued pipelined allocated"
-    assert lives(E.READY, E.PIPELINE, E.REQUEUE) == "pending queued pipelined queued"
-    assert lives(E.READY, E.PIPELINE, E.CANCEL) == "pending queued pipelined cancelled"
-
-
-@pytest.mark.parametrize("held", [TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING])
+@pytest.mark.parametrize("held", [TaskState.BINDING, TaskState.RUNNING])
 def test_news_may_skip_states(held: TaskState) -> None:
     """A watch that missed something still tells the end."""
     word = held.name.lower()
@@ -54,9 +47,7 @@ def test_news_may_skip_states(held: TaskState) -> None:
 
 def test_a_watch_repeats_itself() -> None:
     """The second time nothing changes."""
-    assert lives(E.BIND, E.BIND, E.START, E.START, E.BIND, start=TaskState.BINDING) == (
-        "binding bound bound running running running"
-    )
+    assert lives(E.START, E.START, start=TaskState.BINDING) == "binding running running"
     assert lives(E.READY, E.READY) == "pending queued queued"
     assert lives(E.CANCEL, E.CANCEL) == "pending cancelled cancelled"
     assert lives(E.SKIP, E.SKIP) == "pending skipped skipped"
@@ -64,8 +55,8 @@ def test_a_watch_repeats_itself() -> None:
 
 def test_what_is_being_released_may_still_say_that_it_starts() -> None:
     """It is released all the same, and becomes its goal."""
-    told = lives(E.RELEASE, E.BIND, E.START, E.RELEASE, E.END_CANCELLED, start=TaskState.BINDING)
-    assert told == "binding releasing releasing releasing releasing cancelled"
+    told = lives(E.RELEASE, E.START, E.RELEASE, E.END_CANCELLED, start=TaskState.BINDING)
+    assert told == "binding releasing releasing releasing cancelled"
     assert lives(END_OF[TaskState.QUEUED], start=TaskState.RELEASING) == "releasing queued"
     assert lives(END_OF[TaskState.SUCCEEDED], start=TaskState.RELEASING) == "releasing succeeded"
     assert lives(END_OF[TaskState.CANCELLED], start=TaskState.RELEASING) == "releasing cancelled"
@@ -95,10 +86,10 @@ def test_what_runs_again() -> None:
     [
         (
             TaskState.PENDING,
-            "ALLOCATE TARGET COMMIT BIND START SUCCEED FAIL REQUEUE RELEASE LOSE RESET STAGED",
+            "ALLOCATE TARGET COMMIT START SUCCEED FAIL REQUEUE RELEASE LOSE RESET STAGED",
         ),
-        (TaskState.QUEUED, "COMMIT BIND START SUCCEED REQUEUE RELEASE LOSE RESET STAGED END_QUEUED"),
-        (TaskState.STAGING, "ALLOCATE COMMIT BIND START SUCCEED REQUEUE RELEASE LOSE SKIP READY"),
+        (TaskState.QUEUED, "COMMIT START SUCCEED REQUEUE RELEASE LOSE RESET STAGED END_QUEUED"),
+        (TaskState.STAGING, "ALLOCATE COMMIT START SUCCEED REQUEUE RELEASE LOSE SKIP READY"),
         (TaskState.ALLOCATED, "START SUCCEED FAIL CANCEL RELEASE SKIP REVOKE"),
         (TaskState.RUNNING, "READY CANCEL SKIP REVOKE ALLOCATE COMMIT TARGET RESET LOSE END_SUCCEEDED"),
         (TaskState.RELEASING, "SUCCEED FAIL REQUEUE CANCEL SKIP REVOKE ALLOCATE READY LOSE RESET"),
@@ -124,15 +115,15 @@ def test_the_message_names_the_first_task_it_cannot_happen_to() -> None:
     with pytest.raises(IllegalTransition, match=message):
         after(states, E.ALLOCATE)
     assert may(states, E.ALLOCATE).tolist() == [True, False, True]
-    assert states.tolist() == [1, 7, 1]
+    assert states.tolist() == [1, 5, 1]
 
 
 def test_numbers_in_the_database_never_change() -> None:
     """What rows hold."""
     assert " ".join(state.name for state in TaskState) == (
-        "PENDING QUEUED STAGING PIPELINED ALLOCATED BINDING BOUND RUNNING RELEASING SUCCEEDED FAILED CANCELLED SKIPPED"
+        "PENDING QUEUED STAGING ALLOCATED BINDING RUNNING RELEASING SUCCEEDED FAILED CANCELLED SKIPPED"
     )
-    assert [int(state) for state in TaskState] == list(range(13))
+    assert [int(state) for state in TaskState] == list(range(11))
 
 
 def test_which_states_end_and_which_hold_room() -> None:
@@ -141,7 +132,6 @@ def test_which_states_end_and_which_hold_room() -> None:
     assert sorted(state.name for state in HOLDING) == [
         "ALLOCATED",
         "BINDING",
-        "BOUND",
         "RELEASING",
         "RUNNING",
     ]

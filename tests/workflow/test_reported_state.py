@@ -12,11 +12,10 @@ from flowsched.workflow.run.states import ReportedState, RunState, reported_stat
     [
         ({"PENDING": 3, "QUEUED": 2}, "QUEUED"),
         ({"QUEUED": 2, "STAGING": 1}, "STAGING"),
-        ({"STAGING": 1, "PIPELINED": 1}, "STARTING"),
         ({"QUEUED": 9, "ALLOCATED": 1}, "STARTING"),
         ({"QUEUED": 9, "BINDING": 1}, "STARTING"),
-        ({"STAGING": 1, "BOUND": 1}, "STARTING"),
-        ({"QUEUED": 9, "BOUND": 4, "RUNNING": 1}, "RUNNING"),
+        ({"STAGING": 1, "BINDING": 1}, "STARTING"),
+        ({"QUEUED": 9, "BINDING": 4, "RUNNING": 1}, "RUNNING"),
         ({"SUCCEEDED": 9, "RELEASING": 1}, "RUNNING"),
         ({"SUCCEEDED": 9, "PENDING": 1}, "PENDING"),
         ({"SUCCEEDED": 9}, "RUNNING"),

@@ -27,7 +27,7 @@ Label = Annotated[
 PageToken = Annotated[str, msgspec.Meta(description="`next_page_token` of the page before.")]
 TaskStateName = Annotated[
     Literal[
-        "PENDING", "QUEUED", "STAGING", "PIPELINED", "ALLOCATED", "BINDING", "BOUND", "RUNNING", "RELEASING",
+        "PENDING", "QUEUED", "STAGING", "ALLOCATED", "BINDING", "RUNNING", "RELEASING",
         "SUCCEEDED", "FAILED", "CANCELLED", "SKIPPED",
     ],
     msgspec.Meta(description="Only tasks in this state."),

@@ -32,7 +32,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "done": ("SUCCEEDED",),
     "failed": ("FAILED",),
     "running": ("RUNNING", "RELEASING"),
-    "starting": ("PIPELINED", "ALLOCATED", "BINDING", "BOUND"),
+    "starting": ("ALLOCATED", "BINDING"),
     "staging": ("STAGING",),
     "queued": ("QUEUED",),
     "dropped": ("CANCELLED", "SKIPPED"),

@@ -36,7 +36,7 @@ _LEAST_MS: Final = 500
 _FAR: Final = 3
 #: Members in these states have, or will have, their outputs on their node.
 _THERE: Final = (
-    TaskState.STAGING, TaskState.ALLOCATED, TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING, TaskState.SUCCEEDED,
+    TaskState.STAGING, TaskState.ALLOCATED, TaskState.BINDING, TaskState.RUNNING, TaskState.SUCCEEDED,
 )  # fmt: skip
 #: By state, whether a member is on its way to having its outputs on its node. `np.isin` takes 40 times as long on few members.
 _UNDER_WAY: Final = np.isin(np.arange(max(TaskState) + 1), _THERE[:-1])

@@ -382,7 +382,6 @@ def _named(stage: StageRun, task: int) -> str:
 _ITEM_SHOWN = 40
 #: Members that were to join their gang.
 _UNPLACED = mask_of(_S.PENDING, _S.QUEUED, _S.STAGING)
-_UNSTARTED = mask_of(_S.BINDING, _S.BOUND)
 
 
 class Advance(Outcomes):
@@ -432,8 +431,8 @@ class Advance(Outcomes):
         self._move(stage, tasks, _E.STAGED)
         self._stamp(stage, tasks, STAGED)
 
-    def bind(self, stage: StageRun, tasks: Indices, nodes: Indices) -> None:
-        """Room was taken and the intent will be committed with this step."""
+    def intend_launch(self, stage: StageRun, tasks: Indices, nodes: Indices) -> None:
+        """The scheduler took room for the tasks; this step's transaction holds the intent to launch each: ALLOCATE, then COMMIT."""
         self._move(stage, tasks, _E.ALLOCATE)
         self._move(stage, tasks, _E.COMMIT)
         self.statement.set(stage.own("node"), tasks, nodes)
@@ -448,7 +447,7 @@ class Advance(Outcomes):
         state = stage.task_state[task]
         if not may(state, _E.START):
             return False
-        fresh = bool(_UNSTARTED[state])
+        fresh = int(state) == _S.BINDING
         self._move_one(stage, task, _E.START)
         if fresh:
             self.statement.put_at(stage.times, (task, STARTED), at_ms)

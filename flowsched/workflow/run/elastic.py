@@ -20,7 +20,7 @@ Indices = NDArray[np.int64]
 MAX_LOST: Final = 10
 _S = TaskState
 #: A member in one of these is a part of its gang.
-PLACED: Final = mask_of(_S.BINDING, _S.BOUND, _S.RUNNING, _S.SUCCEEDED)
+PLACED: Final = mask_of(_S.BINDING, _S.RUNNING, _S.SUCCEEDED)
 _WAITING: Final = mask_of(_S.QUEUED, _S.STAGING)
 
 

@@ -2,7 +2,7 @@
 
 A stage's states are an array; an event happens to many tasks at once. What an event does in a state is a row of `TRANSITIONS`;
 a pair that is absent is illegal. Three habits of clusters are legal and written out: a watch repeats itself (a state maps to
-itself), skips states (BINDING to RUNNING), and outlives a decision (a pod that is being released may still say it started).
+itself), skips states (BINDING to SUCCEEDED), and outlives a decision (a pod that is being released may still say it started).
 News of an earlier attempt never gets here: `advance` drops it.
 """
 
@@ -29,24 +29,22 @@ class TaskEvent(IntEnum):
     TARGET = 1  #: a node was chosen and its transfers are wanted
     STAGED = 2  #: the bytes are there
     ALLOCATE = 3  #: room was taken
-    PIPELINE = 4  #: room that is being freed was promised
-    COMMIT = 5  #: the intent is part of this step's transaction
-    BIND = 6  #: the cluster has the pod
-    START = 7  #: its process runs
-    SUCCEED = 8  #: it ended well, outputs published
-    FAIL = 9  #: it ended badly for good
-    REQUEUE = 10  #: it ended badly and is given back for another attempt
-    RELEASE = 11  #: it shall be taken away and become its goal
-    CANCEL = 12  #: it shall not run (it holds nothing)
-    SKIP = 13  #: its stage shall not run
-    LOSE = 14  #: an output of it was lost, or its gang starts anew: run again
-    REVOKE = 15  #: a parent runs again: wait for it
-    RESET = 16  #: the user asked for a retry of what failed
-    END_QUEUED = 17  #: released, and its goal was QUEUED
-    END_SUCCEEDED = 18  #: released, and its goal was SUCCEEDED
-    END_CANCELLED = 19  #: released, and its goal was CANCELLED
-    END_FAILED = 20  #: released, and its goal was FAILED
-    REUSE = 21  #: the result of another workflow's task is taken: it need not run
+    COMMIT = 4  #: the intent is part of this step's transaction
+    START = 5  #: its process runs
+    SUCCEED = 6  #: it ended well, outputs published
+    FAIL = 7  #: it ended badly for good
+    REQUEUE = 8  #: it ended badly and is given back for another attempt
+    RELEASE = 9  #: it shall be taken away and become its goal
+    CANCEL = 10  #: it shall not run (it holds nothing)
+    SKIP = 11  #: its stage shall not run
+    LOSE = 12  #: an output of it was lost, or its gang starts anew: run again
+    REVOKE = 13  #: a parent runs again: wait for it
+    RESET = 14  #: the user asked for a retry of what failed
+    END_QUEUED = 15  #: released, and its goal was QUEUED
+    END_SUCCEEDED = 16  #: released, and its goal was SUCCEEDED
+    END_CANCELLED = 17  #: released, and its goal was CANCELLED
+    END_FAILED = 18  #: released, and its goal was FAILED
+    REUSE = 19  #: the result of another workflow's task is taken: it need not run
 
 
 _E = TaskEvent
@@ -55,38 +53,26 @@ TRANSITIONS: Final[Mapping[TaskEvent, Mapping[TaskState, TaskState]]] = {
     _E.READY: {_S.PENDING: _S.QUEUED, _S.QUEUED: _S.QUEUED},
     _E.TARGET: {_S.QUEUED: _S.STAGING, _S.STAGING: _S.STAGING},
     _E.STAGED: {_S.STAGING: _S.QUEUED},
-    _E.ALLOCATE: {_S.QUEUED: _S.ALLOCATED, _S.PIPELINED: _S.ALLOCATED},
-    _E.PIPELINE: {_S.QUEUED: _S.PIPELINED},
+    _E.ALLOCATE: {_S.QUEUED: _S.ALLOCATED},
     _E.COMMIT: {_S.ALLOCATED: _S.BINDING},
-    _E.BIND: {
-        _S.BINDING: _S.BOUND,
-        _S.BOUND: _S.BOUND,
-        _S.RUNNING: _S.RUNNING,
-        _S.RELEASING: _S.RELEASING,
-    },
     _E.START: {
         _S.BINDING: _S.RUNNING,
-        _S.BOUND: _S.RUNNING,
         _S.RUNNING: _S.RUNNING,
         _S.RELEASING: _S.RELEASING,
     },
-    _E.SUCCEED: {_S.BINDING: _S.SUCCEEDED, _S.BOUND: _S.SUCCEEDED, _S.RUNNING: _S.SUCCEEDED},
+    _E.SUCCEED: {_S.BINDING: _S.SUCCEEDED, _S.RUNNING: _S.SUCCEEDED},
     _E.FAIL: {
         _S.QUEUED: _S.FAILED,
         _S.STAGING: _S.FAILED,
         _S.BINDING: _S.FAILED,
-        _S.BOUND: _S.FAILED,
         _S.RUNNING: _S.FAILED,
     },
     _E.REQUEUE: {
-        _S.PIPELINED: _S.QUEUED,
         _S.BINDING: _S.QUEUED,
-        _S.BOUND: _S.QUEUED,
         _S.RUNNING: _S.QUEUED,
     },
     _E.RELEASE: {
         _S.BINDING: _S.RELEASING,
-        _S.BOUND: _S.RELEASING,
         _S.RUNNING: _S.RELEASING,
         _S.RELEASING: _S.RELEASING,
     },
@@ -94,7 +80,6 @@ TRANSITIONS: Final[Mapping[TaskEvent, Mapping[TaskState, TaskState]]] = {
         _S.PENDING: _S.CANCELLED,
         _S.QUEUED: _S.CANCELLED,
         _S.STAGING: _S.CANCELLED,
-        _S.PIPELINED: _S.CANCELLED,
         _S.CANCELLED: _S.CANCELLED,
     },
     _E.SKIP: {_S.PENDING: _S.SKIPPED, _S.QUEUED: _S.SKIPPED, _S.SKIPPED: _S.SKIPPED},

@@ -225,11 +225,7 @@ class StageRun:
         """Tasks that may have a pod."""
         c = self.counts
         return int(
-            c[TaskState.ALLOCATED]
-            + c[TaskState.BINDING]
-            + c[TaskState.BOUND]
-            + c[TaskState.RUNNING]
-            + c[TaskState.RELEASING]
+            c[TaskState.ALLOCATED] + c[TaskState.BINDING] + c[TaskState.RUNNING] + c[TaskState.RELEASING]
         )
 
     def open_tasks(self) -> int:

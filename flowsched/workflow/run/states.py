@@ -16,23 +16,19 @@ class TaskState(IntEnum):
     PENDING = 0  #: in: workflow accepted, a retry of a parent, out: all parents done
     QUEUED = 1  #: in: parents done, a failed or lost attempt was given back; out: the scheduler chose a node
     STAGING = 2  #: in: target chosen, transfers admitted, no cores held; out: bytes are there (QUEUED again, now local)
-    PIPELINED = 3  #: in: placed on room that is being freed; out: the room is free
-    ALLOCATED = 4  #: in: room taken in memory; out: the intent is committed
-    BINDING = 5  #: in: intent committed (attempt, node, epoch); out: the cluster has it
-    BOUND = 6  #: in: the cluster has the pod on its node; out: its process runs
-    RUNNING = 7  #: in: its process runs; out: it ended, or shall be taken away
-    RELEASING = 8  #: in: it is being taken away; out: it is gone, then it becomes its *goal*
-    SUCCEEDED = 9  #: terminal, unless an output is lost while the workflow lives (then QUEUED)
-    FAILED = 10  #: terminal: attempts used up, or a policy said so
-    CANCELLED = 11  #: terminal: a user cancelled the workflow, or its stage failed before it was started
-    SKIPPED = 12  #: terminal: its stage's `when` said no, or what it needs was skipped
+    ALLOCATED = 3  #: in: room taken in memory; out: the intent is committed
+    BINDING = 4  #: in: intent committed (attempt, node, epoch); out: its process runs
+    RUNNING = 5  #: in: its process runs; out: it ended, or shall be taken away
+    RELEASING = 6  #: in: it is being taken away; out: it is gone, then it becomes its *goal*
+    SUCCEEDED = 7  #: terminal, unless an output is lost while the workflow lives (then QUEUED)
+    FAILED = 8  #: terminal: attempts used up, or a policy said so
+    CANCELLED = 9  #: terminal: a user cancelled the workflow, or its stage failed before it was started
+    SKIPPED = 10  #: terminal: its stage's `when` said no, or what it needs was skipped
 
 
 TERMINAL: Final = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED, TaskState.SKIPPED})
 #: The states in which a pod may exist: exactly these hold room on a node.
-HOLDING: Final = frozenset(
-    {TaskState.ALLOCATED, TaskState.BINDING, TaskState.BOUND, TaskState.RUNNING, TaskState.RELEASING}
-)
+HOLDING: Final = frozenset({TaskState.ALLOCATED, TaskState.BINDING, TaskState.RUNNING, TaskState.RELEASING})
 
 
 class RunState(StrEnum):
@@ -79,7 +75,7 @@ class ReportedState(StrEnum):
 #: The states of tasks by which a live stage or workflow is in a reported state, the furthest first.
 TASKS_IN: Final[Mapping[ReportedState, tuple[TaskState, ...]]] = {
     ReportedState.RUNNING: (TaskState.RUNNING, TaskState.RELEASING),
-    ReportedState.STARTING: (TaskState.PIPELINED, TaskState.ALLOCATED, TaskState.BINDING, TaskState.BOUND),
+    ReportedState.STARTING: (TaskState.ALLOCATED, TaskState.BINDING),
     ReportedState.STAGING: (TaskState.STAGING,),
     ReportedState.QUEUED: (TaskState.QUEUED,),
 }

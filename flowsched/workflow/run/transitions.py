@@ -37,8 +37,8 @@ READY, STAGING, STAGED, BOUND, STARTED, ENDED = range(6)  #: columns of `StageRu
 Indices = NDArray[np.int64]
 _S = TaskState
 _E = TaskEvent
-_QUEUEING = mask_of(_S.QUEUED, _S.STAGING, _S.PIPELINED)
-_HOLDING = mask_of(_S.BINDING, _S.BOUND, _S.RUNNING, _S.RELEASING)
+_QUEUEING = mask_of(_S.QUEUED, _S.STAGING)
+_HOLDING = mask_of(_S.BINDING, _S.RUNNING, _S.RELEASING)
 
 
 class Changes(msgspec.Struct):
@@ -348,9 +348,9 @@ class Moves:
 # ---- what follows ----
 
 
-_SUCCEEDED = int(_S.SUCCEEDED)
+#: Plain numbers: an array is compared with an enum in 7 µs, with a number in 1.4.
+_SUCCEEDED, _BINDING = int(_S.SUCCEEDED), int(_S.BINDING)
 _UNPLACED = mask_of(_S.PENDING, _S.QUEUED, _S.STAGING, _S.SKIPPED, _S.CANCELLED)
-_UNSTARTED = mask_of(_S.BINDING, _S.BOUND)
 _WAITING = mask_of(_S.QUEUED, _S.PENDING)
 
 
@@ -366,10 +366,10 @@ class Settling(Moves):
             return
         tasks = stage.indices_of(shard)
         states = stage.task_state[tasks]
-        succeeded = states == _S.SUCCEEDED
+        succeeded = states == _SUCCEEDED
         needed = stage.completing if stage.completing.any() else np.ones(len(tasks), dtype=np.bool_)
         # A member that was to join a gang that has done its work meanwhile, and has not begun, is not waited for either.
-        unplaced = _UNPLACED[states] | (_UNSTARTED[states] & (stage.goal[tasks] == _S.RUNNING))
+        unplaced = _UNPLACED[states] | ((states == _BINDING) & (stage.goal[tasks] == _S.RUNNING))
         never_placed = unplaced & self._spare(stage, succeeded)
         if (succeeded | never_placed)[needed].all() and succeeded[needed].any():
             self._complete_shard(stage, shard)

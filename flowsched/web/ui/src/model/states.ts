@@ -6,7 +6,7 @@ export const GROUPS: readonly (readonly [name: string, states: readonly string[]
   ["failed", ["FAILED"]],
   ["cancelled", ["CANCELLED", "SKIPPED"]],
   ["running", ["RUNNING", "RELEASING"]],
-  ["starting", ["PIPELINED", "ALLOCATED", "BINDING", "BOUND"]],
+  ["starting", ["ALLOCATED", "BINDING"]],
   ["staging", ["STAGING"]],
   ["queued", ["QUEUED"]],
   ["pending", ["PENDING"]],
