@@ -63,13 +63,13 @@ class GroupAllocation(msgspec.Struct):
 
 def hold_rest(fit: Assignment, room: Capacity, snapshot: Snapshot) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """Keep the rest of `min_resources` free for pods that do not exist yet: (node, (R,) amounts)."""
-    offer = fit.offer
-    if offer.group.min_resources is None or any(bound is not None for bound in fit.bound):
+    request = fit.request
+    if request.group.min_resources is None or any(bound is not None for bound in fit.bound):
         return ()
-    rest = offer.rest([room.hard(axis) for axis in offer.axes], fit.spots)
+    rest = request.rest([room.hard(axis) for axis in request.axes], fit.spots)
     everywhere = np.arange(len(snapshot))
     held = np.zeros((len(snapshot), len(snapshot.axes)), dtype=np.int64)
-    for axis, amounts in zip(offer.axes, rest or (), strict=False):
+    for axis, amounts in zip(request.axes, rest or (), strict=False):
         room.hold(axis, everywhere, amounts)
         held[:, axis] = amounts
     where = np.flatnonzero(held.any(axis=1))

@@ -118,9 +118,9 @@ class _Cycle:
     def placements(self) -> tuple[Placement, ...]:
         """What was decided, each with the steps of priority that waiting had given it."""
         s = self.state
-        offered = {group.key: group for group in s.backlog}
+        groups = {group.key: group for group in s.backlog}
         promotions = Promotions(s.backlog, s.queues, s.snapshot.usage, s.now, s.profile.promote_ms)
-        return tuple([given.placement(key, promotions.take(offered[key])) for key, given in s.given.items()])
+        return tuple([given.placement(key, promotions.take(groups[key])) for key, given in s.given.items()])
 
     def by_turns(self, looked: int) -> int:
         """Go through the queues. Returns how many groups more it considered."""
@@ -155,11 +155,11 @@ class _Cycle:
                 self.taking.hold_again(group.key)
                 continue
             pods = min(nominations[group.key].pods, group.roles[0].count)
-            offer = state.pricer.price(group)
-            offer = self.within_cap(offer) if group.gang else offer.wanting(pods)
+            request = state.pricer.price(group)
+            request = self.within_cap(request) if group.gang else request.wanting(pods)
             own = np.zeros(len(state.snapshot), dtype=np.bool_)
             own[[node for node, _ in nominations[group.key].room]] = True
-            fit = self.fit(offer.only(own)) or self.fit(offer)
+            fit = self.fit(request.only(own)) or self.fit(request)
             if fit is None or (not group.gang and fit.pods < pods):
                 self.taking.hold_again(group.key)
                 continue
@@ -244,7 +244,7 @@ class _Cycle:
     def worth_waiting(self, fit: Assignment) -> Wait | None:
         """Whether a group, or some of its pods, are done earlier if they wait for a full node."""
         state = self.state
-        wait = None if fit.offer.group.gang else self.stay(fit)
+        wait = None if fit.request.group.gang else self.stay(fit)
         if wait is not None or not fit.moves:
             return wait
         promises, shortest = state.promises, state.profile.shortest_wait_ms
@@ -254,16 +254,16 @@ class _Cycle:
         """Place the pods that need not wait, and promise the others a start on the nodes that they wait for."""
         if wait.keep is not None:
             self.state.commit(wait.keep)
-        start = self.reserve(wait.offer)
+        start = self.reserve(wait.request)
         return self.refuse(wait.reason if start is None else structs.replace(wait.reason, start_ms=start))
 
     def stay(self, fit: Assignment) -> Wait | None:
         """Whether pods of a bag are done earlier if they wait for a full node: its gather node, or one that has its inputs."""
-        first = fit.offer.tables[0].first
-        if fit.offer.group.home is None and (first is None or not first[fit.spots[0].nodes].any()):
+        first = fit.request.tables[0].first
+        if fit.request.group.home is None and (first is None or not first[fit.spots[0].nodes].any()):
             return None  # all is there
-        runtime, horizon = runtime_of(fit.offer.group, self.state.profile), self.open_horizon()
-        full = fit.full(self.state.room.rows(fit.offer.axes, fit.offer.local, fit.long))
+        runtime, horizon = runtime_of(fit.request.group, self.state.profile), self.open_horizon()
+        full = fit.full(self.state.room.rows(fit.request.axes, fit.request.local, fit.long))
         return horizon.earliest(fit, full, runtime, self.state.profile.shortest_wait_ms)
 
     def open_horizon(self) -> AvailableTimes:
@@ -338,104 +338,104 @@ class _Cycle:
         text = f"{len(lost)} of {len(reads)} inputs are nowhere, first {uri_of(self.state.catalogue.uris[lost[0]])}"
         return Reason(group.key, ReasonCode.WAITING_FOR_DATA, text, {"lost": len(lost)})
 
-    def within_cap(self, offer: PlacementRequest) -> PlacementRequest:
-        """A gang's offer without its extras, where those would break a cap, a user's limit or a quota that the minimum keeps."""
-        roles = offer.group.roles
+    def within_cap(self, request: PlacementRequest) -> PlacementRequest:
+        """A gang's request without its extras, where those would break a cap, a user's limit or a quota that the minimum keeps."""
+        roles = request.group.roles
         full = weighted([(role.shape.requests, role.count) for role in roles], len(self.state.snapshot.axes))
-        within = self.state.user_limits.allows(offer.group, full[0], sum(role.count for role in roles))
-        within = within and self.state.shares.capped_by(offer.group.queue, full) is None
-        within = within and not (offer.group.in_quota and self.state.quotas.exceeded(full))
-        return offer if within else offer.at_least()
+        within = self.state.user_limits.allows(request.group, full[0], sum(role.count for role in roles))
+        within = within and self.state.shares.capped_by(request.group.queue, full) is None
+        within = within and not (request.group.in_quota and self.state.quotas.exceeded(full))
+        return request if within else request.at_least()
 
-    def wait_for_room(self, offer: PlacementRequest) -> bool:
+    def wait_for_room(self, request: PlacementRequest) -> bool:
         """Refuse a group that found no room: others make way for it, or it is promised some if it is the first."""
-        state, group, traits = self.state, offer.group, self.state.traits(offer.group)
+        state, group, traits = self.state, request.group, self.state.traits(request.group)
         left = 0 if group.gang else group.roles[0].count - state.placed(group)
-        if left and offer.missing is not None:
-            self.open_horizon().foresee(offer, left, runtime_of(group, state.profile))
-        offer = offer.in_zones(state.snapshot)
-        if self.has_room(offer, None, None):
-            reason = self.held_up(offer, traits)
-            start = self.reserve(offer.at_least()) if reason.code is ReasonCode.RESERVED else None
+        if left and request.missing is not None:
+            self.open_horizon().foresee(request, left, runtime_of(group, state.profile))
+        request = request.in_zones(state.snapshot)
+        if self.has_room(request, None, None):
+            reason = self.held_up(request, traits)
+            start = self.reserve(request.at_least()) if reason.code is ReasonCode.RESERVED else None
             return self.refuse(reason if start is None else structs.replace(reason, start_ms=start))
-        taken = self.taking.attempt(offer, left, state.promises)
+        taken = self.taking.attempt(request, left, state.promises)
         if taken is not None:
             return self.refuse(taken)
-        reason = self.refusals.why(offer, traits)
-        start = self.reserve(offer) if reason.code in _NOT_NOW else None
+        reason = self.refusals.why(request, traits)
+        start = self.reserve(request) if reason.code in _NOT_NOW else None
         if (
-            start is None and offer.company is None and not group.shut
+            start is None and request.company is None and not group.shut
         ):  # a pod that starts may let in one with affinity to it
             state.full[traits] = reason
         return self.refuse(structs.replace(reason, start_ms=start))
 
-    def reserve(self, offer: PlacementRequest) -> int | None:
+    def reserve(self, request: PlacementRequest) -> int | None:
         """Promise a group a start, if the cycle has a promise left."""
-        return None if offer.group.extra else self.state.promises.reserve(offer)
+        return None if request.group.extra else self.state.promises.reserve(request)
 
-    def held_up(self, offer: PlacementRequest, traits: Traits) -> Reason:
+    def held_up(self, request: PlacementRequest, traits: Traits) -> Reason:
         """Why a group waits although free cores would do for it: they are promised, or its data are not there."""
-        if self.state.promises.made and self.has_room(offer, offer.local, None):
+        if self.state.promises.made and self.has_room(request, request.local, None):
             held = self.state.promises.made[0]
             text = f"it would fit, but would delay group {held.group}, which starts at {held.start_ms}"
             numbers = {"reserved_for": held.group, "reserved_start_ms": held.start_ms}
-            reason = Reason(offer.group.key, ReasonCode.RESERVED, text, numbers)
-            unruled = offer.company is None  # a pod that starts may let in a group with affinity to it
-            too_long = unruled and self.state.promises.too_long(offer.group)
-            if too_long and not self.has_room(offer, None, self.state.promises.everywhere):
+            reason = Reason(request.group.key, ReasonCode.RESERVED, text, numbers)
+            unruled = request.company is None  # a pod that starts may let in a group with affinity to it
+            too_long = unruled and self.state.promises.too_long(request.group)
+            if too_long and not self.has_room(request, None, self.state.promises.everywhere):
                 self.state.held[traits] = reason
             return reason
         self.closed = self.state.profile.backfill != "none"
-        return Reason(offer.group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
+        return Reason(request.group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
 
-    def has_room(self, offer: PlacementRequest, local: Mask | None, long: Mask | None) -> bool:
+    def has_room(self, request: PlacementRequest, local: Mask | None, long: Mask | None) -> bool:
         """Whether the minimum of a group has a place. `local`, `long`: as in `Capacity.rows`."""
         state = self.state
-        rows = state.room.rows(offer.axes, local, long)
-        return offer.has_room(rows, state.room, state.snapshot, state.profile)
+        rows = state.room.rows(request.axes, local, long)
+        return request.has_room(rows, state.room, state.snapshot, state.profile)
 
     # ---- placing ----
 
-    def fit(self, offer: PlacementRequest) -> Assignment | None:
+    def fit(self, request: PlacementRequest) -> Assignment | None:
         """Find room for a group; the rows that count depend on where its inputs are (see `room`)."""
-        long, local, missing = self.state.promises.outlasting(offer), offer.local, offer.missing
+        long, local, missing = self.state.promises.outlasting(request), request.local, request.missing
         if self.closed and local is not None:
-            offer = offer.only(local)
-        if sum(table.count for table in offer.tables) == 0:
+            request = request.only(local)
+        if sum(table.count for table in request.tables) == 0:
             return None
-        spots = self.fits(offer, local, long)
+        spots = self.fits(request, local, long)
         if spots is None:
             return None
         if missing is None:
-            return Assignment(offer, spots, (None,) * len(spots), long)
+            return Assignment(request, spots, (None,) * len(spots), long)
         here = tuple(missing[s.nodes] == 0 for s in spots)
-        if not offer.group.gang:
-            return Assignment(offer, spots, here, long)
+        if not request.group.gang:
+            return Assignment(request, spots, here, long)
         if all(mask.all() for mask in here):
-            return Assignment(offer, spots, (None,) * len(spots), long)
+            return Assignment(request, spots, (None,) * len(spots), long)
         if (
             self.state.room.staging
         ):  # all its pods would be targets, those beside their data too: they all need soft room
-            soft = self.fits(offer, local, long, soft=True)
+            soft = self.fits(request, local, long, soft=True)
             if soft is None:
-                spots_local = self.fits(offer.only(missing == 0), local, long)
+                spots_local = self.fits(request.only(missing == 0), local, long)
                 return (
                     None
                     if spots_local is None
-                    else Assignment(offer, spots_local, (None,) * len(spots), long)
+                    else Assignment(request, spots_local, (None,) * len(spots), long)
                 )
             spots = soft
             if all((missing[s.nodes] == 0).all() for s in spots):
-                return Assignment(offer, spots, (None,) * len(spots), long)
-        return Assignment(offer, spots, tuple(np.zeros(len(s.nodes), dtype=np.bool_) for s in spots), long)
+                return Assignment(request, spots, (None,) * len(spots), long)
+        return Assignment(request, spots, tuple(np.zeros(len(s.nodes), dtype=np.bool_) for s in spots), long)
 
     def fits(
-        self, offer: PlacementRequest, local: Mask | None, long: Mask | None, *, soft: bool = False
+        self, request: PlacementRequest, local: Mask | None, long: Mask | None, *, soft: bool = False
     ) -> tuple[NodeChoice, ...] | None:
-        """Place an offer on hard room where its data are and soft room elsewhere, or on soft room only."""
-        if offer.plain and (long is None or long is self.state.promises.everywhere):
-            table, packing = offer.tables[0], self.state.profile.of(offer.group.queue).packing
-            spots = self.state.standings.place(offer.axes, table, packing, spare=long is not None)
+        """Place a request on hard room where its data are and soft room elsewhere, or on soft room only."""
+        if request.plain and (long is None or long is self.state.promises.everywhere):
+            table, packing = request.tables[0], self.state.profile.of(request.group.queue).packing
+            spots = self.state.standings.place(request.axes, table, packing, spare=long is not None)
             return (spots,) if len(spots.nodes) >= table.minimum else None
-        rows = self.state.room.rows(offer.axes, local, long, soft=soft)
-        return offer.place(rows, self.state.room, self.state.snapshot, self.state.profile)
+        rows = self.state.room.rows(request.axes, local, long, soft=soft)
+        return request.place(rows, self.state.room, self.state.snapshot, self.state.profile)

@@ -96,7 +96,7 @@ class CycleState:
 
     def commit(self, fit: Assignment) -> None:
         """Take the room, pay the queue, note which copies will follow and which disks the pods will load."""
-        offer, group = fit.offer, fit.offer.group
+        request, group = fit.request, fit.request.group
         given = self.given.get(group.key)
         if given is None:
             given = self.given[group.key] = GroupAllocation.of(group)
@@ -104,12 +104,14 @@ class CycleState:
         self.left -= fit.pods
         ends = self.now + runtime_of(group, self.profile), self.now + longest_of(group, self.profile)
         self._explain(fit, given)
-        for table, role, spots, bound in zip(offer.tables, offer.order, fit.spots, fit.bound, strict=True):
-            self.room.take(offer.axes, table, spots, bound, fit.long)
+        for table, role, spots, bound in zip(
+            request.tables, request.order, fit.spots, fit.bound, strict=True
+        ):
+            self.room.take(request.axes, table, spots, bound, fit.long)
             start = spots.nodes if bound is None else spots.nodes[bound]
             if len(start):
                 devices = spots.devices if bound is None or spots.devices is None else spots.devices[bound]
-                self.promises.taken.append(Taken(*ends, offer.axes, table, start, devices))
+                self.promises.taken.append(Taken(*ends, request.axes, table, start, devices))
             shape = group.roles[role].shape
             if self.horizon is not None:
                 self.horizon.add(start, shape.requests, ends[0] - self.now)
@@ -123,8 +125,8 @@ class CycleState:
             self.quotas.take(group, shape.requests, len(spots.nodes))
             self.budgets.take(shape.direct, len(spots.nodes))
             missing = _NOTHING if len(spots.nodes) == 1 else np.zeros_like(spots.nodes)
-            if offer.missing is not None:
-                missing = offer.missing[spots.nodes]
+            if request.missing is not None:
+                missing = request.missing[spots.nodes]
             given.add(role, spots, missing)
             if shape.rules is not None:
                 self.snapshot.peers.put(shape.rules, start.tolist(), self.statement)
@@ -135,11 +137,11 @@ class CycleState:
 
     def _explain(self, fit: Assignment, given: GroupAllocation) -> None:
         """Note why its nodes were chosen, before it takes their room."""
-        offer = fit.offer
-        if offer.terms and any(offer.terms):
-            rows = self.room.rows(offer.axes, None, fit.long)
-            for at, (role, spots) in enumerate(zip(offer.order, fit.spots, strict=True)):
-                choice = choice_of(offer, at, spots.nodes, rows)
+        request = fit.request
+        if request.terms and any(request.terms):
+            rows = self.room.rows(request.axes, None, fit.long)
+            for at, (role, spots) in enumerate(zip(request.order, fit.spots, strict=True)):
+                choice = choice_of(request, at, spots.nodes, rows)
                 if choice is not None:
                     given.explain(role, choice)
 

@@ -1,7 +1,7 @@
 """Pod by pod, as a stock cluster does it: no gangs, no data, no reservations. The opponent, done as well as
 it is done there.
 
-Pods of all groups are offered interleaved, one of each group in turn, as their controllers create them (or
+Pods of all groups are tried interleaved, one of each group in turn, as their controllers create them (or
 group after group, if the profile says so); each goes where filters allow and the node is emptiest (least
 allocated). A pod that does not fit is passed over and asked again next time.
 Its inputs are read over the network once it runs, so nothing is ever staged: `missing_bytes` is 0 throughout.
@@ -35,10 +35,10 @@ from flowsched.statement import Statement
 
 
 class _Stream:
-    """The pods of one group, role by role in the group's order, as they are still to be offered."""
+    """The pods of one group, role by role in the group's order, as they are still to be placed."""
 
-    def __init__(self, group: PodGroup, offer: PlacementRequest) -> None:
-        self.group, self.offer = group, offer
+    def __init__(self, group: PodGroup, request: PlacementRequest) -> None:
+        self.group, self.request = group, request
         self.left = [role.count for role in group.roles]
         self.nodes: list[list[int]] = [[] for _ in group.roles]
         self.devices: list[list[Ints]] = [[] for _ in group.roles]
@@ -46,7 +46,7 @@ class _Stream:
         self.reason: Reason | None = None
 
     def next_role(self) -> int | None:
-        """The role of the next pod; None when all have been offered."""
+        """The role of the next pod; None when all have been tried."""
         return next((role for role, left in enumerate(self.left) if left), None)
 
 
@@ -96,10 +96,10 @@ def _plan(
     while active:
         for stream in active if profile.interleave else active[:1]:
             if any(role.shape.rules is not None for role in stream.group.roles):
-                stream.offer = price(
+                stream.request = price(
                     stream.group, snapshot, catalogue, profile
                 )  # other pods may have been placed since
-            if _offer_pod(stream, room, shares, limits, quotas, snapshot, profile, full, statement):
+            if _place_pod(stream, room, shares, limits, quotas, snapshot, profile, full, statement):
                 placed.setdefault(stream.group.key, stream)
         active = [stream for stream in active if stream.next_role() is not None]
     reasons.extend(stream.reason for stream in streams if stream.reason is not None)
@@ -108,7 +108,7 @@ def _plan(
     return Plan(tuple(map(_placement, placed.values())), (), tuple(reasons), min(len(groups), profile.window))
 
 
-def _offer_pod(
+def _place_pod(
     stream: _Stream,
     room: Capacity,
     shares: Shares,
@@ -119,13 +119,13 @@ def _offer_pod(
     full: dict[tuple[str, Shape], Reason],
     statement: Statement,
 ) -> bool:
-    """Offer the group's next pod; when it fits nowhere, the role's other pods would not either."""
-    role, group, offer = stream.next_role(), stream.group, stream.offer
+    """Place the group's next pod; when it fits nowhere, the role's other pods would not either."""
+    role, group, request = stream.next_role(), stream.group, stream.request
     if role is None:
         return False
     requests = group.roles[role].shape.requests
-    at, shape = offer.order.index(role), group.roles[role].shape
-    table = offer.alone().tables[at]
+    at, shape = request.order.index(role), group.roles[role].shape
+    table = request.alone().tables[at]
     kin = (profile.of(group.queue).name, shape)
     if kin in full:
         stream.left[role] = 0
@@ -141,23 +141,23 @@ def _offer_pod(
         stream.left[role] = 0
         stream.reason = stream.reason or refused
         return False
-    if offer.one_per_node:
+    if request.one_per_node:
         taken = np.isin(np.arange(len(snapshot)), [n for role in stream.nodes for n in role])
         table = structs.replace(table, allowed=table.allowed & ~taken)
     if shape.rules is not None:
         table = structs.replace(table, allowed=beside_others(snapshot, shape, table.allowed)[0])
-    rows = [room.hard(axis) for axis in offer.axes]
-    whole = [room.allocatable(axis) for axis in offer.axes]
+    rows = [room.hard(axis) for axis in request.axes]
+    whole = [room.allocatable(axis) for axis in request.axes]
     spots = place_role(rows, whole, table, 1, profile.of(group.queue).packing, NEVER)
     if not len(spots.nodes):
         stream.left[role] = 0
-        reason = why_not(offer, room, snapshot, profile)
+        reason = why_not(request, room, snapshot, profile)
         stream.reason = stream.reason or reason
-        if not offer.one_per_node and len(group.roles) == 1 and shape.rules is None:
+        if not request.one_per_node and len(group.roles) == 1 and shape.rules is None:
             full[kin] = reason
         return False
     spots = on_devices(rows, table.needs, spots)
-    room.take(offer.axes, table, spots, None, None)
+    room.take(request.axes, table, spots, None, None)
     if spots.devices is not None:
         stream.devices[role].append(spots.devices[0])
     shares.add(group.queue, requests)

@@ -24,7 +24,7 @@ from flowsched.scheduling.reservations import Calendar, expected_ends
 from flowsched.scheduling.state.claims import EMPTY, UNKNOWN, ClaimKind
 from flowsched.scheduling.state.snapshot import AXES, IO, Snapshot
 
-#: When and where an offer could start.
+#: When and where a request could start.
 Earliest = Callable[[PlacementRequest], tuple[int, tuple[NodeChoice, ...]] | None]
 
 
@@ -33,12 +33,12 @@ class Wait(msgspec.Struct, frozen=True, eq=False):
 
     Args:
         reason: Why it waits, and until when.
-        offer: Its request, limited to the nodes that it waits for.
+        request: Its request, limited to the nodes that it waits for.
         keep: The assignment of its pods that need not wait; None = all wait.
     """
 
     reason: Reason
-    offer: PlacementRequest
+    request: PlacementRequest
     keep: Assignment | None
 
 
@@ -49,23 +49,23 @@ def wait_for_data(
 
     Args:
         fit: Where it would go now.
-        earliest: When an offer could start.
+        earliest: When a request could start.
         promised: Whether the cycle has made its promise already.
         now: Wall-clock ms.
         shortest_ms: `shortest_wait_ms` of the profile.
     """
-    offer, local, group = fit.offer, fit.offer.local, fit.offer.group
+    request, local, group = fit.request, fit.request.local, fit.request.group
     copied = bool(group.staged_on) and not promised
-    if local is None or not (group.gang or copied) or not (local & offer.tables[0].allowed).any():
+    if local is None or not (group.gang or copied) or not (local & request.tables[0].allowed).any():
         return None
-    stage = offer.stage_ms(len(local))
+    stage = request.stage_ms(len(local))
     away = [np.flatnonzero(~local[spots.nodes]) for spots in fit.spots]
     dearest = max(
         (int(stage[s.nodes[a]].max()) for s, a in zip(fit.spots, away, strict=True) if len(a)), default=0
     )
     if dearest == 0 or (dearest < shortest_ms and not copied):
         return None
-    here = offer.only(local)
+    here = request.only(local)
     found = earliest(here if group.gang else here.wanting(1))
     if found is None or found[0] <= now or (not copied and found[0] - now >= dearest):
         return None
@@ -334,16 +334,16 @@ class AvailableTimes:
             runtime_ms: Of one pod.
             shortest_ms: `shortest_wait_ms` of the profile.
         """
-        offer, group, nodes = fit.offer, fit.offer.group, fit.spots[0].nodes
-        stage = offer.stage_ms(len(full))
-        gather = next((ms for name, ms in offer.terms[0] if name == "gather"), None)
+        request, group, nodes = fit.request, fit.request.group, fit.spots[0].nodes
+        stage = request.stage_ms(len(full))
+        gather = next((ms for name, ms in request.terms[0] if name == "gather"), None)
         costs = stage[nodes] if gather is None else stage[nodes] + gather[nodes]
         dearest = int(costs.max())
-        awaited = offer.tables[0].allowed & full
+        awaited = request.tables[0].allowed & full
         if dearest < shortest_ms or not awaited.any():
             return None
-        if offer.missing is not None and offer.tables[0].count > fit.pods:
-            self.foresee(offer, offer.tables[0].count - fit.pods, runtime_ms)
+        if request.missing is not None and request.tables[0].count > fit.pods:
+            self.foresee(request, request.tables[0].count - fit.pods, runtime_ms)
         dearest_first = np.argsort(-costs, kind="stable")
         own = nodes[full[nodes]].tolist()
         before = {node: self._touched(node).copy() for node in set(own)}
@@ -373,7 +373,7 @@ class AvailableTimes:
         there[chosen] = True
         at_home = group.home is not None and chosen[0] == group.home.node
         reason = self._reason(group, first, dearest, gathered=at_home and not stage[chosen[0]])
-        return Wait(reason, offer.wanting(1).only(there), without(fit, dearest_first[: len(chosen)]))
+        return Wait(reason, request.wanting(1).only(there), without(fit, dearest_first[: len(chosen)]))
 
     def _reason(self, group: PodGroup, wait_ms: int, copy_ms: int, *, gathered: bool) -> Reason:
         text = (
@@ -399,21 +399,21 @@ class AvailableTimes:
         coming = home.coming_bytes + int(snapshot.inbound[home.node]) + snapshot.homeward.get(home.node, 0)
         return coming * 1000 // disk - runtime_ms, min(home.output_bytes * 1000 // disk, _LONGEST_MS)
 
-    def foresee(self, offer: PlacementRequest, count: int, runtime_ms: int) -> None:
+    def foresee(self, request: PlacementRequest, count: int, runtime_ms: int) -> None:
         """Forecast where pods that find no room now will probably run, so that their data can go there."""
-        allowed = offer.tables[0].allowed
-        if offer.missing is None or not allowed.any():
+        allowed = request.tables[0].allowed
+        if request.missing is None or not allowed.any():
             return
-        stage = offer.stage_ms(len(allowed))
+        stage = request.stage_ms(len(allowed))
         for _ in range(count):
             if self.forecast >= _THOUGHTS:
                 return
-            best, start = self._first(offer.group, stage, None, allowed)
+            best, start = self._first(request.group, stage, None, allowed)
             if start > _FURTHEST_MS:
                 return
             self.forecast += 1
-            self._promise(offer.group, best, runtime_ms, int(stage[best]))
-            self.ahead.setdefault((offer.group.key, best), None)
+            self._promise(request.group, best, runtime_ms, int(stage[best]))
+            self.ahead.setdefault((request.group.key, best), None)
 
     def _first(self, group: PodGroup, stage: Ints, gather: Ints | None, allowed: Mask) -> tuple[int, int]:
         """(node, ms) where a pod is done first, its runtime left out."""

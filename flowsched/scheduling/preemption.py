@@ -381,28 +381,28 @@ class Preemption:
         roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
         return group.gang, group.queue, user, group.priority, group.min_resources, group.part_of, roles
 
-    def attempt(self, offer: PlacementRequest, left: int, promises: Reservations) -> Reason | None:
+    def attempt(self, request: PlacementRequest, left: int, promises: Reservations) -> Reason | None:
         """Take room for a group that found none, for a bag for up to `left` of its pods; None if there is none to be had."""
-        group = offer.group
+        group = request.group
         if not self.may(group):
             return None
         self._tries -= 1
-        if promises.made and promises.outlasting(offer) is not None:  # what is promised is not disturbed
+        if promises.made and promises.outlasting(request) is not None:  # what is promised is not disturbed
             spared = np.ones(len(self._snapshot), dtype=np.bool_)
             for nodes in promises.made[0].nodes:
                 spared[nodes] = False
-            offer = offer.only(spared)
+            request = request.only(spared)
         victims = self._leaving().victims
         wanted = 1
         if not group.gang:
             capped = self._shares.allowed(group.queue, group.roles[0].shape.requests, left)
             wanted = max(1, self._quotas.allowed(group, self._user_limits.allowed(group, capped)))
-        tried = offer.at_least() if group.gang else offer.wanting(wanted)
+        tried = request.at_least() if group.gang else request.wanting(wanted)
         found = self._choose(tried, victims)
         low, high = 0, wanted  # a queue may be entitled to room for some of its pods, not for all
         while high - low > 1 and (found is None or low):
             middle = (low + high) // 2
-            fewer = offer.wanting(middle)
+            fewer = request.wanting(middle)
             better = self._choose(fewer, victims)
             if better is None:
                 high = middle
@@ -437,26 +437,26 @@ class Preemption:
         return self._known
 
     def _choose(
-        self, offer: PlacementRequest, victims: Victims
+        self, request: PlacementRequest, victims: Victims
     ) -> tuple[tuple[NodeChoice, ...], NDArray[np.bool_]] | None:
         """Where it goes, and the units (U,) that must go for it."""
         chosen = np.zeros(len(victims), dtype=np.bool_)
         base = self._rows()
-        spots = self._fits(offer, base)
+        spots = self._fits(request, base)
         if spots is not None:
             return spots, chosen
-        need = _need(offer, len(self._snapshot.axes))
+        need = _need(request, len(self._snapshot.axes))
         book = self._leaving()
         may = entitled(
-            offer.group,
+            request.group,
             need,
             victims,
             book.accounts,
             preempt=self._profile.preempt,
             reclaim=self._reclaims,
         )
-        if offer.group.part_of:
-            may &= ~victims.named(offer.group.part_of)
+        if request.group.part_of:
+            may &= ~victims.named(request.group.part_of)
         may[victims.rest[(victims.rest >= 0) & ~may & ~book.gone]] = (
             False  # a gang goes as a whole, or not at all
         )
@@ -467,24 +467,24 @@ class Preemption:
         rows = np.flatnonzero(
             chosen[victims.unit]
         )  # ascending by unit: the first so many units are the first rows
-        spots = self._fits(offer, _with(base, offer.axes, victims, rows))
+        spots = self._fits(request, _with(base, request.axes, victims, rows))
         if spots is None:
             return None
         low, high = 1, len(eligible)
         while low < high:
             middle = (low + high) // 2
             fewer = rows[: int(np.searchsorted(victims.unit[rows], eligible[middle - 1], side="right"))]
-            found = self._fits(offer, _with(base, offer.axes, victims, fewer))
+            found = self._fits(request, _with(base, request.axes, victims, fewer))
             if found is None:
                 low = middle + 1
             else:
                 high, spots = middle, found
         chosen[eligible[high:]] = False
-        return self._needed(offer, victims, base, spots, chosen)
+        return self._needed(request, victims, base, spots, chosen)
 
     def _needed(
         self,
-        offer: PlacementRequest,
+        request: PlacementRequest,
         victims: Victims,
         base: Mapping[int, Ints],
         spots: tuple[NodeChoice, ...],
@@ -495,7 +495,7 @@ class Preemption:
         First the units that the chosen nodes do not need; then, one by one, the units without which the group fits elsewhere.
         """
         rows = _with(base, self._every, victims, np.flatnonzero(chosen[victims.unit]))
-        wants = self._wants(offer, rows, spots)
+        wants = self._wants(request, rows, spots)
         asked = [axis for axis in range(len(self._snapshot.axes)) if wants[axis].any()]
         used = np.logical_or.reduce([wants[axis] > 0 for axis in asked])
         near = np.zeros(len(chosen), dtype=np.bool_)
@@ -515,20 +515,20 @@ class Preemption:
                 chosen[unit] = False
         if int(chosen.sum()) > EXACT:
             return spots, chosen
-        rows = _with(base, offer.axes, victims, np.flatnonzero(chosen[victims.unit]))
+        rows = _with(base, request.axes, victims, np.flatnonzero(chosen[victims.unit]))
         for unit in np.flatnonzero(chosen)[::-1].tolist():
             if victims.goes_anyway(unit, chosen):
                 continue
             part = victims.rows_of(unit)
-            for axis in offer.axes:
+            for axis in request.axes:
                 np.subtract.at(rows[axis], victims.node[part], victims.held(axis, part))
-            found = self._fits(offer, rows)
+            found = self._fits(request, rows)
             if found is not None:
                 chosen[unit], spots = False, found
                 continue
-            for axis in offer.axes:
+            for axis in request.axes:
                 np.add.at(rows[axis], victims.node[part], victims.held(axis, part))
-        return self._fits(offer, rows) or spots, chosen
+        return self._fits(request, rows) or spots, chosen
 
     def _rows(self) -> dict[int, Ints]:
         """By axis, (N,) what is free once all leaving pods have left and all nominated groups have started."""
@@ -538,36 +538,38 @@ class Preemption:
             for axis in self._every
         }
 
-    def _fits(self, offer: PlacementRequest, rows: Mapping[int, Ints]) -> tuple[NodeChoice, ...] | None:
+    def _fits(self, request: PlacementRequest, rows: Mapping[int, Ints]) -> tuple[NodeChoice, ...] | None:
         """Where all of it goes on such rows (of every axis)."""
-        found = offer.place([rows[axis] for axis in offer.axes], self._room, self._snapshot, self._profile)
-        if found is None or sum(len(spots.nodes) for spots in found) < sum(t.count for t in offer.tables):
+        found = request.place(
+            [rows[axis] for axis in request.axes], self._room, self._snapshot, self._profile
+        )
+        if found is None or sum(len(spots.nodes) for spots in found) < sum(t.count for t in request.tables):
             return None
         return found
 
     def _wants(
-        self, offer: PlacementRequest, rows: Mapping[int, Ints], spots: tuple[NodeChoice, ...]
+        self, request: PlacementRequest, rows: Mapping[int, Ints], spots: tuple[NodeChoice, ...]
     ) -> dict[int, Ints]:
         """By axis, (N,) what it takes where it goes, `min_resources` included."""
         snapshot = self._snapshot
-        amounts = promised(len(snapshot.axes), offer.axes, offer.tables, spots, len(snapshot))
+        amounts = promised(len(snapshot.axes), request.axes, request.tables, spots, len(snapshot))
         wants = dict(enumerate(amounts))
         if self._every[-1] == DEVICES:
             wants[DEVICES] = seats_of(spots, len(snapshot), snapshot.devices.width)
-        if offer.group.min_resources is not None:
-            rest = offer.rest([rows[axis] for axis in offer.axes], spots)
-            for axis, more in zip(offer.axes, rest or (), strict=False):
+        if request.group.min_resources is not None:
+            rest = request.rest([rows[axis] for axis in request.axes], spots)
+            for axis, more in zip(request.axes, rest or (), strict=False):
                 wants[axis] = wants[axis] + more
         return wants
 
     def _take(
-        self, offer: PlacementRequest, spots: tuple[NodeChoice, ...], chosen: NDArray[np.bool_]
+        self, request: PlacementRequest, spots: tuple[NodeChoice, ...], chosen: NDArray[np.bool_]
     ) -> Reason:
         """Note the decision, and let the rest of the cycle see it."""
         book = self._leaving()
-        group, snapshot, victims = offer.group, self._snapshot, book.victims
+        group, snapshot, victims = request.group, self._snapshot, book.victims
         rows = _with(self._rows(), self._every, victims, np.flatnonzero(chosen[victims.unit]))
-        by_axis = self._wants(offer, rows, spots)
+        by_axis = self._wants(request, rows, spots)
         wants = np.stack([by_axis[axis] for axis in range(len(snapshot.axes))], axis=1)
         if ALIGNED in snapshot.axes:
             wants[:, snapshot.axes.index(ALIGNED)] = (
@@ -645,10 +647,10 @@ def _missed(
     return False
 
 
-def _need(offer: PlacementRequest, axes: int) -> list[int]:
+def _need(request: PlacementRequest, axes: int) -> list[int]:
     total = [0] * axes
-    for table, role in zip(offer.tables, offer.order, strict=True):
-        for axis, need in enumerate(offer.group.roles[role].shape.requests[:axes]):
+    for table, role in zip(request.tables, request.order, strict=True):
+        for axis, need in enumerate(request.group.roles[role].shape.requests[:axes]):
             total[axis] += need * table.count
     return total
 

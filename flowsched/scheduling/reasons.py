@@ -40,54 +40,54 @@ _SHOWN = 8
 _BINARY = (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10))
 
 
-def why_not(offer: PlacementRequest, room: Capacity, snapshot: Snapshot, profile: Profile) -> Reason:
+def why_not(request: PlacementRequest, room: Capacity, snapshot: Snapshot, profile: Profile) -> Reason:
     """Why a group that was tried has no room: never, not in one rack, or not now.
 
     Args:
-        offer: The group as it was tried.
+        request: The group as it was tried.
         room: What is free now.
         snapshot: The nodes.
         profile: For trying again without what may be in the way.
     """
-    shut, offer = offer, _with_cache(offer)
-    company, offer = offer, offer.alone()
+    shut, request = request, _with_cache(request)
+    company, request = request, request.alone()
     zoned = company.without_zones()
-    never = _never(offer, room, snapshot, profile)
+    never = _never(request, room, snapshot, profile)
     if never is not None:
         return never
-    rows = [room.hard(axis) for axis in offer.axes]
+    rows = [room.hard(axis) for axis in request.axes]
     if shut.group.shut and company.place(rows, room, snapshot, profile) is not None:
         nodes = len(shut.group.shut)
         if shut.group.part_of:
             text = f"{_nodes(nodes)} with a member of its gang, or in another rack, are not for it"
-            return Reason(offer.group.key, ReasonCode.NEIGHBOURS, text, {"nodes": nodes})
+            return Reason(request.group.key, ReasonCode.NEIGHBOURS, text, {"nodes": nodes})
         closing = [info for at in shut.group.shut if (info := snapshot.info(at)).trouble]
         if closing:
             more = f" (and {_nodes(len(closing) - 1)} more)" if len(closing) > 1 else ""
             known = "by its timeout or learned runtime (neither is known: a day)"
             text = f"it may not have ended before a maintenance, {known}: {closing[0].trouble}{more}"
-            return Reason(offer.group.key, ReasonCode.MAINTENANCE, text, {"nodes": len(closing)})
+            return Reason(request.group.key, ReasonCode.MAINTENANCE, text, {"nodes": len(closing)})
         text = f"caches of {nodes} {'nodes' if nodes != 1 else 'node'} have no room for its data"
-        return Reason(offer.group.key, ReasonCode.CACHE_FULL, text, {"nodes": nodes})
-    if company is not offer and offer.place(rows, room, snapshot, profile) is not None:
+        return Reason(request.group.key, ReasonCode.CACHE_FULL, text, {"nodes": nodes})
+    if company is not request and request.place(rows, room, snapshot, profile) is not None:
         if zoned is not company and zoned.place(rows, room, snapshot, profile) is not None:
             return _no_zone(company, rows, snapshot)
         return _kept_apart(zoned, rows, room, snapshot, profile)
     code = ReasonCode.INSUFFICIENT
-    fits = _fit_together(rows, offer)
-    wanted = sum(table.minimum for table in offer.tables)
-    if offer.group.gang and sum(fits) > 0 and wanted > 1:
+    fits = _fit_together(rows, request)
+    wanted = sum(table.minimum for table in request.tables)
+    if request.group.gang and sum(fits) > 0 and wanted > 1:
         code = ReasonCode.GANG_INCOMPLETE
-    if offer.rack == "required" and offer.without_rack().place(rows, room, snapshot, profile) is not None:
+    if request.rack == "required" and request.without_rack().place(rows, room, snapshot, profile) is not None:
         code = ReasonCode.RACK
-    elif IO in offer.axes and offer.without(IO).place(rows, room, snapshot, profile) is not None:
+    elif IO in request.axes and request.without(IO).place(rows, room, snapshot, profile) is not None:
         code = ReasonCode.IO_BUDGET
-    text, numbers = _shortage(offer, rows, room, snapshot, fits)
-    head = f"{sum(fits)} of {wanted} members fit" if offer.group.gang and wanted > 1 else "no node has room"
+    text, numbers = _shortage(request, rows, room, snapshot, fits)
+    head = f"{sum(fits)} of {wanted} members fit" if request.group.gang and wanted > 1 else "no node has room"
     if code is ReasonCode.RACK:
         head = "the members fit, but not in one rack"
     numbers = {"fit": sum(fits), "wanted": wanted, **numbers}
-    return Reason(offer.group.key, code, f"{head}; {text}" if text else head, numbers)
+    return Reason(request.group.key, code, f"{head}; {text}" if text else head, numbers)
 
 
 def none_ready(snapshot: Snapshot) -> str:
@@ -96,23 +96,23 @@ def none_ready(snapshot: Snapshot) -> str:
     return f"{text}: {snapshot.troubles}" if snapshot.troubles else text
 
 
-def _with_cache(offer: PlacementRequest) -> PlacementRequest:
-    """The offer as if all caches had room."""
-    if not offer.group.shut:
-        return offer
-    masks = [a.mask for a in offer.allowed] if offer.company is None else offer.company.masks
-    tables = tuple(structs.replace(t, allowed=mask) for t, mask in zip(offer.tables, masks, strict=True))
-    return structs.replace(offer, group=structs.replace(offer.group, shut=()), tables=tables)
+def _with_cache(request: PlacementRequest) -> PlacementRequest:
+    """The request as if all caches had room."""
+    if not request.group.shut:
+        return request
+    masks = [a.mask for a in request.allowed] if request.company is None else request.company.masks
+    tables = tuple(structs.replace(t, allowed=mask) for t, mask in zip(request.tables, masks, strict=True))
+    return structs.replace(request, group=structs.replace(request.group, shut=()), tables=tables)
 
 
-def _no_zone(offer: PlacementRequest, rows: Sequence[Ints], snapshot: Snapshot) -> Reason:
+def _no_zone(request: PlacementRequest, rows: Sequence[Ints], snapshot: Snapshot) -> Reason:
     """Nodes have room for its pods, but not in one NUMA zone for each."""
-    fits = [min(_fits(rows, offer, at), table.minimum) for at, table in enumerate(offer.tables)]
-    at = next((at for at, table in enumerate(offer.tables) if fits[at] < table.minimum), 0)
-    table, role = offer.tables[at], offer.group.roles[offer.order[at]]
+    fits = [min(_fits(rows, request, at), table.minimum) for at, table in enumerate(request.tables)]
+    at = next((at for at, table in enumerate(request.tables) if fits[at] < table.minimum), 0)
+    table, role = request.tables[at], request.group.roles[request.order[at]]
     roomy = copies_of(rows, structs.replace(table, most=None), 1) > 0
     full = int((roomy & (copies_of(rows, table, 1) == 0)).sum())
-    wanted = sum(table.minimum for table in offer.tables)
+    wanted = sum(table.minimum for table in request.tables)
     asked = zip(snapshot.axes, role.shape.requests, strict=False)
     needs = " and ".join(quantity(axis, need) for axis, need in asked if need and axis not in _MARKS)
     head = f"{sum(fits)} of {wanted} members fit NUMA zones" if wanted > 1 else "no NUMA zone has room"
@@ -121,80 +121,83 @@ def _no_zone(offer: PlacementRequest, rows: Sequence[Ints], snapshot: Snapshot) 
     )
     message = f"{head}; {role.name} needs {needs} in one zone: {facts}"
     numbers = {"fit": sum(fits), "wanted": wanted, "nodes": int(roomy.sum()), "zones_full": full}
-    return Reason(offer.group.key, ReasonCode.ZONES, message, numbers)
+    return Reason(request.group.key, ReasonCode.ZONES, message, numbers)
 
 
 def _kept_apart(
-    offer: PlacementRequest, rows: Sequence[Ints], room: Capacity, snapshot: Snapshot, profile: Profile
+    request: PlacementRequest, rows: Sequence[Ints], room: Capacity, snapshot: Snapshot, profile: Profile
 ) -> Reason:
     """There is room, but rules between pods leave too little of it."""
-    company, problem = offer.company, offer.problem(rows, room, snapshot, profile)
-    fits = [min(_fits(rows, offer, at), table.minimum) for at, table in enumerate(offer.tables)]
-    at = next((at for at, table in enumerate(offer.tables) if fits[at] < table.minimum), 0)
+    company, problem = request.company, request.problem(rows, room, snapshot, profile)
+    fits = [min(_fits(rows, request, at), table.minimum) for at, table in enumerate(request.tables)]
+    at = next((at for at, table in enumerate(request.tables) if fits[at] < table.minimum), 0)
     refusals = company.refusals[at] if company is not None else ()
     if problem is not None:
         reached = reach(problem)
         fits, at = [len(spots.nodes) for spots in reached.spots], reached.stuck or 0
         refusals = reached.refusals
-    wanted = sum(table.minimum for table in offer.tables)
-    nodes = offer.allowed[at].count
+    wanted = sum(table.minimum for table in request.tables)
+    nodes = request.allowed[at].count
     facts = ", ".join(f"{count} {'nodes' if count != 1 else 'node'} {why}" for why, count in refusals)
     head = (
         f"{sum(fits)} of {wanted} members fit beside other pods"
         if wanted > 1
         else "kept from nodes with room"
     )
-    message = f"{head}; {offer.group.roles[offer.order[at]].name}: of {_nodes(nodes)} {facts}"
+    message = f"{head}; {request.group.roles[request.order[at]].name}: of {_nodes(nodes)} {facts}"
     numbers = {"fit": sum(fits), "wanted": wanted, "nodes": nodes, "apart": sum(n for _, n in refusals)}
-    return Reason(offer.group.key, ReasonCode.NEIGHBOURS, message, numbers)
+    return Reason(request.group.key, ReasonCode.NEIGHBOURS, message, numbers)
 
 
-def _never(offer: PlacementRequest, room: Capacity, snapshot: Snapshot, profile: Profile) -> Reason | None:
+def _never(request: PlacementRequest, room: Capacity, snapshot: Snapshot, profile: Profile) -> Reason | None:
     """A reason that no waiting will change, only other nodes."""
-    key = offer.group.key
+    key = request.group.key
     nodes = int(snapshot.ready.sum())
-    whole = [room.allocatable(axis) for axis in offer.axes]
-    for at, allowed in enumerate(offer.allowed):
-        role = offer.group.roles[offer.order[at]]
+    whole = [room.allocatable(axis) for axis in request.axes]
+    for at, allowed in enumerate(request.allowed):
+        role = request.group.roles[request.order[at]]
         if not allowed.count:
             facts = ", ".join(
                 f"{count} {'nodes' if count != 1 else 'node'} {why}" for why, count in allowed.refusals
             )
             message = f"no node allows {role.name}: of {nodes} ready nodes {facts}"
             return Reason(key, ReasonCode.NO_MATCHING_NODE, message, {"nodes": nodes})
-        if not _fits(whole, offer, at):
-            text, numbers = _shortage(offer, whole, room, snapshot, [0] * len(offer.tables), at)
+        if not _fits(whole, request, at):
+            text, numbers = _shortage(request, whole, room, snapshot, [0] * len(request.tables), at)
             return Reason(key, ReasonCode.LARGER_THAN_NODE, f"larger than any node; {text}", numbers)
-    if not offer.group.gang and offer.group.min_resources is None:
+    if not request.group.gang and request.group.min_resources is None:
         return None  # one pod of it fits a node, as was found above
-    if offer.place(whole, room, snapshot, profile) is not None:
+    if request.place(whole, room, snapshot, profile) is not None:
         return None
-    fits = _fit_together(whole, offer)
-    wanted = sum(table.minimum for table in offer.tables)
-    if offer.rack == "required" and offer.without_rack().place(whole, room, snapshot, profile) is not None:
+    fits = _fit_together(whole, request)
+    wanted = sum(table.minimum for table in request.tables)
+    if (
+        request.rack == "required"
+        and request.without_rack().place(whole, room, snapshot, profile) is not None
+    ):
         message = f"no single rack is large enough for its {wanted} members, even when empty"
         return Reason(key, ReasonCode.RACK, message, {"wanted": wanted})
-    text, numbers = _shortage(offer, whole, room, snapshot, fits)
+    text, numbers = _shortage(request, whole, room, snapshot, fits)
     message = f"{sum(fits)} of {wanted} members fit an empty cluster; {text}"
     return Reason(
         key, ReasonCode.LARGER_THAN_CLUSTER, message, {"fit": sum(fits), "wanted": wanted, **numbers}
     )
 
 
-def _fit_together(rows: Sequence[Ints], offer: PlacementRequest) -> list[int]:
+def _fit_together(rows: Sequence[Ints], request: PlacementRequest) -> list[int]:
     """How many pods of each role find room beside those of the others, up to its minimum; the role that fits most often first.
 
     Args:
         rows: For each axis, (N,) what is free. Not modified.
-        offer: The gang.
+        request: The gang.
     """
-    alone = [_fits(rows, offer, at) for at in range(len(offer.tables))]
-    if sum(table.minimum > 0 for table in offer.tables) <= 1:
-        return [min(fits, table.minimum) for fits, table in zip(alone, offer.tables, strict=True)]
-    left, fits = [row.copy() for row in rows], [0] * len(offer.tables)
+    alone = [_fits(rows, request, at) for at in range(len(request.tables))]
+    if sum(table.minimum > 0 for table in request.tables) <= 1:
+        return [min(fits, table.minimum) for fits, table in zip(alone, request.tables, strict=True)]
+    left, fits = [row.copy() for row in rows], [0] * len(request.tables)
     for at in sorted(range(len(alone)), key=lambda at: -alone[at]):
-        table = offer.tables[at]
-        copies = copies_of(left, table, 1 if offer.one_per_node else max(table.minimum, 1))
+        table = request.tables[at]
+        copies = copies_of(left, table, 1 if request.one_per_node else max(table.minimum, 1))
         taken = np.diff(np.minimum(np.cumsum(copies), table.minimum), prepend=0).astype(np.int64)
         fits[at] = int(taken.sum())
         for row, need in zip(left, table.needs, strict=True):
@@ -203,14 +206,14 @@ def _fit_together(rows: Sequence[Ints], offer: PlacementRequest) -> list[int]:
     return fits
 
 
-def _fits(rows: Sequence[Ints], offer: PlacementRequest, at: int) -> int:
-    table = offer.tables[at]
-    limit = 1 if offer.one_per_node else max(table.count, table.minimum, 1)
+def _fits(rows: Sequence[Ints], request: PlacementRequest, at: int) -> int:
+    table = request.tables[at]
+    limit = 1 if request.one_per_node else max(table.count, table.minimum, 1)
     return int(copies_of(rows, table, limit).sum())
 
 
 def _shortage(
-    offer: PlacementRequest,
+    request: PlacementRequest,
     rows: Sequence[Ints],
     room: Capacity,
     snapshot: Snapshot,
@@ -218,18 +221,18 @@ def _shortage(
     role_at: int | None = None,
 ) -> tuple[str, Mapping[str, int]]:
     """What the role that fits worst asks for, and how many nodes lack what of it."""
-    short = [at for at, table in enumerate(offer.tables) if fits[at] < table.minimum]
+    short = [at for at, table in enumerate(request.tables) if fits[at] < table.minimum]
     at = role_at if role_at is not None else (short or [0])[0]
-    table, role = offer.tables[at], offer.group.roles[offer.order[at]]
+    table, role = request.tables[at], request.group.roles[request.order[at]]
     asked: list[str] = []
     lacking: list[str] = []
-    numbers: dict[str, int] = {"nodes": offer.allowed[at].count}
+    numbers: dict[str, int] = {"nodes": request.allowed[at].count}
     worst: tuple[int, str] | None = None
-    for axis, row, need in zip(offer.axes, rows, table.needs, strict=True):
+    for axis, row, need in zip(request.axes, rows, table.needs, strict=True):
         if isinstance(need, int) and need == 0:
             continue
         if axis == DEVICES:
-            lack, words = _in_pieces(table, rows[offer.axes.index(GPU)], row, snapshot)
+            lack, words = _in_pieces(table, rows[request.axes.index(GPU)], row, snapshot)
             numbers["nodes_lacking_gpu_device"] = lack
             lacking.extend(
                 [f"{lack} ha{'s' if lack == 1 else 've'} GPUs free in pieces only"] if lack else ()
@@ -260,29 +263,29 @@ def _shortage(
             )
     parts = [f"{role.name} needs {' and '.join(asked)}" if asked else ""]
     parts.append(worst[1] if worst is not None else "")
-    parts.append(f"of {_nodes(offer.allowed[at].count)} {', '.join(lacking)}" if lacking else "")
+    parts.append(f"of {_nodes(request.allowed[at].count)} {', '.join(lacking)}" if lacking else "")
     if worst is None and role_at is None:
-        together, more = _together(offer, rows, snapshot)
+        together, more = _together(request, rows, snapshot)
         parts.append(together)
         numbers |= more
     return "; ".join(part for part in parts if part), numbers
 
 
 def _together(
-    offer: PlacementRequest, rows: Sequence[Ints], snapshot: Snapshot
+    request: PlacementRequest, rows: Sequence[Ints], snapshot: Snapshot
 ) -> tuple[str, Mapping[str, int]]:
     """What all members need together where the nodes have less of it in all, though each node has room for one."""
-    allowed = np.logical_or.reduce([table.allowed for table in offer.tables])
-    members = sum(table.minimum for table in offer.tables)
+    allowed = np.logical_or.reduce([table.allowed for table in request.tables])
+    members = sum(table.minimum for table in request.tables)
     said: list[str] = []
     numbers: dict[str, int] = {}
-    for place, axis in enumerate(offer.axes):
+    for place, axis in enumerate(request.axes):
         if axis == DEVICES or snapshot.axes[axis] == ALIGNED:
             continue
         name = snapshot.axes[axis]
         needs = sum(
-            table.minimum * int(offer.group.roles[offer.order[at]].shape.requests[axis])
-            for at, table in enumerate(offer.tables)
+            table.minimum * int(request.group.roles[request.order[at]].shape.requests[axis])
+            for at, table in enumerate(request.tables)
         )
         free = int(np.maximum(rows[place][allowed], 0).sum())
         if needs > free:
@@ -448,19 +451,22 @@ class Refusals:
         self._snapshot, self._room, self._profile = snapshot, room, profile
         self._known: dict[object, Reason] | None = None
 
-    def why(self, offer: PlacementRequest, family: object) -> Reason:
-        """As `why_not`. `family`: what offers have in common that are refused for the same lack of room."""
-        group = offer.group
+    def why(self, request: PlacementRequest, family: object) -> Reason:
+        """As `why_not`. `family`: what requests have in common that are refused for the same lack of room."""
+        group = request.group
         alone = (
-            not group.shut and offer.company is None and offer.rack is None and group.min_resources is None
+            not group.shut
+            and request.company is None
+            and request.rack is None
+            and group.min_resources is None
         )
-        if group.gang or not alone or self._room.changes or offer.tables[0].most is not None:
-            return why_not(offer, self._room, self._snapshot, self._profile)
+        if group.gang or not alone or self._room.changes or request.tables[0].most is not None:
+            return why_not(request, self._room, self._snapshot, self._profile)
         known = self._remembered()
-        key = (family, offer.axes, group.roles[0].name)
+        key = (family, request.axes, group.roles[0].name)
         reason = known.get(key)
         if reason is None:
-            reason = known[key] = why_not(offer, self._room, self._snapshot, self._profile)
+            reason = known[key] = why_not(request, self._room, self._snapshot, self._profile)
         return reason if reason.group == group.key else reason.of(group.key)
 
     def _remembered(self) -> dict[object, Reason]:

@@ -220,13 +220,13 @@ def longest_of(group: PodGroup, profile: Profile) -> int:
     return runtime_of(group, profile) if group.high_ms is None else group.high_ms
 
 
-def reservation_of(offer: PlacementRequest, start_ms: int, spots: Sequence[NodeChoice]) -> Reservation:
+def reservation_of(request: PlacementRequest, start_ms: int, spots: Sequence[NodeChoice]) -> Reservation:
     """A promise, in the order of the group's roles."""
-    by_role = dict(zip(offer.order, spots, strict=True))
-    roles = range(len(offer.order))
+    by_role = dict(zip(request.order, spots, strict=True))
+    roles = range(len(request.order))
     devices = [by_role[role].devices for role in roles]
     return Reservation(
-        offer.group.key,
+        request.group.key,
         start_ms,
         tuple(by_role[role].nodes for role in roles),
         tuple(each for each in devices if each is not None),
@@ -254,14 +254,14 @@ class Reservations:
         """Whether a group would outlast the reservation's start wherever it started now."""
         return bool(self.made) and self._now + longest_of(group, self._profile) > self._deadline
 
-    def outlasting(self, offer: PlacementRequest) -> Mask | None:
+    def outlasting(self, request: PlacementRequest) -> Mask | None:
         """(N,) where the group would outlast the reservation's start, staging included; None = nowhere."""
         if not self.made:
             return None
-        if offer.missing is None:
-            return self.everywhere if self.too_long(offer.group) else None
-        end = self._now + longest_of(offer.group, self._profile)
-        return end + offer.stage_ms(len(self._snapshot)) > self._deadline
+        if request.missing is None:
+            return self.everywhere if self.too_long(request.group) else None
+        end = self._now + longest_of(request.group, self._profile)
+        return end + request.stage_ms(len(self._snapshot)) > self._deadline
 
     def calendar(self) -> Calendar:
         """When room is expected to be free, this cycle's placements included."""
@@ -279,34 +279,34 @@ class Reservations:
         self._calendars[late] = (len(self.taken), calendar)
         return calendar
 
-    def earliest(self, offer: PlacementRequest) -> tuple[int, tuple[NodeChoice, ...]] | None:
+    def earliest(self, request: PlacementRequest) -> tuple[int, tuple[NodeChoice, ...]] | None:
         """When and where the least of a group could start, if nothing else started."""
-        rows = [self._room.hard(axis) for axis in offer.axes]
-        least = offer.at_least()
+        rows = [self._room.hard(axis) for axis in request.axes]
+        least = request.at_least()
 
         def fits(free: list[Ints]) -> tuple[NodeChoice, ...] | None:
             return least.place(free, self._room, self._snapshot, self._profile)
 
-        return self.late_calendar().earliest(offer.axes, rows, fits, self._now)
+        return self.late_calendar().earliest(request.axes, rows, fits, self._now)
 
-    def reserve(self, offer: PlacementRequest) -> int | None:
+    def reserve(self, request: PlacementRequest) -> int | None:
         """Promise a group its earliest start; None if there is a promise already, or it could never start."""
         if self.made or self._profile.backfill == "none":
             return None
-        found = self.earliest(offer)
+        found = self.earliest(request)
         if found is None:
             return None
         start, spots = found
         axes = range(len(self._snapshot.axes))
-        kept = promised(len(axes), offer.axes, offer.tables, spots, len(self._snapshot))
+        kept = promised(len(axes), request.axes, request.tables, spots, len(self._snapshot))
         freed = [self.late_calendar().freed(axis, start) for axis in axes]
         spare = {axis: self._room.hard(axis) + freed[axis] - kept[axis] for axis in axes}
         if self._snapshot.devices.matter:
             free = self._room.hard(DEVICES) + self.late_calendar().freed(DEVICES, start)
             spare[DEVICES] = free - seats_of(spots, *free.shape)
         self._room.reserve(spare)
-        self.made.append(reservation_of(offer, start, spots))
-        earlier = offer.group.promised_ms
+        self.made.append(reservation_of(request, start, spots))
+        earlier = request.group.promised_ms
         self._deadline = start if earlier is None else min(start, earlier)
         return start
 

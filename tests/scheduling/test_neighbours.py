@@ -152,13 +152,13 @@ def test_groups_with_rules_are_placed_as_pod_by_pod(seed: int, nodes: int, roles
     snapshot = snapshot_of(there)
     before = {name: array.copy() for name, array in (("used", snapshot.used), ("version", snapshot.version))}
     what = group(wanted, gang)
-    offer = price(what, snapshot, Catalogue(), OURS)
+    request = price(what, snapshot, Catalogue(), OURS)
     room = Capacity(snapshot)
-    placed = offer.place([room.hard(axis) for axis in offer.axes], room, snapshot, OURS)
+    placed = request.place([room.hard(axis) for axis in request.axes], room, snapshot, OURS)
     found = None
     if placed is not None:
         found = [[snapshot.names[at] for at in spots.nodes] for spots in placed]
-    in_order = [wanted[role] for role in offer.order]
+    in_order = [wanted[role] for role in request.order]
     world_before = list(there.pods)
     expected = chosen_by_greedy(there, in_order)
     if expected is None and found is not None:

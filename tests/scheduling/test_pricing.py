@@ -17,9 +17,9 @@ GIB = 1 << 30
 def fit(pods: list[int], cores: float, memory: int) -> Assignment:
     """Pods of one bag on these nodes, of three."""
     snapshot = cluster(4, 4, 4)
-    offer = Pricer(snapshot, Catalogue(), PROFILES["flowsched"]).price(bag(1, 9, shape(cores, memory)))
+    request = Pricer(snapshot, Catalogue(), PROFILES["flowsched"]).price(bag(1, 9, shape(cores, memory)))
     nodes = np.array(pods)
-    return Assignment(offer, (NodeChoice(nodes, np.zeros_like(nodes)),), (None,), None)
+    return Assignment(request, (NodeChoice(nodes, np.zeros_like(nodes)),), (None,), None)
 
 
 @pytest.mark.parametrize(

@@ -76,10 +76,10 @@ def submitted(rng: np.random.Generator) -> tuple[Resources, Rules, dict[str, obj
     )
 
 
-def arrays(offer: PlacementRequest) -> list[object]:
+def arrays(request: PlacementRequest) -> list[object]:
     return [
         [None if value is None else np.asarray(value).tolist() for value in row]
-        for table in offer.tables
+        for table in request.tables
         for row in ([table.allowed, table.each, table.first, table.step], list(table.needs))
     ]
 

@@ -102,7 +102,7 @@ def starts(
     if len(ahead) < last + 1:  # bags count too, as far as they can be looked at
         ahead = list(waiting[: last + 1])
     ahead = ahead[:_AHEAD]
-    offers = [price(group, snapshot, catalogue, profile) for group in ahead]
+    requests = [price(group, snapshot, catalogue, profile) for group in ahead]
     lengths = [np.array(spread_of(g) or guessed(runtime_of(g, profile))) for g in ahead]
     ledger = snapshot.ledger
     held = np.flatnonzero((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING))
@@ -114,12 +114,12 @@ def starts(
     for scenario in range(SCENARIOS):
         ends = _ends(snapshot, held, tables, scenario, now)
         world = _World(snapshot, profile, Returns(ends, ledger.node[held], amounts), now)
-        for offer, length in zip(offers, lengths, strict=True):
-            level = _levels(np.array([offer.group.key + (1 << 32)]), scenario)
+        for request, length in zip(requests, lengths, strict=True):
+            level = _levels(np.array([request.group.key + (1 << 32)]), scenario)
             takes = int(_value_at(length[None, :], level)[0])
-            begun = world.plan(offer, max(1, takes))
-            if begun is not None and offer.group.key in wanted:
-                found.setdefault(offer.group.key, []).append(begun)
+            begun = world.plan(request, max(1, takes))
+            if begun is not None and request.group.key in wanted:
+                found.setdefault(request.group.key, []).append(begun)
     return {
         key: Start(*(sorted(each)[at] for at in (LOW, MIDDLE, HIGH)))
         for key, each in found.items()
@@ -137,27 +137,27 @@ class _World:
         devices = self._room.hard(DEVICES) if snapshot.devices.matter else None
         self._line = Timeline(returns, rows, now, devices)
 
-    def plan(self, offer: PlacementRequest, takes_ms: int) -> int | None:
+    def plan(self, request: PlacementRequest, takes_ms: int) -> int | None:
         """Let a group start as early as it can; returns when. Of a bag its pods start one by one; the first counts."""
-        pods = 1 if offer.group.gang else min(_PODS, offer.tables[0].count)
-        least = offer.at_least() if offer.group.gang else offer.wanting(1)
+        pods = 1 if request.group.gang else min(_PODS, request.tables[0].count)
+        least = request.at_least() if request.group.gang else request.wanting(1)
         first = None
         for _ in range(pods):
             found = self._line.earliest(
-                offer.axes, least.tables, self._looked_for(offer, takes_ms), self._fits(least)
+                request.axes, least.tables, self._looked_for(request, takes_ms), self._fits(least)
             )
             if found is None:
                 return first
             start, spots = found
             first = start if first is None else first
             for table, where in zip(least.tables, spots, strict=True):
-                amounts = amounts_of(len(self._snapshot.axes), offer.axes, table, where)
+                amounts = amounts_of(len(self._snapshot.axes), request.axes, table, where)
                 self._line.take(start, start + takes_ms, where.nodes, amounts)
         return first
 
-    def _looked_for(self, offer: PlacementRequest, takes_ms: int) -> int:
+    def _looked_for(self, request: PlacementRequest, takes_ms: int) -> int:
         """A hole is chosen by what is expected, never by what turns out."""
-        return max(takes_ms, longest_of(offer.group, self._profile)) if offer.group.gang else takes_ms
+        return max(takes_ms, longest_of(request.group, self._profile)) if request.group.gang else takes_ms
 
     def _fits(self, least: PlacementRequest) -> Callable[[list[Ints]], tuple[NodeChoice, ...] | None]:
         def fits(free: list[Ints]) -> tuple[NodeChoice, ...] | None:

@@ -283,11 +283,11 @@ def _caps(s: Situation) -> Iterator[Lead]:
                 yield Lead(Kind.CAP, queue.name, name, cap, far, unit_of(name))
 
 
-def _room(s: Situation, offer: PlacementRequest) -> Iterator[Lead]:
+def _room(s: Situation, request: PlacementRequest) -> Iterator[Lead]:
     """More of one resource on one of the nodes that have most of it."""
     snapshot = s.snapshot
-    allowed = np.logical_or.reduce([where.mask for where in offer.allowed])
-    for axis in offer.by_sums().axes:
+    allowed = np.logical_or.reduce([where.mask for where in request.allowed])
+    for axis in request.by_sums().axes:
         name = snapshot.axes[axis]
         nodes = np.flatnonzero(allowed & (snapshot.used[:, axis] > 0))
         if name in _MARKS:

@@ -20,19 +20,19 @@ from flowsched.scheduling.plan import Choice, CostTerms, NodeCost
 OTHERS: Final = 2
 
 
-def choice_of(offer: PlacementRequest, at: int, nodes: Ints, rows: Sequence[Ints]) -> Choice | None:
+def choice_of(request: PlacementRequest, at: int, nodes: Ints, rows: Sequence[Ints]) -> Choice | None:
     """Why one role of a group went to its nodes; None where nothing but packing was weighed.
 
     Args:
-        offer: The group, as it was priced.
+        request: The group, as it was priced.
         at: Which of its tables.
         nodes: (k,) where its pods go.
-        rows: For each axis of the offer, what is free, as `CostTable` has it. Not modified.
+        rows: For each axis of the request, what is free, as `CostTable` has it. Not modified.
     """
-    terms = offer.terms[at] if offer.terms else ()
+    terms = request.terms[at] if request.terms else ()
     if not terms:
         return None
-    table = offer.tables[at]
+    table = request.tables[at]
     total = terms[0][1] if len(terms) == 1 else np.sum([ms for _, ms in terms], axis=0)
     left = np.where(table.allowed, total, NEVER)
     left[nodes] = NEVER

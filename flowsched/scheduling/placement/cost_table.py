@@ -55,7 +55,7 @@ def bundle_on(left: Sequence[Ints], rest: Sequence[int], allowed: NDArray[np.boo
     return laid
 
 
-# ---- offers, fits, and the pricer that makes them ----
+# ---- requests, assignments, and the pricer that makes them ----
 
 
 class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
@@ -113,29 +113,29 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
         return np.zeros(nodes, dtype=np.int64) if first is None else first
 
     def wanting(self, count: int) -> PlacementRequest:
-        """The offer of a bag for `count` of its pods."""
+        """The request of a bag for `count` of its pods."""
         if self.tables[0].count == count:
             return self
         return structs.replace(self, tables=(structs.replace(self.tables[0], count=count, minimum=1),))
 
     def at_least(self) -> PlacementRequest:
-        """The offer for the minimum of every role."""
+        """The request for the minimum of every role."""
         if all(table.count == table.minimum for table in self.tables):
             return self
         return structs.replace(self, tables=tuple(structs.replace(t, count=t.minimum) for t in self.tables))
 
     def only(self, mask: Mask) -> PlacementRequest:
-        """The offer for some nodes only."""
+        """The request for some nodes only."""
         return structs.replace(
             self, tables=tuple(structs.replace(t, allowed=t.allowed & mask) for t in self.tables)
         )
 
     def without_rack(self) -> PlacementRequest:
-        """The offer as if racks did not matter, to explain."""
+        """The request as if racks did not matter, to explain."""
         return structs.replace(self, rack=None)
 
     def alone(self) -> PlacementRequest:
-        """The offer as if there were no other pods to be near to or apart from, and no NUMA zones, to explain."""
+        """The request as if there were no other pods to be near to or apart from, and no NUMA zones, to explain."""
         if self.company is None:
             return self.without_zones()
         tables = (
@@ -155,20 +155,20 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
         return structs.replace(self, tables=tuple(tables))
 
     def without_zones(self) -> PlacementRequest:
-        """The offer as if nodes had no NUMA zones, to explain."""
+        """The request as if nodes had no NUMA zones, to explain."""
         if all(table.most is None for table in self.tables):
             return self
         return structs.replace(self, tables=tuple(structs.replace(table, most=None) for table in self.tables))
 
     def by_sums(self) -> PlacementRequest:
-        """The offer as if GPUs could be had in pieces."""
+        """The request as if GPUs could be had in pieces."""
         if self.axes[-1] != DEVICES:
             return self
         tables = (structs.replace(t, needs=t.needs[:-1], packs=t.packs[:-1]) for t in self.tables)
         return structs.replace(self, axes=self.axes[:-1], tables=tuple(tables))
 
     def without(self, axis: int) -> PlacementRequest:
-        """The offer as if nothing were asked of one axis, to explain."""
+        """The request as if nothing were asked of one axis, to explain."""
         at = self.axes.index(axis)
         tables = (structs.replace(t, needs=(*t.needs[:at], 0, *t.needs[at + 1 :])) for t in self.tables)
         return structs.replace(self, tables=tuple(tables))
@@ -209,7 +209,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
     def problem(
         self, rows: Sequence[Ints], room: Capacity, snapshot: Snapshot, profile: Profile
     ) -> Problem | None:
-        """The offer as one to be placed pod by pod; None where its members do not look at each other."""
+        """The request as one to be placed pod by pod; None where its members do not look at each other."""
         if self.company is None or not self.one_by_one:
             return None
         whole = [room.allocatable(axis) for axis in self.axes]
@@ -247,21 +247,21 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
     """Where a group could go.
 
     Args:
-        offer: The group.
-        spots: In the order of the offer's tables.
+        request: The group.
+        spots: In the order of the request's tables.
         bound: For each table, (k,) whether each pod may bind at once (the others are targets); None = all
             may.
         long: (N,) where it would outlast the reservation's start; None = nowhere.
     """
 
-    offer: PlacementRequest
+    request: PlacementRequest
     spots: tuple[NodeChoice, ...]
     bound: tuple[Mask | None, ...]
     long: Mask | None
 
     def full(self, rows: Sequence[Ints]) -> Mask:
         """(N,) where no further pod of its first role finds room once this one is placed. `rows`: by axis, what is free."""
-        table, nodes = self.offer.tables[0], self.spots[0].nodes
+        table, nodes = self.request.tables[0], self.spots[0].nodes
         full = np.zeros(len(rows[0]), dtype=np.bool_)
         there = np.bincount(nodes, minlength=len(rows[0])) + 1
         for row, need in zip(rows, table.needs, strict=True):

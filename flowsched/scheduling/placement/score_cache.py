@@ -4,7 +4,7 @@ A cycle places thousands of pods one turn at a time, and each takes room on a no
 same shape changes only there. So the cache keeps the first cost of a shape on every node, and computes only the nodes
 where room has changed again. It chooses the node that `gang.place_role` would choose; tests hold it to that.
 
-It knows plain offers only (`PlacementRequest.plain`): one role with a cost that depends on how full a node is, and on nothing else.
+It knows plain requests only (`PlacementRequest.plain`): one role whose cost depends on how full a node is, and on nothing else.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ScoreCache:
 
         Args:
             axes: The axes of the table's needs.
-            table: A role of a plain offer.
+            table: A role of a plain request.
             packing: The tie-breaker.
             spare: It may use only what is not promised to others.
         """

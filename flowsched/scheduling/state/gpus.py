@@ -25,7 +25,7 @@ Ints = NDArray[np.int64]
 #: (device, thousandths of it), by what one pod has of a node.
 Parts = tuple[tuple[int, int], ...]
 
-#: The axis number of room by device, always the last one of an offer. Not an axis of the snapshot.
+#: The axis number of room by device, always the last one of a request. Not an axis of the snapshot.
 DEVICES: Final = 1 << 20
 #: A whole device.
 WHOLE: Final = 1000
