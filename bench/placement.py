@@ -178,8 +178,8 @@ def identical(nodes: int, count: int, samples: int) -> tuple[int, int]:
             first=rng.choice([0, 900, 20_000], nodes),
             step=rng.choice([0, 0, 300], nodes),
         )
-        spots = place_role(list(room), list(whole), table, count, "binpack", NEVER)
-        same += spots.nodes.tolist() == greedy(room, whole, [2, 1], table)
+        chosen = place_role(list(room), list(whole), table, count, "binpack", NEVER)
+        same += chosen.nodes.tolist() == greedy(room, whole, [2, 1], table)
     return same, samples
 
 

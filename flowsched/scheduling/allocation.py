@@ -34,12 +34,12 @@ class GroupAllocation(msgspec.Struct):
         """Nothing yet."""
         return cls([_NONE] * len(group.roles), [_NONE] * len(group.roles))
 
-    def add(self, role: int, spots: NodeChoice, missing: Ints) -> None:
+    def add(self, role: int, chosen: NodeChoice, missing: Ints) -> None:
         """Pods of a role got nodes."""
-        nodes, cost_ms = spots.nodes, gang_cost((spots,))
-        if spots.devices is not None:
-            before = self.devices.get(role, spots.devices[:0])
-            self.devices[role] = np.concatenate([before, spots.devices])
+        nodes, cost_ms = chosen.nodes, gang_cost((chosen,))
+        if chosen.devices is not None:
+            before = self.devices.get(role, chosen.devices[:0])
+            self.devices[role] = np.concatenate([before, chosen.devices])
         if len(self.nodes[role]):
             nodes = np.concatenate([self.nodes[role], nodes])
             missing = np.concatenate([self.missing[role], missing])
@@ -66,7 +66,7 @@ def hold_rest(fit: Assignment, room: Capacity, snapshot: Snapshot) -> tuple[tupl
     request = fit.request
     if request.group.min_resources is None or any(bound is not None for bound in fit.bound):
         return ()
-    rest = request.rest([room.hard(axis) for axis in request.axes], fit.spots)
+    rest = request.rest([room.hard(axis) for axis in request.axes], fit.node_choices)
     everywhere = np.arange(len(snapshot))
     held = np.zeros((len(snapshot), len(snapshot.axes)), dtype=np.int64)
     for axis, amounts in zip(request.axes, rest or (), strict=False):

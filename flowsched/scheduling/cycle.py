@@ -260,7 +260,7 @@ class _Cycle:
     def stay(self, fit: Assignment) -> Wait | None:
         """Whether pods of a bag are done earlier if they wait for a full node: its gather node, or one that has its inputs."""
         first = fit.request.tables[0].first
-        if fit.request.group.home is None and (first is None or not first[fit.spots[0].nodes].any()):
+        if fit.request.group.home is None and (first is None or not first[fit.node_choices[0].nodes].any()):
             return None  # all is there
         runtime, horizon = runtime_of(fit.request.group, self.state.profile), self.open_horizon()
         full = fit.full(self.state.room.rows(fit.request.axes, fit.request.local, fit.long))
@@ -403,31 +403,33 @@ class _Cycle:
             request = request.only(local)
         if sum(table.count for table in request.tables) == 0:
             return None
-        spots = self.fits(request, local, long)
-        if spots is None:
+        node_choices = self.fits(request, local, long)
+        if node_choices is None:
             return None
         if missing is None:
-            return Assignment(request, spots, (None,) * len(spots), long)
-        here = tuple(missing[s.nodes] == 0 for s in spots)
+            return Assignment(request, node_choices, (None,) * len(node_choices), long)
+        here = tuple(missing[s.nodes] == 0 for s in node_choices)
         if not request.group.gang:
-            return Assignment(request, spots, here, long)
+            return Assignment(request, node_choices, here, long)
         if all(mask.all() for mask in here):
-            return Assignment(request, spots, (None,) * len(spots), long)
+            return Assignment(request, node_choices, (None,) * len(node_choices), long)
         if (
             self.state.room.staging
         ):  # all its pods would be targets, those beside their data too: they all need soft room
             soft = self.fits(request, local, long, soft=True)
             if soft is None:
-                spots_local = self.fits(request.only(missing == 0), local, long)
+                local_choices = self.fits(request.only(missing == 0), local, long)
                 return (
                     None
-                    if spots_local is None
-                    else Assignment(request, spots_local, (None,) * len(spots), long)
+                    if local_choices is None
+                    else Assignment(request, local_choices, (None,) * len(node_choices), long)
                 )
-            spots = soft
-            if all((missing[s.nodes] == 0).all() for s in spots):
-                return Assignment(request, spots, (None,) * len(spots), long)
-        return Assignment(request, spots, tuple(np.zeros(len(s.nodes), dtype=np.bool_) for s in spots), long)
+            node_choices = soft
+            if all((missing[s.nodes] == 0).all() for s in node_choices):
+                return Assignment(request, node_choices, (None,) * len(node_choices), long)
+        return Assignment(
+            request, node_choices, tuple(np.zeros(len(s.nodes), dtype=np.bool_) for s in node_choices), long
+        )
 
     def fits(
         self, request: PlacementRequest, local: Mask | None, long: Mask | None, *, soft: bool = False
@@ -435,7 +437,7 @@ class _Cycle:
         """Place a request on hard room where its data are and soft room elsewhere, or on soft room only."""
         if request.plain and (long is None or long is self.state.promises.everywhere):
             table, packing = request.tables[0], self.state.profile.of(request.group.queue).packing
-            spots = self.state.standings.place(request.axes, table, packing, spare=long is not None)
-            return (spots,) if len(spots.nodes) >= table.minimum else None
+            chosen = self.state.standings.place(request.axes, table, packing, spare=long is not None)
+            return (chosen,) if len(chosen.nodes) >= table.minimum else None
         rows = self.state.room.rows(request.axes, local, long, soft=soft)
         return request.place(rows, self.state.room, self.state.snapshot, self.state.profile)

@@ -104,35 +104,35 @@ class CycleState:
         self.left -= fit.pods
         ends = self.now + runtime_of(group, self.profile), self.now + longest_of(group, self.profile)
         self._explain(fit, given)
-        for table, role, spots, bound in zip(
-            request.tables, request.order, fit.spots, fit.bound, strict=True
+        for table, role, chosen, bound in zip(
+            request.tables, request.order, fit.node_choices, fit.bound, strict=True
         ):
-            self.room.take(request.axes, table, spots, bound, fit.long)
-            start = spots.nodes if bound is None else spots.nodes[bound]
+            self.room.take(request.axes, table, chosen, bound, fit.long)
+            start = chosen.nodes if bound is None else chosen.nodes[bound]
             if len(start):
-                devices = spots.devices if bound is None or spots.devices is None else spots.devices[bound]
+                devices = chosen.devices if bound is None or chosen.devices is None else chosen.devices[bound]
                 self.promises.taken.append(Taken(*ends, request.axes, table, start, devices))
             shape = group.roles[role].shape
             if self.horizon is not None:
                 self.horizon.add(start, shape.requests, ends[0] - self.now)
                 if bound is not None:
-                    targets = spots.nodes[~bound]
+                    targets = chosen.nodes[~bound]
                     self.horizon.add_targets(targets, shape.requests, ends[0] - self.now)
             if table.most is not None:
-                self.snapshot.zones.hold(spots.nodes, shape.requests, self.statement)
-            self.shares.add(group.queue, shape.requests, len(spots.nodes), group.user)
-            self.user_limits.take(group, shape.requests[0] * len(spots.nodes), len(spots.nodes))
-            self.quotas.take(group, shape.requests, len(spots.nodes))
-            self.budgets.take(shape.direct, len(spots.nodes))
-            missing = _NOTHING if len(spots.nodes) == 1 else np.zeros_like(spots.nodes)
+                self.snapshot.zones.hold(chosen.nodes, shape.requests, self.statement)
+            self.shares.add(group.queue, shape.requests, len(chosen.nodes), group.user)
+            self.user_limits.take(group, shape.requests[0] * len(chosen.nodes), len(chosen.nodes))
+            self.quotas.take(group, shape.requests, len(chosen.nodes))
+            self.budgets.take(shape.direct, len(chosen.nodes))
+            missing = _NOTHING if len(chosen.nodes) == 1 else np.zeros_like(chosen.nodes)
             if request.missing is not None:
-                missing = request.missing[spots.nodes]
-            given.add(role, spots, missing)
+                missing = request.missing[chosen.nodes]
+            given.add(role, chosen, missing)
             if shape.rules is not None:
                 self.snapshot.peers.put(shape.rules, start.tolist(), self.statement)
-            self._foresee(group, spots.nodes, missing, shape.io_bytes)
+            self._foresee(group, chosen.nodes, missing, shape.io_bytes)
             if self.snapshot.starts_queue:
-                some, pods = np.unique(spots.nodes, return_counts=True)
+                some, pods = np.unique(chosen.nodes, return_counts=True)
                 self.statement.add(self.snapshot.starting, some, pods)
 
     def _explain(self, fit: Assignment, given: GroupAllocation) -> None:
@@ -140,8 +140,8 @@ class CycleState:
         request = fit.request
         if request.terms and any(request.terms):
             rows = self.room.rows(request.axes, None, fit.long)
-            for at, (role, spots) in enumerate(zip(request.order, fit.spots, strict=True)):
-                choice = choice_of(request, at, spots.nodes, rows)
+            for at, (role, chosen) in enumerate(zip(request.order, fit.node_choices, strict=True)):
+                choice = choice_of(request, at, chosen.nodes, rows)
                 if choice is not None:
                     given.explain(role, choice)
 

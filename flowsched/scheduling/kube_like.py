@@ -148,26 +148,26 @@ def _place_pod(
         table = structs.replace(table, allowed=beside_others(snapshot, shape, table.allowed)[0])
     rows = [room.hard(axis) for axis in request.axes]
     whole = [room.allocatable(axis) for axis in request.axes]
-    spots = place_role(rows, whole, table, 1, profile.of(group.queue).packing, NEVER)
-    if not len(spots.nodes):
+    chosen = place_role(rows, whole, table, 1, profile.of(group.queue).packing, NEVER)
+    if not len(chosen.nodes):
         stream.left[role] = 0
         reason = why_not(request, room, snapshot, profile)
         stream.reason = stream.reason or reason
         if not request.one_per_node and len(group.roles) == 1 and shape.rules is None:
             full[kin] = reason
         return False
-    spots = on_devices(rows, table.needs, spots)
-    room.take(request.axes, table, spots, None, None)
-    if spots.devices is not None:
-        stream.devices[role].append(spots.devices[0])
+    chosen = on_devices(rows, table.needs, chosen)
+    room.take(request.axes, table, chosen, None, None)
+    if chosen.devices is not None:
+        stream.devices[role].append(chosen.devices[0])
     shares.add(group.queue, requests)
     limits.take(group, requests[0], 1)
     quotas.take(group, requests, 1)
     stream.left[role] -= 1
-    stream.nodes[role].append(int(spots.nodes[0]))
-    stream.cost_ms = max(stream.cost_ms, int(spots.costs[0]))
+    stream.nodes[role].append(int(chosen.nodes[0]))
+    stream.cost_ms = max(stream.cost_ms, int(chosen.costs[0]))
     if shape.rules is not None:
-        snapshot.peers.put(shape.rules, spots.nodes.tolist(), statement)
+        snapshot.peers.put(shape.rules, chosen.nodes.tolist(), statement)
     return True
 
 

@@ -59,9 +59,10 @@ def wait_for_data(
     if local is None or not (group.gang or copied) or not (local & request.tables[0].allowed).any():
         return None
     stage = request.stage_ms(len(local))
-    away = [np.flatnonzero(~local[spots.nodes]) for spots in fit.spots]
+    away = [np.flatnonzero(~local[chosen.nodes]) for chosen in fit.node_choices]
     dearest = max(
-        (int(stage[s.nodes[a]].max()) for s, a in zip(fit.spots, away, strict=True) if len(a)), default=0
+        (int(stage[s.nodes[a]].max()) for s, a in zip(fit.node_choices, away, strict=True) if len(a)),
+        default=0,
     )
     if dearest == 0 or (dearest < shortest_ms and not copied):
         return None
@@ -83,11 +84,13 @@ def _s(ms: int) -> int:
 
 def without(fit: Assignment, dropped: NDArray[np.intp]) -> Assignment | None:
     """A bag's fit without some of its pods (by their place in it); None when none is left."""
-    spots, bound = fit.spots[0], fit.bound[0]
-    keep = np.delete(np.arange(len(spots.nodes)), dropped)
+    chosen, bound = fit.node_choices[0], fit.bound[0]
+    keep = np.delete(np.arange(len(chosen.nodes)), dropped)
     if not len(keep):
         return None
-    return structs.replace(fit, spots=(spots.only(keep),), bound=(None if bound is None else bound[keep],))
+    return structs.replace(
+        fit, node_choices=(chosen.only(keep),), bound=(None if bound is None else bound[keep],)
+    )
 
 
 # ---- what the order of groups asks for ----
@@ -334,7 +337,7 @@ class AvailableTimes:
             runtime_ms: Of one pod.
             shortest_ms: `shortest_wait_ms` of the profile.
         """
-        request, group, nodes = fit.request, fit.request.group, fit.spots[0].nodes
+        request, group, nodes = fit.request, fit.request.group, fit.node_choices[0].nodes
         stage = request.stage_ms(len(full))
         gather = next((ms for name, ms in request.terms[0] if name == "gather"), None)
         costs = stage[nodes] if gather is None else stage[nodes] + gather[nodes]

@@ -442,9 +442,9 @@ class Preemption:
         """Where it goes, and the units (U,) that must go for it."""
         chosen = np.zeros(len(victims), dtype=np.bool_)
         base = self._rows()
-        spots = self._fits(request, base)
-        if spots is not None:
-            return spots, chosen
+        node_choices = self._fits(request, base)
+        if node_choices is not None:
+            return node_choices, chosen
         need = _need(request, len(self._snapshot.axes))
         book = self._leaving()
         may = entitled(
@@ -467,8 +467,8 @@ class Preemption:
         rows = np.flatnonzero(
             chosen[victims.unit]
         )  # ascending by unit: the first so many units are the first rows
-        spots = self._fits(request, _with(base, request.axes, victims, rows))
-        if spots is None:
+        node_choices = self._fits(request, _with(base, request.axes, victims, rows))
+        if node_choices is None:
             return None
         low, high = 1, len(eligible)
         while low < high:
@@ -478,16 +478,16 @@ class Preemption:
             if found is None:
                 low = middle + 1
             else:
-                high, spots = middle, found
+                high, node_choices = middle, found
         chosen[eligible[high:]] = False
-        return self._needed(request, victims, base, spots, chosen)
+        return self._needed(request, victims, base, node_choices, chosen)
 
     def _needed(
         self,
         request: PlacementRequest,
         victims: Victims,
         base: Mapping[int, Ints],
-        spots: tuple[NodeChoice, ...],
+        node_choices: tuple[NodeChoice, ...],
         chosen: NDArray[np.bool_],
     ) -> tuple[tuple[NodeChoice, ...], NDArray[np.bool_]]:
         """Spare the units that the group does not need evicted.
@@ -495,7 +495,7 @@ class Preemption:
         First the units that the chosen nodes do not need; then, one by one, the units without which the group fits elsewhere.
         """
         rows = _with(base, self._every, victims, np.flatnonzero(chosen[victims.unit]))
-        wants = self._wants(request, rows, spots)
+        wants = self._wants(request, rows, node_choices)
         asked = [axis for axis in range(len(self._snapshot.axes)) if wants[axis].any()]
         used = np.logical_or.reduce([wants[axis] > 0 for axis in asked])
         near = np.zeros(len(chosen), dtype=np.bool_)
@@ -514,7 +514,7 @@ class Preemption:
             if not _missed(spare, victims.node[part].tolist(), amounts.tolist()):
                 chosen[unit] = False
         if int(chosen.sum()) > EXACT:
-            return spots, chosen
+            return node_choices, chosen
         rows = _with(base, request.axes, victims, np.flatnonzero(chosen[victims.unit]))
         for unit in np.flatnonzero(chosen)[::-1].tolist():
             if victims.goes_anyway(unit, chosen):
@@ -524,11 +524,11 @@ class Preemption:
                 np.subtract.at(rows[axis], victims.node[part], victims.held(axis, part))
             found = self._fits(request, rows)
             if found is not None:
-                chosen[unit], spots = False, found
+                chosen[unit], node_choices = False, found
                 continue
             for axis in request.axes:
                 np.add.at(rows[axis], victims.node[part], victims.held(axis, part))
-        return self._fits(request, rows) or spots, chosen
+        return self._fits(request, rows) or node_choices, chosen
 
     def _rows(self) -> dict[int, Ints]:
         """By axis, (N,) what is free once all leaving pods have left and all nominated groups have started."""
@@ -543,33 +543,33 @@ class Preemption:
         found = request.place(
             [rows[axis] for axis in request.axes], self._room, self._snapshot, self._profile
         )
-        if found is None or sum(len(spots.nodes) for spots in found) < sum(t.count for t in request.tables):
+        if found is None or sum(len(choice.nodes) for choice in found) < sum(t.count for t in request.tables):
             return None
         return found
 
     def _wants(
-        self, request: PlacementRequest, rows: Mapping[int, Ints], spots: tuple[NodeChoice, ...]
+        self, request: PlacementRequest, rows: Mapping[int, Ints], node_choices: tuple[NodeChoice, ...]
     ) -> dict[int, Ints]:
         """By axis, (N,) what it takes where it goes, `min_resources` included."""
         snapshot = self._snapshot
-        amounts = promised(len(snapshot.axes), request.axes, request.tables, spots, len(snapshot))
+        amounts = promised(len(snapshot.axes), request.axes, request.tables, node_choices, len(snapshot))
         wants = dict(enumerate(amounts))
         if self._every[-1] == DEVICES:
-            wants[DEVICES] = seats_of(spots, len(snapshot), snapshot.devices.width)
+            wants[DEVICES] = seats_of(node_choices, len(snapshot), snapshot.devices.width)
         if request.group.min_resources is not None:
-            rest = request.rest([rows[axis] for axis in request.axes], spots)
+            rest = request.rest([rows[axis] for axis in request.axes], node_choices)
             for axis, more in zip(request.axes, rest or (), strict=False):
                 wants[axis] = wants[axis] + more
         return wants
 
     def _take(
-        self, request: PlacementRequest, spots: tuple[NodeChoice, ...], chosen: NDArray[np.bool_]
+        self, request: PlacementRequest, node_choices: tuple[NodeChoice, ...], chosen: NDArray[np.bool_]
     ) -> Reason:
         """Note the decision, and let the rest of the cycle see it."""
         book = self._leaving()
         group, snapshot, victims = request.group, self._snapshot, book.victims
         rows = _with(self._rows(), self._every, victims, np.flatnonzero(chosen[victims.unit]))
-        by_axis = self._wants(request, rows, spots)
+        by_axis = self._wants(request, rows, node_choices)
         wants = np.stack([by_axis[axis] for axis in range(len(snapshot.axes))], axis=1)
         if ALIGNED in snapshot.axes:
             wants[:, snapshot.axes.index(ALIGNED)] = (
@@ -605,7 +605,7 @@ class Preemption:
         book.accounts.add(group.queue, wants.sum(axis=0).tolist(), +1)
         room = tuple((int(node), tuple(wants[node].tolist())) for node in nodes)
         owners = tuple(sorted(gone))
-        pods, until = sum(len(each.nodes) for each in spots), self._now + NOMINATION_MS
+        pods, until = sum(len(each.nodes) for each in node_choices), self._now + NOMINATION_MS
         devices = tuple(
             (at, tuple(row)) for at, row in zip(nodes.tolist(), seats.tolist(), strict=True) if any(row)
         )

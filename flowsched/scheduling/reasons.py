@@ -134,7 +134,7 @@ def _kept_apart(
     refusals = company.refusals[at] if company is not None else ()
     if problem is not None:
         reached = reach(problem)
-        fits, at = [len(spots.nodes) for spots in reached.spots], reached.stuck or 0
+        fits, at = [len(chosen.nodes) for chosen in reached.node_choices], reached.stuck or 0
         refusals = reached.refusals
     wanted = sum(table.minimum for table in request.tables)
     nodes = request.allowed[at].count

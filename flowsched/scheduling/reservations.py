@@ -169,10 +169,10 @@ def _sums(axes: Sequence[int], table: CostTable) -> list[tuple[int, int | Ints]]
     return [(axis, need) for axis, need in zip(axes, table.needs, strict=True) if axis != DEVICES]
 
 
-def seats_of(spots: Sequence[NodeChoice], size: int, width: int) -> Ints:
+def seats_of(node_choices: Sequence[NodeChoice], size: int, width: int) -> Ints:
     """(N, D) what pods take of each device."""
     sums = np.zeros((size, width), dtype=np.int64)
-    for where in spots:
+    for where in node_choices:
         if where.devices is not None:
             np.add.at(sums, where.nodes, where.devices)
     return sums
@@ -194,11 +194,15 @@ def expected_ends(
 
 
 def promised(
-    axis_count: int, axes: Sequence[int], tables: Sequence[CostTable], spots: Sequence[NodeChoice], size: int
+    axis_count: int,
+    axes: Sequence[int],
+    tables: Sequence[CostTable],
+    node_choices: Sequence[NodeChoice],
+    size: int,
 ) -> list[Ints]:
     """For each of `axis_count` axes, (N,) what the reserved pods will take."""
     amounts = [np.zeros(size, dtype=np.int64) for _ in range(axis_count)]
-    for table, where in zip(tables, spots, strict=True):
+    for table, where in zip(tables, node_choices, strict=True):
         for axis, need in _sums(axes, table):
             np.add.at(amounts[axis], where.nodes, need if isinstance(need, int) else need[where.nodes])
     return amounts
@@ -220,9 +224,11 @@ def longest_of(group: PodGroup, profile: Profile) -> int:
     return runtime_of(group, profile) if group.high_ms is None else group.high_ms
 
 
-def reservation_of(request: PlacementRequest, start_ms: int, spots: Sequence[NodeChoice]) -> Reservation:
+def reservation_of(
+    request: PlacementRequest, start_ms: int, node_choices: Sequence[NodeChoice]
+) -> Reservation:
     """A promise, in the order of the group's roles."""
-    by_role = dict(zip(request.order, spots, strict=True))
+    by_role = dict(zip(request.order, node_choices, strict=True))
     roles = range(len(request.order))
     devices = [by_role[role].devices for role in roles]
     return Reservation(
@@ -296,16 +302,16 @@ class Reservations:
         found = self.earliest(request)
         if found is None:
             return None
-        start, spots = found
+        start, node_choices = found
         axes = range(len(self._snapshot.axes))
-        kept = promised(len(axes), request.axes, request.tables, spots, len(self._snapshot))
+        kept = promised(len(axes), request.axes, request.tables, node_choices, len(self._snapshot))
         freed = [self.late_calendar().freed(axis, start) for axis in axes]
         spare = {axis: self._room.hard(axis) + freed[axis] - kept[axis] for axis in axes}
         if self._snapshot.devices.matter:
             free = self._room.hard(DEVICES) + self.late_calendar().freed(DEVICES, start)
-            spare[DEVICES] = free - seats_of(spots, *free.shape)
+            spare[DEVICES] = free - seats_of(node_choices, *free.shape)
         self._room.reserve(spare)
-        self.made.append(reservation_of(request, start, spots))
+        self.made.append(reservation_of(request, start, node_choices))
         earlier = request.group.promised_ms
         self._deadline = start if earlier is None else min(start, earlier)
         return start
@@ -466,11 +472,11 @@ def _merged(ends: Ints, most: int) -> Ints:
 
 
 def amounts_of(
-    axis_count: int, axes: Sequence[int], table: CostTable, spots: NodeChoice
+    axis_count: int, axes: Sequence[int], table: CostTable, chosen: NodeChoice
 ) -> NDArray[np.int64]:
     """(k, R) what each pod of a role takes where it stands; (k, R + D) with its devices, if it has any."""
-    rows = np.zeros((len(spots.nodes), axis_count), dtype=np.int64)
+    rows = np.zeros((len(chosen.nodes), axis_count), dtype=np.int64)
     for axis, need in zip(axes, table.needs, strict=True):
         if axis != DEVICES:
-            rows[:, axis] = need if isinstance(need, int) else need[spots.nodes]
-    return rows if spots.devices is None else np.hstack([rows, spots.devices])
+            rows[:, axis] = need if isinstance(need, int) else need[chosen.nodes]
+    return rows if chosen.devices is None else np.hstack([rows, chosen.devices])

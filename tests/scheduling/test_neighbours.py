@@ -157,7 +157,7 @@ def test_groups_with_rules_are_placed_as_pod_by_pod(seed: int, nodes: int, roles
     placed = request.place([room.hard(axis) for axis in request.axes], room, snapshot, OURS)
     found = None
     if placed is not None:
-        found = [[snapshot.names[at] for at in spots.nodes] for spots in placed]
+        found = [[snapshot.names[at] for at in chosen.nodes] for chosen in placed]
     in_order = [wanted[role] for role in request.order]
     world_before = list(there.pods)
     expected = chosen_by_greedy(there, in_order)

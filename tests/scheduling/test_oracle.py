@@ -41,8 +41,8 @@ class Problem:
 
     def solve(self) -> list[int]:
         room, whole = [np.array(row) for row in self.room], [np.array(row) for row in self.whole]
-        spots = place_role(room, whole, self.table(), self.count, self.packing, self.limit)  # type: ignore[arg-type]
-        return spots.nodes.tolist()
+        chosen = place_role(room, whole, self.table(), self.count, self.packing, self.limit)  # type: ignore[arg-type]
+        return chosen.nodes.tolist()
 
 
 def price(problem: Problem, room: list[list[int]], node: int, here: int) -> int:
@@ -203,7 +203,7 @@ def test_gangs_of_several_roles_are_the_greedy_too(seed: int) -> None:
         )
     room, whole = [np.array(row) for row in problems[0].room], [np.array(row) for row in problems[0].whole]
     placed = place_gang(room, whole, tables, problems[0].packing, one)  # type: ignore[arg-type]
-    found = None if placed is None else [spots.nodes.tolist() for spots in placed]
+    found = None if placed is None else [chosen.nodes.tolist() for chosen in placed]
     assert found == gang_oracle(problems, one)
     assert [row.tolist() for row in room] == problems[0].room
 
@@ -218,7 +218,7 @@ def test_a_literal_choice() -> None:
         minimum=4,
         first=np.array([0, 30_000, 20_000]),
     )
-    spots = place_role([np.array([2000, 8000, 1000])], [np.array([8000] * 3)], table, 4, "binpack", NEVER)
-    assert isinstance(spots, NodeChoice)
-    assert spots.nodes.tolist() == [0, 0, 2, 1]
-    assert spots.costs.tolist() == [0, 0, 20_000, 30_000]
+    chosen = place_role([np.array([2000, 8000, 1000])], [np.array([8000] * 3)], table, 4, "binpack", NEVER)
+    assert isinstance(chosen, NodeChoice)
+    assert chosen.nodes.tolist() == [0, 0, 2, 1]
+    assert chosen.costs.tolist() == [0, 0, 20_000, 30_000]

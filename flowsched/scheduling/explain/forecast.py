@@ -148,9 +148,9 @@ class _World:
             )
             if found is None:
                 return first
-            start, spots = found
+            start, node_choices = found
             first = start if first is None else first
-            for table, where in zip(least.tables, spots, strict=True):
+            for table, where in zip(least.tables, node_choices, strict=True):
                 amounts = amounts_of(len(self._snapshot.axes), request.axes, table, where)
                 self._line.take(start, start + takes_ms, where.nodes, amounts)
         return first

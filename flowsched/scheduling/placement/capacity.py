@@ -139,14 +139,14 @@ class Capacity:
         return rows
 
     def take(
-        self, axes: Sequence[int], table: CostTable, spots: NodeChoice, bound: Mask | None, long: Mask | None
+        self, axes: Sequence[int], table: CostTable, chosen: NodeChoice, bound: Mask | None, long: Mask | None
     ) -> None:
         """Take room for pods.
 
         Args:
             axes: The axes of the table's needs.
             table: The role.
-            spots: Its pods.
+            chosen: Its pods.
             bound: (k,) whether each pod may bind (the others are targets); None = all may.
             long: (N,) as in `rows`.
         """
@@ -155,22 +155,22 @@ class Capacity:
                 bound = None
             else:
                 self._split(axes)
-        outlasting = spots.nodes if long is None else spots.nodes[long[spots.nodes]]
-        hard = spots.nodes if bound is None else spots.nodes[bound]
+        outlasting = chosen.nodes if long is None else chosen.nodes[long[chosen.nodes]]
+        hard = chosen.nodes if bound is None else chosen.nodes[bound]
         for axis, need in zip(axes, table.needs, strict=True):
             if axis == DEVICES:
-                self._take_devices(spots, bound, long)
+                self._take_devices(chosen, bound, long)
                 continue
             if self.staging:  # before hard room changes: it is derived from it when first asked for
-                _subtract(self.soft(axis), spots.nodes, need)
+                _subtract(self.soft(axis), chosen.nodes, need)
             _subtract(self.hard(axis), hard, need)
             if self._spare is not None and long is not None:
                 _subtract(self._spare[axis], outlasting, need)
-        self._note(hard if long is None else spots.nodes)
+        self._note(hard if long is None else chosen.nodes)
 
-    def _take_devices(self, spots: NodeChoice, bound: Mask | None, long: Mask | None) -> None:
+    def _take_devices(self, chosen: NodeChoice, bound: Mask | None, long: Mask | None) -> None:
         """Take the devices that were chosen for pods."""
-        nodes, devices = spots.nodes, spots.devices
+        nodes, devices = chosen.nodes, chosen.devices
         if devices is None:
             return
         if self.staging:

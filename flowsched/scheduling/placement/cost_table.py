@@ -176,7 +176,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
     def place(
         self, rows: Sequence[Ints], room: Capacity, snapshot: Snapshot, profile: Profile
     ) -> tuple[NodeChoice, ...] | None:
-        """Place it on this room (by axis, (N,)); spots are in the order of `tables`."""
+        """Place it on this room (by axis, (N,)); the node choices are in the order of `tables`."""
         whole = [room.allocatable(axis) for axis in self.axes]
         profile = profile.of(self.group.queue)
         problem = self.problem(rows, room, snapshot, profile)
@@ -235,10 +235,10 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
         axes = [axis for axis in self.axes if axis != DEVICES]
         rest = [wanted[axis] if axis < len(wanted) else 0 for axis in axes]
         left = [row.copy() for row in rows[: len(axes)]]
-        for table, spots in zip(self.tables, placed, strict=True):
+        for table, chosen in zip(self.tables, placed, strict=True):
             for at, need in enumerate(table.needs[: len(axes)]):
-                takes = np.full(len(spots.nodes), need) if isinstance(need, int) else need[spots.nodes]
-                np.subtract.at(left[at], spots.nodes, takes)
+                takes = np.full(len(chosen.nodes), need) if isinstance(need, int) else need[chosen.nodes]
+                np.subtract.at(left[at], chosen.nodes, takes)
                 rest[at] -= int(takes.sum())
         return bundle_on(left, rest, np.logical_or.reduce([table.allowed for table in self.tables]))
 
@@ -248,20 +248,20 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
 
     Args:
         request: The group.
-        spots: In the order of the request's tables.
+        node_choices: In the order of the request's tables.
         bound: For each table, (k,) whether each pod may bind at once (the others are targets); None = all
             may.
         long: (N,) where it would outlast the reservation's start; None = nowhere.
     """
 
     request: PlacementRequest
-    spots: tuple[NodeChoice, ...]
+    node_choices: tuple[NodeChoice, ...]
     bound: tuple[Mask | None, ...]
     long: Mask | None
 
     def full(self, rows: Sequence[Ints]) -> Mask:
         """(N,) where no further pod of its first role finds room once this one is placed. `rows`: by axis, what is free."""
-        table, nodes = self.request.tables[0], self.spots[0].nodes
+        table, nodes = self.request.tables[0], self.node_choices[0].nodes
         full = np.zeros(len(rows[0]), dtype=np.bool_)
         there = np.bincount(nodes, minlength=len(rows[0])) + 1
         for row, need in zip(rows, table.needs, strict=True):
@@ -279,7 +279,7 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
     @property
     def pods(self) -> int:
         """How many pods it places."""
-        return sum(len(spots.nodes) for spots in self.spots)
+        return sum(len(chosen.nodes) for chosen in self.node_choices)
 
 
 def price(group: PodGroup, snapshot: Snapshot, catalogue: Catalogue, profile: Profile) -> PlacementRequest:

@@ -53,15 +53,15 @@ class NodeChoice(NamedTuple):
         )
 
 
-def on_devices(room: Sequence[Ints], needs: Sequence[int | Ints], spots: NodeChoice) -> NodeChoice:
+def on_devices(room: Sequence[Ints], needs: Sequence[int | Ints], chosen: NodeChoice) -> NodeChoice:
     """Spots with their devices, if room by device is among the axes, as the last. `room` is not modified; `needs`: by axis."""
     if not room or room[-1].ndim == 1:
-        return spots
+        return chosen
     need = needs[-1]
-    if not len(spots.nodes) or not isinstance(need, int) or not need:
-        return spots._replace(devices=np.zeros((len(spots.nodes), room[-1].shape[1]), dtype=np.int64))
-    some, places = np.unique(spots.nodes, return_inverse=True)
-    return spots._replace(devices=seat(room[-1][some], places, need))
+    if not len(chosen.nodes) or not isinstance(need, int) or not need:
+        return chosen._replace(devices=np.zeros((len(chosen.nodes), room[-1].shape[1]), dtype=np.int64))
+    some, places = np.unique(chosen.nodes, return_inverse=True)
+    return chosen._replace(devices=seat(room[-1][some], places, need))
 
 
 def gang_cost(placed: Sequence[NodeChoice]) -> int:
@@ -69,7 +69,7 @@ def gang_cost(placed: Sequence[NodeChoice]) -> int:
     if len(placed) == 1:
         costs = placed[0].costs
         return costs.item(costs.argmax()) if len(costs) else 0
-    return max((int(spots.costs.max()) for spots in placed if len(spots.costs)), default=0)
+    return max((int(chosen.costs.max()) for chosen in placed if len(chosen.costs)), default=0)
 
 
 # ---- the table and the selection ----
@@ -318,16 +318,16 @@ class Trial:
         self.room = list(room) if single else [have.copy() for have in room]
         self.pods = np.zeros(len(room[0]) if room else 0, dtype=np.int64)
 
-    def take(self, table: CostTable, spots: NodeChoice) -> NodeChoice:
+    def take(self, table: CostTable, chosen: NodeChoice) -> NodeChoice:
         """Note pods of a role; where they are, with their devices."""
-        np.add.at(self.pods, spots.nodes, 1)
-        spots = on_devices(self.room, table.needs, spots)
+        np.add.at(self.pods, chosen.nodes, 1)
+        chosen = on_devices(self.room, table.needs, chosen)
         for have, need in zip(self.room, table.needs, strict=True):
             if have.ndim == 1:
-                np.subtract.at(have, spots.nodes, need if isinstance(need, int) else need[spots.nodes])
-            elif spots.devices is not None:
-                np.subtract.at(have, spots.nodes, spots.devices)
-        return spots
+                np.subtract.at(have, chosen.nodes, need if isinstance(need, int) else need[chosen.nodes])
+            elif chosen.devices is not None:
+                np.subtract.at(have, chosen.nodes, chosen.devices)
+        return chosen
 
     def table(self, table: CostTable, one_per_node: bool) -> CostTable:
         """The role's table now that some of its group have nodes: staging is paid there."""
@@ -369,21 +369,21 @@ def place_gang(
         one_per_node: No two pods of the gang on one node.
 
     Returns:
-        For each role, minimum..count spots; or None.
+        For each role, minimum..count nodes; or None.
     """
     limit = 1 if one_per_node else NEVER
     if len(tables) == 1:
         table = tables[0]
-        spots = place_role(room, allocatable, table, table.count, packing, limit)
-        return (on_devices(room, table.needs, spots),) if len(spots.nodes) >= table.minimum else None
+        chosen = place_role(room, allocatable, table, table.count, packing, limit)
+        return (on_devices(room, table.needs, chosen),) if len(chosen.nodes) >= table.minimum else None
     trial = Trial(room, single=False)
     placed: list[NodeChoice] = []
     for table in tables:
         now = trial.table(table, one_per_node) if placed else table
-        spots = place_role(trial.room, allocatable, now, table.minimum, packing, limit)
-        if len(spots.nodes) < table.minimum:
+        chosen = place_role(trial.room, allocatable, now, table.minimum, packing, limit)
+        if len(chosen.nodes) < table.minimum:
             return None
-        placed.append(trial.take(table, spots))
+        placed.append(trial.take(table, chosen))
     for at, table in enumerate(tables):
         if table.count > table.minimum:
             now = trial.table(table, one_per_node)
@@ -423,10 +423,10 @@ def place_in_one_rack(
         )
         if local is None:
             continue
-        cost = (gang_cost(local), sum(int(spots.costs.sum()) for spots in local))
+        cost = (gang_cost(local), sum(int(each.costs.sum()) for each in local))
         if best is None or cost < best:
             best = cost
-            chosen = tuple(spots._replace(nodes=members[spots.nodes].astype(np.int64)) for spots in local)
+            chosen = tuple(each._replace(nodes=members[each.nodes].astype(np.int64)) for each in local)
     return chosen
 
 

@@ -65,21 +65,21 @@ class Reached(msgspec.Struct, frozen=True, eq=False):
     """How far a group got.
 
     Args:
-        spots: For each role, where its pods go.
+        node_choices: For each role, where its pods go.
         stuck: The first role that did not get its minimum; None = all did.
         refusals: What kept its next pod from how many of the nodes that allow it.
     """
 
-    spots: tuple[NodeChoice, ...]
+    node_choices: tuple[NodeChoice, ...]
     stuck: int | None = None
     refusals: Refusals = ()
 
 
 def place_one_by_one(problem: Problem) -> tuple[NodeChoice, ...] | None:
-    """Choose nodes for all roles, or for none: for each role, minimum..count spots; or None."""
+    """Choose nodes for all roles, or for none: for each role, minimum..count nodes; or None."""
     reached = reach(problem)
     if reached.stuck is None:
-        return reached.spots
+        return reached.node_choices
     key = _own_company(problem)
     if key is None:
         return None
@@ -127,9 +127,9 @@ class _Walk:
                     if refusals is None:
                         continue
                     if not extras:
-                        return Reached(self.spots(), at, refusals)
+                        return Reached(self.node_choices(), at, refusals)
                     break
-        return Reached(self.spots())
+        return Reached(self.node_choices())
 
     def step(self, at: int) -> Refusals | None:
         """Place the next pod of a role: None if it has a node, else what kept it away from others."""
@@ -143,19 +143,19 @@ class _Walk:
         if each is not None and priced is not None and wished is not None:
             each = each + (wished - priced)
         table = structs.replace(table, allowed=mask, each=each)
-        spots = place_role(self.trial.room, problem.allocatable, table, 1, problem.packing, NEVER)
-        if not len(spots.nodes):
+        chosen = place_role(self.trial.room, problem.allocatable, table, 1, problem.packing, NEVER)
+        if not len(chosen.nodes):
             return refusals
-        seated = self.trial.take(table, spots).devices
+        seated = self.trial.take(table, chosen).devices
         if seated is not None:
             self.devices[at].append(seated)
-        self.nodes[at].append(int(spots.nodes[0]))
-        self.costs[at].append(int(spots.costs[0]))
+        self.nodes[at].append(int(chosen.nodes[0]))
+        self.costs[at].append(int(chosen.costs[0]))
         if shape.rules is not None:
             problem.snapshot.peers.put(shape.rules, self.nodes[at][-1:], self.statement)
         return None
 
-    def spots(self) -> tuple[NodeChoice, ...]:
+    def node_choices(self) -> tuple[NodeChoice, ...]:
         room = self.problem.room
         none = room[-1][:0] if room and room[-1].ndim == 2 else None  # GPUs by device
         return tuple(
@@ -186,9 +186,9 @@ def _best(problem: Problem, ids: NDArray[np.int32], most: int) -> tuple[NodeChoi
         reached = reach(problem, among)
         if reached.stuck is not None:
             continue
-        cost = (gang_cost(reached.spots), sum(int(spots.costs.sum()) for spots in reached.spots))
+        cost = (gang_cost(reached.node_choices), sum(int(each.costs.sum()) for each in reached.node_choices))
         if best is None or cost < best:
-            best, chosen = cost, reached.spots
+            best, chosen = cost, reached.node_choices
     return chosen
 
 
