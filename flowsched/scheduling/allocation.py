@@ -61,12 +61,14 @@ class GroupAllocation(msgspec.Struct):
         return Placement(group, nodes, missing, self.cost_ms, self.held, devices, choices, promoted)
 
 
-def hold_rest(fit: Assignment, room: Capacity, snapshot: Snapshot) -> tuple[tuple[int, tuple[int, ...]], ...]:
+def hold_rest(
+    assignment: Assignment, room: Capacity, snapshot: Snapshot
+) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """Keep the rest of `min_resources` free for pods that do not exist yet: (node, (R,) amounts)."""
-    request = fit.request
-    if request.group.min_resources is None or any(bound is not None for bound in fit.bound):
+    request = assignment.request
+    if request.group.min_resources is None or any(bound is not None for bound in assignment.bound):
         return ()
-    rest = request.rest([room.hard(axis) for axis in request.axes], fit.node_choices)
+    rest = request.rest([room.hard(axis) for axis in request.axes], assignment.node_choices)
     everywhere = np.arange(len(snapshot))
     held = np.zeros((len(snapshot), len(snapshot.axes)), dtype=np.int64)
     for axis, amounts in zip(request.axes, rest or (), strict=False):

@@ -159,12 +159,12 @@ class _Cycle:
             request = self.within_cap(request) if group.gang else request.wanting(pods)
             own = np.zeros(len(state.snapshot), dtype=np.bool_)
             own[[node for node, _ in nominations[group.key].room]] = True
-            fit = self.fit(request.only(own)) or self.fit(request)
-            if fit is None or (not group.gang and fit.pods < pods):
+            assignment = self.place(request.only(own)) or self.place(request)
+            if assignment is None or (not group.gang and assignment.pods < pods):
                 self.taking.hold_again(group.key)
                 continue
-            state.commit(fit)
-            if all(bound is not None and not bound.any() for bound in fit.bound):
+            state.commit(assignment)
+            if all(bound is not None and not bound.any() for bound in assignment.bound):
                 # Its inputs are copied first. Meanwhile its room stays its own.
                 self.taking.hold_again(group.key)
 
@@ -197,18 +197,18 @@ class _Cycle:
         request = self.price(group, within)
         if request is None:
             return self.refuse(Reason(group.key, ReasonCode.BACKLOG_WINDOW, _ONE_BY_ONE))
-        fit = self.fit(request)
+        assignment = self.place(request)
         # 5. Without room it waits: others make way for it, or the first is promised a start.
-        if fit is None:
+        if assignment is None:
             return self.wait_for_room(request)
         # 4. A full node with its data will be free sooner than a copy would be there.
-        if (wait := self.worth_waiting(fit)) is not None:
+        if (wait := self.worth_waiting(assignment)) is not None:
             return self.wait_for_node(wait)
         # 6. It takes the room, and its queue pays.
-        state.commit(fit)
+        state.commit(assignment)
         if group.gang or state.placed(group) == group.roles[0].count:
             return True
-        return fit.pods < request.tables[0].count and self.wait_for_room(request.wanting(1))
+        return assignment.pods < request.tables[0].count and self.wait_for_room(request.wanting(1))
 
     def blocked(self, group: PodGroup) -> Reason | None:
         """Why a group is not tried: it waits for its victims, is barred, like one that found no room, or beside no input."""
@@ -241,14 +241,14 @@ class _Cycle:
                 return None
         return request.wanting(self.turn(group, most))
 
-    def worth_waiting(self, fit: Assignment) -> Wait | None:
+    def worth_waiting(self, assignment: Assignment) -> Wait | None:
         """Whether a group, or some of its pods, are done earlier if they wait for a full node."""
         state = self.state
-        wait = None if fit.request.group.gang else self.stay(fit)
-        if wait is not None or not fit.moves:
+        wait = None if assignment.request.group.gang else self.stay(assignment)
+        if wait is not None or not assignment.moves:
             return wait
         promises, shortest = state.promises, state.profile.shortest_wait_ms
-        return wait_for_data(fit, promises.earliest, bool(promises.made), state.now, shortest)
+        return wait_for_data(assignment, promises.earliest, bool(promises.made), state.now, shortest)
 
     def wait_for_node(self, wait: Wait) -> bool:
         """Place the pods that need not wait, and promise the others a start on the nodes that they wait for."""
@@ -257,14 +257,17 @@ class _Cycle:
         start = self.reserve(wait.request)
         return self.refuse(wait.reason if start is None else structs.replace(wait.reason, start_ms=start))
 
-    def stay(self, fit: Assignment) -> Wait | None:
+    def stay(self, assignment: Assignment) -> Wait | None:
         """Whether pods of a bag are done earlier if they wait for a full node: its gather node, or one that has its inputs."""
-        first = fit.request.tables[0].first
-        if fit.request.group.home is None and (first is None or not first[fit.node_choices[0].nodes].any()):
-            return None  # all is there
-        runtime, horizon = runtime_of(fit.request.group, self.state.profile), self.open_horizon()
-        full = fit.full(self.state.room.rows(fit.request.axes, fit.request.local, fit.long))
-        return horizon.earliest(fit, full, runtime, self.state.profile.shortest_wait_ms)
+        request, state = assignment.request, self.state
+        first = request.tables[0].first
+        if request.group.home is None and (
+            first is None or not first[assignment.node_choices[0].nodes].any()
+        ):
+            return None
+        runtime, horizon = runtime_of(request.group, state.profile), self.open_horizon()
+        full = assignment.full(state.room.rows(request.axes, request.local, assignment.long))
+        return horizon.earliest(assignment, full, runtime, state.profile.shortest_wait_ms)
 
     def open_horizon(self) -> AvailableTimes:
         """How long nodes are busy."""
@@ -396,14 +399,14 @@ class _Cycle:
 
     # ---- placing ----
 
-    def fit(self, request: PlacementRequest) -> Assignment | None:
+    def place(self, request: PlacementRequest) -> Assignment | None:
         """Find room for a group; the rows that count depend on where its inputs are (see `room`)."""
         long, local, missing = self.state.promises.outlasting(request), request.local, request.missing
         if self.closed and local is not None:
             request = request.only(local)
         if sum(table.count for table in request.tables) == 0:
             return None
-        node_choices = self.fits(request, local, long)
+        node_choices = self.choose_nodes(request, local, long)
         if node_choices is None:
             return None
         if missing is None:
@@ -416,9 +419,9 @@ class _Cycle:
         if (
             self.state.room.staging
         ):  # all its pods would be targets, those beside their data too: they all need soft room
-            soft = self.fits(request, local, long, soft=True)
+            soft = self.choose_nodes(request, local, long, soft=True)
             if soft is None:
-                local_choices = self.fits(request.only(missing == 0), local, long)
+                local_choices = self.choose_nodes(request.only(missing == 0), local, long)
                 return (
                     None
                     if local_choices is None
@@ -431,7 +434,7 @@ class _Cycle:
             request, node_choices, tuple(np.zeros(len(s.nodes), dtype=np.bool_) for s in node_choices), long
         )
 
-    def fits(
+    def choose_nodes(
         self, request: PlacementRequest, local: Mask | None, long: Mask | None, *, soft: bool = False
     ) -> tuple[NodeChoice, ...] | None:
         """Place a request on hard room where its data are and soft room elsewhere, or on soft room only."""

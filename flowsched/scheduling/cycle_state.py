@@ -94,20 +94,20 @@ class CycleState:
         given = self.given.get(group.key)
         return len(given.nodes[0]) if given is not None else 0
 
-    def commit(self, fit: Assignment) -> None:
+    def commit(self, assignment: Assignment) -> None:
         """Take the room, pay the queue, note which copies will follow and which disks the pods will load."""
-        request, group = fit.request, fit.request.group
+        request, group = assignment.request, assignment.request.group
         given = self.given.get(group.key)
         if given is None:
             given = self.given[group.key] = GroupAllocation.of(group)
-        given.held = hold_rest(fit, self.room, self.snapshot)
-        self.left -= fit.pods
+        given.held = hold_rest(assignment, self.room, self.snapshot)
+        self.left -= assignment.pods
         ends = self.now + runtime_of(group, self.profile), self.now + longest_of(group, self.profile)
-        self._explain(fit, given)
+        self._explain(assignment, given)
         for table, role, chosen, bound in zip(
-            request.tables, request.order, fit.node_choices, fit.bound, strict=True
+            request.tables, request.order, assignment.node_choices, assignment.bound, strict=True
         ):
-            self.room.take(request.axes, table, chosen, bound, fit.long)
+            self.room.take(request.axes, table, chosen, bound, assignment.long)
             start = chosen.nodes if bound is None else chosen.nodes[bound]
             if len(start):
                 devices = chosen.devices if bound is None or chosen.devices is None else chosen.devices[bound]
@@ -135,12 +135,12 @@ class CycleState:
                 some, pods = np.unique(chosen.nodes, return_counts=True)
                 self.statement.add(self.snapshot.starting, some, pods)
 
-    def _explain(self, fit: Assignment, given: GroupAllocation) -> None:
+    def _explain(self, assignment: Assignment, given: GroupAllocation) -> None:
         """Note why its nodes were chosen, before it takes their room."""
-        request = fit.request
+        request = assignment.request
         if request.terms and any(request.terms):
-            rows = self.room.rows(request.axes, None, fit.long)
-            for at, (role, chosen) in enumerate(zip(request.order, fit.node_choices, strict=True)):
+            rows = self.room.rows(request.axes, None, assignment.long)
+            for at, (role, chosen) in enumerate(zip(request.order, assignment.node_choices, strict=True)):
                 choice = choice_of(request, at, chosen.nodes, rows)
                 if choice is not None:
                     given.explain(role, choice)

@@ -43,25 +43,25 @@ class Wait(msgspec.Struct, frozen=True, eq=False):
 
 
 def wait_for_data(
-    fit: Assignment, earliest: Earliest, promised: bool, now: int, shortest_ms: int
+    assignment: Assignment, earliest: Earliest, promised: bool, now: int, shortest_ms: int
 ) -> Wait | None:
     """Whether a gang, or a group with inputs that were copied for it, should wait for a node that has its data.
 
     Args:
-        fit: Where it would go now.
+        assignment: Where it would go now.
         earliest: When a request could start.
         promised: Whether the cycle has made its promise already.
         now: Wall-clock ms.
         shortest_ms: `shortest_wait_ms` of the profile.
     """
-    request, local, group = fit.request, fit.request.local, fit.request.group
+    request, local, group = assignment.request, assignment.request.local, assignment.request.group
     copied = bool(group.staged_on) and not promised
     if local is None or not (group.gang or copied) or not (local & request.tables[0].allowed).any():
         return None
     stage = request.stage_ms(len(local))
-    away = [np.flatnonzero(~local[chosen.nodes]) for chosen in fit.node_choices]
+    away = [np.flatnonzero(~local[chosen.nodes]) for chosen in assignment.node_choices]
     dearest = max(
-        (int(stage[s.nodes[a]].max()) for s, a in zip(fit.node_choices, away, strict=True) if len(a)),
+        (int(stage[s.nodes[a]].max()) for s, a in zip(assignment.node_choices, away, strict=True) if len(a)),
         default=0,
     )
     if dearest == 0 or (dearest < shortest_ms and not copied):
@@ -74,7 +74,7 @@ def wait_for_data(
     text = f"the node with its data has room in about {_s(wait_ms)} s; a copy would cost {_s(dearest)} s"
     numbers = {"wait_ms": wait_ms, "copy_ms": dearest}
     reason = Reason(group.key, ReasonCode.WAITING_FOR_LOCALITY, text, numbers, found[0])
-    return Wait(reason, here.at_least(), None if group.gang else without(fit, away[0]))
+    return Wait(reason, here.at_least(), None if group.gang else without(assignment, away[0]))
 
 
 def _s(ms: int) -> int:
@@ -82,14 +82,14 @@ def _s(ms: int) -> int:
     return (ms + 999) // 1000
 
 
-def without(fit: Assignment, dropped: NDArray[np.intp]) -> Assignment | None:
-    """A bag's fit without some of its pods (by their place in it); None when none is left."""
-    chosen, bound = fit.node_choices[0], fit.bound[0]
+def without(assignment: Assignment, dropped: NDArray[np.intp]) -> Assignment | None:
+    """A bag's assignment without some of its pods (by their place in it); None when none is left."""
+    chosen, bound = assignment.node_choices[0], assignment.bound[0]
     keep = np.delete(np.arange(len(chosen.nodes)), dropped)
     if not len(keep):
         return None
     return structs.replace(
-        fit, node_choices=(chosen.only(keep),), bound=(None if bound is None else bound[keep],)
+        assignment, node_choices=(chosen.only(keep),), bound=(None if bound is None else bound[keep],)
     )
 
 
@@ -323,7 +323,7 @@ class AvailableTimes:
         starts[at_once] = 0
         return starts
 
-    def earliest(self, fit: Assignment, full: Mask, runtime_ms: int, shortest_ms: int) -> Wait | None:
+    def earliest(self, assignment: Assignment, full: Mask, runtime_ms: int, shortest_ms: int) -> Wait | None:
         """Whether (some pods of) a bag should wait for a full node rather than go where there is room now.
 
         A pod is done where its outputs are first on the node that gathers them, or first written if none does: it starts when its
@@ -332,12 +332,12 @@ class AvailableTimes:
         no room anywhere now will take what comes free there first.
 
         Args:
-            fit: Where the bag would go now.
+            assignment: Where the bag would go now.
             full: (N,) where nothing more finds room once it has.
             runtime_ms: Of one pod.
             shortest_ms: `shortest_wait_ms` of the profile.
         """
-        request, group, nodes = fit.request, fit.request.group, fit.node_choices[0].nodes
+        request, group, nodes = assignment.request, assignment.request.group, assignment.node_choices[0].nodes
         stage = request.stage_ms(len(full))
         gather = next((ms for name, ms in request.terms[0] if name == "gather"), None)
         costs = stage[nodes] if gather is None else stage[nodes] + gather[nodes]
@@ -345,8 +345,8 @@ class AvailableTimes:
         awaited = request.tables[0].allowed & full
         if dearest < shortest_ms or not awaited.any():
             return None
-        if request.missing is not None and request.tables[0].count > fit.pods:
-            self.foresee(request, request.tables[0].count - fit.pods, runtime_ms)
+        if request.missing is not None and request.tables[0].count > assignment.pods:
+            self.foresee(request, request.tables[0].count - assignment.pods, runtime_ms)
         dearest_first = np.argsort(-costs, kind="stable")
         own = nodes[full[nodes]].tolist()
         before = {node: self._touched(node).copy() for node in set(own)}
@@ -376,7 +376,7 @@ class AvailableTimes:
         there[chosen] = True
         at_home = group.home is not None and chosen[0] == group.home.node
         reason = self._reason(group, first, dearest, gathered=at_home and not stage[chosen[0]])
-        return Wait(reason, request.wanting(1).only(there), without(fit, dearest_first[: len(chosen)]))
+        return Wait(reason, request.wanting(1).only(there), without(assignment, dearest_first[: len(chosen)]))
 
     def _reason(self, group: PodGroup, wait_ms: int, copy_ms: int, *, gathered: bool) -> Reason:
         text = (

@@ -442,7 +442,7 @@ class Preemption:
         """Where it goes, and the units (U,) that must go for it."""
         chosen = np.zeros(len(victims), dtype=np.bool_)
         base = self._rows()
-        node_choices = self._fits(request, base)
+        node_choices = self._place(request, base)
         if node_choices is not None:
             return node_choices, chosen
         need = _need(request, len(self._snapshot.axes))
@@ -467,14 +467,14 @@ class Preemption:
         rows = np.flatnonzero(
             chosen[victims.unit]
         )  # ascending by unit: the first so many units are the first rows
-        node_choices = self._fits(request, _with(base, request.axes, victims, rows))
+        node_choices = self._place(request, _with(base, request.axes, victims, rows))
         if node_choices is None:
             return None
         low, high = 1, len(eligible)
         while low < high:
             middle = (low + high) // 2
             fewer = rows[: int(np.searchsorted(victims.unit[rows], eligible[middle - 1], side="right"))]
-            found = self._fits(request, _with(base, request.axes, victims, fewer))
+            found = self._place(request, _with(base, request.axes, victims, fewer))
             if found is None:
                 low = middle + 1
             else:
@@ -522,13 +522,13 @@ class Preemption:
             part = victims.rows_of(unit)
             for axis in request.axes:
                 np.subtract.at(rows[axis], victims.node[part], victims.held(axis, part))
-            found = self._fits(request, rows)
+            found = self._place(request, rows)
             if found is not None:
                 chosen[unit], node_choices = False, found
                 continue
             for axis in request.axes:
                 np.add.at(rows[axis], victims.node[part], victims.held(axis, part))
-        return self._fits(request, rows) or node_choices, chosen
+        return self._place(request, rows) or node_choices, chosen
 
     def _rows(self) -> dict[int, Ints]:
         """By axis, (N,) what is free once all leaving pods have left and all nominated groups have started."""
@@ -538,7 +538,7 @@ class Preemption:
             for axis in self._every
         }
 
-    def _fits(self, request: PlacementRequest, rows: Mapping[int, Ints]) -> tuple[NodeChoice, ...] | None:
+    def _place(self, request: PlacementRequest, rows: Mapping[int, Ints]) -> tuple[NodeChoice, ...] | None:
         """Where all of it goes on such rows (of every axis)."""
         found = request.place(
             [rows[axis] for axis in request.axes], self._room, self._snapshot, self._profile

@@ -123,7 +123,7 @@ class Calendar:
         return sums
 
     def earliest(
-        self, axes: Sequence[int], rows: Sequence[Ints], fits: Callable[[list[Ints]], T | None], now: int
+        self, axes: Sequence[int], rows: Sequence[Ints], place: Callable[[list[Ints]], T | None], now: int
     ) -> tuple[int, T] | None:
         """The earliest time at which something fits, if nothing else starts.
 
@@ -132,7 +132,7 @@ class Calendar:
         Args:
             axes: Which axes.
             rows: For each of them, (N,) what is free now.
-            fits: Tries a placement on such rows.
+            place: Tries a placement on such rows.
             now: The moment, wall-clock ms.
 
         Returns:
@@ -146,7 +146,7 @@ class Calendar:
         while low < high:
             middle = (low + high) // 2 if found is not None else len(times) - 1
             at = now if middle < 0 else int(times[middle])
-            placed = fits([row + self.freed(axis, at) for axis, row in zip(axes, rows, strict=True)])
+            placed = place([row + self.freed(axis, at) for axis, row in zip(axes, rows, strict=True)])
             if placed is None:
                 if found is None:
                     return None
@@ -290,10 +290,10 @@ class Reservations:
         rows = [self._room.hard(axis) for axis in request.axes]
         least = request.at_least()
 
-        def fits(free: list[Ints]) -> tuple[NodeChoice, ...] | None:
+        def place(free: list[Ints]) -> tuple[NodeChoice, ...] | None:
             return least.place(free, self._room, self._snapshot, self._profile)
 
-        return self.late_calendar().earliest(request.axes, rows, fits, self._now)
+        return self.late_calendar().earliest(request.axes, rows, place, self._now)
 
     def reserve(self, request: PlacementRequest) -> int | None:
         """Promise a group its earliest start; None if there is a promise already, or it could never start."""
@@ -405,7 +405,7 @@ class Timeline:
         axes: Sequence[int],
         tables: Sequence[CostTable],
         length_ms: int,
-        fits: Callable[[list[Ints]], T | None],
+        place: Callable[[list[Ints]], T | None],
     ) -> tuple[int, T] | None:
         """The earliest moment from which something fits until it ends.
 
@@ -413,7 +413,7 @@ class Timeline:
             axes: Which axes its tables ask for.
             tables: Its roles: where one of them alone has too few places at some moment, nothing is tried.
             length_ms: How long it takes.
-            fits: Tries a placement on rows of these axes.
+            place: Tries a placement on rows of these axes.
 
         Returns:
             The moment and the placement; None if it would not fit even at the end of all that is known.
@@ -427,7 +427,7 @@ class Timeline:
         for at in np.flatnonzero(wide).tolist():
             start = int(times[at])
             room = self._free[at] if at + 1 == self._count else self.least(start, start + length_ms)
-            placed = fits([np.ascontiguousarray(self._column(room, axis)) for axis in axes])
+            placed = place([np.ascontiguousarray(self._column(room, axis)) for axis in axes])
             if placed is not None:
                 return start, placed
         return None

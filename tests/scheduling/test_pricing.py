@@ -14,7 +14,7 @@ from tests.scheduling.scheduling_cases import bag, cluster, shape
 GIB = 1 << 30
 
 
-def fit(pods: list[int], cores: float, memory: int) -> Assignment:
+def assignment(pods: list[int], cores: float, memory: int) -> Assignment:
     """Pods of one bag on these nodes, of three."""
     snapshot = cluster(4, 4, 4)
     request = Pricer(snapshot, Catalogue(), PROFILES["flowsched"]).price(bag(1, 9, shape(cores, memory)))
@@ -34,10 +34,10 @@ def fit(pods: list[int], cores: float, memory: int) -> Assignment:
 def test_a_node_is_full_where_no_further_pod_fits(pods: list[int], full: list[bool]) -> None:
     """One core is free on the first node, two on the second, none (less than that) on the third; memory is plenty."""
     rows = [np.array([1_000, 2_000, -500]), np.array([9 * GIB, 9 * GIB, 9 * GIB])]
-    assert fit(pods, 1, 1).full(rows).tolist() == full
+    assert assignment(pods, 1, 1).full(rows).tolist() == full
 
 
 def test_what_is_not_asked_for_makes_nobody_full() -> None:
     """A node that has given more cores than it has is not full for who asks for none."""
     rows = [np.array([-500, 0, 1_000]), np.array([GIB, 2 * GIB, 0])]
-    assert fit([1], 0, 1).full(rows).tolist() == [False, False, True]
+    assert assignment([1], 0, 1).full(rows).tolist() == [False, False, True]

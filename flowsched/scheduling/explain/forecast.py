@@ -144,7 +144,7 @@ class _World:
         first = None
         for _ in range(pods):
             found = self._line.earliest(
-                request.axes, least.tables, self._looked_for(request, takes_ms), self._fits(least)
+                request.axes, least.tables, self._looked_for(request, takes_ms), self._placer(least)
             )
             if found is None:
                 return first
@@ -159,11 +159,11 @@ class _World:
         """A hole is chosen by what is expected, never by what turns out."""
         return max(takes_ms, longest_of(request.group, self._profile)) if request.group.gang else takes_ms
 
-    def _fits(self, least: PlacementRequest) -> Callable[[list[Ints]], tuple[NodeChoice, ...] | None]:
-        def fits(free: list[Ints]) -> tuple[NodeChoice, ...] | None:
+    def _placer(self, least: PlacementRequest) -> Callable[[list[Ints]], tuple[NodeChoice, ...] | None]:
+        def place(free: list[Ints]) -> tuple[NodeChoice, ...] | None:
             return least.place(free, self._room, self._snapshot, self._profile)
 
-        return fits
+        return place
 
 
 def _tables(
