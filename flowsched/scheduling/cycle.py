@@ -111,7 +111,7 @@ class _Cycle:
             looked += self.consider(promised)
         looked += self.by_turns(looked)
         placements = self.placements()
-        ahead = () if self.state.horizon is None else tuple(self.state.horizon.ahead)
+        ahead = () if self.state.available_times is None else tuple(self.state.available_times.ahead)
         reasons, taking = tuple(self.reasons), self.taking
         return Plan(placements, tuple(self.state.promises.made), reasons, looked, ahead, *taking.decided)
 
@@ -264,19 +264,19 @@ class _Cycle:
         if request.group.home is None and (
             first is None or not first[assignment.node_choices[0].nodes].any()
         ):
-            return None
-        runtime, horizon = runtime_of(request.group, state.profile), self.open_horizon()
+            return None  # all is there
+        runtime, available = runtime_of(request.group, state.profile), self.available_times()
         full = assignment.full(state.room.rows(request.axes, request.local, assignment.long))
-        return horizon.earliest(assignment, full, runtime, state.profile.shortest_wait_ms)
+        return available.earliest(assignment, full, runtime, state.profile.shortest_wait_ms)
 
-    def open_horizon(self) -> AvailableTimes:
+    def available_times(self) -> AvailableTimes:
         """How long nodes are busy."""
         s = self.state
-        if s.horizon is None:
-            s.horizon = AvailableTimes(
+        if s.available_times is None:
+            s.available_times = AvailableTimes(
                 s.snapshot, s.room, s.promises.calendar(), s.profile.default_runtime_ms, s.now
             )
-        return s.horizon
+        return s.available_times
 
     def nowhere_local(self, group: PodGroup) -> bool:
         """Whether every node lacks some of its inputs."""
@@ -355,7 +355,7 @@ class _Cycle:
         state, group, traits = self.state, request.group, self.state.traits(request.group)
         left = 0 if group.gang else group.roles[0].count - state.placed(group)
         if left and request.missing is not None:
-            self.open_horizon().foresee(request, left, runtime_of(group, state.profile))
+            self.available_times().foresee(request, left, runtime_of(group, state.profile))
         request = request.in_zones(state.snapshot)
         if self.has_room(request, None, None):
             reason = self.held_up(request, traits)

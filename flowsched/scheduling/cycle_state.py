@@ -44,7 +44,7 @@ class CycleState:
         given: Placements so far, by group key.
         full, held: Why groups of some traits were refused. Room only shrinks in a cycle, so what was refused once is refused again:
             `full` for all such groups, `held` for those that would outlast the reservation's start.
-        horizon: How long nodes are busy; None until the cycle has asked for it.
+        available_times: How long nodes are busy; None until the cycle has asked for it.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class CycleState:
         self.promises = Reservations(snapshot, self.room, profile, now)
         self.full: dict[Traits, Reason] = {}
         self.held: dict[Traits, Reason] = {}
-        self.horizon: AvailableTimes | None = None
+        self.available_times: AvailableTimes | None = None
         self.budgets: Budgets
         self.waiting: dict[str, list[PodGroup]]
         self.budgets, self.waiting = budgeted(snapshot, queues, backlog, waiting, profile, now)
@@ -113,11 +113,11 @@ class CycleState:
                 devices = chosen.devices if bound is None or chosen.devices is None else chosen.devices[bound]
                 self.promises.taken.append(Taken(*ends, request.axes, table, start, devices))
             shape = group.roles[role].shape
-            if self.horizon is not None:
-                self.horizon.add(start, shape.requests, ends[0] - self.now)
+            if self.available_times is not None:
+                self.available_times.add(start, shape.requests, ends[0] - self.now)
                 if bound is not None:
                     targets = chosen.nodes[~bound]
-                    self.horizon.add_targets(targets, shape.requests, ends[0] - self.now)
+                    self.available_times.add_targets(targets, shape.requests, ends[0] - self.now)
             if table.most is not None:
                 self.snapshot.zones.hold(chosen.nodes, shape.requests, self.statement)
             self.shares.add(group.queue, shape.requests, len(chosen.nodes), group.user)
