@@ -367,7 +367,7 @@ class _Cycle:
         reason = self.refusals.why(request, traits)
         start = self.reserve(request) if reason.code in _NOT_NOW else None
         if (
-            start is None and request.company is None and not group.shut
+            start is None and request.affinity is None and not group.shut
         ):  # a pod that starts may let in one with affinity to it
             state.full[traits] = reason
         return self.refuse(structs.replace(reason, start_ms=start))
@@ -383,7 +383,7 @@ class _Cycle:
             text = f"it would fit, but would delay group {held.group}, which starts at {held.start_ms}"
             numbers = {"reserved_for": held.group, "reserved_start_ms": held.start_ms}
             reason = Reason(request.group.key, ReasonCode.RESERVED, text, numbers)
-            unruled = request.company is None  # a pod that starts may let in a group with affinity to it
+            unruled = request.affinity is None  # a pod that starts may let in a group with affinity to it
             too_long = unruled and self.state.promises.too_long(request.group)
             if too_long and not self.has_room(request, None, self.state.promises.everywhere):
                 self.state.held[traits] = reason

@@ -165,7 +165,7 @@ class InterPodAffinity(msgspec.Struct, frozen=True, eq=False):
     mutual: bool
 
 
-def company_of(
+def affinity_of(
     snapshot: Snapshot, roles: Sequence[tuple[Shape, int]], allowed: Sequence[Mask]
 ) -> InterPodAffinity | None:
     """How rules between pods bear on a group; None = not at all.

@@ -50,13 +50,13 @@ def why_not(request: PlacementRequest, room: Capacity, snapshot: Snapshot, profi
         profile: For trying again without what may be in the way.
     """
     shut, request = request, _with_cache(request)
-    company, request = request, request.alone()
-    zoned = company.without_zones()
+    with_others, request = request, request.alone()
+    zoned = with_others.without_zones()
     never = _never(request, room, snapshot, profile)
     if never is not None:
         return never
     rows = [room.hard(axis) for axis in request.axes]
-    if shut.group.shut and company.place(rows, room, snapshot, profile) is not None:
+    if shut.group.shut and with_others.place(rows, room, snapshot, profile) is not None:
         nodes = len(shut.group.shut)
         if shut.group.part_of:
             text = f"{_nodes(nodes)} with a member of its gang, or in another rack, are not for it"
@@ -69,9 +69,9 @@ def why_not(request: PlacementRequest, room: Capacity, snapshot: Snapshot, profi
             return Reason(request.group.key, ReasonCode.MAINTENANCE, text, {"nodes": len(closing)})
         text = f"caches of {nodes} {'nodes' if nodes != 1 else 'node'} have no room for its data"
         return Reason(request.group.key, ReasonCode.CACHE_FULL, text, {"nodes": nodes})
-    if company is not request and request.place(rows, room, snapshot, profile) is not None:
-        if zoned is not company and zoned.place(rows, room, snapshot, profile) is not None:
-            return _no_zone(company, rows, snapshot)
+    if with_others is not request and request.place(rows, room, snapshot, profile) is not None:
+        if zoned is not with_others and zoned.place(rows, room, snapshot, profile) is not None:
+            return _no_zone(with_others, rows, snapshot)
         return _kept_apart(zoned, rows, room, snapshot, profile)
     code = ReasonCode.INSUFFICIENT
     fits = _fit_together(rows, request)
@@ -100,7 +100,7 @@ def _with_cache(request: PlacementRequest) -> PlacementRequest:
     """The request as if all caches had room."""
     if not request.group.shut:
         return request
-    masks = [a.mask for a in request.allowed] if request.company is None else request.company.masks
+    masks = [a.mask for a in request.allowed] if request.affinity is None else request.affinity.masks
     tables = tuple(structs.replace(t, allowed=mask) for t, mask in zip(request.tables, masks, strict=True))
     return structs.replace(request, group=structs.replace(request.group, shut=()), tables=tables)
 
@@ -128,10 +128,10 @@ def _kept_apart(
     request: PlacementRequest, rows: Sequence[Ints], room: Capacity, snapshot: Snapshot, profile: Profile
 ) -> Reason:
     """There is room, but rules between pods leave too little of it."""
-    company, problem = request.company, request.problem(rows, room, snapshot, profile)
+    affinity, problem = request.affinity, request.problem(rows, room, snapshot, profile)
     fits = [min(_fits(rows, request, at), table.minimum) for at, table in enumerate(request.tables)]
     at = next((at for at, table in enumerate(request.tables) if fits[at] < table.minimum), 0)
-    refusals = company.refusals[at] if company is not None else ()
+    refusals = affinity.refusals[at] if affinity is not None else ()
     if problem is not None:
         reached = reach(problem)
         fits, at = [len(chosen.nodes) for chosen in reached.node_choices], reached.stuck or 0
@@ -456,7 +456,7 @@ class Refusals:
         group = request.group
         alone = (
             not group.shut
-            and request.company is None
+            and request.affinity is None
             and request.rack is None
             and group.min_resources is None
         )

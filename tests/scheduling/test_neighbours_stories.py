@@ -308,7 +308,7 @@ def test_roles_of_a_gang_see_each_other() -> None:
     assert nodes_of(plan) == [[[0, 0], [0, 1]]]
 
 
-def test_a_gang_that_wants_its_own_company_finds_the_zone_with_room_for_all() -> None:
+def test_a_gang_with_affinity_to_itself_finds_the_zone_with_room_for_all() -> None:
     """Pod by pod it would begin in the fullest node's zone, where there is no room for the rest."""
     snapshot = zones("a", "b", "b", "c")
     put(snapshot, 0, Rules("ns"))
@@ -361,7 +361,7 @@ def test_a_bag_takes_what_its_rules_leave() -> None:
 
 
 def test_a_group_sees_those_placed_before_it_in_the_same_cycle() -> None:
-    """And what the first let in: the one that asks for its company comes in the same cycle if it is looked at later."""
+    """And what the first let in: the one with affinity to it comes in the same cycle if it is looked at later."""
     first = bag(1, 1, shape(rules=app("db", anti_affinity=(term(WEB),))), priority=2)
     apart = bag(2, 1, shape(rules=app("web")), priority=1)
     near = bag(3, 1, shape(rules=app("job", affinity=(term(DB),))))
@@ -369,7 +369,7 @@ def test_a_group_sees_those_placed_before_it_in_the_same_cycle() -> None:
     assert nodes_of(plan) == [[[0]], [[1]], [[0]]]
 
 
-def test_who_was_refused_for_company_is_asked_again_after_it_came() -> None:
+def test_who_was_refused_by_affinity_is_asked_again_after_it_came() -> None:
     """Two alike: one before its friend was placed, one after; only the first has to wait for the next cycle."""
     near = shape(rules=app("job", affinity=(term(DB),)))
     early, late = bag(1, 1, near, priority=3), bag(3, 1, near, priority=1)
@@ -526,7 +526,7 @@ def test_nodes_may_come_after_the_questions() -> None:
 
 
 def test_shapes_without_rules_ask_nobody() -> None:
-    """What all of today's work is: no company, no question, the same table."""
+    """What all of today's work is: no rules between pods, no question, the same table."""
     snapshot = cluster(4, 4)
     put(
         snapshot,

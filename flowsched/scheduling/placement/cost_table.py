@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from flowsched.scheduling.feasibility import Allowed, InterPodAffinity, all_but, allowed_nodes, company_of
+from flowsched.scheduling.feasibility import Allowed, InterPodAffinity, affinity_of, all_but, allowed_nodes
 from flowsched.scheduling.placement.capacity import Capacity, Mask
 from flowsched.scheduling.placement.gang import (
     CostTable,
@@ -71,7 +71,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
             not matter.
         one_per_node: No two of its pods on one node.
         rack: None, "required" or "preferred".
-        company: How rules between pods bear on it, already part of the tables; None = not at all.
+        affinity: How rules between pods bear on it, already part of the tables; None = not at all.
         local: (N,) where nothing is missing; None = everywhere.
         terms: For each table, what is summed in `first` and `each`: the name of each cost, and (N,) ms.
     """
@@ -84,7 +84,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
     missing: Ints | None
     one_per_node: bool
     rack: str | None
-    company: InterPodAffinity | None = None
+    affinity: InterPodAffinity | None = None
     local: Mask | None = None
     terms: tuple[tuple[tuple[str, Ints], ...], ...] = ()
 
@@ -99,7 +99,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
             or table.step is not None
             or table.most is not None
             or len(self.tables) > 1
-            or self.company is not None
+            or self.affinity is not None
             or self.group.shut
             or self.rack is not None
             or self.one_per_node
@@ -136,13 +136,13 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
 
     def alone(self) -> PlacementRequest:
         """The request as if there were no other pods to be near to or apart from, and no NUMA zones, to explain."""
-        if self.company is None:
+        if self.affinity is None:
             return self.without_zones()
         tables = (
             structs.replace(t, allowed=a.mask, most=None)
             for t, a in zip(self.tables, self.allowed, strict=True)
         )
-        return structs.replace(self, tables=tuple(tables), company=None)
+        return structs.replace(self, tables=tuple(tables), affinity=None)
 
     def in_zones(self, snapshot: Snapshot) -> PlacementRequest:
         """The request as NUMA zones are now: pods, its own or of other groups, have been placed since."""
@@ -204,17 +204,17 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
     @property
     def one_by_one(self) -> bool:
         """Whether its members look at each other."""
-        return self.company is not None and self.company.mutual
+        return self.affinity is not None and self.affinity.mutual
 
     def problem(
         self, rows: Sequence[Ints], room: Capacity, snapshot: Snapshot, profile: Profile
     ) -> Problem | None:
         """The request as one to be placed pod by pod; None where its members do not look at each other."""
-        if self.company is None or not self.one_by_one:
+        if self.affinity is None or not self.one_by_one:
             return None
         whole = [room.allocatable(axis) for axis in self.axes]
         packing = profile.of(self.group.queue).packing
-        return Problem(snapshot, rows, whole, self.tables, self.company, packing, self.one_per_node)
+        return Problem(snapshot, rows, whole, self.tables, self.affinity, packing, self.one_per_node)
 
     def _rest_fits(self, rows: Sequence[Ints], placed: Sequence[NodeChoice] | None) -> bool:
         if placed is None or self.group.min_resources is None:
@@ -332,9 +332,9 @@ class Pricer:
         roles = [group.roles[r] for r in asked.order]
         zones = None
         masks: Sequence[Mask] = [where.mask for where in asked.allowed]
-        company = company_of(snapshot, [(role.shape, role.count) for role in roles], masks)
-        if company is not None:
-            masks = company.masks
+        affinity = affinity_of(snapshot, [(role.shape, role.count) for role in roles], masks)
+        if affinity is not None:
+            masks = affinity.masks
         if group.shut:
             shut = all_but(len(snapshot), group.shut)
             masks = [mask & shut for mask in masks]
@@ -368,7 +368,7 @@ class Pricer:
             missing=missing,
             one_per_node=asked.one_per_node,
             rack=asked.rack if group.gang else None,
-            company=company,
+            affinity=affinity,
             local=None if missing is None else missing == 0,
             terms=tuple(terms_of),
         )

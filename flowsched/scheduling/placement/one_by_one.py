@@ -1,7 +1,7 @@
 """Placement one by one, for a group with rules between its members: each pod's place limits the places of the next.
 
 Each pod gets the node that `gang` would choose under the mask of that moment: the cheapest node for one pod, roles in the order
-given, minimums first. A gang that asks for its own company (affinity to itself) may be led into a domain that is too small for
+given, minimums first. A gang that asks for affinity to itself may be led into a domain that is too small for
 all of it; it is then tried domain by domain.
 
 Axes as in `gang`.
@@ -47,7 +47,7 @@ class Problem(msgspec.Struct, frozen=True, eq=False):
         room: For each axis, (N,) what is free. Not modified.
         allocatable: For each axis, (N,) what nodes have in all.
         tables: The roles.
-        company: Their shapes, in the same order.
+        affinity: Their shapes, in the same order.
         packing: The tie-breaker.
         one_per_node: No two of its pods on one node.
     """
@@ -56,7 +56,7 @@ class Problem(msgspec.Struct, frozen=True, eq=False):
     room: Sequence[Ints]
     allocatable: Sequence[Ints]
     tables: Sequence[CostTable]
-    company: InterPodAffinity
+    affinity: InterPodAffinity
     packing: Packing
     one_per_node: bool
 
@@ -80,7 +80,7 @@ def place_one_by_one(problem: Problem) -> tuple[NodeChoice, ...] | None:
     reached = reach(problem)
     if reached.stuck is None:
         return reached.node_choices
-    key = _own_company(problem)
+    key = _own_affinity(problem)
     if key is None:
         return None
     ids = domains_of(problem.snapshot, key).ids
@@ -116,7 +116,7 @@ class _Walk:
         self.costs: list[list[int]] = [[] for _ in problem.tables]
         self.devices: list[list[Ints]] = [[] for _ in problem.tables]
         #: For each role, (N,) ms of its wishes when it was priced: part of its table.
-        self.priced = [wish_ms(problem.snapshot, shape) for shape in problem.company.shapes]
+        self.priced = [wish_ms(problem.snapshot, shape) for shape in problem.affinity.shapes]
 
     def run(self) -> Reached:
         for extras in (False, True):
@@ -134,7 +134,7 @@ class _Walk:
     def step(self, at: int) -> Refusals | None:
         """Place the next pod of a role: None if it has a node, else what kept it away from others."""
         problem = self.problem
-        shape = problem.company.shapes[at]
+        shape = problem.affinity.shapes[at]
         table = self.trial.table(problem.tables[at], problem.one_per_node)
         if self.among is not None:
             table = structs.replace(table, allowed=table.allowed & self.among)
@@ -168,11 +168,11 @@ class _Walk:
         )
 
 
-def _own_company(problem: Problem) -> str | None:
+def _own_affinity(problem: Problem) -> str | None:
     """The topology key of a gang's first affinity term; None if it has none, or is no gang."""
     if sum(table.minimum for table in problem.tables) <= 1:
         return None
-    rules = [shape.rules for shape in problem.company.shapes if shape.rules is not None]
+    rules = [shape.rules for shape in problem.affinity.shapes if shape.rules is not None]
     return next((term.topology_key for demands in rules for term in demands.affinity), None)
 
 
