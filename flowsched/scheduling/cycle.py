@@ -88,7 +88,7 @@ class _Cycle:
         self.closed = False
         self.any_ready = bool(state.snapshot.ready.any())
         self.open_queues: dict[str, bool] = {}  #: whether nothing bars the groups of a queue but lost inputs
-        self.taking = Preemption(
+        self.preemption = Preemption(
             state.snapshot,
             state.room,
             state.shares,
@@ -112,8 +112,8 @@ class _Cycle:
         looked += self.by_turns(looked)
         placements = self.placements()
         ahead = () if self.state.available_times is None else tuple(self.state.available_times.ahead)
-        reasons, taking = tuple(self.reasons), self.taking
-        return Plan(placements, tuple(self.state.promises.made), reasons, looked, ahead, *taking.decided)
+        reasons, preemption = tuple(self.reasons), self.preemption
+        return Plan(placements, tuple(self.state.promises.made), reasons, looked, ahead, *preemption.decided)
 
     def placements(self) -> tuple[Placement, ...]:
         """What was decided, each with the steps of priority that waiting had given it."""
@@ -150,9 +150,9 @@ class _Cycle:
             return
         found = [group for groups in state.waiting.values() for group in groups if group.key in nominations]
         for group in sorted(found, key=lambda group: group.key):
-            self.taking.give_back(group.key)  # or what is held for it would count against its queue's cap
+            self.preemption.give_back(group.key)  # or what is held for it would count against its queue's cap
             if self.barred(group) is not None:
-                self.taking.hold_again(group.key)
+                self.preemption.hold_again(group.key)
                 continue
             pods = min(nominations[group.key].pods, group.roles[0].count)
             request = state.pricer.price(group)
@@ -161,12 +161,12 @@ class _Cycle:
             own[[node for node, _ in nominations[group.key].room]] = True
             assignment = self.place(request.only(own)) or self.place(request)
             if assignment is None or (not group.gang and assignment.pods < pods):
-                self.taking.hold_again(group.key)
+                self.preemption.hold_again(group.key)
                 continue
             state.commit(assignment)
             if all(bound is not None and not bound.any() for bound in assignment.bound):
                 # Its inputs are copied first. Meanwhile its room stays its own.
-                self.taking.hold_again(group.key)
+                self.preemption.hold_again(group.key)
 
     def serve_put_off(self) -> None:
         """Give what is left to the groups that were put off, since every group has had its turn."""
@@ -214,11 +214,11 @@ class _Cycle:
         """Why a group is not tried: it waits for its victims, is barred, like one that found no room, or beside no input."""
         state = self.state
         if group.key in state.snapshot.nominations and (group.gang or group.key not in state.given):
-            return self.taking.waits(group)
+            return self.preemption.waits(group)
         if (barred := self.barred(group)) is not None:
             return barred
         known = state.known_refusal(group)
-        if known is not None and not self.taking.may(group):
+        if known is not None and not self.preemption.may(group):
             return known.of(group.key)
         if self.closed and self.nowhere_local(group):
             return Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
@@ -361,7 +361,7 @@ class _Cycle:
             reason = self.held_up(request, traits)
             start = self.reserve(request.at_least()) if reason.code is ReasonCode.RESERVED else None
             return self.refuse(reason if start is None else structs.replace(reason, start_ms=start))
-        taken = self.taking.attempt(request, left, state.promises)
+        taken = self.preemption.attempt(request, left, state.promises)
         if taken is not None:
             return self.refuse(taken)
         reason = self.refusals.why(request, traits)

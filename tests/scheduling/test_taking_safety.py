@@ -1,4 +1,4 @@
-"""What must hold of every taking, whatever the cluster, the queues and the backlog."""
+"""What must hold of every preemption, whatever the cluster, the queues and the backlog."""
 
 from __future__ import annotations
 
