@@ -44,14 +44,14 @@ class Holds:
     Args:
         nominated: Freed or held for pods that are still to come (`min_resources`).
         binding: Of pods that have a decided binding, which has not been observed yet.
-        promised: Of the gang that waits with a reservation, where it shall start.
+        reserved: Of the gang that waits with a reservation, where it shall start.
         freed: What will have been given back there by then.
         deadline_ms: Whatever runs beyond this would delay it; None = no gang has a reservation.
     """
 
     nominated: Ints
     binding: Ints
-    promised: Ints
+    reserved: Ints
     freed: Ints
     deadline_ms: int | None
 
@@ -62,14 +62,14 @@ class Holds:
         return runtime_ms is None or now + runtime_ms > self.deadline_ms
 
     def later(self, axis: int) -> Ints:
-        """(N,) what is to be added to what is free now for what will be free beside the promise."""
-        return self.freed[:, axis] - self.promised[:, axis]
+        """(N,) what is to be added to what is free now for what will be free beside the reservation."""
+        return self.freed[:, axis] - self.reserved[:, axis]
 
 
 def holds_of(state: EngineState, now: int) -> Holds:
     """What is held now."""
     snapshot = state.cluster.snapshot
-    nominated, binding, promised, freed = (
+    nominated, binding, reserved, freed = (
         np.zeros((len(snapshot), len(snapshot.axes)), dtype=np.int64) for _ in range(4)
     )
     ledger = snapshot.ledger
@@ -79,8 +79,8 @@ def holds_of(state: EngineState, now: int) -> Holds:
         claim = snapshot.claims.get(owner)
         if claim is not None and claim.kind is ClaimKind.RUNNING:
             binding[claim.node] += snapshot.ledger.amount_of(owner)
-    deadline = _promise(state, now, promised, freed)
-    return Holds(nominated, binding, promised, freed, deadline)
+    deadline = _reservation(state, now, reserved, freed)
+    return Holds(nominated, binding, reserved, freed, deadline)
 
 
 def _unseen(state: EngineState) -> list[str]:
@@ -99,7 +99,7 @@ def _unseen(state: EngineState) -> list[str]:
     return found
 
 
-def _promise(state: EngineState, now: int, promised: Ints, freed: Ints) -> int | None:
+def _reservation(state: EngineState, now: int, reserved: Ints, freed: Ints) -> int | None:
     """Fill in what the reservation is about; the moment from which its room is needed.
 
     There is one at most (EASY backfill).
@@ -111,10 +111,10 @@ def _promise(state: EngineState, now: int, promised: Ints, freed: Ints) -> int |
     for shape, nodes in zip(_shapes(state, reservation.group, now), reservation.nodes, strict=False):
         needs = np.zeros((len(nodes), len(snapshot.axes)), dtype=np.int64)
         needs[:, : len(shape.requests)] = shape.requests
-        np.add.at(promised, nodes, needs)
-    there: NDArray[np.bool_] = np.logical_or.reduce(promised > 0, axis=1)
+        np.add.at(reserved, nodes, needs)
+    there: NDArray[np.bool_] = np.logical_or.reduce(reserved > 0, axis=1)
     _give_back(snapshot, there, reservation.start_ms, state.policy.profile.default_runtime_ms, now, freed)
-    return min(reservation.start_ms, state.round.promises.get(reservation.group, reservation.start_ms))
+    return min(reservation.start_ms, state.round.reserved_starts.get(reservation.group, reservation.start_ms))
 
 
 def _give_back(
@@ -265,7 +265,7 @@ def _verdicts(
     yield HELD, short & (holds.nominated[:, axis] > 0)
     yield BINDING, short & (binding > 0)
     if late:
-        yield PROMISED, (holds.promised[:, axis] > 0) & (wants > free + holds.later(axis))
+        yield PROMISED, (holds.reserved[:, axis] > 0) & (wants > free + holds.later(axis))
 
 
 def _exempt(pod: Pod) -> bool:

@@ -572,9 +572,9 @@ def _keep(recorder: Recorder, plan: Plan, offered: Mapping[int, PodGroup], *, ou
     statement.assign(state.round, "reasons", {reason.group: reason for reason in plan.reasons})
     pacing.keep_quiet(recorder, plan)
     statement.assign(state.round, "reservations", plan.reservations)
-    promises = _promises(state.round.promises, plan)
-    state.work.outdate(group for group, _ in state.round.promises.items() ^ promises.items())
-    statement.assign(state.round, "promises", promises)
+    reserved_starts = _reserved_starts(state.round.reserved_starts, plan)
+    state.work.outdate(group for group, _ in state.round.reserved_starts.items() ^ reserved_starts.items())
+    statement.assign(state.round, "reserved_starts", reserved_starts)
 
 
 def _sooner(one: int | None, other: int | None) -> int | None:
@@ -592,8 +592,8 @@ def _rest(group: PodGroup, placed: Placement) -> PodGroup:
     )
 
 
-def _promises(before: Mapping[int, int], plan: Plan) -> dict[int, int]:
-    """The first start that was promised to each group that still waits."""
+def _reserved_starts(before: Mapping[int, int], plan: Plan) -> dict[int, int]:
+    """The first start that was reserved for each group that still waits."""
     waiting = {reason.group for reason in plan.reasons}
     kept = {group: start for group, start in before.items() if group in waiting}
     for reservation in plan.reservations:

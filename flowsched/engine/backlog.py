@@ -217,7 +217,7 @@ def _told(state: EngineState, offered: Offered, moment: int, look: Look | None) 
         if demands_of(state, run, stage, group.reads) != candidate.demands:
             return None
         staged_on = state.work.staged_on.get(state.work.groups[group.key], ())  # type: ignore[arg-type]
-        promised_ms = state.round.promises.get(group.key)
+        promised_ms = state.round.reserved_starts.get(group.key)
         runtime_ms, high_ms = expected(state, run, stage, group.reads)
         full = shut_nodes(look, run, stage, group.inputs, group.key, moment - group.ready_ms)
         closing = _closing(state, stage, runtime_ms, high_ms, moment)
@@ -346,7 +346,7 @@ def _add(
         high_ms=high_ms,
         min_resources=alike.min_resources,
         staged_on=state.work.staged_on.get(key, ()),
-        promised_ms=state.round.promises.get(number),
+        promised_ms=state.round.reserved_starts.get(number),
         user=run.spec.user,
         home=alike.homes.of(run, stage, shard) if alike.homed else None,
         shut=_together(full, closing, barred),

@@ -80,8 +80,8 @@ def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> di
         state.policy.profile,
         now,
     )
-    promised = {each.group: each.start_ms for each in state.round.reservations}
-    return {key: _with_backfill(start, promised.get(key), now) for key, start in found.items()}
+    reserved = {each.group: each.start_ms for each in state.round.reservations}
+    return {key: _with_backfill(start, reserved.get(key), now) for key, start in found.items()}
 
 
 def _with_backfill(start: Start, promised_ms: int | None, now: int) -> Start:
@@ -206,9 +206,9 @@ def situations_of(state: EngineState, groups: Collection[int], now: int) -> dict
 
 
 def _situation(state: EngineState, group: int, now: int) -> Situation:
-    promised = [each.group for each in state.round.reservations]
+    reserved = [each.group for each in state.round.reservations]
     numbers = [
-        number for number in dict.fromkeys((*promised, *state.round.refused)) if number in state.round.refused
+        number for number in dict.fromkeys((*reserved, *state.round.refused)) if number in state.round.refused
     ]
     others = tuple(state.round.refused[number] for number in numbers if number != group)[:OTHERS]
     wanted = state.round.refused[group]

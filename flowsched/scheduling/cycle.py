@@ -27,7 +27,7 @@ from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.preemption import Preemption
 from flowsched.scheduling.queues.fair_share import FairShareOrder
-from flowsched.scheduling.queues.ordering import Promotions, take_promised, weighted
+from flowsched.scheduling.queues.ordering import Promotions, take_reserved, weighted
 from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.reasons import Refusals, none_ready, over_cap, over_quota
 from flowsched.scheduling.reservations import runtime_of
@@ -50,7 +50,7 @@ def cycle(
     now: int,
     most: int | None = None,
 ) -> Plan:
-    """Decide what starts now, what is promised, and why the rest waits.
+    """Decide what starts now, what is reserved, and why the rest waits.
 
     Args:
         snapshot: Nodes and claims. Not modified.
@@ -106,14 +106,16 @@ class _Cycle:
         """Go through the queues."""
         looked = 0
         self.serve_nominated()
-        promised = take_promised(self.state.waiting, self.state.queues)
-        if promised is not None:
-            looked += self.consider(promised)
+        reserved = take_reserved(self.state.waiting, self.state.queues)
+        if reserved is not None:
+            looked += self.consider(reserved)
         looked += self.by_turns(looked)
         placements = self.placements()
         ahead = () if self.state.available_times is None else tuple(self.state.available_times.ahead)
         reasons, preemption = tuple(self.reasons), self.preemption
-        return Plan(placements, tuple(self.state.promises.made), reasons, looked, ahead, *preemption.decided)
+        return Plan(
+            placements, tuple(self.state.reservations.made), reasons, looked, ahead, *preemption.decided
+        )
 
     def placements(self) -> tuple[Placement, ...]:
         """What was decided, each with the steps of priority that waiting had given it."""
@@ -198,7 +200,7 @@ class _Cycle:
         if request is None:
             return self.refuse(Reason(group.key, ReasonCode.BACKLOG_WINDOW, _ONE_BY_ONE))
         assignment = self.place(request)
-        # 5. Without room it waits: others make way for it, or the first is promised a start.
+        # 5. Without room it waits: others make way for it, or the first gets a reserved start.
         if assignment is None:
             return self.wait_for_room(request)
         # 4. A full node with its data will be free sooner than a copy would be there.
@@ -247,11 +249,11 @@ class _Cycle:
         wait = None if assignment.request.group.gang else self.stay(assignment)
         if wait is not None or not assignment.moves:
             return wait
-        promises, shortest = state.promises, state.profile.shortest_wait_ms
-        return wait_for_data(assignment, promises.earliest, bool(promises.made), state.now, shortest)
+        reservations, shortest = state.reservations, state.profile.shortest_wait_ms
+        return wait_for_data(assignment, reservations.earliest, bool(reservations.made), state.now, shortest)
 
     def wait_for_node(self, wait: Wait) -> bool:
-        """Place the pods that need not wait, and promise the others a start on the nodes that they wait for."""
+        """Place the pods that need not wait, and reserve a start for the others on the nodes that they wait for."""
         if wait.keep is not None:
             self.state.commit(wait.keep)
         start = self.reserve(wait.request)
@@ -274,7 +276,7 @@ class _Cycle:
         s = self.state
         if s.available_times is None:
             s.available_times = AvailableTimes(
-                s.snapshot, s.room, s.promises.calendar(), s.profile.default_runtime_ms, s.now
+                s.snapshot, s.room, s.reservations.calendar(), s.profile.default_runtime_ms, s.now
             )
         return s.available_times
 
@@ -351,7 +353,7 @@ class _Cycle:
         return request if within else request.at_least()
 
     def wait_for_room(self, request: PlacementRequest) -> bool:
-        """Refuse a group that found no room: others make way for it, or it is promised some if it is the first."""
+        """Refuse a group that found no room: others make way for it, or some is reserved for it if it is the first."""
         state, group, traits = self.state, request.group, self.state.traits(request.group)
         left = 0 if group.gang else group.roles[0].count - state.placed(group)
         if left and request.missing is not None:
@@ -361,7 +363,7 @@ class _Cycle:
             reason = self.held_up(request, traits)
             start = self.reserve(request.at_least()) if reason.code is ReasonCode.RESERVED else None
             return self.refuse(reason if start is None else structs.replace(reason, start_ms=start))
-        taken = self.preemption.attempt(request, left, state.promises)
+        taken = self.preemption.attempt(request, left, state.reservations)
         if taken is not None:
             return self.refuse(taken)
         reason = self.refusals.why(request, traits)
@@ -373,19 +375,19 @@ class _Cycle:
         return self.refuse(structs.replace(reason, start_ms=start))
 
     def reserve(self, request: PlacementRequest) -> int | None:
-        """Promise a group a start, if the cycle has a promise left."""
-        return None if request.group.extra else self.state.promises.reserve(request)
+        """Reserve a start for a group, if the cycle has a reservation left."""
+        return None if request.group.extra else self.state.reservations.reserve(request)
 
     def held_up(self, request: PlacementRequest, traits: Traits) -> Reason:
-        """Why a group waits although free cores would do for it: they are promised, or its data are not there."""
-        if self.state.promises.made and self.has_room(request, request.local, None):
-            held = self.state.promises.made[0]
+        """Why a group waits although free cores would do for it: they are reserved, or its data are not there."""
+        if self.state.reservations.made and self.has_room(request, request.local, None):
+            held = self.state.reservations.made[0]
             text = f"it would fit, but would delay group {held.group}, which starts at {held.start_ms}"
             numbers = {"reserved_for": held.group, "reserved_start_ms": held.start_ms}
             reason = Reason(request.group.key, ReasonCode.RESERVED, text, numbers)
             unruled = request.affinity is None  # a pod that starts may let in a group with affinity to it
-            too_long = unruled and self.state.promises.too_long(request.group)
-            if too_long and not self.has_room(request, None, self.state.promises.everywhere):
+            too_long = unruled and self.state.reservations.too_long(request.group)
+            if too_long and not self.has_room(request, None, self.state.reservations.everywhere):
                 self.state.held[traits] = reason
             return reason
         self.closed = self.state.profile.backfill != "none"
@@ -401,7 +403,7 @@ class _Cycle:
 
     def place(self, request: PlacementRequest) -> Assignment | None:
         """Find room for a group; the rows that count depend on where its inputs are (see `room`)."""
-        long, local, missing = self.state.promises.outlasting(request), request.local, request.missing
+        long, local, missing = self.state.reservations.outlasting(request), request.local, request.missing
         if self.closed and local is not None:
             request = request.only(local)
         if sum(table.count for table in request.tables) == 0:
@@ -438,7 +440,7 @@ class _Cycle:
         self, request: PlacementRequest, local: Mask | None, long: Mask | None, *, soft: bool = False
     ) -> tuple[NodeChoice, ...] | None:
         """Place a request on hard room where its data are and soft room elsewhere, or on soft room only."""
-        if request.plain and (long is None or long is self.state.promises.everywhere):
+        if request.plain and (long is None or long is self.state.reservations.everywhere):
             table, packing = request.tables[0], self.state.profile.of(request.group.queue).packing
             chosen = self.state.standings.place(request.axes, table, packing, spare=long is not None)
             return (chosen,) if len(chosen.nodes) >= table.minimum else None

@@ -69,7 +69,7 @@ class CycleState:
         work, half = work_ms(snapshot, backlog, profile, now), half_a_node(snapshot, profile)
         waiting = in_order(backlog, queues, profile, now, work, half)
         self.given: dict[int, GroupAllocation] = {}
-        self.promises = Reservations(snapshot, self.room, profile, now)
+        self.reservations = Reservations(snapshot, self.room, profile, now)
         self.full: dict[Traits, Reason] = {}
         self.held: dict[Traits, Reason] = {}
         self.available_times: AvailableTimes | None = None
@@ -87,7 +87,7 @@ class CycleState:
         if not self.full and not self.held:
             return None
         traits = self.traits(group)
-        return self.full.get(traits) or (self.held.get(traits) if self.promises.too_long(group) else None)
+        return self.full.get(traits) or (self.held.get(traits) if self.reservations.too_long(group) else None)
 
     def placed(self, group: PodGroup) -> int:
         """How many pods of a bag this cycle has placed."""
@@ -111,7 +111,7 @@ class CycleState:
             start = chosen.nodes if bound is None else chosen.nodes[bound]
             if len(start):
                 devices = chosen.devices if bound is None or chosen.devices is None else chosen.devices[bound]
-                self.promises.taken.append(Taken(*ends, request.axes, table, start, devices))
+                self.reservations.taken.append(Taken(*ends, request.axes, table, start, devices))
             shape = group.roles[role].shape
             if self.available_times is not None:
                 self.available_times.add(start, shape.requests, ends[0] - self.now)

@@ -23,7 +23,7 @@ import msgspec
 from flowsched.scheduling.plan import Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import BURSTS, Profile, Storage
-from flowsched.scheduling.queues.ordering import effective_priority, is_promised
+from flowsched.scheduling.queues.ordering import effective_priority, is_reserved
 from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.state.claims import Claim
 from flowsched.scheduling.state.snapshot import Snapshot
@@ -119,7 +119,7 @@ class Budgets(msgspec.Struct):
         """How many more pods of a bag may go now, or, of a gang, how many times its minimum (0 = it has to wait)."""
         if not self.limits:
             return _ALL
-        strict = self.second or self._is_aged(group) or is_promised(group)
+        strict = self.second or self._is_aged(group) or is_reserved(group)
         room = _ALL
         for key, rate in demands_of(group).items():
             limit = self.limits.get(key)
@@ -166,7 +166,7 @@ class Budgets(msgspec.Struct):
         return ordered
 
     def _standing(self, group: PodGroup) -> tuple[int, bool]:
-        return effective_priority(group, self.now, self.promote_ms), is_promised(group)
+        return effective_priority(group, self.now, self.promote_ms), is_reserved(group)
 
     def take(self, direct: Sequence[tuple[str, int]], pods: int) -> None:
         """Pods are placed."""
@@ -175,7 +175,7 @@ class Budgets(msgspec.Struct):
 
     def hold(self, group: PodGroup) -> Reason | None:
         """Put a group that has no room off until every group has had its turn (None), or say why it waits."""
-        if self.second or self._is_aged(group) or is_promised(group):
+        if self.second or self._is_aged(group) or is_reserved(group):
             return self._waits(group)
         self.put_off.append(group)
         return None

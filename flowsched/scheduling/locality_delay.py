@@ -43,19 +43,19 @@ class Wait(msgspec.Struct, frozen=True, eq=False):
 
 
 def wait_for_data(
-    assignment: Assignment, earliest: Earliest, promised: bool, now: int, shortest_ms: int
+    assignment: Assignment, earliest: Earliest, reserved: bool, now: int, shortest_ms: int
 ) -> Wait | None:
     """Whether a gang, or a group with inputs that were copied for it, should wait for a node that has its data.
 
     Args:
         assignment: Where it would go now.
         earliest: When a request could start.
-        promised: Whether the cycle has made its promise already.
+        reserved: Whether the cycle has made its reservation already.
         now: Wall-clock ms.
         shortest_ms: `shortest_wait_ms` of the profile.
     """
     request, local, group = assignment.request, assignment.request.local, assignment.request.group
-    copied = bool(group.staged_on) and not promised
+    copied = bool(group.staged_on) and not reserved
     if local is None or not (group.gang or copied) or not (local & request.tables[0].allowed).any():
         return None
     stage = request.stage_ms(len(local))
@@ -165,12 +165,12 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 class _Queue:
-    """What a node does next: what runs there, and what was promised to it, first come, first served.
+    """What a node does next: what runs there, and what was reserved on it, first come, first served.
 
     Attributes:
         free: (R,) what is free from `floor` on.
         ends: (ms from now, (R,) what is given back then), ascending.
-        floor: Nothing more starts earlier (ms from now): what was promised before goes first.
+        floor: Nothing more starts earlier (ms from now): what was reserved before goes first.
     """
 
     __slots__ = ("ends", "floor", "free")
@@ -193,7 +193,7 @@ class _Queue:
                 return max(self.floor, end)
         return _NEVER
 
-    def promise(self, need: list[int], runtime_ms: int, ready_ms: int) -> None:
+    def reserve(self, need: list[int], runtime_ms: int, ready_ms: int) -> None:
         """A pod will run here as soon as there is room and its inputs have come."""
         start = max(self.start_ms(need), ready_ms)
         if start == _NEVER:
@@ -219,7 +219,7 @@ def _holds(free: Sequence[int], need: Sequence[int]) -> bool:
 
 
 class AvailableTimes:
-    """When each node will have room, in one cycle, by expected ends; what is promised here takes its turn.
+    """When each node will have room, in one cycle, by expected ends; what is reserved here takes its turn.
 
     Args:
         snapshot: Nodes and claims.
@@ -242,7 +242,7 @@ class AvailableTimes:
         self._nodes, self._amounts = calendar.nodes[order], calendar.amounts[order]
         self._left: Ints = np.minimum(calendar.ends[order] - now, _LONGEST_MS)
         self._bounds = np.searchsorted(self._nodes, np.arange(len(snapshot) + 1))
-        self._queues: dict[int, _Queue] = {}  #: of nodes on which something was placed or promised since
+        self._queues: dict[int, _Queue] = {}  #: of nodes on which something was placed or reserved since
         self._freed: dict[int, Ints] = {}  #: by axis, (K,) what a pod and those that end before it give back
         self._starts: dict[tuple[int, ...], Ints] = {}
         self._stale: dict[tuple[int, ...], set[int]] = {}
@@ -257,7 +257,7 @@ class AvailableTimes:
         for node, amount, runtime_ms in zip(
             ledger.node[slots].tolist(), ledger.amount[slots].tolist(), takes, strict=True
         ):
-            self._touched(node).promise(amount, runtime_ms, self._comes_ms(node))
+            self._touched(node).reserve(amount, runtime_ms, self._comes_ms(node))
 
     def _comes_ms(self, node: int) -> int:
         """When all that is on its way to a node has come, ms from now."""
@@ -290,7 +290,7 @@ class AvailableTimes:
     def add_targets(self, nodes: Ints, asked: Sequence[int], runtime_ms: int) -> None:
         """The same of pods with inputs that are copied there first: they start when all that is on its way has come."""
         for node in nodes.tolist():
-            self._touched(node).promise(self._need(node, asked), runtime_ms, self._comes_ms(node))
+            self._touched(node).reserve(self._need(node, asked), runtime_ms, self._comes_ms(node))
 
     def starts(self, asked: tuple[int, ...]) -> Ints:
         """(N,) when a pod that asks for so much (R,) will find room, ms from now; `_NEVER` = on an empty node neither."""
@@ -351,7 +351,7 @@ class AvailableTimes:
         own = nodes[full[nodes]].tolist()
         before = {node: self._touched(node).copy() for node in set(own)}
         for node in own:  # there they will run, if they do not wait
-            self._promise(group, node, runtime_ms, int(stage[node]))
+            self._reserve(group, node, runtime_ms, int(stage[node]))
         behind, each = self._written_ms(group, runtime_ms)
         chosen: list[int] = []
         first = 0
@@ -361,7 +361,7 @@ class AvailableTimes:
                 break
             first = first or done
             chosen.append(best)
-            self._promise(group, best, runtime_ms, int(stage[best]))
+            self._reserve(group, best, runtime_ms, int(stage[best]))
         for node, queue in before.items():  # the cycle says by `add` which of them go
             self._touched(node)
             self._queues[node] = queue
@@ -370,7 +370,7 @@ class AvailableTimes:
         for node in chosen:
             self.ahead.setdefault((group.key, node), None)
             if node in before:
-                self._promise(group, node, runtime_ms, int(stage[node]))
+                self._reserve(group, node, runtime_ms, int(stage[node]))
         self.waiting += len(chosen)
         there = np.zeros(len(full), dtype=np.bool_)
         there[chosen] = True
@@ -415,7 +415,7 @@ class AvailableTimes:
             if start > _FURTHEST_MS:
                 return
             self.forecast += 1
-            self._promise(request.group, best, runtime_ms, int(stage[best]))
+            self._reserve(request.group, best, runtime_ms, int(stage[best]))
             self.ahead.setdefault((request.group.key, best), None)
 
     def _first(self, group: PodGroup, stage: Ints, gather: Ints | None, allowed: Mask) -> tuple[int, int]:
@@ -425,6 +425,6 @@ class AvailableTimes:
         best = int(np.argmin(done))
         return best, int(done[best])
 
-    def _promise(self, group: PodGroup, node: int, runtime_ms: int, ready_ms: int) -> None:
-        """A pod of a group will run there after what was promised before, and not before its inputs have come."""
-        self._touched(node).promise(self._need(node, group.roles[0].shape.requests), runtime_ms, ready_ms)
+    def _reserve(self, group: PodGroup, node: int, runtime_ms: int, ready_ms: int) -> None:
+        """A pod of a group will run there after what was reserved before, and not before its inputs have come."""
+        self._touched(node).reserve(self._need(node, group.roles[0].shape.requests), runtime_ms, ready_ms)

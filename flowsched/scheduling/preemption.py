@@ -31,7 +31,7 @@ from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.quotas import Quotas
 from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares, largest_share
 from flowsched.scheduling.queues.user_limits import UserLimits
-from flowsched.scheduling.reservations import RELEASING_MS, Reservations, promised, seats_of
+from flowsched.scheduling.reservations import RELEASING_MS, Reservations, reserved_amounts, seats_of
 from flowsched.scheduling.state.claims import Claim
 from flowsched.scheduling.state.gpus import DEVICES, GPU
 from flowsched.scheduling.state.snapshot import Snapshot
@@ -198,10 +198,10 @@ def _side(
 
 def _guaranteed(us: Queue, need: Sequence[int], accounts: Accounts) -> bool:
     """Whether a queue stays within its guarantee with what it would get."""
-    promised = us.guarantee or ()
+    guarantee = us.guarantee or ()
     after = _plus(accounts.usage(us.name), need)
-    asked = [axis for axis, value in enumerate(promised[: len(need)]) if value > 0 and need[axis] > 0]
-    return bool(asked) and all(int(after[axis]) <= promised[axis] for axis in asked)
+    asked = [axis for axis, value in enumerate(guarantee[: len(need)]) if value > 0 and need[axis] > 0]
+    return bool(asked) and all(int(after[axis]) <= guarantee[axis] for axis in asked)
 
 
 def _plus(used: Ints, need: Sequence[int]) -> Ints:
@@ -244,10 +244,10 @@ def _within(
 
 def _keeps(queue: Queue, left: Ints, amounts: Ints) -> NDArray[np.bool_]:
     """(U,) whether a queue keeps its guarantee on every axis of which something goes."""
-    promised = np.zeros(left.shape[1], dtype=np.int64)
-    width = min(len(queue.guarantee or ()), len(promised))
-    promised[:width] = (queue.guarantee or ())[:width]
-    result: NDArray[np.bool_] = ((left >= promised) | (amounts == 0)).all(axis=1)
+    guarantee = np.zeros(left.shape[1], dtype=np.int64)
+    width = min(len(queue.guarantee or ()), len(guarantee))
+    guarantee[:width] = (queue.guarantee or ())[:width]
+    result: NDArray[np.bool_] = ((left >= guarantee) | (amounts == 0)).all(axis=1)
     return result
 
 
@@ -275,7 +275,7 @@ class _Leaving(msgspec.Struct, eq=False):
     Attributes:
         victims: What could be evicted.
         gone: (V,) which of them this cycle has chosen.
-        coming: (N, R) what becomes free and is promised to none.
+        coming: (N, R) what becomes free and is reserved for no group.
         coming_devices: (N, D) of that, thousandths of each GPU; (0, 0) where parts of GPUs are not about.
         accounts: What queues have once all that leaves has left.
     """
@@ -381,15 +381,16 @@ class Preemption:
         roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
         return group.gang, group.queue, user, group.priority, group.min_resources, group.part_of, roles
 
-    def attempt(self, request: PlacementRequest, left: int, promises: Reservations) -> Reason | None:
+    def attempt(self, request: PlacementRequest, left: int, reservations: Reservations) -> Reason | None:
         """Take room for a group that found none, for a bag for up to `left` of its pods; None if there is none to be had."""
         group = request.group
         if not self.may(group):
             return None
         self._tries -= 1
-        if promises.made and promises.outlasting(request) is not None:  # what is promised is not disturbed
+        # Reserved room is not disturbed.
+        if reservations.made and reservations.outlasting(request) is not None:
             spared = np.ones(len(self._snapshot), dtype=np.bool_)
-            for nodes in promises.made[0].nodes:
+            for nodes in reservations.made[0].nodes:
                 spared[nodes] = False
             request = request.only(spared)
         victims = self._leaving().victims
@@ -552,7 +553,9 @@ class Preemption:
     ) -> dict[int, Ints]:
         """By axis, (N,) what it takes where it goes, `min_resources` included."""
         snapshot = self._snapshot
-        amounts = promised(len(snapshot.axes), request.axes, request.tables, node_choices, len(snapshot))
+        amounts = reserved_amounts(
+            len(snapshot.axes), request.axes, request.tables, node_choices, len(snapshot)
+        )
         wants = dict(enumerate(amounts))
         if self._every[-1] == DEVICES:
             wants[DEVICES] = seats_of(node_choices, len(snapshot), snapshot.devices.width)
@@ -672,7 +675,7 @@ def _message(group: PodGroup, unit: Claim, reason: str) -> str:
 
 
 def _waits(group: PodGroup, victims: int, there: int, nodes: int, began: int, now: int) -> Reason:
-    """`began`: when its victims were told to leave. Its start is expected so long after that, once: the promise does not move."""
+    """`began`: when its victims were told to leave. Its start is expected so long after that: a reserved start does not move."""
     where = f"{nodes} node{'s' if nodes != 1 else ''}"
     text = f"its room on {where} is being freed: " + (
         f"{there} of {victims} pods that make way for it have not left yet"

@@ -1,7 +1,7 @@
-"""Reservations: when room will be free, and the start that a group which must wait is promised (EASY backfill).
+"""Reservations: when room will be free, and the start reserved for a group that must wait (EASY backfill).
 
 Ends are estimates. An unknown runtime counts as the profile's default. An overdue task is expected to end soon, and the later
-the longer it has already run, so that a wrong estimate delays a promise by little and often instead of for ever.
+the longer it has already run, so that a wrong estimate delays a reserved start by little and often instead of for ever.
 
 Source: Lifka 1995 (EASY).
 """
@@ -56,7 +56,7 @@ class Taken(msgspec.Struct, frozen=True, eq=False):
 class Calendar:
     """When which room will be free again: as expected, or (`late`) when one can rather count on it.
 
-    Promises are made by late ends, since of many ends that must all come the latest counts; decisions to wait for a place go by
+    Reservations are made by late ends, since of many ends that must all come the latest counts; decisions to wait for a place go by
     expected ones.
 
     `ends`: (M,) wall-clock ms, ascending; `nodes`: (M,); `amounts`: (M, R); `devices`: (M, D), D = 0 where parts of GPUs are not
@@ -193,7 +193,7 @@ def expected_ends(
     return np.where(releasing, np.minimum(ends, now + RELEASING_MS), ends)
 
 
-def promised(
+def reserved_amounts(
     axis_count: int,
     axes: Sequence[int],
     tables: Sequence[CostTable],
@@ -208,7 +208,7 @@ def promised(
     return amounts
 
 
-# ---- EASY: what a cycle promises the first group that must wait, and how that binds the groups after it ----
+# ---- EASY: what a cycle reserves for the first group that must wait, and how that binds the groups after it ----
 
 
 _NEVER: Final = 1 << 62
@@ -220,14 +220,14 @@ def runtime_of(group: PodGroup, profile: Profile) -> int:
 
 
 def longest_of(group: PodGroup, profile: Profile) -> int:
-    """How long it may well run, in ms: a group that is backfilled before a promised start must not delay that start."""
+    """How long it may well run, in ms: a group that is backfilled before a reserved start must not delay that start."""
     return runtime_of(group, profile) if group.high_ms is None else group.high_ms
 
 
 def reservation_of(
     request: PlacementRequest, start_ms: int, node_choices: Sequence[NodeChoice]
 ) -> Reservation:
-    """A promise, in the order of the group's roles."""
+    """A reservation, in the order of the group's roles."""
     by_role = dict(zip(request.order, node_choices, strict=True))
     roles = range(len(request.order))
     devices = [by_role[role].devices for role in roles]
@@ -296,7 +296,7 @@ class Reservations:
         return self.late_calendar().earliest(request.axes, rows, place, self._now)
 
     def reserve(self, request: PlacementRequest) -> int | None:
-        """Promise a group its earliest start; None if there is a promise already, or it could never start."""
+        """Reserve the earliest start of a group; None if there is a reservation already, or it could never start."""
         if self.made or self._profile.backfill == "none":
             return None
         found = self.earliest(request)
@@ -304,7 +304,7 @@ class Reservations:
             return None
         start, node_choices = found
         axes = range(len(self._snapshot.axes))
-        kept = promised(len(axes), request.axes, request.tables, node_choices, len(self._snapshot))
+        kept = reserved_amounts(len(axes), request.axes, request.tables, node_choices, len(self._snapshot))
         freed = [self.late_calendar().freed(axis, start) for axis in axes]
         spare = {axis: self._room.hard(axis) + freed[axis] - kept[axis] for axis in axes}
         if self._snapshot.devices.matter:
@@ -317,9 +317,9 @@ class Reservations:
         return start
 
 
-# ---- the timeline: free room over time, with promises in it ----
+# ---- the timeline: free room over time, with reservations in it ----
 #
-# A `Calendar` only knows when room comes back. Here promises also take room again. Room goes up and down, and a group fits at a
+# A `Calendar` only knows when room comes back. Here reservations also take room again. Room goes up and down, and a group fits at a
 # moment only if it fits until it ends.
 #
 # Memory and time are bounded: a timeline tells a bounded number of moments apart. Beyond it, returned room counts from the next

@@ -367,7 +367,7 @@ def test_a_service_that_lives_long_forgets_what_has_ended() -> None:
         scene.end(f"fs-{ident}-g-0-0", f"fs-{ident}-g-1-0")
     scene.nothing_left()
     assert scene.state.data.backoff == {}
-    assert scene.state.round.promises == {}
+    assert scene.state.round.reserved_starts == {}
     assert len(scene.state.cluster.snapshot.names) == 1
 
 

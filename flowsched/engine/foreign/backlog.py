@@ -292,7 +292,7 @@ def _pod_group(
         ready_ms=group.created_ms,
         gang=gang and state.policy.profile.gang,
         roles=roles,
-        promised_ms=state.round.promises.get(state.work.key_of(key)),
+        promised_ms=state.round.reserved_starts.get(state.work.key_of(key)),
         shut=state.cluster.closing(now, now + UNKNOWN_MS),
         part_of=group.key if group.gang and work.staying else "",
     )

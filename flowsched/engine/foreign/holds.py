@@ -13,9 +13,9 @@ from flowsched.workflow.spec import Resources
 
 
 def holds(state: EngineState) -> tuple[Hold, ...]:
-    """The room of the groups with a promise, on nodes where another scheduler has placed a pod since the group waits.
+    """The room of the groups with a reservation, on nodes where another scheduler has placed a pod since the group waits.
 
-    Where no other scheduler takes room, a promise needs no hold. Where a quota counts pods, none is held: it would count, too.
+    Where no other scheduler takes room, a reservation needs no hold. Where a quota counts pods, none is held: it would count, too.
     """
     snapshot = state.cluster.snapshot
     ledger = snapshot.ledger
@@ -23,14 +23,14 @@ def holds(state: EngineState) -> tuple[Hold, ...]:
     if not state.round.reservations or snapshot.quotas or "" not in ledger.queues:
         return ()
     strange = ledger.queue == ledger.queues.index("")
-    for promise in state.round.reservations:
-        group = state.round.refused.get(promise.group)
+    for reservation in state.round.reservations:
+        group = state.round.refused.get(reservation.group)
         if group is None:
             continue
-        there = np.isin(ledger.node, np.concatenate(promise.nodes))
+        there = np.isin(ledger.node, np.concatenate(reservation.nodes))
         if not (strange & (ledger.since >= group.ready_ms) & there).any():
             continue
-        for role, nodes in zip(group.roles, promise.nodes, strict=True):
+        for role, nodes in zip(group.roles, reservation.nodes, strict=True):
             for node in nodes.tolist():
                 row = amounts.setdefault(node, np.zeros(len(snapshot.axes), dtype=np.int64))
                 row[: len(role.shape.requests)] += role.shape.requests

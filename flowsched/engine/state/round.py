@@ -17,7 +17,7 @@ class RoundState(msgspec.Struct):
         reasons: Why a group was not placed in the last round, by its number.
         refused: What those groups asked for, the most important first.
         reservations: Room that is reserved.
-        promises: Group -> the first start it was promised.
+        reserved_starts: Group -> the first start that was reserved for it.
         disk_free_at: Node -> when the next task that keeps its disk busy may start.
         under_way: Pods of ours that have not got to their node yet.
         crowded: As many as may be were under way, and no more follow for a while.
@@ -31,7 +31,7 @@ class RoundState(msgspec.Struct):
     reasons: dict[int, Reason] = msgspec.field(default_factory=dict)
     refused: dict[int, PodGroup] = msgspec.field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()
-    promises: dict[int, int] = msgspec.field(default_factory=dict)
+    reserved_starts: dict[int, int] = msgspec.field(default_factory=dict)
     disk_free_at: dict[int, int] = msgspec.field(default_factory=dict)
     under_way: set[str] = msgspec.field(default_factory=set)
     crowded: bool = False

@@ -2,7 +2,7 @@
 
 Hard room is what a pod may take now; soft room is hard room less all staging targets. A pod that may bind takes both, a target
 takes soft room only. Behind a reservation there is a third: `spare`, what work that outlasts the reservation's start may still
-use without touching what was promised.
+use without touching what was reserved.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Capacity:
         staging: Whether soft room differs from hard room anywhere.
         changes: Where hard room has changed, (k,) nodes each time, in order: what is remembered of room is brought up to date
             by it (`score_cache`).
-        promised: How often room has been promised.
+        reservations: How often room has been reserved.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -49,7 +49,7 @@ class Capacity:
         self._spare: dict[int, Ints] | None = None
         self._least: dict[int, Ints] = {}
         self.changes: list[Ints] = []
-        self.promised = 0
+        self.reservations = 0
         self.staging = snapshot.any_staging
 
     def hard(self, axis: int) -> Ints:
@@ -102,7 +102,7 @@ class Capacity:
         """From now on, what outlasts the reservation's start is kept to `spare`: room by axis."""
         self._spare = dict(spare)
         self._least = {}
-        self.promised += 1
+        self.reservations += 1
 
     @property
     def reserved(self) -> bool:

@@ -51,12 +51,12 @@ class ScoreCache:
             axes: The axes of the table's needs.
             table: A role of a plain request.
             packing: The tie-breaker.
-            spare: It may use only what is not promised to others.
+            spare: It may use only what is not reserved for others.
         """
         room = self._room
         spare = spare and room.reserved
-        promised = room.promised if spare else 0
-        key = (axes, table.needs, table.packs, id(table.allowed), packing, promised)
+        reservations = room.reservations if spare else 0
+        key = (axes, table.needs, table.packs, id(table.allowed), packing, reservations)
         scores = self._kept.get(key)
         if scores is None:
             rows = [room.least(axis) if spare else room.hard(axis) for axis in axes]

@@ -214,7 +214,7 @@ class FairShareOrder:
         self._live = [(axis, total) for axis, total in enumerate(self._total) if total > 0]
         self._current: Seat | None = None
         self._highest: dict[str | None, int] = {}  #: by queue, the highest priority below it
-        self._picky = tree.nested or tree.promises  #: whether the keys depend on what a pod asks for
+        self._picky = tree.nested or tree.guarantees  #: whether the keys depend on what a pod asks for
         self.lines: list[Seat] = []
         for name, groups in waiting.items():
             self._enter(name, groups)
@@ -325,7 +325,7 @@ class FairShareOrder:
 
     def _tops(self, node: _Node, priority: int) -> bool:
         """Whether waiting has lifted a competitor above every priority beside it. Then guarantees do not hold it off either."""
-        if not node.aged or node.priority is None or not self._tree.promises:  # users have no guarantees
+        if not node.aged or node.priority is None or not self._tree.guarantees:  # users have no guarantees
             return False
         above = None if node.parent is None else node.parent.name or None
         known = self._highest.get(above)

@@ -80,7 +80,7 @@ def in_order(
     first goes first. Lengths of workflows within the same power of two count as equal: among those the critical path goes first,
     which fills a cluster better. In a "fifo" queue only priority and arrival count.
 
-    A gang that was promised a start goes before all of its priority: older and longer work would else take back from it what it
+    A gang that has a reserved start goes before all of its priority: older and longer work would else take back from it what it
     was promised (see decisions/003).
     """
     waiting: dict[str, list[PodGroup]] = {}
@@ -114,12 +114,12 @@ def in_order(
             since = group.ready_ms
             waited = now - since if since < now else 0
             priority = -group.priority - waited // promote_ms
-            promised = not (group.gang and is_promised(group))
+            reserved = not (group.gang and is_reserved(group))
             if strict:
-                yield priority, promised, since, group.key
+                yield priority, reserved, since, group.key
                 continue
             length = lengths[group.workflow] if by_length and not is_first(group) else 0
-            yield priority, promised, -(waited // age_class_ms), length, -group.rank_ms, since, group.key
+            yield priority, reserved, -(waited // age_class_ms), length, -group.rank_ms, since, group.key
 
     ordered = {name: waiting[name] for name in sorted(waiting)}
     for name, groups in ordered.items():
@@ -166,22 +166,22 @@ def is_large(group: PodGroup, half: Sequence[int]) -> bool:
     return False
 
 
-def is_promised(group: PodGroup) -> bool:
-    """Whether an earlier cycle promised it a start that binds others. Of a bag only its next pod is promised."""
+def is_reserved(group: PodGroup) -> bool:
+    """Whether an earlier cycle reserved a start for it that binds others. Of a bag only its next pod has one."""
     return group.gang and group.promised_ms is not None
 
 
-def take_promised(waiting: dict[str, list[PodGroup]], queues: QueueTree) -> PodGroup | None:
+def take_reserved(waiting: dict[str, list[PodGroup]], queues: QueueTree) -> PodGroup | None:
     """Take out the group that the cycle considers before all turns: of the groups at the heads of queues, the one with the earliest
-    promised start.
+    reserved start.
 
-    Otherwise a queue with a smaller share would have the room reserved for its own first group, and the promise would go from
+    Otherwise a queue with a smaller share would have the room reserved for its own first group, and the reservation would go from
     one group to the other and hold for neither. The head of a "fifo" queue stays where it is.
     """
     fronts = [
         (groups[0].promised_ms or 0, groups[0].key, name)
         for name, groups in waiting.items()
-        if is_promised(groups[0]) and queues.get(name).order != "fifo"
+        if is_reserved(groups[0]) and queues.get(name).order != "fifo"
     ]
     if not fronts:
         return None

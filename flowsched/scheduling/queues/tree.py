@@ -51,7 +51,7 @@ class _Facts(NamedTuple):
     """What is true of any queue of a tree, worked out once: there may be thousands."""
 
     nested: bool
-    promises: bool
+    guarantees: bool
     ranks: bool
     parents: frozenset[str]
 
@@ -131,9 +131,9 @@ class QueueTree:
         return self._told().nested
 
     @property
-    def promises(self) -> bool:
+    def guarantees(self) -> bool:
         """Whether any queue has a guarantee."""
-        return self._told().promises
+        return self._told().guarantees
 
     @property
     def ranks(self) -> bool:
