@@ -58,9 +58,9 @@ class Watched(Simulation):
 
     def _step(self, now: int) -> None:
         super()._step(now)
-        shelves = self.state.cluster.catalogue.shelves
-        if shelves is not None:
-            self.most_bytes = max(self.most_bytes, *(shelf.used for shelf in shelves.of.values()))
+        caches = self.state.cluster.catalogue.caches
+        if caches is not None:
+            self.most_bytes = max(self.most_bytes, *(cache.used for cache in caches.of.values()))
 
 
 def simulated(workloads: Sequence[Workload], cluster: SimulatedCluster, limit: int, eviction: str) -> Run:
@@ -73,8 +73,8 @@ def simulated(workloads: Sequence[Workload], cluster: SimulatedCluster, limit: i
     cpu = time.process_time() - began
     if figures.makespan_s is None:
         raise SystemExit(f"tasks were left undone: {'; '.join(figures.unfinished)}")
-    shelves = simulation.state.cluster.catalogue.shelves
-    again = 0 if shelves is None else sum(shelves.refetched_bytes.values())
+    caches = simulation.state.cluster.catalogue.caches
+    again = 0 if caches is None else sum(caches.refetched_bytes.values())
     dropped, most = simulation.evicted_bytes, simulation.most_bytes
     return Run(figures.makespan_s, figures.moved_bytes, dropped, again, most, figures.tasks, cpu)
 

@@ -405,12 +405,12 @@ def _data(state: EngineState, found: Gauges) -> None:
                 found.storages[name, "limit"] = rate
                 found.storages[name, "booked"] = direct.rates.get(name, 0)
                 found.storages[name, "others"] = direct.others.get(name, 0)
-    shelves = state.cluster.catalogue.shelves
-    if shelves is None:
+    caches = state.cluster.catalogue.caches
+    if caches is None:
         return
-    for shelf in shelves.of.values():
-        if shelf.limit:
-            found.caches["limit"] += shelf.limit
-            found.caches["used"] += shelf.used
-            found.caches["due"] += shelf.due
-    found.refetched_bytes = shelves.refetched_bytes.total()
+    for cache in caches.of.values():
+        if cache.limit:
+            found.caches["limit"] += cache.limit
+            found.caches["used"] += cache.used
+            found.caches["due"] += cache.due
+    found.refetched_bytes = caches.refetched_bytes.total()

@@ -484,10 +484,10 @@ def _others(node: NodeInfo) -> dict[str, int]:
 
 def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list[NodeView]:
     """All nodes. `flows`: node -> (bytes in, bytes out) that were really copied."""
-    snapshot, catalogue, shelves = (
+    snapshot, catalogue, caches = (
         state.cluster.snapshot,
         state.cluster.catalogue,
-        state.cluster.catalogue.shelves,
+        state.cluster.catalogue.caches,
     )
     drains = state.cluster.drains
     held = np.zeros(len(snapshot), dtype=np.int64)
@@ -518,9 +518,9 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
             running=running[at],
             gangs=gangs[at],
             cache_bytes=int(held[at]),
-            cache_limit_bytes=0 if shelves is None or at not in shelves.of else shelves.of[at].limit,
-            evicted_bytes=0 if shelves is None else shelves.evicted_bytes[at],
-            refetched_bytes=0 if shelves is None else shelves.refetched_bytes[at],
+            cache_limit_bytes=0 if caches is None or at not in caches.of else caches.of[at].limit,
+            evicted_bytes=0 if caches is None else caches.evicted_bytes[at],
+            refetched_bytes=0 if caches is None else caches.refetched_bytes[at],
             datasets=int(datasets[at]),
             bytes_in=flows.get(name, (0, 0))[0],
             bytes_out=flows.get(name, (0, 0))[1],

@@ -88,7 +88,7 @@ class Step(msgspec.Struct):
         """The delta is durable: the state stays as it is."""
         self.statement.forget()
         for workflow in self.ended:
-            if self.state.cluster.catalogue.shelves is not None and workflow in self.state.work.runs:
+            if self.state.cluster.catalogue.caches is not None and workflow in self.state.work.runs:
                 forget_readers(self.state, self.state.work.runs[workflow])
             self.state.forget(workflow)
         for key in self.foreign_ended:
@@ -272,7 +272,7 @@ def _looked_up(recorder: Recorder, event: LookedUp) -> None:
             )
         )
     advance.look_up_done(stage, np.array(answered, dtype=np.int64))
-    if took and state.cluster.catalogue.shelves is not None:
+    if took and state.cluster.catalogue.caches is not None:
         note_anew(state, run)
 
 

@@ -146,8 +146,8 @@ class Recorder(msgspec.Struct):
         end_reading(state, name, self.statement)
         self.statement.pop(state.work.held, name)
         self.statement.exclude(state.round.under_way, name)
-        if state.cluster.catalogue.shelves is not None:
-            state.cluster.catalogue.shelves.release(name, self.statement)
+        if state.cluster.catalogue.caches is not None:
+            state.cluster.catalogue.caches.release(name, self.statement)
         self.dirty = True
 
     def _leaves(self, name: str) -> None:

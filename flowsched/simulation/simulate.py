@@ -274,7 +274,7 @@ class Simulation:
 
     def _uploaded(self, node: int, file: FileId) -> None:
         self._uploading[node] -= 1
-        if self.state.cluster.catalogue.shelves is not None:
+        if self.state.cluster.catalogue.caches is not None:
             self._events.append(Stored(self._uris[file]))
         self._upload(node)
 

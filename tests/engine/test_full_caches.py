@@ -26,9 +26,9 @@ def dropped(scene: Scene) -> list[tuple[str, str]]:
 
 def held(scene: Scene, at: int = 0) -> int:
     """Bytes that count in a node's cache."""
-    shelves = scene.state.cluster.catalogue.shelves
-    assert shelves is not None
-    return shelves.of[at].used
+    caches = scene.state.cluster.catalogue.caches
+    assert caches is not None
+    return caches.of[at].used
 
 
 def finish(scene: Scene, size: int = 0) -> None:
@@ -55,7 +55,7 @@ def test_without_a_limit_nothing_is_counted() -> None:
     scene = Scene(node())
     scene.submit("w", reader("a", "s3://lab/x"))
     finish(scene)
-    assert scene.state.cluster.catalogue.shelves is None
+    assert scene.state.cluster.catalogue.caches is None
 
 
 def test_what_nobody_needs_makes_room_for_what_is_read() -> None:

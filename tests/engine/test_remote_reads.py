@@ -195,10 +195,10 @@ def test_a_dataset_in_pieces_is_on_its_way_as_a_whole() -> None:
 def test_what_is_read_stays_in_full_caches_wherever_it_lies() -> None:
     """Of two parts the reader finds one on its own node and reads the other on n1: a limit of either cache lets go neither."""
     on = written(scene(linked("n0", cache_bytes=200 * MB), linked("n1", cache_bytes=200 * MB)), read())
-    shelves, catalogue = on.state.cluster.catalogue.shelves, on.state.cluster.catalogue
-    assert shelves is not None
+    caches, catalogue = on.state.cluster.catalogue.caches, on.state.cluster.catalogue
+    assert caches is not None
     mine, other = catalogue.intern(part(0)), catalogue.intern(part(1))
-    assert dict(shelves.of[0].held) == {mine: 1}
+    assert dict(caches.of[0].held) == {mine: 1}
     assert on.state.data.read_from == {(other, 1): 1}
     look = Look(on.state)
     assert [copy.dataset for node in (0, 1) for copy in look.copies(node, (), Need.AGAIN)] == []

@@ -194,7 +194,7 @@ class World:
                 self.inbox.append(PodStarted(pod.name, self.now))
         unknown = [pair for pair in sorted(self.holds) if pair not in self.sql.replicas]
         if (
-            self.state.cluster.catalogue.shelves is not None
+            self.state.cluster.catalogue.caches is not None
         ):  # copies that were to be deleted when the service died
             self.seen["copy known again"] += len(unknown)
             self.inbox += [
@@ -450,16 +450,16 @@ class World:
 
     def check_caches(self) -> None:
         """What counts in a cache is what is there, comes, or is held: each dataset once."""
-        shelves, catalogue = self.state.cluster.catalogue.shelves, self.state.cluster.catalogue
-        for node, shelf in shelves.of.items() if shelves is not None else ():
+        accounting, catalogue = self.state.cluster.catalogue.caches, self.state.cluster.catalogue
+        for node, cache in accounting.of.items() if accounting is not None else ():
             known = {
                 d for d in range(len(catalogue)) if node in catalogue.nodes_of(d) | catalogue.expected_on(d)
             }
-            held = {dataset for hold in shelf.holds.values() for dataset in hold.datasets}
-            assert known == shelf.there
-            assert held == set(shelf.held)
-            assert shelf.used == sum(catalogue.sizes[dataset] for dataset in known | held)
-            assert shelf.due == sum(hold.output_bytes for hold in shelf.holds.values())
+            held = {dataset for hold in cache.holds.values() for dataset in hold.datasets}
+            assert known == cache.there
+            assert held == set(cache.held)
+            assert cache.used == sum(catalogue.sizes[dataset] for dataset in known | held)
+            assert cache.due == sum(hold.output_bytes for hold in cache.holds.values())
 
     def check_shrunk(self, result: Step) -> None:
         """A gang that gave members back, as the history says, still has its minimum of every role (unless it left too)."""
@@ -507,8 +507,8 @@ class World:
         assert self.state.data.coming_in.keys() == {
             (dataset, node) for dataset, node, _ in self.state.data.moving
         }
-        shelves = self.state.cluster.catalogue.shelves
-        assert shelves is None or not shelves.owner.keys() - shelves.waiting
+        accounting = self.state.cluster.catalogue.caches
+        assert accounting is None or not accounting.owner.keys() - accounting.waiting
         assert set(self.sql.terminal) == set(self.seq)
 
 
@@ -586,18 +586,18 @@ def plain(part: RoundState | ForeignState) -> list[object]:
 
 def caches(state: EngineState) -> list[object]:
     """The books of caches with a limit."""
-    shelves = state.cluster.catalogue.shelves
-    if shelves is None:
+    accounting = state.cluster.catalogue.caches
+    if accounting is None:
         return []
     return [
         (
             node,
-            shelf.limit,
-            shelf.used,
-            shelf.due,
-            sorted(shelf.there),
-            sorted(shelf.held.items()),
-            sorted(shelf.holds),
+            cache.limit,
+            cache.used,
+            cache.due,
+            sorted(cache.there),
+            sorted(cache.held.items()),
+            sorted(cache.holds),
         )
-        for node, shelf in sorted(shelves.of.items())
+        for node, cache in sorted(accounting.of.items())
     ]

@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowsched.scheduling.state.cache_space import Copy, Hold, Need, Shelves, choose
+from flowsched.scheduling.state.cache_space import CacheAccounting, Copy, Hold, Need, choose
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.statement import Statement
 
@@ -52,32 +52,32 @@ def test_enough_is_freed_or_nothing_and_no_copy_too_many(held: list[Copy], short
         assert sum(copy.size_bytes for copy in fewer) < shortage
 
 
-def shelves_of(catalogue: Catalogue) -> Shelves:
+def caches_of(catalogue: Catalogue) -> CacheAccounting:
     """The books, which are there since some node has a limit."""
-    assert catalogue.shelves is not None
-    return catalogue.shelves
+    assert catalogue.caches is not None
+    return catalogue.caches
 
 
 def test_a_dataset_counts_once_whether_it_is_there_comes_or_is_held() -> None:
     """3 GB are ordered, held for two pods, arrive, and go when nobody holds them; what pods will write counts beside."""
     catalogue, statement = Catalogue(), Statement()
     catalogue.limit(0, 10 * GB)
-    shelf = shelves_of(catalogue).of[0]
+    cache = caches_of(catalogue).of[0]
     x = catalogue.intern("s3://x", 3 * GB)
     catalogue.expect(x, 0, statement)
-    assert (shelf.used, shelf.free) == (3 * GB, 7 * GB)
+    assert (cache.used, cache.free) == (3 * GB, 7 * GB)
     for pod in ("p", "q"):
-        shelves_of(catalogue).hold(pod, Hold(0, (x,), GB, 0), statement)
-    assert (shelf.used, shelf.due, shelf.free) == (3 * GB, 2 * GB, 5 * GB)
+        caches_of(catalogue).hold(pod, Hold(0, (x,), GB, 0), statement)
+    assert (cache.used, cache.due, cache.free) == (3 * GB, 2 * GB, 5 * GB)
     catalogue.add_replica(x, 0, statement)
-    assert shelf.used == 3 * GB
+    assert cache.used == 3 * GB
     catalogue.drop_replica(x, 0, statement)
-    assert shelf.used == 3 * GB  # held, and wanted again
-    shelves_of(catalogue).release("p", statement)
-    shelves_of(catalogue).release("q", statement)
-    assert (shelf.used, shelf.due, shelf.free) == (0, 0, 10 * GB)
+    assert cache.used == 3 * GB  # held, and wanted again
+    caches_of(catalogue).release("p", statement)
+    caches_of(catalogue).release("q", statement)
+    assert (cache.used, cache.due, cache.free) == (0, 0, 10 * GB)
     statement.rollback()
-    assert (shelf.used, shelf.due, shelf.held, shelf.there) == (0, 0, {}, set())
+    assert (cache.used, cache.due, cache.held, cache.there) == (0, 0, {}, set())
 
 
 def test_what_was_there_before_the_limit_counts_and_images_never_do() -> None:
@@ -87,9 +87,9 @@ def test_what_was_there_before_the_limit_counts_and_images_never_do() -> None:
     catalogue.add_replica(x, 0)
     catalogue.add_replica(image, 0)
     catalogue.limit(0, 10 * GB)
-    assert shelves_of(catalogue).of[0].used == 0
+    assert caches_of(catalogue).of[0].used == 0
     catalogue.intern("s3://x", 4 * GB)
-    assert shelves_of(catalogue).of[0].used == 4 * GB
+    assert caches_of(catalogue).of[0].used == 4 * GB
 
 
 def test_the_last_tenth_is_for_those_that_find_their_inputs() -> None:
@@ -97,10 +97,10 @@ def test_the_last_tenth_is_for_those_that_find_their_inputs() -> None:
     catalogue, statement = Catalogue(), Statement()
     catalogue.limit(0, 10 * GB)
     x = catalogue.intern("s3://x", 8 * GB)
-    shelf = shelves_of(catalogue).of[0]
-    shelves_of(catalogue).hold("p", Hold(0, (x,), 0, 0), statement)
-    assert shelf.free_for(4 * GB, 3 * GB, GB) == 2 * GB
-    assert shelf.free_for(4 * GB, 0, GB) == 1 * GB
-    shelves_of(catalogue).hold("q", Hold(0, (), 3 * GB, 0), statement)
-    assert shelf.free == -1 * GB
-    assert shelf.free_for(4 * GB, 4 * GB, GB // 10) == GB // 10
+    cache = caches_of(catalogue).of[0]
+    caches_of(catalogue).hold("p", Hold(0, (x,), 0, 0), statement)
+    assert cache.free_for(4 * GB, 3 * GB, GB) == 2 * GB
+    assert cache.free_for(4 * GB, 0, GB) == 1 * GB
+    caches_of(catalogue).hold("q", Hold(0, (), 3 * GB, 0), statement)
+    assert cache.free == -1 * GB
+    assert cache.free_for(4 * GB, 4 * GB, GB // 10) == GB // 10

@@ -218,10 +218,10 @@ class Leftovers:
 
     def _unknown(self) -> list[str]:
         state = self._dispatcher.state
-        shelves = state.cluster.catalogue.shelves
+        caches = state.cluster.catalogue.caches
         found: dict[str, None] = {}
-        for shelf in shelves.of.values() if shelves is not None else ():
-            for dataset in shelf.there:
+        for cache in caches.of.values() if caches is not None else ():
+            for dataset in cache.there:
                 origin = origin_of(state.cluster.catalogue.uris[dataset])
                 if origin is not None:
                     found[origin.workflow] = None

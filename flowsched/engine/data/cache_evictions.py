@@ -23,7 +23,7 @@ from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import Drop
 from flowsched.scheduling.plan import Plan, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
-from flowsched.scheduling.state.cache_space import Copy, Hold, Need, Shelves, choose
+from flowsched.scheduling.state.cache_space import CacheAccounting, Copy, Hold, Need, choose
 from flowsched.scheduling.transfers import TransferOrder, TransferWant
 from flowsched.workflow.run.run import StageRun
 from flowsched.workflow.run.states import TaskState
@@ -42,21 +42,21 @@ def begin_look(recorder: Recorder) -> None:
 
     A hold is useless if its task no longer waits, if its node is not ready, or if it is old and nothing moves for it.
     """
-    state, shelves = recorder.state, recorder.state.cluster.catalogue.shelves
-    if shelves is None:
+    state, caches = recorder.state, recorder.state.cluster.catalogue.caches
+    if caches is None:
         return
-    for owner in sorted(shelves.waiting):
-        hold = shelves.of[shelves.owner[owner]].holds[owner]
+    for owner in sorted(caches.waiting):
+        hold = caches.of[caches.owner[owner]].holds[owner]
         late = recorder.now - hold.since_ms > _PATIENCE_MS and not _moves(state, hold)
         if late or not _waits(state, hold) or not state.cluster.snapshot.ready[hold.node]:
-            shelves.release(owner, recorder.statement)
+            caches.release(owner, recorder.statement)
     look = recorder.look = Look(state)
-    for node in sorted(shelves.grown):
-        shelf = shelves.of[node]
-        if shelf.free < 0:
+    for node in sorted(caches.grown):
+        cache = caches.of[node]
+        if cache.free < 0:
             copies = look.copies(node)
-            _drop(recorder, node, choose(copies, min(-shelf.free, sum(copy.size_bytes for copy in copies))))
-    shelves.grown.clear()
+            _drop(recorder, node, choose(copies, min(-cache.free, sum(copy.size_bytes for copy in copies))))
+    caches.grown.clear()
 
 
 def note_planned(recorder: Recorder, plan: Plan, candidates: Mapping[int, Candidate]) -> None:
@@ -112,14 +112,14 @@ def make_room(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: I
     Returns:
         (T,) bool: which of them have room.
     """
-    shelves = recorder.state.cluster.catalogue.shelves
+    caches = recorder.state.cluster.catalogue.caches
     fits = np.ones(len(tasks), dtype=np.bool_)
-    if shelves is None:
+    if caches is None:
         return fits
     found: list[tuple[int, _Room]] = []
-    for node in [node for node in dict.fromkeys(nodes.tolist()) if node in shelves.of]:
+    for node in [node for node in dict.fromkeys(nodes.tolist()) if node in caches.of]:
         mine = np.flatnonzero(nodes == node)
-        room = _find(recorder, shelves, candidate, tasks[mine], node)
+        room = _find(recorder, caches, candidate, tasks[mine], node)
         fits[mine[room.tasks :]] = False
         found.append((node, room))
     if candidate.group.gang and not fits.all():
@@ -129,22 +129,24 @@ def make_room(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: I
     return fits
 
 
-def _find(recorder: Recorder, shelves: Shelves, candidate: Candidate, tasks: Indices, node: int) -> _Room:
+def _find(
+    recorder: Recorder, caches: CacheAccounting, candidate: Candidate, tasks: Indices, node: int
+) -> _Room:
     """As many of the tasks as find room on a node, and what goes for them."""
-    state, shelf, group = recorder.state, shelves.of[node], candidate.group
+    state, cache, group = recorder.state, caches.of[node], candidate.group
     look = recorder.look
     inputs = tuple(dict.fromkeys(group.inputs))
-    lacking = sum(shelves.sizes[dataset] for dataset in inputs if not shelf.has(dataset))
+    lacking = sum(caches.sizes[dataset] for dataset in inputs if not cache.has(dataset))
     each = written_by(state, candidate.run, candidate.stage, group.reads)
-    held = [shelf.holds.get(_name(candidate, task)) for task in tasks.tolist()]
+    held = [cache.holds.get(_name(candidate, task)) for task in tasks.tolist()]
     writes = [each * _is_writer(candidate.stage, task) for task in tasks.tolist()]
     more = [
         write - (0 if hold is None else hold.output_bytes) for write, hold in zip(writes, held, strict=True)
     ]
-    reads = sum(shelves.sizes[dataset] for dataset in inputs)
-    free = shelf.free_for(reads, reads - lacking, writes[0])
+    reads = sum(caches.sizes[dataset] for dataset in inputs)
+    free = cache.free_for(reads, reads - lacking, writes[0])
     if any(hold is not None for hold in held):  # it has been given room before
-        free = shelf.free
+        free = cache.free
     if look is None or lacking + sum(more) <= free:
         return _Room(len(tasks), ())
     copies = look.copies(node, inputs)
@@ -154,7 +156,7 @@ def _find(recorder: Recorder, shelves: Shelves, candidate: Candidate, tasks: Ind
         count -= 1
     if count:
         return _Room(count, choose(copies, lacking + sum(more[:count]) - free))
-    if reads > shelf.limit or not desperate(state, node, recorder.now - group.ready_ms):
+    if reads > cache.limit or not desperate(state, node, recorder.now - group.ready_ms):
         return _Room(0, ())
     count = len(tasks) if group.gang else 1
     copies = look.copies(node, inputs, Need.AGAIN)
@@ -174,8 +176,8 @@ def _is_writer(stage: StageRun, task: int) -> bool:
 
 def hold_room(recorder: Recorder, candidate: Candidate, task: int, node: int, *, bound: bool) -> None:
     """Keep on a node what a task reads there, and room for what it will write. `bound`: it has its cores."""
-    state, shelves = recorder.state, recorder.state.cluster.catalogue.shelves
-    if shelves is None:
+    state, caches = recorder.state, recorder.state.cluster.catalogue.caches
+    if caches is None:
         return
     stage, group = candidate.stage, candidate.group
     writes = written_by(state, candidate.run, stage, group.reads) * _is_writer(stage, task)
@@ -184,9 +186,9 @@ def hold_room(recorder: Recorder, candidate: Candidate, task: int, node: int, *,
         inputs += tuple(each for each in group.remote if node in state.cluster.catalogue.nodes_of(each))
     waits = None if bound else (candidate.run.id, stage.number, task, int(stage.attempt[task]))
     hold = Hold(node, inputs, writes, recorder.now, waits)
-    shelves.hold(_name(candidate, task), hold, recorder.statement)
+    caches.hold(_name(candidate, task), hold, recorder.statement)
     for dataset in inputs if bound else ():
-        shelves.used_at[dataset, node] = recorder.now
+        caches.used_at[dataset, node] = recorder.now
 
 
 # ---- copies that are ordered ahead ----
@@ -194,18 +196,18 @@ def hold_room(recorder: Recorder, candidate: Candidate, task: int, node: int, *,
 
 def admit_ahead(recorder: Recorder, orders: Sequence[TransferOrder]) -> list[TransferOrder]:
     """Of copies that were admitted, those that find room: what moves ahead of time drives out only what is worth much less."""
-    state, shelves, look = recorder.state, recorder.state.cluster.catalogue.shelves, recorder.look
-    if shelves is None or look is None:
+    state, caches, look = recorder.state, recorder.state.cluster.catalogue.caches, recorder.look
+    if caches is None or look is None:
         return list(orders)
     kept = []
     look.sources |= {(order.dataset, order.source) for order in orders}  # decided in this very step
     for order in orders:
-        shelf = shelves.of.get(order.dest)
-        if shelf is not None and not shelf.has(order.dataset):
-            size = shelves.sizes[order.dataset]
-            if size > shelf.free:
+        cache = caches.of.get(order.dest)
+        if cache is not None and not cache.has(order.dataset):
+            size = caches.sizes[order.dataset]
+            if size > cache.free:
                 copies = _lesser(look, order.dataset, order.dest)
-                drops = choose(copies, size - shelf.free)
+                drops = choose(copies, size - cache.free)
                 if not drops:
                     continue
                 _drop(recorder, order.dest, drops)
@@ -216,14 +218,14 @@ def admit_ahead(recorder: Recorder, orders: Sequence[TransferOrder]) -> list[Tra
 
 def has_room(recorder: Recorder, want: TransferWant) -> bool:
     """Whether a copy that is wanted ahead of time could find room: otherwise it takes no other's slot."""
-    shelves, look = recorder.state.cluster.catalogue.shelves, recorder.look
-    shelf = None if shelves is None else shelves.of.get(want.dest)
-    if shelves is None or look is None or shelf is None or shelf.has(want.dataset):
+    caches, look = recorder.state.cluster.catalogue.caches, recorder.look
+    cache = None if caches is None else caches.of.get(want.dest)
+    if caches is None or look is None or cache is None or cache.has(want.dataset):
         return True
-    size = shelves.sizes[want.dataset]
-    if size <= shelf.free:
+    size = caches.sizes[want.dataset]
+    if size <= cache.free:
         return True
-    return size <= shelf.free + sum(copy.size_bytes for copy in _lesser(look, want.dataset, want.dest))
+    return size <= cache.free + sum(copy.size_bytes for copy in _lesser(look, want.dataset, want.dest))
 
 
 def _lesser(look: Look, dataset: int, node: int) -> list[Copy]:
@@ -238,8 +240,8 @@ def _lesser(look: Look, dataset: int, node: int) -> list[Copy]:
 
 def _drop(recorder: Recorder, node: int, copies: Sequence[Copy]) -> None:
     """The catalogue forgets copies; their bytes are deleted once the step is durable."""
-    state, statement, shelves = recorder.state, recorder.statement, recorder.state.cluster.catalogue.shelves
-    assert shelves is not None
+    state, statement, caches = recorder.state, recorder.statement, recorder.state.cluster.catalogue.caches
+    assert caches is not None
     name = state.cluster.snapshot.names[node]
     for copy in copies:
         uri = state.cluster.catalogue.uris[copy.dataset]
@@ -247,21 +249,21 @@ def _drop(recorder: Recorder, node: int, copies: Sequence[Copy]) -> None:
         if node in state.cluster.catalogue.nodes_of(copy.dataset):
             state.cluster.catalogue.drop_replica(copy.dataset, node, statement)
             recorder.delta.replicas.append(ReplicaWrite(uri, name, 0, False))
-        statement.put(shelves.evicted_bytes, node, shelves.evicted_bytes[node] + copy.size_bytes)
-        statement.include(shelves.dropped, (copy.dataset, node))
+        statement.put(caches.evicted_bytes, node, caches.evicted_bytes[node] + copy.size_bytes)
+        statement.include(caches.dropped, (copy.dataset, node))
         recorder.drops.append(Drop(uri, name, copy.size_bytes))
 
 
 def came(recorder: Recorder, dataset: int, node: int) -> None:
     """A copy is on a node now."""
-    shelves = recorder.state.cluster.catalogue.shelves
-    if shelves is None or node not in shelves.of:
+    caches = recorder.state.cluster.catalogue.caches
+    if caches is None or node not in caches.of:
         return
-    shelves.used_at[dataset, node] = recorder.now
-    if (dataset, node) in shelves.dropped:
-        recorder.statement.exclude(shelves.dropped, (dataset, node))
-        again = shelves.refetched_bytes[node] + shelves.sizes[dataset]
-        recorder.statement.put(shelves.refetched_bytes, node, again)
+    caches.used_at[dataset, node] = recorder.now
+    if (dataset, node) in caches.dropped:
+        recorder.statement.exclude(caches.dropped, (dataset, node))
+        again = caches.refetched_bytes[node] + caches.sizes[dataset]
+        recorder.statement.put(caches.refetched_bytes, node, again)
 
 
 # ---- groups that wait for cache ----
@@ -275,39 +277,39 @@ def full(recorder: Recorder, candidate: Candidate) -> Reason:
 def explained(recorder: Recorder, reason: Reason, group: PodGroup) -> Reason:
     """What a full cache holds, in numbers: of the node where least is lacking."""
     state, look = recorder.state, recorder.look
-    shelves, key = state.cluster.catalogue.shelves, state.work.groups.get(reason.group)
+    caches, key = state.cluster.catalogue.caches, state.work.groups.get(reason.group)
     run = state.work.runs.get(key.workflow) if isinstance(key, GroupKey) else None
-    if shelves is None or look is None or run is None or not isinstance(key, GroupKey) or not shelves.of:
+    if caches is None or look is None or run is None or not isinstance(key, GroupKey) or not caches.of:
         return reason
     inputs = tuple(dict.fromkeys(group.inputs))
     writes = written_by(state, run, run.stages[key.stage], group.reads)
-    reads = sum(shelves.sizes[dataset] for dataset in inputs)
+    reads = sum(caches.sizes[dataset] for dataset in inputs)
     total = reads + writes
-    nodes = [node for node, shelf in shelves.of.items() if shelf.limit and state.cluster.snapshot.ready[node]]
+    nodes = [node for node, cache in caches.of.items() if cache.limit and state.cluster.snapshot.ready[node]]
     if not nodes:
         return reason
-    largest = max(shelves.of[node].limit for node in nodes)
+    largest = max(caches.of[node].limit for node in nodes)
     if reads > largest:
         text = (
             f"it reads {_size(reads)}, and the largest cache may hold {_size(largest)}: give nodes more cache"
         )
         return structs.replace(reason, message=text, numbers={"need_bytes": reads, "cache_bytes": largest})
-    best = min(nodes, key=lambda node: (total - shelves.of[node].free - look.loose(node), node))
-    shelf = shelves.of[best]
-    held = sum(shelves.sizes[dataset] for dataset in shelf.held)
-    stays = max(0, shelf.used - held - look.loose(best))
+    best = min(nodes, key=lambda node: (total - caches.of[node].free - look.loose(node), node))
+    cache = caches.of[best]
+    held = sum(caches.sizes[dataset] for dataset in cache.held)
+    stays = max(0, cache.used - held - look.loose(best))
     parts = [f"{_size(held)} are read by tasks there or wait for them"] if held else []
-    parts += [f"{_size(shelf.due)} will be written"] if shelf.due else []
+    parts += [f"{_size(cache.due)} will be written"] if cache.due else []
     parts += [f"{_size(stays)} are results or nowhere else"] if stays else []
     name = state.cluster.snapshot.names[best]
-    text = f"cache of {name} full: of {_size(shelf.limit)} {', '.join(parts)}; it needs {_size(total)}"
-    if 2 * stays > shelf.limit:
+    text = f"cache of {name} full: of {_size(cache.limit)} {', '.join(parts)}; it needs {_size(total)}"
+    if 2 * stays > cache.limit:
         text += "; results stay until their workflows expire (serve --keep-days), or give nodes more cache (serve --cache)"
     numbers = {
         "need_bytes": total,
-        "cache_bytes": shelf.limit,
+        "cache_bytes": cache.limit,
         "held_bytes": held,
-        "due_bytes": shelf.due,
+        "due_bytes": cache.due,
         "kept_bytes": stays,
     }
     return structs.replace(reason, message=text, numbers=numbers)
@@ -343,16 +345,16 @@ def end_look(recorder: Recorder, plan: Plan, groups: dict[int, PodGroup]) -> Pla
 def _nodes_for(recorder: Recorder, group: PodGroup) -> frozenset[int]:
     """As many nodes as a group has pods, those first where most may be had."""
     state, look = recorder.state, recorder.look
-    shelves = state.cluster.catalogue.shelves
-    assert shelves is not None
+    caches = state.cluster.catalogue.caches
+    assert caches is not None
     assert look is not None
-    size = sum(shelves.sizes[dataset] for dataset in dict.fromkeys(group.inputs))
+    size = sum(caches.sizes[dataset] for dataset in dict.fromkeys(group.inputs))
     able = [
         node
-        for node, shelf in shelves.of.items()
-        if shelf.limit >= size and state.cluster.snapshot.ready[node]
+        for node, cache in caches.of.items()
+        if cache.limit >= size and state.cluster.snapshot.ready[node]
     ]
-    able.sort(key=lambda node: (-shelves.of[node].free - look.loose(node), node))
+    able.sort(key=lambda node: (-caches.of[node].free - look.loose(node), node))
     return frozenset(able[: sum(role.minimum for role in group.roles)])
 
 

@@ -260,45 +260,45 @@ class Look:
         self.planned: set[tuple[int, int]] = set()  #: (dataset, node) that this step's placements read
         self.sources = {(o.dataset, o.source) for o in state.data.moving.values()}
         self._free: NDArray[np.int64] | None = None
-        #: node -> (changes of its shelf, bytes that may go, bytes by dataset)
+        #: node -> (changes of its cache, bytes that may go, bytes by dataset)
         self._loose: dict[int, tuple[int, int, dict[int, int]]] = {}
 
     def copies(self, node: int, spare: Collection[int] = (), most: Need = Need.ELSEWHERE) -> list[Copy]:
         """What may be dropped on a node. `spare`: not these."""
-        shelves = self.state.cluster.catalogue.shelves
-        assert shelves is not None
-        shelf, lru = shelves.of[node], self.state.policy.profile.eviction == "lru"
+        caches = self.state.cluster.catalogue.caches
+        assert caches is not None
+        cache, lru = caches.of[node], self.state.policy.profile.eviction == "lru"
         found = []
-        for dataset in sorted(shelf.there):
-            if dataset in shelf.held or dataset in spare:
+        for dataset in sorted(cache.there):
+            if dataset in cache.held or dataset in spare:
                 continue
             need = self._need(dataset, node)
             if need is None or need > most:
                 continue
-            used_at = shelves.used_at.get((dataset, node), 0)
+            used_at = caches.used_at.get((dataset, node), 0)
             if lru and need < Need.AGAIN:
-                found.append(Copy(dataset, shelves.sizes[dataset], Need.ELSEWHERE, used_at, used_at))
+                found.append(Copy(dataset, caches.sizes[dataset], Need.ELSEWHERE, used_at, used_at))
             else:
-                found.append(Copy(dataset, shelves.sizes[dataset], need, self.value(dataset, node), used_at))
+                found.append(Copy(dataset, caches.sizes[dataset], need, self.value(dataset, node), used_at))
         return found
 
     def tight(self, size_bytes: int) -> list[int]:
         """Nodes that have not so many bytes free as things were when the step first asked."""
-        shelves = self.state.cluster.catalogue.shelves
-        assert shelves is not None
+        caches = self.state.cluster.catalogue.caches
+        assert caches is not None
         if self._free is None:
-            self._nodes = np.fromiter(shelves.of, np.int64, len(shelves.of))
+            self._nodes = np.fromiter(caches.of, np.int64, len(caches.of))
             self._free = np.array(
-                [shelf.free - shelf.limit // 10 for shelf in shelves.of.values()], dtype=np.int64
+                [cache.free - cache.limit // 10 for cache in caches.of.values()], dtype=np.int64
             )
         tight: list[int] = self._nodes[self._free < size_bytes].tolist()
         return tight
 
     def loose(self, node: int, without: Collection[int] = ()) -> int:
         """Bytes on a node that may go, some datasets apart."""
-        shelves = self.state.cluster.catalogue.shelves
-        assert shelves is not None
-        changes = shelves.of[node].changes
+        caches = self.state.cluster.catalogue.caches
+        assert caches is not None
+        changes = caches.of[node].changes
         known = self._loose.get(node)
         if known is None or known[0] != changes:
             sizes = {copy.dataset: copy.size_bytes for copy in self.copies(node)}
@@ -371,8 +371,8 @@ def desperate(state: EngineState, node: int, waited_ms: int) -> bool:
     """Whether nothing that ends would make room on a node: then last copies go, and the limit gives way."""
     if not (state.work.pods or state.data.moving or state.data.staging):
         return True
-    shelves = state.cluster.catalogue.shelves
-    if waited_ms < LAST_RESORT_MS or shelves is None or shelves.of[node].holds:
+    caches = state.cluster.catalogue.caches
+    if waited_ms < LAST_RESORT_MS or caches is None or caches.of[node].holds:
         return False
     return not any(order.dest == node for order in state.data.moving.values())
 
@@ -391,24 +391,24 @@ def shut_nodes(
     """
     if look is None:
         return ()
-    state, shelves = look.state, look.state.cluster.catalogue.shelves
-    assert shelves is not None
+    state, caches = look.state, look.state.cluster.catalogue.caches
+    assert caches is not None
     unique = tuple(dict.fromkeys(inputs))
-    reads = sum([shelves.sizes[dataset] for dataset in unique])
+    reads = sum([caches.sizes[dataset] for dataset in unique])
     writes = written_by(state, run, stage, unique)
     total = reads + writes
     left_to_other = state.caches.nodes if state.caches.first not in (None, key) else frozenset()
     shut = []
     for node in (*look.tight(total), *sorted(left_to_other)):
-        shelf = shelves.of[node]
-        here = sum([shelves.sizes[d] for d in unique if shelf.has(d)])
+        cache = caches.of[node]
+        here = sum([caches.sizes[d] for d in unique if cache.has(d)])
         if node in left_to_other:
             fits = total == here
-        elif total - here <= (free := shelf.free_for(reads, here, writes)):
+        elif total - here <= (free := cache.free_for(reads, here, writes)):
             fits = True
         else:
             fits = total - here <= free + look.loose(node, unique)
-            fits = fits or (reads <= shelf.limit and desperate(state, node, waited_ms))
+            fits = fits or (reads <= cache.limit and desperate(state, node, waited_ms))
         if not fits:
             shut.append(node)
     return tuple(sorted(set(shut)))
@@ -424,12 +424,10 @@ def hold_again(
     statement: Statement,
 ) -> None:
     """After a restart: a pod that may still be there goes on reading what it read, and writing."""
-    if state.cluster.catalogue.shelves is None:
+    if state.cluster.catalogue.caches is None:
         return
     uris = dict.fromkeys(uri for given in pod.inputs for uri in given.uris)
     reads = tuple(state.cluster.catalogue.intern(uri) for uri in uris)
     inputs = tuple(state.cluster.catalogue.intern(uri) for uri in uris if uri not in pod.remote)
     writes = written_by(state, run, stage, reads) if task % stage.members == 0 else 0
-    state.cluster.catalogue.shelves.hold(
-        pod.name, Hold(claim.node, inputs, writes, claim.since_ms), statement
-    )
+    state.cluster.catalogue.caches.hold(pod.name, Hold(claim.node, inputs, writes, claim.since_ms), statement)

@@ -50,7 +50,7 @@ def read_versions(
     recorder.statement.put_all(run.versions, new)
     for uri, name in new.items():
         _drop_others(recorder, uri, name)
-    if catalogue.shelves is not None:
+    if catalogue.caches is not None:
         note_anew(state, run)
 
 

@@ -41,7 +41,7 @@ from flowsched.workflow.spec import EMPTY
 #: What follows from the rest and is made again when it is asked for: class -> attribute -> how it is without.
 TRANSIENT: Final[Mapping[type, Mapping[str, Callable[[], object]]]] = {
     Snapshot: {"cache": dict},
-    Catalogue: {"_arrays": dict, "_missing": dict, "shelves": lambda: None},
+    Catalogue: {"_arrays": dict, "_missing": dict, "caches": lambda: None},
     pod_index.Peers: {"_counts": dict},
     pod_index._Kind: {"counts": list},
     QueueTree: {"_facts": lambda: None},

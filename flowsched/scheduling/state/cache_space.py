@@ -34,7 +34,7 @@ class Hold(NamedTuple):
     task: tuple[str, int, int, int] | None = None
 
 
-class Shelf:
+class NodeCache:
     """One node's cache.
 
     Attributes:
@@ -81,7 +81,7 @@ class Shelf:
         return dataset in self.there or dataset in self.held
 
 
-class Shelves:
+class CacheAccounting:
     """The caches that have a limit, by node index.
 
     Attributes:
@@ -95,7 +95,7 @@ class Shelves:
     """
 
     def __init__(self, sizes: list[int]) -> None:
-        self.of: dict[int, Shelf] = {}
+        self.of: dict[int, NodeCache] = {}
         self.sizes = sizes
         self.used_at: dict[tuple[int, int], int] = {}
         self.owner: dict[str, int] = {}
@@ -107,27 +107,27 @@ class Shelves:
 
     def settle(self, dataset: int, node: int, there: bool) -> None:
         """The dataset is there (or on its way there), or it is not. Idempotent, and its own undo."""
-        shelf = self.of.get(node)
-        if shelf is None or (dataset in shelf.there) is there:
+        cache = self.of.get(node)
+        if cache is None or (dataset in cache.there) is there:
             return
-        shelf.changes += 1
+        cache.changes += 1
         if there:
-            shelf.there.add(dataset)
+            cache.there.add(dataset)
             self.grown.add(node)
-            if dataset not in shelf.held:
-                shelf.used += self.sizes[dataset]
+            if dataset not in cache.held:
+                cache.used += self.sizes[dataset]
         else:
-            shelf.there.discard(dataset)
-            if dataset not in shelf.held:
-                shelf.used -= self.sizes[dataset]
+            cache.there.discard(dataset)
+            if dataset not in cache.held:
+                cache.used -= self.sizes[dataset]
 
     def resize(self, dataset: int, size_bytes: int) -> None:
         """The dataset turns out to take another number of bytes."""
         more, self.sizes[dataset] = size_bytes - self.sizes[dataset], size_bytes
-        for node, shelf in self.of.items():
-            if shelf.has(dataset):
-                shelf.used += more
-                shelf.changes += 1
+        for node, cache in self.of.items():
+            if cache.has(dataset):
+                cache.used += more
+                cache.changes += 1
                 self.grown.add(node)
 
     def hold(self, owner: str, hold: Hold, statement: Statement) -> None:
@@ -148,30 +148,30 @@ class Shelves:
         return hold
 
     def _put(self, owner: str, hold: Hold) -> None:
-        shelf = self.of[hold.node]
-        shelf.holds[owner] = hold
+        cache = self.of[hold.node]
+        cache.holds[owner] = hold
         self.owner[owner] = hold.node
         if hold.task is not None:
             self.waiting.add(owner)
-        shelf.due += hold.output_bytes
-        shelf.changes += 1
+        cache.due += hold.output_bytes
+        cache.changes += 1
         for dataset in hold.datasets:
-            if not shelf.has(dataset):
-                shelf.used += self.sizes[dataset]
-            shelf.held[dataset] += 1
+            if not cache.has(dataset):
+                cache.used += self.sizes[dataset]
+            cache.held[dataset] += 1
 
     def _take(self, owner: str) -> Hold:
-        shelf = self.of[self.owner.pop(owner)]
+        cache = self.of[self.owner.pop(owner)]
         self.waiting.discard(owner)
-        hold = shelf.holds.pop(owner)
-        shelf.due -= hold.output_bytes
-        shelf.changes += 1
+        hold = cache.holds.pop(owner)
+        cache.due -= hold.output_bytes
+        cache.changes += 1
         for dataset in hold.datasets:
-            shelf.held[dataset] -= 1
-            if not shelf.held[dataset]:
-                del shelf.held[dataset]
-                if dataset not in shelf.there:
-                    shelf.used -= self.sizes[dataset]
+            cache.held[dataset] -= 1
+            if not cache.held[dataset]:
+                del cache.held[dataset]
+                if dataset not in cache.there:
+                    cache.used -= self.sizes[dataset]
         return hold
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.executor.datasets import uri_of
-from flowsched.scheduling.state.cache_space import Shelf, Shelves
+from flowsched.scheduling.state.cache_space import CacheAccounting, NodeCache
 from flowsched.statement import Statement
 
 #: Missing bytes of some inputs are kept until one of these changes; beyond this many all are dropped (a bound on memory).
@@ -30,7 +30,7 @@ class Catalogue:
         origins: By dataset id, whether it can be fetched from outside (file, http, s3).
         on_nodes: Datasets that some node has, whole or in pieces.
         version: Grows with every change.
-        shelves: What caches with a limit hold; None = no cache has one.
+        caches: What caches with a limit hold; None = no cache has one.
         undivided: Datasets that are found to move as a whole only: folders, and what an origin does not give in parts.
         editions: Dataset -> which version its pieces are of, as the nodes that copy them report, and how often that changed.
         dropped: Grows with every replica that is not there any more.
@@ -46,7 +46,7 @@ class Catalogue:
         self.sizes: list[int] = []
         self.origins: list[bool] = []
         self.version = self.dropped = self.resized = 0
-        self.shelves: Shelves | None = None
+        self.caches: CacheAccounting | None = None
         self.in_place: set[int] = set()
         self.newest: dict[str, int] = {}
         self._ids: dict[str, int] = {}
@@ -79,8 +79,8 @@ class Catalogue:
             dataset = self._ids[uri] = len(self.uris)
             self.uris.append(uri)
             self.sizes.append(size_bytes)
-            if self.shelves is not None:
-                self.shelves.sizes.append(size_bytes)
+            if self.caches is not None:
+                self.caches.sizes.append(size_bytes)
             self.origins.append(origin)
             self._replicas.append(set())
             self._expected.append(set())
@@ -88,8 +88,8 @@ class Catalogue:
                 self._versions.setdefault(base, []).append(dataset)
             return dataset
         if size_bytes and size_bytes != self.sizes[dataset]:
-            if self.shelves is not None and dataset not in self.in_place:
-                self.shelves.resize(dataset, size_bytes)
+            if self.caches is not None and dataset not in self.in_place:
+                self.caches.resize(dataset, size_bytes)
             self.sizes[dataset] = size_bytes
             self.resized += 1
             self._forget(dataset)
@@ -102,7 +102,7 @@ class Catalogue:
         """A copy in which these datasets can be changed while this one stays; all others are shared, and only read."""
         other = copy(self)
         other._arrays, other._missing, other._missing_of, other.whole = {}, {}, {}, {}
-        other.shelves = None
+        other.caches = None
         for name in ("uris", "sizes", "origins", "_replicas", "_expected", "_landed", "on_nodes"):
             setattr(other, name, copy(getattr(self, name)))
         for dataset in datasets:
@@ -121,8 +121,8 @@ class Catalogue:
         """Nodes read it where it lies. Idempotent; it stays so."""
         if dataset not in self.in_place:
             self.in_place.add(dataset)
-            if self.shelves is not None:
-                self.shelves.resize(dataset, 0)
+            if self.caches is not None:
+                self.caches.resize(dataset, 0)
 
     def versions_of(self, uri: str) -> list[int]:
         """The datasets that are versions of an input from outside, as far as they were ever known."""
@@ -191,8 +191,8 @@ class Catalogue:
             del self._landed[dataset]
         self._note_on_nodes(dataset)
         self.version += 1
-        if self.shelves is not None:
-            self.shelves.settle(dataset, node, self._counts(dataset, node))
+        if self.caches is not None:
+            self.caches.settle(dataset, node, self._counts(dataset, node))
         if statement is not None:
             statement.undo_with(lambda: self._set_landed(dataset, node, before, None))
 
@@ -334,21 +334,21 @@ class Catalogue:
         (self.on_nodes.add if there else self.on_nodes.discard)(dataset)
 
     def limit(self, node: int, limit_bytes: int, statement: Statement | None = None) -> None:
-        """What a node's cache may hold; 0 = as much as comes. From the first limit on `shelves` says what is where."""
-        shelf = None if self.shelves is None else self.shelves.of.get(node)
-        before = 0 if shelf is None else shelf.limit
+        """What a node's cache may hold; 0 = as much as comes. From the first limit on `caches` says what is where."""
+        cache = None if self.caches is None else self.caches.of.get(node)
+        before = 0 if cache is None else cache.limit
         if before == limit_bytes:
             return
-        if self.shelves is None:
+        if self.caches is None:
             held = range(len(self.sizes))
-            self.shelves = Shelves([0 if each in self.in_place else self.sizes[each] for each in held])
-        if shelf is None:
-            shelf = self.shelves.of[node] = Shelf(limit_bytes)
+            self.caches = CacheAccounting([0 if each in self.in_place else self.sizes[each] for each in held])
+        if cache is None:
+            cache = self.caches.of[node] = NodeCache(limit_bytes)
             for dataset in range(len(self.sizes)):
-                self.shelves.settle(dataset, node, self._counts(dataset, node))
-        shelf.limit = limit_bytes
-        shelf.changes += 1
-        self.shelves.grown.add(node)
+                self.caches.settle(dataset, node, self._counts(dataset, node))
+        cache.limit = limit_bytes
+        cache.changes += 1
+        self.caches.grown.add(node)
         if statement is not None:
             statement.undo_with(lambda: self.limit(node, before))
 
@@ -361,9 +361,9 @@ class Catalogue:
 
     def _forget(self, dataset: int, *nodes: int) -> None:
         self.version += 1
-        if self.shelves is not None:
+        if self.caches is not None:
             for node in nodes:
-                self.shelves.settle(dataset, node, self._counts(dataset, node))
+                self.caches.settle(dataset, node, self._counts(dataset, node))
         self._arrays.pop(dataset, None)
         for key in self._missing_of.pop(dataset, ()):
             del self._missing[key]
