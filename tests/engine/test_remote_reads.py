@@ -198,7 +198,7 @@ def test_what_is_read_stays_in_full_caches_wherever_it_lies() -> None:
     caches, catalogue = on.state.cluster.catalogue.caches, on.state.cluster.catalogue
     assert caches is not None
     mine, other = catalogue.intern(part(0)), catalogue.intern(part(1))
-    assert dict(caches.of[0].held) == {mine: 1}
+    assert dict(caches.of[0].pinned) == {mine: 1}
     assert on.state.data.read_from == {(other, 1): 1}
     look = Look(on.state)
     assert [copy.dataset for node in (0, 1) for copy in look.copies(node, (), Need.AGAIN)] == []

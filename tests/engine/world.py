@@ -455,11 +455,11 @@ class World:
             known = {
                 d for d in range(len(catalogue)) if node in catalogue.nodes_of(d) | catalogue.expected_on(d)
             }
-            held = {dataset for hold in cache.holds.values() for dataset in hold.datasets}
+            held = {dataset for pin in cache.pins.values() for dataset in pin.datasets}
             assert known == cache.there
-            assert held == set(cache.held)
+            assert held == set(cache.pinned)
             assert cache.used == sum(catalogue.sizes[dataset] for dataset in known | held)
-            assert cache.due == sum(hold.output_bytes for hold in cache.holds.values())
+            assert cache.due == sum(pin.output_bytes for pin in cache.pins.values())
 
     def check_shrunk(self, result: Step) -> None:
         """A gang that gave members back, as the history says, still has its minimum of every role (unless it left too)."""
@@ -596,8 +596,8 @@ def caches(state: EngineState) -> list[object]:
             cache.used,
             cache.due,
             sorted(cache.there),
-            sorted(cache.held.items()),
-            sorted(cache.holds),
+            sorted(cache.pinned.items()),
+            sorted(cache.pins),
         )
         for node, cache in sorted(accounting.of.items())
     ]

@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowsched.scheduling.state.cache_space import CacheAccounting, Copy, Hold, Need, choose
+from flowsched.scheduling.state.cache_space import CacheAccounting, Copy, Need, Pin, choose
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.statement import Statement
 
@@ -67,7 +67,7 @@ def test_a_dataset_counts_once_whether_it_is_there_comes_or_is_held() -> None:
     catalogue.expect(x, 0, statement)
     assert (cache.used, cache.free) == (3 * GB, 7 * GB)
     for pod in ("p", "q"):
-        caches_of(catalogue).hold(pod, Hold(0, (x,), GB, 0), statement)
+        caches_of(catalogue).pin(pod, Pin(0, (x,), GB, 0), statement)
     assert (cache.used, cache.due, cache.free) == (3 * GB, 2 * GB, 5 * GB)
     catalogue.add_replica(x, 0, statement)
     assert cache.used == 3 * GB
@@ -77,7 +77,7 @@ def test_a_dataset_counts_once_whether_it_is_there_comes_or_is_held() -> None:
     caches_of(catalogue).release("q", statement)
     assert (cache.used, cache.due, cache.free) == (0, 0, 10 * GB)
     statement.rollback()
-    assert (cache.used, cache.due, cache.held, cache.there) == (0, 0, {}, set())
+    assert (cache.used, cache.due, cache.pinned, cache.there) == (0, 0, {}, set())
 
 
 def test_what_was_there_before_the_limit_counts_and_images_never_do() -> None:
@@ -98,9 +98,9 @@ def test_the_last_tenth_is_for_those_that_find_their_inputs() -> None:
     catalogue.limit(0, 10 * GB)
     x = catalogue.intern("s3://x", 8 * GB)
     cache = caches_of(catalogue).of[0]
-    caches_of(catalogue).hold("p", Hold(0, (x,), 0, 0), statement)
+    caches_of(catalogue).pin("p", Pin(0, (x,), 0, 0), statement)
     assert cache.free_for(4 * GB, 3 * GB, GB) == 2 * GB
     assert cache.free_for(4 * GB, 0, GB) == 1 * GB
-    caches_of(catalogue).hold("q", Hold(0, (), 3 * GB, 0), statement)
+    caches_of(catalogue).pin("q", Pin(0, (), 3 * GB, 0), statement)
     assert cache.free == -1 * GB
     assert cache.free_for(4 * GB, 4 * GB, GB // 10) == GB // 10

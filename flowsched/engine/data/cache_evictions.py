@@ -1,6 +1,6 @@
-"""Making room in caches with a limit: a step's drops, and the bytes that are held for placed tasks.
+"""Making room in caches with a limit: a step's drops, and the bytes that are pinned for placed tasks.
 
-A task that is placed holds what it reads, and room for what it will write, on its node: all of it or nothing, in the step that
+A task that is placed pins what it reads, and room for what it will write, on its node: all of it or nothing, in the step that
 places it, so that two groups never wait for each other's halves. A drop belongs to the step that decides it: the catalogue
 forgets the copy, the row goes with the step, and only then are bytes deleted.
 """
@@ -23,7 +23,7 @@ from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import Drop
 from flowsched.scheduling.plan import Plan, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
-from flowsched.scheduling.state.cache_space import CacheAccounting, Copy, Hold, Need, choose
+from flowsched.scheduling.state.cache_space import CacheAccounting, Copy, Need, Pin, choose
 from flowsched.scheduling.transfers import TransferOrder, TransferWant
 from flowsched.workflow.run.run import StageRun
 from flowsched.workflow.run.states import TaskState
@@ -38,17 +38,17 @@ _AHEAD_PART: Final = 2
 
 
 def begin_look(recorder: Recorder) -> None:
-    """Release useless holds and trim over-full caches, before a step places anything.
+    """Release useless pins and trim over-full caches, before a step places anything.
 
-    A hold is useless if its task no longer waits, if its node is not ready, or if it is old and nothing moves for it.
+    A pin is useless if its task no longer waits, if its node is not ready, or if it is old and nothing moves for it.
     """
     state, caches = recorder.state, recorder.state.cluster.catalogue.caches
     if caches is None:
         return
     for owner in sorted(caches.waiting):
-        hold = caches.of[caches.owner[owner]].holds[owner]
-        late = recorder.now - hold.since_ms > _PATIENCE_MS and not _moves(state, hold)
-        if late or not _waits(state, hold) or not state.cluster.snapshot.ready[hold.node]:
+        pin = caches.of[caches.owner[owner]].pins[owner]
+        late = recorder.now - pin.since_ms > _PATIENCE_MS and not _moves(state, pin)
+        if late or not _waits(state, pin) or not state.cluster.snapshot.ready[pin.node]:
             caches.release(owner, recorder.statement)
     look = recorder.look = Look(state)
     for node in sorted(caches.grown):
@@ -73,11 +73,11 @@ def note_planned(recorder: Recorder, plan: Plan, candidates: Mapping[int, Candid
             look.planned.update((dataset, node) for node in set(nodes.tolist()) for dataset in group.inputs)
 
 
-def _waits(state: EngineState, hold: Hold) -> bool:
+def _waits(state: EngineState, pin: Pin) -> bool:
     """Whether the task it is for still waits, in the same attempt."""
-    if hold.task is None:
+    if pin.task is None:
         return True
-    workflow, number, task, attempt = hold.task
+    workflow, number, task, attempt = pin.task
     run = state.work.runs.get(workflow)
     if run is None:
         return False
@@ -86,9 +86,9 @@ def _waits(state: EngineState, hold: Hold) -> bool:
     return waits and int(stage.attempt[task]) == attempt
 
 
-def _moves(state: EngineState, hold: Hold) -> bool:
-    """Whether some of what is held is still to come."""
-    return any(hold.node not in state.cluster.catalogue.nodes_of(dataset) for dataset in hold.datasets)
+def _moves(state: EngineState, pin: Pin) -> bool:
+    """Whether some of what is pinned is still to come."""
+    return any(pin.node not in state.cluster.catalogue.nodes_of(dataset) for dataset in pin.datasets)
 
 
 # ---- tasks that are placed ----
@@ -138,14 +138,12 @@ def _find(
     inputs = tuple(dict.fromkeys(group.inputs))
     lacking = sum(caches.sizes[dataset] for dataset in inputs if not cache.has(dataset))
     each = written_by(state, candidate.run, candidate.stage, group.reads)
-    held = [cache.holds.get(_name(candidate, task)) for task in tasks.tolist()]
+    pins = [cache.pins.get(_name(candidate, task)) for task in tasks.tolist()]
     writes = [each * _is_writer(candidate.stage, task) for task in tasks.tolist()]
-    more = [
-        write - (0 if hold is None else hold.output_bytes) for write, hold in zip(writes, held, strict=True)
-    ]
+    more = [write - (0 if pin is None else pin.output_bytes) for write, pin in zip(writes, pins, strict=True)]
     reads = sum(caches.sizes[dataset] for dataset in inputs)
     free = cache.free_for(reads, reads - lacking, writes[0])
-    if any(hold is not None for hold in held):  # it has been given room before
+    if any(pin is not None for pin in pins):  # it has been given room before
         free = cache.free
     if look is None or lacking + sum(more) <= free:
         return _Room(len(tasks), ())
@@ -185,8 +183,8 @@ def hold_room(recorder: Recorder, candidate: Candidate, task: int, node: int, *,
     if bound and group.remote:  # of what need not be on its node it reads there what is
         inputs += tuple(each for each in group.remote if node in state.cluster.catalogue.nodes_of(each))
     waits = None if bound else (candidate.run.id, stage.number, task, int(stage.attempt[task]))
-    hold = Hold(node, inputs, writes, recorder.now, waits)
-    caches.hold(_name(candidate, task), hold, recorder.statement)
+    pin = Pin(node, inputs, writes, recorder.now, waits)
+    caches.pin(_name(candidate, task), pin, recorder.statement)
     for dataset in inputs if bound else ():
         caches.used_at[dataset, node] = recorder.now
 
@@ -296,7 +294,7 @@ def explained(recorder: Recorder, reason: Reason, group: PodGroup) -> Reason:
         return structs.replace(reason, message=text, numbers={"need_bytes": reads, "cache_bytes": largest})
     best = min(nodes, key=lambda node: (total - caches.of[node].free - look.loose(node), node))
     cache = caches.of[best]
-    held = sum(caches.sizes[dataset] for dataset in cache.held)
+    held = sum(caches.sizes[dataset] for dataset in cache.pinned)
     stays = max(0, cache.used - held - look.loose(best))
     parts = [f"{_size(held)} are read by tasks there or wait for them"] if held else []
     parts += [f"{_size(cache.due)} will be written"] if cache.due else []

@@ -1,6 +1,6 @@
 """Cache values: the tasks that will still read a dataset, what a copy is worth, and which copies a full cache may drop.
 
-Copies that are held for a task stay. So does a copy that is being read by a transfer, a result, and the last copy of what a
+Copies that are pinned for a task stay. So does a copy that is being read by a transfer, a result, and the last copy of what a
 task still reads. There is one exception, when nothing else goes on (`desperate`): the last copy is dropped and its producer
 makes it again, once. After that the limit gives way, since waiting would help no task.
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flowsched.engine.data.inputs import MissingInput, dataset_ids, datasets_of, is_own
 from flowsched.engine.state import EngineState
 from flowsched.executor.protocol import Pod
-from flowsched.scheduling.state.cache_space import Copy, Hold, Need
+from flowsched.scheduling.state.cache_space import Copy, Need, Pin
 from flowsched.scheduling.state.claims import Claim
 from flowsched.statement import Statement
 from flowsched.workflow.graph import reader_of
@@ -270,7 +270,7 @@ class Look:
         cache, lru = caches.of[node], self.state.policy.profile.eviction == "lru"
         found = []
         for dataset in sorted(cache.there):
-            if dataset in cache.held or dataset in spare:
+            if dataset in cache.pinned or dataset in spare:
                 continue
             need = self._need(dataset, node)
             if need is None or need > most:
@@ -372,7 +372,7 @@ def desperate(state: EngineState, node: int, waited_ms: int) -> bool:
     if not (state.work.pods or state.data.moving or state.data.staging):
         return True
     caches = state.cluster.catalogue.caches
-    if waited_ms < LAST_RESORT_MS or caches is None or caches.of[node].holds:
+    if waited_ms < LAST_RESORT_MS or caches is None or caches.of[node].pins:
         return False
     return not any(order.dest == node for order in state.data.moving.values())
 
@@ -430,4 +430,4 @@ def hold_again(
     reads = tuple(state.cluster.catalogue.intern(uri) for uri in uris)
     inputs = tuple(state.cluster.catalogue.intern(uri) for uri in uris if uri not in pod.remote)
     writes = written_by(state, run, stage, reads) if task % stage.members == 0 else 0
-    state.cluster.catalogue.caches.hold(pod.name, Hold(claim.node, inputs, writes, claim.since_ms), statement)
+    state.cluster.catalogue.caches.pin(pod.name, Pin(claim.node, inputs, writes, claim.since_ms), statement)

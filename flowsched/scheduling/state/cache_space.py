@@ -15,7 +15,7 @@ from typing import NamedTuple
 from flowsched.statement import Statement
 
 
-class Hold(NamedTuple):
+class Pin(NamedTuple):
     """What one pod reads and will write on a node: its inputs stay there while it lasts.
 
     Args:
@@ -39,23 +39,23 @@ class NodeCache:
 
     Attributes:
         limit: Bytes it may hold; 0 = any number (its limit was taken away).
-        used: Bytes of `there` and of what is held, each dataset once.
+        used: Bytes of `there` and of what is pinned, each dataset once.
         due: Bytes that will be written.
         there: Datasets that are there or on their way.
-        held: Dataset -> how many holds it has.
-        holds: By owner (a pod's name).
+        pinned: Dataset -> how many pins it has.
+        pins: By owner (a pod's name).
         changes: Grows with every change.
     """
 
-    __slots__ = ("changes", "due", "held", "holds", "limit", "there", "used")
+    __slots__ = ("changes", "due", "limit", "pinned", "pins", "there", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
         self.due = 0
         self.there: set[int] = set()
-        self.held: Counter[int] = Counter()
-        self.holds: dict[str, Hold] = {}
+        self.pinned: Counter[int] = Counter()
+        self.pins: dict[str, Pin] = {}
         self.changes = 0
 
     @property
@@ -78,7 +78,7 @@ class NodeCache:
 
     def has(self, dataset: int) -> bool:
         """Whether the dataset counts here already."""
-        return dataset in self.there or dataset in self.held
+        return dataset in self.there or dataset in self.pinned
 
 
 class CacheAccounting:
@@ -88,7 +88,7 @@ class CacheAccounting:
         of: Node -> its cache.
         sizes: Bytes that a dataset takes in a cache, by dataset: its size, or 0 where nodes read it in place.
         used_at: (dataset, node) -> when it came there or was last read there, ms.
-        owner: Pod -> node of its hold.
+        owner: Pod -> node of its pin.
         evicted_bytes: Node -> bytes that were dropped there to make room, since the start.
         refetched_bytes: Node -> bytes that came there again after they had been dropped.
         dropped: (dataset, node) that was dropped and has not come again.
@@ -99,7 +99,7 @@ class CacheAccounting:
         self.sizes = sizes
         self.used_at: dict[tuple[int, int], int] = {}
         self.owner: dict[str, int] = {}
-        self.waiting: set[str] = set()  #: owners of holds without room
+        self.waiting: set[str] = set()  #: owners of pins without room
         self.evicted_bytes: Counter[int] = Counter()
         self.refetched_bytes: Counter[int] = Counter()
         self.dropped: set[tuple[int, int]] = set()
@@ -114,11 +114,11 @@ class CacheAccounting:
         if there:
             cache.there.add(dataset)
             self.grown.add(node)
-            if dataset not in cache.held:
+            if dataset not in cache.pinned:
                 cache.used += self.sizes[dataset]
         else:
             cache.there.discard(dataset)
-            if dataset not in cache.held:
+            if dataset not in cache.pinned:
                 cache.used -= self.sizes[dataset]
 
     def resize(self, dataset: int, size_bytes: int) -> None:
@@ -130,49 +130,49 @@ class CacheAccounting:
                 cache.changes += 1
                 self.grown.add(node)
 
-    def hold(self, owner: str, hold: Hold, statement: Statement) -> None:
-        """Keep what a pod reads; what the same pod held before is let go."""
+    def pin(self, owner: str, pin: Pin, statement: Statement) -> None:
+        """Keep what a pod reads; what the same pod had pinned before is let go."""
         if self.owner.get(owner) is not None:
             self.release(owner, statement)
-        if hold.node in self.of:
-            self._put(owner, hold)
+        if pin.node in self.of:
+            self._put(owner, pin)
             statement.undo_with(lambda: self._take(owner))
 
-    def release(self, owner: str, statement: Statement) -> Hold | None:
-        """Let go what the pod of that name holds, if anything."""
+    def release(self, owner: str, statement: Statement) -> Pin | None:
+        """Let go what the pod of that name has pinned, if anything."""
         node = self.owner.get(owner)
         if node is None:
             return None
-        hold = self._take(owner)
-        statement.undo_with(lambda: self._put(owner, hold))
-        return hold
+        pin = self._take(owner)
+        statement.undo_with(lambda: self._put(owner, pin))
+        return pin
 
-    def _put(self, owner: str, hold: Hold) -> None:
-        cache = self.of[hold.node]
-        cache.holds[owner] = hold
-        self.owner[owner] = hold.node
-        if hold.task is not None:
+    def _put(self, owner: str, pin: Pin) -> None:
+        cache = self.of[pin.node]
+        cache.pins[owner] = pin
+        self.owner[owner] = pin.node
+        if pin.task is not None:
             self.waiting.add(owner)
-        cache.due += hold.output_bytes
+        cache.due += pin.output_bytes
         cache.changes += 1
-        for dataset in hold.datasets:
+        for dataset in pin.datasets:
             if not cache.has(dataset):
                 cache.used += self.sizes[dataset]
-            cache.held[dataset] += 1
+            cache.pinned[dataset] += 1
 
-    def _take(self, owner: str) -> Hold:
+    def _take(self, owner: str) -> Pin:
         cache = self.of[self.owner.pop(owner)]
         self.waiting.discard(owner)
-        hold = cache.holds.pop(owner)
-        cache.due -= hold.output_bytes
+        pin = cache.pins.pop(owner)
+        cache.due -= pin.output_bytes
         cache.changes += 1
-        for dataset in hold.datasets:
-            cache.held[dataset] -= 1
-            if not cache.held[dataset]:
-                del cache.held[dataset]
+        for dataset in pin.datasets:
+            cache.pinned[dataset] -= 1
+            if not cache.pinned[dataset]:
+                del cache.pinned[dataset]
                 if dataset not in cache.there:
                     cache.used -= self.sizes[dataset]
-        return hold
+        return pin
 
 
 # ---- which copies go ----
