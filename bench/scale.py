@@ -290,11 +290,11 @@ def ordering_row(tree: QueueTree, queues: int) -> Row:
         cpus.append(cpu)
         with Phases(
             (cycle_state, ("in_order",)),
-            (_Cycle, ("fit", "turn", "barred", "skip")),
+            (_Cycle, ("place", "batch_size", "barred", "skip")),
             (CycleState, ("commit",)),
         ) as phases:
             total = timed(once)[1]
-        placing = sum(phases.spent.get(name, 0.0) for name in ("fit", "commit", "skip"))
+        placing = sum(phases.spent.get(name, 0.0) for name in ("place", "commit", "skip"))
         sums.append({**phases.spent, "ordering": total - placing})
     row: Row = {"nodes": nodes, "queues": queues, "waiting": 1_000 * queues, "released": released}
     row["cycle_ms"] = round(statistics.median(walls), 2)

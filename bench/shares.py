@@ -64,12 +64,12 @@ def groups(queues: int, users: int) -> list[PodGroup]:
 def ordering(snapshot: Snapshot, tree: QueueTree, backlog: list[PodGroup], pods: int) -> int:
     """All turns until so many pods have been given out."""
     shares = Shares(tree, snapshot)
-    turns = FairShareOrder(in_order(backlog, tree, OURS, NOW), tree, shares, snapshot.usage, OURS, NOW)
+    fair_share = FairShareOrder(in_order(backlog, tree, OURS, NOW), tree, shares, snapshot.usage, OURS, NOW)
     rounds = 0
-    while pods > 0 and (line := turns.first()) is not None:
-        count = min(pods, turns.in_a_row(SHAPE.requests, 50))
-        shares.add(line.queue, SHAPE.requests, count, line.head.user)
-        turns.moved(line, False, True, ())
+    while pods > 0 and (user_queue := fair_share.first()) is not None:
+        count = min(pods, fair_share.pods_until_behind(SHAPE.requests, 50))
+        shares.add(user_queue.queue, SHAPE.requests, count, user_queue.head.user)
+        fair_share.moved(user_queue, False, True, ())
         pods -= count
         rounds += 1
     return rounds

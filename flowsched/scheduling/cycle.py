@@ -82,7 +82,7 @@ class _Cycle:
 
     def __init__(self, state: CycleState) -> None:
         self.state = state
-        self.turns: FairShareOrder  #: once the loop begins
+        self.fair_share: FairShareOrder  #: once the loop begins
         self.reasons: list[Reason] = []
         # Once a group found no soft room, later ones get no new targets: it would be passed by for ever.
         self.closed = False
@@ -109,7 +109,7 @@ class _Cycle:
         reserved = take_reserved(self.state.waiting, self.state.queues)
         if reserved is not None:
             looked += self.consider(reserved)
-        looked += self.by_turns(looked)
+        looked += self.by_fair_share(looked)
         placements = self.placements()
         ahead = () if self.state.available_times is None else tuple(self.state.available_times.ahead)
         reasons, preemption = tuple(self.reasons), self.preemption
@@ -124,20 +124,22 @@ class _Cycle:
         promotions = Promotions(s.backlog, s.queues, s.snapshot.usage, s.now, s.profile.promote_ms)
         return tuple([given.placement(key, promotions.take(groups[key])) for key, given in s.given.items()])
 
-    def by_turns(self, looked: int) -> int:
+    def by_fair_share(self, looked: int) -> int:
         """Go through the queues. Returns how many groups more it considered."""
         before, s = looked, self.state
-        self.turns = FairShareOrder(s.waiting, s.queues, s.shares, s.snapshot.usage, s.profile, s.now)
-        while (line := self.turns.first()) is not None:
-            group = line.head
+        self.fair_share = FairShareOrder(s.waiting, s.queues, s.shares, s.snapshot.usage, s.profile, s.now)
+        while (user_queue := self.fair_share.first()) is not None:
+            group = user_queue.head
             again = group.key in self.state.given
             if self.state.left <= 0 or (looked >= self.state.profile.window and not again):
-                self.turns.leave(line)  # done for this cycle; a bag that is being served elsewhere goes on
+                self.fair_share.leave(
+                    user_queue
+                )  # done for this cycle; a bag that is being served elsewhere goes on
                 continue
             looked += not again
             left = self.state.left
             done = self.consider(group)
-            self.turns.moved(line, done, self.state.left < left, self.reasons)
+            self.fair_share.moved(user_queue, done, self.state.left < left, self.reasons)
         self.serve_put_off()
         self.skip()
         return looked - before
@@ -184,7 +186,7 @@ class _Cycle:
         text = f"not among the {self.state.profile.window} groups a cycle looks at; more important ones are before it"
         if self.state.left <= 0:
             text = _AT_ONCE
-        self.reasons.extend(self.turns.passed_over(text))
+        self.reasons.extend(self.fair_share.passed_over(text))
 
     def consider(self, group: PodGroup) -> bool:
         """Place what can be placed of a group; True when it is done with for this cycle. The numbers are this module's steps."""
@@ -195,7 +197,7 @@ class _Cycle:
         if not (within := state.budgets.room_for(group)):
             waits = state.budgets.hold(group)
             return waits is None or self.refuse(waits)
-        # 3. Filters, costs, and how many pods this turn allows; then the nodes.
+        # 3. Filters, costs, and how many pods this batch allows; then the nodes.
         request = self.price(group, within)
         if request is None:
             return self.refuse(Reason(group.key, ReasonCode.BACKLOG_WINDOW, _ONE_BY_ONE))
@@ -227,7 +229,7 @@ class _Cycle:
         return None
 
     def price(self, group: PodGroup, within: int) -> PlacementRequest | None:
-        """Price a group for what may go in this turn; None where its pods look at each other and the window is used up.
+        """Price a group for what may go in this batch; None where its pods look at each other and the window is used up.
 
         `within`: how many pods of a bag, or times the minimum of a gang, the budgets of storages allow.
         """
@@ -241,7 +243,7 @@ class _Cycle:
             most = min(most, state.profile.window - placed)
             if most <= 0:
                 return None
-        return request.wanting(self.turn(group, most))
+        return request.wanting(self.batch_size(group, most))
 
     def worth_waiting(self, assignment: Assignment) -> Wait | None:
         """Whether a group, or some of its pods, are done earlier if they wait for a full node."""
@@ -285,7 +287,7 @@ class _Cycle:
         asks = self.state.profile.of(group.queue).locality and bool(group.inputs)
         return asks and not self.state.catalogue.nodes_with_all(group.inputs)
 
-    def turn(self, group: PodGroup, left: int) -> int:
+    def batch_size(self, group: PodGroup, left: int) -> int:
         """How many pods of a bag may go now: until its queue stands behind the next one, and never beyond a cap or a quota."""
         requests = group.roles[0].shape.requests
         most = self.state.user_limits.allowed(group, self.state.shares.allowed(group.queue, requests, left))
@@ -293,7 +295,7 @@ class _Cycle:
         if most <= 1:
             return most
         spent = self.state.most - self.state.left
-        return self.turns.stride(
+        return self.fair_share.batch_size(
             requests,
             most,
             self.state.placed(group),

@@ -113,9 +113,9 @@ def test_turns_are_counted() -> None:
     claim(snapshot, "q", 0, 3, ClaimKind.RUNNING, queue="a")
     waiting = {"a": [bag(1, 50, queue="a")], "b": [bag(2, 50, queue="b")]}
     tree = QueueTree()
-    turns = FairShareOrder(waiting, tree, Shares(tree, snapshot), snapshot.usage, OURS, 0)
-    assert turns.first() is not None
-    assert turns.in_a_row((1000,), 50) == 2
+    fair_share = FairShareOrder(waiting, tree, Shares(tree, snapshot), snapshot.usage, OURS, 0)
+    assert fair_share.first() is not None
+    assert fair_share.pods_until_behind((1000,), 50) == 2
 
 
 def order(*groups: PodGroup, profile: object = OURS, now: int = 0, fifo: bool = False) -> list[int]:

@@ -602,7 +602,7 @@ def test_a_served_payer_is_noted_by_queue_and_user() -> None:
 def test_a_row_is_as_long_as_until_the_next_one_is_first(
     held: list[tuple[int, int, int]], need: tuple[int, int], most: int
 ) -> None:
-    """Pod after pod until somebody else is first, or all are given out: what `in_a_row` says at once."""
+    """Pod after pod until somebody else is first, or all are given out: what `pods_until_behind` says at once."""
     if not any(need):
         return
     snapshot, statement = Snapshot(), Statement()
@@ -614,16 +614,16 @@ def test_a_row_is_as_long_as_until_the_next_one_is_first(
         snapshot.claim(owned, statement)
     waiting = {f"q{at}": [bag(at + 1, 99, queue=f"q{at}")] for at in range(len(held))}
     shares = Shares(tree, snapshot)
-    turns = FairShareOrder(waiting, tree, shares, snapshot.usage, OURS, 0)
-    line = turns.first()
-    assert line is not None
-    row = turns.in_a_row(amount, most)
+    fair_share = FairShareOrder(waiting, tree, shares, snapshot.usage, OURS, 0)
+    user_queue = fair_share.first()
+    assert user_queue is not None
+    row = fair_share.pods_until_behind(amount, most)
     count = 0
     while count < most:
-        shares.add(line.queue, amount)
-        turns.moved(line, False, True, ())
+        shares.add(user_queue.queue, amount)
+        fair_share.moved(user_queue, False, True, ())
         count += 1
-        if turns.first() is not line:
+        if fair_share.first() is not user_queue:
             break
     assert row == count
 

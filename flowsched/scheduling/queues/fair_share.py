@@ -19,8 +19,8 @@ use of other resources does not stand in the way of that pod; on the resource th
 say, to within one pod.
 
 Users stand below their queue, weight one each, without a guarantee. Workflows that name no user count as one user. In a queue
-of order "fifo" one line holds the groups of all users. Users of a department stand beside its queues, which know no priority of
-documents: those users all have priority 0.
+of order "fifo" one user queue holds the groups of all users. Users of a department stand beside its queues, which know no
+priority of documents: those users all have priority 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final
 
 from flowsched.scheduling.plan import Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
@@ -53,10 +53,7 @@ _FOR_EVER: Final = frozenset(
 )
 
 
-N = TypeVar("N")
-
-
-class Line(Generic[N]):
+class UserQueue:
     """Groups of one user in one queue (or of all its users), in their order.
 
     Attributes:
@@ -74,7 +71,7 @@ class Line(Generic[N]):
         self.queue, self.groups, self.strict, self.at = queue, groups, strict, 0
         self._highest: Sequence[int] = ()
         self.behind: PodGroup | None = None
-        self.node: N
+        self.node: _Node
 
     @property
     def head(self) -> PodGroup:
@@ -82,7 +79,7 @@ class Line(Generic[N]):
         return self.groups[self.at]
 
     def priority(self, aged: int) -> int:
-        """The priority of a user whose line this is: see `user_priority`."""
+        """The priority of the user whose groups these are: see `user_priority`."""
         self._highest = self._highest or highest_behind(self.groups)
         return user_priority(self.head, self._highest[self.at], aged)
 
@@ -112,7 +109,7 @@ class Line(Generic[N]):
 
 
 def highest_behind(groups: Sequence[PodGroup]) -> list[int]:
-    """(G,) the highest priority that each group, or one behind it in its line, declares."""
+    """(G,) the highest priority that each group, or one behind it in its user queue, declares."""
     return list(accumulate([group.priority for group in reversed(groups)], max))[::-1]
 
 
@@ -150,7 +147,6 @@ class _Node:
         "guarantee",
         "heap",
         "key",
-        "line",
         "name",
         "owed",
         "parent",
@@ -158,6 +154,7 @@ class _Node:
         "priority",
         "rank",
         "used",
+        "user_queue",
         "weight",
     )
 
@@ -168,9 +165,9 @@ class _Node:
         self.rank: Rank = (served_ms, name)
         self.heap: list[tuple[LevelKey, int, _Node]] = []
         self.key: LevelKey | None = None  #: where it stands beside its siblings; None = it asks for nothing
-        self.line: Seat | None = None
+        self.user_queue: UserQueue | None = None
         self.weight, self.aged = 1, 0
-        self.priority: int | None = 0  #: None = it is a user's: that of its line
+        self.priority: int | None = 0  #: None = it is a user's: that of its user queue
         self.guarantee: Sequence[int] = ()
         self.department = self.owed = False
 
@@ -185,16 +182,13 @@ class _Node:
         return None
 
 
-Seat: TypeAlias = Line[_Node]
-
-
-def _priority(node: _Node, line: Seat, aged: int) -> int:
+def _priority(node: _Node, user_queue: UserQueue, aged: int) -> int:
     """The priority of a competitor, `aged` steps of waiting included."""
-    return line.priority(aged) if node.priority is None else node.priority + aged
+    return user_queue.priority(aged) if node.priority is None else node.priority + aged
 
 
 class FairShareOrder:
-    """The tournament of one cycle. Its caller asks it for the next line, reports what was served, and owns the shares."""
+    """The tournament of one cycle. Its caller asks it for the next user queue, reports what was served, and owns the shares."""
 
     def __init__(
         self,
@@ -212,14 +206,14 @@ class FairShareOrder:
         self._serial = 0
         self._axes: dict[Sequence[int], int] = {}
         self._live = [(axis, total) for axis, total in enumerate(self._total) if total > 0]
-        self._current: Seat | None = None
+        self._current: UserQueue | None = None
         self._highest: dict[str | None, int] = {}  #: by queue, the highest priority below it
         self._picky = tree.nested or tree.guarantees  #: whether the keys depend on what a pod asks for
-        self.lines: list[Seat] = []
+        self.user_queues: list[UserQueue] = []
         for name, groups in waiting.items():
             self._enter(name, groups)
-        for line in self.lines:
-            self._refresh(line.node)
+        for user_queue in self.user_queues:
+            self._refresh(user_queue.node)
 
     # ---- the tree ----
 
@@ -228,7 +222,7 @@ class FairShareOrder:
         strict = self._tree.get(name).order == "fifo"
         alone = strict or len({group.user for group in groups}) == 1
         if alone and not node.department:
-            self._stand(node, Line(name, groups, strict))
+            self._add(node, UserQueue(name, groups, strict))
             return
         by_user: dict[str, list[PodGroup]] = {}
         for group in () if strict else groups:
@@ -240,13 +234,13 @@ class FairShareOrder:
                 user, node, self._shares.of_user(payer), self._shares.past_of_user(payer), served_ms
             )
             child.priority = 0 if node.department else None
-            self._stand(child, Line(name, by_user.get(user, groups), strict), payer)
+            self._add(child, UserQueue(name, by_user.get(user, groups), strict), payer)
 
-    def _stand(self, node: _Node, line: Seat, payer: Payer | None = None) -> None:
-        """A line takes its place, and makes all above it older."""
-        node.line, line.node = line, node
-        self.lines.append(line)
-        oldest = min([group.ready_ms for group in line.groups])
+    def _add(self, node: _Node, user_queue: UserQueue, payer: Payer | None = None) -> None:
+        """Add a user queue, and make all above it older."""
+        node.user_queue, user_queue.node = user_queue, node
+        self.user_queues.append(user_queue)
+        oldest = min([group.ready_ms for group in user_queue.groups])
         if self._now - oldest < self._promote_ms:
             return
         above: _Node | None = node
@@ -280,44 +274,44 @@ class FairShareOrder:
         """Put a competitor and all above it where they stand now."""
         root, above = self._root, node
         while above is not root:
-            child = above.best() if above.line is None else None
-            line = above.line if child is None else self._line_of(child)
+            child = above.best() if above.user_queue is None else None
+            user_queue = above.user_queue if child is None else self._user_queue_of(child)
             parent = above.parent or root
-            if line is None or line.at >= len(line.groups):
+            if user_queue is None or user_queue.at >= len(user_queue.groups):
                 above.key = None
             else:
-                above.owed = self._is_owed(above, line, child is not None and child.owed)
-                above.key = self._level(above, line, above.owed)
+                above.owed = self._is_owed(above, user_queue, child is not None and child.owed)
+                above.key = self._level(above, user_queue, above.owed)
                 self._serial += 1
                 heapq.heappush(parent.heap, (above.key, self._serial, above))
             above = parent
 
     @staticmethod
-    def _line_of(node: _Node) -> Seat | None:
-        while node.line is None:
+    def _user_queue_of(node: _Node) -> UserQueue | None:
+        while node.user_queue is None:
             child = node.best()
             if child is None:
                 return None
             node = child
-        return node.line
+        return node.user_queue
 
     def _is_owed(
-        self, node: _Node, line: Seat, below: bool, more: Sequence[int] = (), times: int = 0
+        self, node: _Node, user_queue: UserQueue, below: bool, more: Sequence[int] = (), times: int = 0
     ) -> bool:
         """Whether a competitor that had `times` `more` would be below its guarantee, or one below it (`below`)."""
-        return below or (bool(node.guarantee) and self._below(node, self._asked(line), more, times))
+        return below or (bool(node.guarantee) and self._below(node, self._asked(user_queue), more, times))
 
     def _level(
-        self, node: _Node, line: Seat, owed: bool, more: Sequence[int] = (), times: int = 0
+        self, node: _Node, user_queue: UserQueue, owed: bool, more: Sequence[int] = (), times: int = 0
     ) -> LevelKey:
-        """The key of a competitor if it had `times` `more` than it has. Its next group is the line's head."""
-        priority = _priority(node, line, 0 if times else node.aged)
+        """The key of a competitor if it had `times` `more` than it has. Its next group is the user queue's head."""
+        priority = _priority(node, user_queue, 0 if times else node.aged)
         if not self._picky:
             return 1, -priority, self._dominant(node, more, times), node.rank
         sated = 0 if owed or (not times and self._tops(node, priority)) else 1
         if not node.department:
             return sated, -priority, self._dominant(node, more, times), node.rank
-        axis = self._largest(self._asked(line))
+        axis = self._largest(self._asked(user_queue))
         have = node.used[axis] + (node.past[axis] if node.past else 0)
         have += times * (more[axis] if axis < len(more) else 0)
         total = self._total[axis] * node.weight
@@ -361,9 +355,9 @@ class FairShareOrder:
                 some = True
         return some
 
-    def _asked(self, line: Seat) -> Sequence[int]:
-        """(R,) what the line's head needs to start."""
-        group = line.head
+    def _asked(self, user_queue: UserQueue) -> Sequence[int]:
+        """(R,) what the user queue's head needs to start."""
+        group = user_queue.head
         if group.gang:
             return minimum_of(group, len(self._total))
         return group.roles[0].shape.requests
@@ -375,22 +369,22 @@ class FairShareOrder:
             known = self._axes[asked] = largest_share(asked, self._total)
         return known
 
-    # ---- turns ----
+    # ---- batches ----
 
-    def first(self) -> Seat | None:
-        """The line that is served next; None when no line asks any more."""
+    def first(self) -> UserQueue | None:
+        """The user queue that is served next; None when none asks any more."""
         child = self._root.best()
-        line = None if child is None else child.line or self._line_of(child)
-        self._current = line
-        return line
+        user_queue = None if child is None else child.user_queue or self._user_queue_of(child)
+        self._current = user_queue
+        return user_queue
 
-    def stride(
+    def batch_size(
         self, amount: Sequence[int], most: int, placed: int, spent: int, spare: Callable[[], int]
     ) -> int:
-        """How many pods the first line gets now: 1..most.
+        """How many pods the first user queue gets now: 1..most.
 
-        The turns of a long bag grow (to an eighth of what it has got), so that there are few of them; but only as long
-        as the room that is left would let the other lines catch up twice.
+        The batches of a long bag grow (to an eighth of what it has got), so that there are few of them; but only as long
+        as the room that is left would let the other user queues catch up twice.
 
         Args:
             amount: (R,) what one pod asks for.
@@ -399,37 +393,37 @@ class FairShareOrder:
             spent: How many pods were placed in it in all, those included.
             spare: How many pods more there may be room for.
         """
-        turns = self.in_a_row(amount, most)
-        if turns < min(most, placed // 8):
-            turns = max(turns, min(placed // 8, spare() * placed // (2 * spent)))
-        return min(most, turns)
+        pods = self.pods_until_behind(amount, most)
+        if pods < min(most, placed // 8):
+            pods = max(pods, min(placed // 8, spare() * placed // (2 * spent)))
+        return min(most, pods)
 
-    def in_a_row(self, amount: Sequence[int], most: int) -> int:
-        """How many pods of `amount` the first line gets until it stands behind a rival at some level: 1..most."""
-        line = self._current
-        if line is None:
+    def pods_until_behind(self, amount: Sequence[int], most: int) -> int:
+        """How many pods of `amount` the first user queue gets until it stands behind a rival at some level: 1..most."""
+        user_queue = self._current
+        if user_queue is None:
             return most
-        rivals = self._rivals(line)
+        rivals = self._rivals(user_queue)
         if not any(rivals):
             return most
         low, high = 1, 1
-        while high < most and not self._behind(line, amount, rivals, high):
+        while high < most and not self._behind(user_queue, amount, rivals, high):
             low, high = high + 1, min(2 * high, most)
         while low < high:
             middle = (low + high) // 2
-            if self._behind(line, amount, rivals, middle):
+            if self._behind(user_queue, amount, rivals, middle):
                 high = middle
             else:
                 low = middle + 1
         return low
 
-    def _rivals(self, line: Seat) -> list[LevelKey | None]:
-        """The key of the best rival at each level, from the first line's level upwards; None = it has no rival there.
+    def _rivals(self, user_queue: UserQueue) -> list[LevelKey | None]:
+        """The key of the best rival at each level, from the first user queue's level upwards; None = it has no rival there.
 
-        The line and all competitors above it have no key afterwards, until `moved` reports what became of the line.
+        The user queue and all competitors above it have no key afterwards, until `moved` reports what became of it.
         """
         found: list[LevelKey | None] = []
-        node: _Node | None = line.node
+        node: _Node | None = user_queue.node
         while node is not None and node is not self._root:
             node.key = None
             other = (node.parent or self._root).best()
@@ -438,49 +432,49 @@ class FairShareOrder:
         return found
 
     def _behind(
-        self, line: Seat, amount: Sequence[int], rivals: Sequence[LevelKey | None], times: int
+        self, user_queue: UserQueue, amount: Sequence[int], rivals: Sequence[LevelKey | None], times: int
     ) -> bool:
-        node, owed = line.node, False
+        node, owed = user_queue.node, False
         for rival in rivals:
-            owed = self._is_owed(node, line, owed, amount, times)
-            key = self._level(node, line, owed, amount, times)
+            owed = self._is_owed(node, user_queue, owed, amount, times)
+            key = self._level(node, user_queue, owed, amount, times)
             if rival is not None and key > rival:
                 return True
             node = node.parent or self._root
         return False
 
-    def moved(self, line: Seat, done: bool, served: bool, reasons: Sequence[Reason]) -> None:
-        """The head of the line was considered.
+    def moved(self, user_queue: UserQueue, done: bool, served: bool, reasons: Sequence[Reason]) -> None:
+        """The head of the user queue was considered.
 
         Args:
-            line: The line that was first.
+            user_queue: The user queue that was first.
             done: The head is done with for this cycle.
-            served: The head got something. The line and the queues above it lose the priority that they gained by waiting.
+            served: The head got something. The user queue and the queues above it lose the priority that they gained by waiting.
             reasons: Why groups were refused, the head last.
         """
-        node: _Node | None = line.node
+        node: _Node | None = user_queue.node
         while served and node is not None:
             node.aged = 0
             node = node.parent
         if done:
-            line.at += 1
-            if line.strict:
-                line.hold_up(reasons)
-        if line.at < len(line.groups) and line.behind is None:
+            user_queue.at += 1
+            if user_queue.strict:
+                user_queue.hold_up(reasons)
+        if user_queue.at < len(user_queue.groups) and user_queue.behind is None:
             # Its key is the same if it has what it had, and its next group cannot change it.
-            if served or line.node.key is None or self._picky or line.node.priority is None:
-                self._refresh(line.node)
+            if served or user_queue.node.key is None or self._picky or user_queue.node.priority is None:
+                self._refresh(user_queue.node)
         else:
-            self.leave(line)
+            self.leave(user_queue)
 
-    def leave(self, line: Seat) -> None:
-        """The line asks for nothing more in this cycle. Its remaining groups stay in `line.left`."""
-        node = line.node
+    def leave(self, user_queue: UserQueue) -> None:
+        """The user queue asks for nothing more in this cycle. Its remaining groups stay in `user_queue.left`."""
+        node = user_queue.node
         node.key = None
-        node.line = None
+        node.user_queue = None
         if node.parent is not None and node.parent is not self._root:
             self._refresh(node.parent)
 
     def passed_over(self, text: str) -> list[Reason]:
         """Why the cycle did not consider the remaining groups, by queue: `text`, unless the queue's order is the reason."""
-        return [reason for line in self.lines for reason in line.passed_over(text)]
+        return [reason for user_queue in self.user_queues for reason in user_queue.passed_over(text)]
