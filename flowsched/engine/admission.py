@@ -94,7 +94,7 @@ class Binds:
         recorder = self._recorder
         state, now = recorder.state, recorder.now
         run, stage, group = candidate.run, candidate.stage, candidate.group
-        gang, look = stage.spec.gang, recorder.look is not None
+        gang, limited = stage.spec.gang, recorder.evictable is not None
         self._note(candidate, tasks, nodes)
         places, numbers = _NO_SEATS, {0}
         if gang:
@@ -128,13 +128,13 @@ class Binds:
             self._pods[pod.name] = ref = PodRef(run.id, stage.number, task, pod.attempt, pod.remote)
             if pod.remote:
                 begin_reading(state, stage, ref, recorder.statement)
-            if look:
+            if limited:
                 hold_room(recorder, candidate, task, node, bound=True)
             why = told[candidate.at(number)].get(node, NO_COSTS) if told else NO_COSTS
             why = chosen_before_staging(recorder, run, stage, task, node) or why
             encoded = self._encoded_member(candidate, pod, alike[number]) if gang else encode_pod(pod)
             recorder.intend(run, stage, pod, encoded, why)
-        if gang or look or devices is not None:
+        if gang or limited or devices is not None:
             self.take()
         names = state.cluster.snapshot.names
         where = [names[node_numbers[0]]] if len(node_numbers) == 1 else [names[n] for n in {*node_numbers}]
@@ -467,7 +467,7 @@ def place(recorder: Recorder, others: Others) -> None:
     # 6. What stays, why, and when to look again.
     look_at = _sooner(plan.look_at, ours.spacing.next_ms)
     plan = structs.replace(plan, reasons=(*plan.reasons, *ours.refused, *told), look_at=look_at)
-    if recorder.look is not None and not crowded:
+    if recorder.evictable is not None and not crowded:
         plan = cache_evictions.end_look(recorder, plan, by_key)
     evictions.carry_out(recorder, plan, others.make_way)
     _keep(recorder, plan, by_key, ours_too=not crowded)
@@ -538,7 +538,7 @@ def _serve(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> No
 def _collected(recorder: Recorder) -> Backlog:
     """The backlog of our own work. Tasks that can never run fail here, and the producers of lost inputs run again."""
     state = recorder.state
-    backlog = collect(state, recorder.now, recorder.look)
+    backlog = collect(state, recorder.now, recorder.evictable)
     if backlog.unrunnable or backlog.lost:
         for lost in backlog.unrunnable:
             recorder.advance(lost.run).fail_waiting(lost.stage, lost.tasks, "InputMissing", lost.message)
@@ -546,7 +546,7 @@ def _collected(recorder: Recorder) -> Backlog:
             make_again(recorder, run, uri)
         recorder.absorb()
         # Others of these stages may have been cancelled, or wait again.
-        backlog = collect(state, recorder.now, recorder.look)
+        backlog = collect(state, recorder.now, recorder.evictable)
     return backlog
 
 
@@ -653,7 +653,7 @@ class _Ours:
         )
         nodes, missing = _joined(placement.nodes), _joined(placement.missing_bytes)
         planned = np.concatenate(placement.devices) if placement.devices else None
-        if recorder.look is not None and not recorder.state.policy.mounted:
+        if recorder.evictable is not None and not recorder.state.policy.mounted:
             fits = cache_evictions.make_room(recorder, candidate, tasks, nodes)
             if not fits.all():
                 self.refused.append(cache_evictions.full(recorder, candidate))
@@ -709,7 +709,7 @@ def _may_move(recorder: Recorder, candidate: Candidate, nodes: Indices) -> bool:
     """
     snapshot = recorder.state.cluster.snapshot
     seen = [node for node in candidate.group.staged_on if snapshot.ready[node]]
-    if recorder.look is not None and seen:  # a full cache may have lost its data since
+    if recorder.evictable is not None and seen:  # a full cache may have lost its data since
         there = _really_missing(recorder, candidate, np.array(seen)) == 0
         seen = [node for node, all_there in zip(seen, there.tolist(), strict=True) if all_there]
     if len(seen) < _MAX_TARGETS or set(nodes.tolist()) <= set(seen):

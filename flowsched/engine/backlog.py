@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from flowsched.engine.data.cache_values import Look, shut_nodes
+from flowsched.engine.data.cache_values import Evictable, shut_nodes
 from flowsched.engine.data.gather_nodes import Homes, consumer_shard, divided, gather_of
 from flowsched.engine.data.inputs import MissingInput, dataset_ids, private
 from flowsched.engine.data.remote_reads import remote_ids, remote_specs
@@ -77,19 +77,19 @@ class Backlog(msgspec.Struct):
     wake_ms: int | None  #: when the next back-off ends
 
 
-def collect(state: EngineState, now: int, look: Look | None = None) -> Backlog:
+def collect(state: EngineState, now: int, evictable: Evictable | None = None) -> Backlog:
     """Everything that may be placed now, at most `profile.window` groups a stage (the rest waits its turn).
 
     Args:
         state: Its memory of what was offered is brought up to date.
         now: Wall-clock ms.
-        look: What caches with a limit may drop; None = no cache has a limit.
+        evictable: What caches with a limit may drop; None = no cache has a limit.
     """
     backlog = Backlog({}, [], [], None)
     common, homes = _common_basis(state), Homes(state)
     for run, number in _offering(state):
         stage = run.stages[number]
-        if _again(state, backlog, run, stage, now, look, common, homes):
+        if _again(state, backlog, run, stage, now, evictable, common, homes):
             continue
         queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
         if stage.looked_up is not None:
@@ -105,7 +105,7 @@ def collect(state: EngineState, now: int, look: Look | None = None) -> Backlog:
         if len(queued) == 0:
             continue
         offer = _gangs if stage.spec.gang else _bags
-        alike = _Alike(state, run, stage, look, homes)
+        alike = _Alike(state, run, stage, evictable, homes)
         added = [_add(backlog, alike, key, tasks, now) for key, tasks in offer(state, run, stage, queued)]
         told = [each for each in added if each is not None]
         if not alike.shared and not stage.spec.gang:
@@ -174,7 +174,7 @@ def _again(
     run: WorkflowRun,
     stage: StageRun,
     moment: int,
-    look: Look | None,
+    evictable: Evictable | None,
     common: tuple[object, ...],
     homes: Homes,
 ) -> bool:
@@ -185,8 +185,8 @@ def _again(
     if offered is None or not offered.candidates:
         return False
     basis = _basis(state, run, stage, common)
-    if look is not None or state.cluster.drains or offered.basis != basis:
-        told = _told(state, offered, moment, look)
+    if evictable is not None or state.cluster.drains or offered.basis != basis:
+        told = _told(state, offered, moment, evictable)
         if told is None:
             return False
         offered.candidates, offered.basis = told, basis
@@ -196,7 +196,9 @@ def _again(
     return True
 
 
-def _told(state: EngineState, offered: Offered, moment: int, look: Look | None) -> list[Candidate] | None:
+def _told(
+    state: EngineState, offered: Offered, moment: int, evictable: Evictable | None
+) -> list[Candidate] | None:
     """The same offers with what is known now of their tasks' runtime; None where they must be made anew."""
     axes, candidates = len(state.cluster.snapshot.axes), offered.candidates
     if any(len(role.shape.requests) != axes for role in candidates[0].group.roles):
@@ -219,7 +221,7 @@ def _told(state: EngineState, offered: Offered, moment: int, look: Look | None) 
         staged_on = state.work.staged_on.get(state.work.groups[group.key], ())  # type: ignore[arg-type]
         promised_ms = state.round.reserved_starts.get(group.key)
         runtime_ms, high_ms = expected(state, run, stage, group.reads)
-        full = shut_nodes(look, run, stage, group.inputs, group.key, moment - group.ready_ms)
+        full = shut_nodes(evictable, run, stage, group.inputs, group.key, moment - group.ready_ms)
         closing = _closing(state, stage, runtime_ms, high_ms, moment)
         if _together(full, closing) != group.shut:
             return None
@@ -259,9 +261,9 @@ class _Alike:
     """What the groups of one stage have in common, worked out once in a look. Of two that read as much the same is expected."""
 
     def __init__(
-        self, state: EngineState, run: WorkflowRun, stage: StageRun, look: Look | None, homes: Homes
+        self, state: EngineState, run: WorkflowRun, stage: StageRun, evictable: Evictable | None, homes: Homes
     ) -> None:
-        self.state, self.run, self.stage, self.look, self.homes = state, run, stage, look, homes
+        self.state, self.run, self.stage, self.evictable, self.homes = state, run, stage, evictable, homes
         self.shared = not private(stage)
         self.remote = remote_specs(state, run, stage)
         call = run.spec.call
@@ -329,7 +331,7 @@ def _add(
     if joins and demands:
         demands = (demands[key.role],)
     part_of, barred = _beside(state, run, stage, shard) if alike.gang else ("", ())
-    full = shut_nodes(alike.look, run, stage, inputs, number, now - ready_ms)
+    full = shut_nodes(alike.evictable, run, stage, inputs, number, now - ready_ms)
     closing = _closing(state, stage, runtime_ms, high_ms, now)
     group = PodGroup(
         key=number,

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from flowsched.engine.data.cache_values import Look
+from flowsched.engine.data.cache_values import Evictable
 from flowsched.engine.data.inputs import reads_outside
 from flowsched.engine.data.remote_reads import end_reading
 from flowsched.engine.delta import (
@@ -71,8 +71,8 @@ class Recorder(msgspec.Struct):
     #: (workflow, stage) with shards that are ready and have not been looked up in the cache of results.
     lookups: dict[tuple[str, int], None] = msgspec.field(default_factory=dict)
     wake_ms: int | None = None
-    #: What caches with a limit may drop, as this step looks at them; None = not looked, or no cache has a limit.
-    look: Look | None = None
+    #: What caches with a limit may drop, in this step; None = not asked, or no cache has a limit.
+    evictable: Evictable | None = None
     #: Where this step's cycle is recorded; None = nowhere. Decides nothing.
     tape: Tape | None = None
     #: Something happened that may let a waiting group start: room, bytes, nodes, new work.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flowsched.engine import admission
 from flowsched.engine.backlog import Backlog, collect
-from flowsched.engine.data.cache_values import Look
+from flowsched.engine.data.cache_values import Evictable
 from flowsched.engine.state import EngineState
 from flowsched.executor.nodes import NodeInfo
 from flowsched.workflow.document.decode import check_workflow
@@ -35,9 +35,9 @@ def described(backlog: Backlog) -> list[tuple[Any, ...]]:
     ]
 
 
-def collected(state: EngineState, now: int, look: Look | None = None) -> Backlog:
+def collected(state: EngineState, now: int, evictable: Evictable | None = None) -> Backlog:
     """As `collect`; each offer that it remembered is looked at again, group by group, compared, and remembered as it was."""
-    backlog = collect(state, now, look)
+    backlog = collect(state, now, evictable)
     kept = {
         pair: (offered, list(offered.candidates), offered.basis)
         for pair, offered in state.work.offers.items()
@@ -46,7 +46,7 @@ def collected(state: EngineState, now: int, look: Look | None = None) -> Backlog
         offered.basis = None
     state.data.coming.clear()
     state.data.coming_from.clear()
-    assert described(collect(state, now, look)) == described(backlog)
+    assert described(collect(state, now, evictable)) == described(backlog)
     state.work.offers.clear()
     for pair, (offered, candidates, basis) in kept.items():
         offered.candidates, offered.basis = candidates, basis

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from flowsched.engine.data.cache_values import Look
+from flowsched.engine.data.cache_values import Evictable
 from flowsched.engine.data.remote_reads import end_reading, hold_sources, reads_remotely, sources
 from flowsched.engine.events import Stored
 from flowsched.engine.explain import expected_starts
@@ -200,8 +200,8 @@ def test_what_is_read_stays_in_full_caches_wherever_it_lies() -> None:
     mine, other = catalogue.intern(part(0)), catalogue.intern(part(1))
     assert dict(caches.of[0].pinned) == {mine: 1}
     assert on.state.data.read_from == {(other, 1): 1}
-    look = Look(on.state)
-    assert [copy.dataset for node in (0, 1) for copy in look.copies(node, (), Need.AGAIN)] == []
+    evictable = Evictable(on.state)
+    assert [copy.dataset for node in (0, 1) for copy in evictable.copies(node, (), Need.AGAIN)] == []
     on.end("fs-w-read-0-0")
     on.nothing_left()
 

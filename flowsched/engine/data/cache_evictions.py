@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from flowsched.engine.data.cache_values import Look, desperate, written_by
+from flowsched.engine.data.cache_values import Evictable, desperate, written_by
 from flowsched.engine.delta import ReplicaWrite
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import Candidate, GroupKey, pod_name
@@ -50,27 +50,29 @@ def begin_look(recorder: Recorder) -> None:
         late = recorder.now - pin.since_ms > _PATIENCE_MS and not _moves(state, pin)
         if late or not _waits(state, pin) or not state.cluster.snapshot.ready[pin.node]:
             caches.release(owner, recorder.statement)
-    look = recorder.look = Look(state)
+    evictable = recorder.evictable = Evictable(state)
     for node in sorted(caches.grown):
         cache = caches.of[node]
         if cache.free < 0:
-            copies = look.copies(node)
+            copies = evictable.copies(node)
             _drop(recorder, node, choose(copies, min(-cache.free, sum(copy.size_bytes for copy in copies))))
     caches.grown.clear()
 
 
 def note_planned(recorder: Recorder, plan: Plan, candidates: Mapping[int, Candidate]) -> None:
     """What this step's pods find on their nodes, or read on others, is not dropped for other pods of the same step."""
-    look, catalogue = recorder.look, recorder.state.cluster.catalogue
-    if look is None:
+    evictable, catalogue = recorder.evictable, recorder.state.cluster.catalogue
+    if evictable is None:
         return
     for placement in plan.placements:
         if placement.group not in candidates:
             continue
         group = candidates[placement.group].group
-        look.planned.update((each, node) for each in group.remote for node in catalogue.nodes_of(each))
+        evictable.planned.update((each, node) for each in group.remote for node in catalogue.nodes_of(each))
         for nodes in placement.nodes if group.inputs else ():
-            look.planned.update((dataset, node) for node in set(nodes.tolist()) for dataset in group.inputs)
+            evictable.planned.update(
+                (dataset, node) for node in set(nodes.tolist()) for dataset in group.inputs
+            )
 
 
 def _waits(state: EngineState, pin: Pin) -> bool:
@@ -134,7 +136,7 @@ def _find(
 ) -> _Room:
     """As many of the tasks as find room on a node, and what goes for them."""
     state, cache, group = recorder.state, caches.of[node], candidate.group
-    look = recorder.look
+    evictable = recorder.evictable
     inputs = tuple(dict.fromkeys(group.inputs))
     lacking = sum(caches.sizes[dataset] for dataset in inputs if not cache.has(dataset))
     each = written_by(state, candidate.run, candidate.stage, group.reads)
@@ -145,9 +147,9 @@ def _find(
     free = cache.free_for(reads, reads - lacking, writes[0])
     if any(pin is not None for pin in pins):  # it has been given room before
         free = cache.free
-    if look is None or lacking + sum(more) <= free:
+    if evictable is None or lacking + sum(more) <= free:
         return _Room(len(tasks), ())
-    copies = look.copies(node, inputs)
+    copies = evictable.copies(node, inputs)
     loose = sum(copy.size_bytes for copy in copies)
     count = len(tasks)
     while count and lacking + sum(more[:count]) > free + loose:
@@ -157,7 +159,7 @@ def _find(
     if reads > cache.limit or not desperate(state, node, recorder.now - group.ready_ms):
         return _Room(0, ())
     count = len(tasks) if group.gang else 1
-    copies = look.copies(node, inputs, Need.AGAIN)
+    copies = evictable.copies(node, inputs, Need.AGAIN)
     wanted = min(lacking + sum(more[:count]) - free, sum(copy.size_bytes for copy in copies))
     return _Room(count, choose(copies, wanted))
 
@@ -194,17 +196,17 @@ def hold_room(recorder: Recorder, candidate: Candidate, task: int, node: int, *,
 
 def admit_ahead(recorder: Recorder, orders: Sequence[TransferOrder]) -> list[TransferOrder]:
     """Of copies that were admitted, those that find room: what moves ahead of time drives out only what is worth much less."""
-    state, caches, look = recorder.state, recorder.state.cluster.catalogue.caches, recorder.look
-    if caches is None or look is None:
+    state, caches, evictable = recorder.state, recorder.state.cluster.catalogue.caches, recorder.evictable
+    if caches is None or evictable is None:
         return list(orders)
     kept = []
-    look.sources |= {(order.dataset, order.source) for order in orders}  # decided in this very step
+    evictable.sources |= {(order.dataset, order.source) for order in orders}  # decided in this very step
     for order in orders:
         cache = caches.of.get(order.dest)
         if cache is not None and not cache.has(order.dataset):
             size = caches.sizes[order.dataset]
             if size > cache.free:
-                copies = _lesser(look, order.dataset, order.dest)
+                copies = _lesser(evictable, order.dataset, order.dest)
                 drops = choose(copies, size - cache.free)
                 if not drops:
                     continue
@@ -216,21 +218,23 @@ def admit_ahead(recorder: Recorder, orders: Sequence[TransferOrder]) -> list[Tra
 
 def has_room(recorder: Recorder, want: TransferWant) -> bool:
     """Whether a copy that is wanted ahead of time could find room: otherwise it takes no other's slot."""
-    caches, look = recorder.state.cluster.catalogue.caches, recorder.look
+    caches, evictable = recorder.state.cluster.catalogue.caches, recorder.evictable
     cache = None if caches is None else caches.of.get(want.dest)
-    if caches is None or look is None or cache is None or cache.has(want.dataset):
+    if caches is None or evictable is None or cache is None or cache.has(want.dataset):
         return True
     size = caches.sizes[want.dataset]
     if size <= cache.free:
         return True
-    return size <= cache.free + sum(copy.size_bytes for copy in _lesser(look, want.dataset, want.dest))
+    return size <= cache.free + sum(copy.size_bytes for copy in _lesser(evictable, want.dataset, want.dest))
 
 
-def _lesser(look: Look, dataset: int, node: int) -> list[Copy]:
-    if look.state.policy.profile.eviction == "lru":
-        return look.copies(node, (dataset,))
-    worth = look.value(dataset, node) // _AHEAD_PART
-    return [copy for copy in look.copies(node, (dataset,)) if copy.need is Need.NOBODY or copy.value < worth]
+def _lesser(evictable: Evictable, dataset: int, node: int) -> list[Copy]:
+    if evictable.state.policy.profile.eviction == "lru":
+        return evictable.copies(node, (dataset,))
+    worth = evictable.value(dataset, node) // _AHEAD_PART
+    return [
+        copy for copy in evictable.copies(node, (dataset,)) if copy.need is Need.NOBODY or copy.value < worth
+    ]
 
 
 # ---- what goes ----
@@ -274,10 +278,10 @@ def full(recorder: Recorder, candidate: Candidate) -> Reason:
 
 def explained(recorder: Recorder, reason: Reason, group: PodGroup) -> Reason:
     """What a full cache holds, in numbers: of the node where least is lacking."""
-    state, look = recorder.state, recorder.look
+    state, evictable = recorder.state, recorder.evictable
     caches, key = state.cluster.catalogue.caches, state.work.groups.get(reason.group)
     run = state.work.runs.get(key.workflow) if isinstance(key, GroupKey) else None
-    if caches is None or look is None or run is None or not isinstance(key, GroupKey) or not caches.of:
+    if caches is None or evictable is None or run is None or not isinstance(key, GroupKey) or not caches.of:
         return reason
     inputs = tuple(dict.fromkeys(group.inputs))
     writes = written_by(state, run, run.stages[key.stage], group.reads)
@@ -292,10 +296,10 @@ def explained(recorder: Recorder, reason: Reason, group: PodGroup) -> Reason:
             f"it reads {_size(reads)}, and the largest cache may hold {_size(largest)}: give nodes more cache"
         )
         return structs.replace(reason, message=text, numbers={"need_bytes": reads, "cache_bytes": largest})
-    best = min(nodes, key=lambda node: (total - caches.of[node].free - look.loose(node), node))
+    best = min(nodes, key=lambda node: (total - caches.of[node].free - evictable.loose(node), node))
     cache = caches.of[best]
     held = sum(caches.sizes[dataset] for dataset in cache.pinned)
-    stays = max(0, cache.used - held - look.loose(best))
+    stays = max(0, cache.used - held - evictable.loose(best))
     parts = [f"{_size(held)} are read by tasks there or wait for them"] if held else []
     parts += [f"{_size(cache.due)} will be written"] if cache.due else []
     parts += [f"{_size(stays)} are results or nowhere else"] if stays else []
@@ -342,17 +346,17 @@ def end_look(recorder: Recorder, plan: Plan, groups: dict[int, PodGroup]) -> Pla
 
 def _nodes_for(recorder: Recorder, group: PodGroup) -> frozenset[int]:
     """As many nodes as a group has pods, those first where most may be had."""
-    state, look = recorder.state, recorder.look
+    state, evictable = recorder.state, recorder.evictable
     caches = state.cluster.catalogue.caches
     assert caches is not None
-    assert look is not None
+    assert evictable is not None
     size = sum(caches.sizes[dataset] for dataset in dict.fromkeys(group.inputs))
     able = [
         node
         for node, cache in caches.of.items()
         if cache.limit >= size and state.cluster.snapshot.ready[node]
     ]
-    able.sort(key=lambda node: (-caches.of[node].free - look.loose(node), node))
+    able.sort(key=lambda node: (-caches.of[node].free - evictable.loose(node), node))
     return frozenset(able[: sum(role.minimum for role in group.roles)])
 
 

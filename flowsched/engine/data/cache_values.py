@@ -250,7 +250,7 @@ LAST_RESORT_MS: Final = 600_000
 _EXPECTED_HERE: Final = 4
 
 
-class Look:
+class Evictable:
     """What may be dropped where, in one step."""
 
     def __init__(self, state: EngineState) -> None:
@@ -378,20 +378,25 @@ def desperate(state: EngineState, node: int, waited_ms: int) -> bool:
 
 
 def shut_nodes(
-    look: Look | None, run: WorkflowRun, stage: StageRun, inputs: Sequence[int], key: int, waited_ms: int
+    evictable: Evictable | None,
+    run: WorkflowRun,
+    stage: StageRun,
+    inputs: Sequence[int],
+    key: int,
+    waited_ms: int,
 ) -> tuple[int, ...]:
     """Nodes on which a task's inputs and outputs do not fit the cache, even after every allowed eviction.
 
     Args:
-        look: What caches with a limit may drop; None = no cache has a limit.
+        evictable: What caches with a limit may drop; None = no cache has a limit.
         run, stage: Of the task.
         inputs: Dataset ids.
         key: Number of its group: room that other groups leave to it is its own.
         waited_ms: For how long it has been ready.
     """
-    if look is None:
+    if evictable is None:
         return ()
-    state, caches = look.state, look.state.cluster.catalogue.caches
+    state, caches = evictable.state, evictable.state.cluster.catalogue.caches
     assert caches is not None
     unique = tuple(dict.fromkeys(inputs))
     reads = sum([caches.sizes[dataset] for dataset in unique])
@@ -399,7 +404,7 @@ def shut_nodes(
     total = reads + writes
     left_to_other = state.caches.nodes if state.caches.first not in (None, key) else frozenset()
     shut = []
-    for node in (*look.tight(total), *sorted(left_to_other)):
+    for node in (*evictable.tight(total), *sorted(left_to_other)):
         cache = caches.of[node]
         here = sum([caches.sizes[d] for d in unique if cache.has(d)])
         if node in left_to_other:
@@ -407,7 +412,7 @@ def shut_nodes(
         elif total - here <= (free := cache.free_for(reads, here, writes)):
             fits = True
         else:
-            fits = total - here <= free + look.loose(node, unique)
+            fits = total - here <= free + evictable.loose(node, unique)
             fits = fits or (reads <= cache.limit and desperate(state, node, waited_ms))
         if not fits:
             shut.append(node)

@@ -335,7 +335,7 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
     active, limits = list(state.data.moving.values()), limits_now(state)
     orders = admit(wants, active, state.cluster.snapshot, state.cluster.catalogue, limits, rests)
     transfers = []
-    for order in orders if recorder.look is None else admit_ahead(recorder, orders):
+    for order in orders if recorder.evictable is None else admit_ahead(recorder, orders):
         statement.put(state.data.moving, (order.dataset, order.dest, order.piece), order)
         begin_copy(state, order, statement)
         state.cluster.catalogue.expect(order.dataset, order.dest, statement)
