@@ -318,7 +318,7 @@ def _gang_seats(recorder: Recorder, candidate: Candidate, tasks: Indices) -> Gan
 
 
 class Spacing:
-    """Which of the pods that were placed in one look start now.
+    """Which of the pods that were placed in one round start now.
 
     Attributes:
         next_ms: When the first of those that wait may start; None = none waits.
@@ -445,7 +445,7 @@ def place(recorder: Recorder, others: Others) -> None:
         if not groups:
             if state.round.reasons or state.round.reservations or told:
                 _keep(recorder, Plan(reasons=tuple(told)), {})  # no group waits any more
-            pacing.looked(recorder, 0, backlog.wake_ms)
+            pacing.round_ended(recorder, 0, backlog.wake_ms)
             return
     # 4. The plan.
     plan = _plan(recorder, groups) if groups else Plan()
@@ -473,7 +473,7 @@ def place(recorder: Recorder, others: Others) -> None:
     _keep(recorder, plan, by_key, ours_too=not crowded)
     placed = sum(len(nodes) for placement in plan.placements for nodes in placement.nodes)
     wake_ms = _sooner(backlog.wake_ms, plan.look_at)
-    pacing.looked(recorder, len(groups), wake_ms, full=placed >= pacing.STEP)
+    pacing.round_ended(recorder, len(groups), wake_ms, full=placed >= pacing.STEP)
     recorder.absorb()
 
 
@@ -490,8 +490,8 @@ def _bring_up_to_date(recorder: Recorder) -> None:
 
 def _as_before(recorder: Recorder) -> Backlog:
     """The backlog of a round that offers none of our own groups; it is looked at again when it was to be."""
-    look_at = recorder.state.round.look_at
-    return Backlog({}, [], [], look_at if look_at is not None and look_at > recorder.now else None)
+    due = recorder.state.round.next_round_at
+    return Backlog({}, [], [], due if due is not None and due > recorder.now else None)
 
 
 def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:

@@ -258,7 +258,7 @@ def _find_homes(homes: Homes, run: WorkflowRun, stage: StageRun, offered: Offere
 
 
 class _Alike:
-    """What the groups of one stage have in common, worked out once in a look. Of two that read as much the same is expected."""
+    """What the groups of one stage have in common, worked out once in a round. Of two that read as much the same is expected."""
 
     def __init__(
         self, state: EngineState, run: WorkflowRun, stage: StageRun, evictable: Evictable | None, homes: Homes

@@ -20,10 +20,10 @@ from flowsched.scheduling.plan import Plan, ReasonCode
 STEP: Final = 1_000
 #: So many pods of ours are on their way to a node, at most. At 1,000 a second what is decided now is there in 4 s.
 UNDER_WAY: Final = 4_000
-#: Once there were as many, so few must be left before more follow: looks should be worth it.
+#: Once there were as many, so few must be left before more follow: rounds should be worth it.
 RESUME: Final = 3_000
-#: A look at more groups than this is a long one ...
-SHORT_LOOK: Final = 200
+#: A round over more groups than this is a long one ...
+SHORT_ROUND: Final = 200
 #: ... after which the next waits 1 ms for so many of them.
 GROUPS_PER_MS: Final = 5
 #: Even if no group may start, a round follows after so long and reports the reserved starts again.
@@ -69,7 +69,7 @@ def held(recorder: Recorder, name: str, reason: str) -> None:
 
 def bytes_landed(recorder: Recorder) -> None:
     """A dataset, or a piece of one, is on a node."""
-    due = recorder.state.round.looked_at + LANDED_MS
+    due = recorder.state.round.last_round_at + LANDED_MS
     if recorder.now >= due:
         recorder.dirty = True
     else:
@@ -84,8 +84,8 @@ def is_full(state: EngineState) -> bool:
 def is_due(recorder: Recorder) -> bool:
     """Whether this step looks at the backlog. If not, the recorder's wake says when one does."""
     state, statement, now = recorder.state, recorder.statement, recorder.now
-    late = state.round.look_at is not None and now >= state.round.look_at
-    late |= recorder.tape is not None  # a user asks for a snapshot of the next look
+    late = state.round.next_round_at is not None and now >= state.round.next_round_at
+    late |= recorder.tape is not None  # a user asks for a snapshot of the next round
     if late or (recorder.ticked and now >= state.round.quiet_until):
         recorder.dirty = True
     if state.round.crowded and len(state.round.under_way) <= RESUME:
@@ -95,32 +95,32 @@ def is_due(recorder: Recorder) -> bool:
         statement.assign(state.round, "restless", True)
     if state.round.restless and now >= state.round.rest_until:
         return True
-    wakes = [state.round.look_at, state.round.rest_until if state.round.restless else None]
+    wakes = [state.round.next_round_at, state.round.rest_until if state.round.restless else None]
     for moment in wakes:
         if moment is not None:
             recorder.wake_at(moment)
     return False
 
 
-def looked(recorder: Recorder, groups: int, look_at: int | None, *, full: bool = False) -> None:
-    """A look was taken.
+def round_ended(recorder: Recorder, groups: int, next_round_at: int | None, *, full: bool = False) -> None:
+    """A round has ended.
 
     Args:
         recorder: Of this step.
         groups: How many groups were offered.
-        look_at: When a back-off that was met ends.
-        full: As many pods were placed as a step may place: the next look follows at once.
+        next_round_at: When a back-off that was met ends.
+        full: As many pods were placed as a step may place: the next round follows at once.
     """
     state, statement = recorder.state, recorder.statement
-    rest = groups // GROUPS_PER_MS if groups > SHORT_LOOK and not full else 0
+    rest = groups // GROUPS_PER_MS if groups > SHORT_ROUND and not full else 0
     statement.assign(state.round, "restless", full)
-    statement.assign(state.round, "looked_at", recorder.now)
+    statement.assign(state.round, "last_round_at", recorder.now)
     statement.assign(state.round, "rest_until", recorder.now + rest)
-    statement.assign(state.round, "look_at", look_at)
+    statement.assign(state.round, "next_round_at", next_round_at)
     if full:
         recorder.wake_at(recorder.now)
-    if look_at is not None:
-        recorder.wake_at(look_at)
+    if next_round_at is not None:
+        recorder.wake_at(next_round_at)
 
 
 def keep_quiet(recorder: Recorder, plan: Plan) -> None:

@@ -160,7 +160,7 @@ class Likeness(msgspec.Struct, frozen=True):
     delivers: bool  #: its replica 0 delivers what containers of the gang have in common
 
 
-#: By stage (its id), role and memory steps. For one look: stages stay alive meanwhile.
+#: By stage (its id), role and memory steps. For one round: stages stay alive meanwhile.
 Likenesses = dict[tuple[int, int, int], Likeness]
 
 

@@ -135,7 +135,7 @@ def step(
         place(recorder, ForeignPods(recorder))
     # 3. Bytes that shall move, as far as links allow.
     transfers = order_transfers(recorder) if placing else []
-    if recorder.dirty:  # since the look at the backlog
+    if recorder.dirty:  # since the backlog was collected
         recorder.statement.assign(state.round, "restless", True)
     # 4. Rows.
     _write_usage(recorder)

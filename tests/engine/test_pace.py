@@ -114,7 +114,7 @@ def test_others_are_served_while_enough_of_ours_is_under_way(monkeypatch: pytest
 
 def test_after_a_long_look_the_next_waits_a_little(monkeypatch: pytest.MonkeyPatch, looks: list[int]) -> None:
     """Ten groups at five for each ms: ends within 2 ms are answered by one look, for which the engine asks to be woken."""
-    monkeypatch.setattr(pacing, "SHORT_LOOK", 5)
+    monkeypatch.setattr(pacing, "SHORT_ROUND", 5)
     scene = Scene(node(cpu=2))
     scene.submit("w", *(wide(2, f"s{number}") for number in range(10)))
     assert looks == [10]

@@ -63,7 +63,7 @@ class Origin(NamedTuple):
 
 
 class Readers:
-    """The readers of datasets, as long as no task changes: a look."""
+    """The readers of datasets, as long as no task changes: a round."""
 
     def __init__(self, state: EngineState) -> None:
         self._state = state

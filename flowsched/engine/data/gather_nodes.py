@@ -83,9 +83,9 @@ def divided(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | N
 
 
 class Homes:
-    """The gather nodes of outputs, as one look at the backlog finds them: hundreds of shards have one in common.
+    """The gather nodes of outputs, as one round finds them: hundreds of shards have one in common.
 
-    Made for one look, in which no task changes.
+    Made for one round, in which no task changes.
     """
 
     def __init__(self, state: EngineState) -> None:

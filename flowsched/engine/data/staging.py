@@ -98,7 +98,7 @@ MAX_TRIES = 8
 
 
 class Targets:
-    """What one look gives targets. Tasks of bags are moved together (`move`), those of gangs at once: their states tell seats."""
+    """What one round gives targets. Tasks of bags are moved together (`move`), those of gangs at once: their states tell seats."""
 
     def __init__(self, recorder: Recorder, note: Callable[[Claim], None]) -> None:
         """`note`: is told of their claims."""
@@ -323,7 +323,7 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
     wants = state.data.wanted, state.data.foreseen, Wants((*pushes(recorder), *spreading(recorder)))
     resting = {pair for pair, wait in state.data.backoff.items() if wait.not_before > recorder.now}
     for pair in [pair for pair in state.data.backoff if not any(pair in each for each in wants)]:
-        if pair not in resting:  # a copy ahead of time may be wanted again in the next look
+        if pair not in resting:  # a copy ahead of time may be wanted again in the next round
             statement.pop(state.data.backoff, pair)
     for pair in resting:
         recorder.wake_at(state.data.backoff[pair].not_before)

@@ -23,9 +23,9 @@ class RoundState(msgspec.Struct):
         crowded: As many as may be were under way, and no more follow for a while.
         restless: Something may let a group start, and no round has been since.
         rest_until: No round takes place before this moment.
-        looked_at: The last round.
+        last_round_at: The last round.
         quiet_until: Before this moment time alone lets no group start.
-        look_at: A round is due at this moment, whatever happens.
+        next_round_at: A round is due at this moment, whatever happens.
     """
 
     reasons: dict[int, Reason] = msgspec.field(default_factory=dict)
@@ -37,9 +37,9 @@ class RoundState(msgspec.Struct):
     crowded: bool = False
     restless: bool = True
     rest_until: int = 0
-    looked_at: int = 0
+    last_round_at: int = 0
     quiet_until: int = 0
-    look_at: int | None = None
+    next_round_at: int | None = None
 
     def forget(self, groups: Iterable[int]) -> None:
         """Drop what is kept about groups that are no more."""
