@@ -69,7 +69,9 @@ def cycle(
     """
     statement = Statement()
     try:
-        snapshot.devices.look((role.shape.requests for group in backlog for role in group.roles), statement)
+        snapshot.devices.note_requests(
+            (role.shape.requests for group in backlog for role in group.roles), statement
+        )
         if not profile.gang:
             return plan_kube_like(snapshot, catalogue, queues, backlog, profile, now)
         return _Cycle(CycleState(snapshot, catalogue, queues, backlog, profile, now, statement, most)).run()
@@ -104,17 +106,17 @@ class _Cycle:
 
     def run(self) -> Plan:
         """Go through the queues."""
-        looked = 0
+        considered = 0
         self.serve_nominated()
         reserved = take_reserved(self.state.waiting, self.state.queues)
         if reserved is not None:
-            looked += self.consider(reserved)
-        looked += self.by_fair_share(looked)
+            considered += self.consider(reserved)
+        considered += self.by_fair_share(considered)
         placements = self.placements()
         ahead = () if self.state.available_times is None else tuple(self.state.available_times.ahead)
         reasons, preemption = tuple(self.reasons), self.preemption
         return Plan(
-            placements, tuple(self.state.reservations.made), reasons, looked, ahead, *preemption.decided
+            placements, tuple(self.state.reservations.made), reasons, considered, ahead, *preemption.decided
         )
 
     def placements(self) -> tuple[Placement, ...]:
@@ -124,25 +126,25 @@ class _Cycle:
         promotions = Promotions(s.backlog, s.queues, s.snapshot.usage, s.now, s.profile.promote_ms)
         return tuple([given.placement(key, promotions.take(groups[key])) for key, given in s.given.items()])
 
-    def by_fair_share(self, looked: int) -> int:
+    def by_fair_share(self, considered: int) -> int:
         """Go through the queues. Returns how many groups more it considered."""
-        before, s = looked, self.state
+        before, s = considered, self.state
         self.fair_share = FairShareOrder(s.waiting, s.queues, s.shares, s.snapshot.usage, s.profile, s.now)
         while (user_queue := self.fair_share.first()) is not None:
             group = user_queue.head
             again = group.key in self.state.given
-            if self.state.left <= 0 or (looked >= self.state.profile.window and not again):
+            if self.state.left <= 0 or (considered >= self.state.profile.window and not again):
                 self.fair_share.leave(
                     user_queue
                 )  # done for this cycle; a bag that is being served elsewhere goes on
                 continue
-            looked += not again
+            considered += not again
             left = self.state.left
             done = self.consider(group)
             self.fair_share.moved(user_queue, done, self.state.left < left, self.reasons)
         self.serve_put_off()
         self.skip()
-        return looked - before
+        return considered - before
 
     def serve_nominated(self) -> None:
         """Place the groups for which victims have left (see `preemption`), the oldest first, before all other groups.
