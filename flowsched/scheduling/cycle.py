@@ -124,7 +124,12 @@ class _Cycle:
         s = self.state
         groups = {group.key: group for group in s.backlog}
         promotions = Promotions(s.backlog, s.queues, s.snapshot.usage, s.now, s.profile.promote_ms)
-        return tuple([given.placement(key, promotions.take(groups[key])) for key, given in s.given.items()])
+        return tuple(
+            [
+                allocation.placement(key, promotions.take(groups[key]))
+                for key, allocation in s.allocations.items()
+            ]
+        )
 
     def by_fair_share(self, considered: int) -> int:
         """Go through the queues. Returns how many groups more it considered."""
@@ -132,7 +137,7 @@ class _Cycle:
         self.fair_share = FairShareOrder(s.waiting, s.queues, s.shares, s.snapshot.usage, s.profile, s.now)
         while (user_queue := self.fair_share.first()) is not None:
             group = user_queue.head
-            again = group.key in self.state.given
+            again = group.key in self.state.allocations
             if self.state.left <= 0 or (considered >= self.state.profile.window and not again):
                 self.fair_share.leave(
                     user_queue
@@ -219,7 +224,7 @@ class _Cycle:
     def blocked(self, group: PodGroup) -> Reason | None:
         """Why a group is not tried: it waits for its victims, is barred, like one that found no room, or beside no input."""
         state = self.state
-        if group.key in state.snapshot.nominations and (group.gang or group.key not in state.given):
+        if group.key in state.snapshot.nominations and (group.gang or group.key not in state.allocations):
             return self.preemption.waits(group)
         if (barred := self.barred(group)) is not None:
             return barred
@@ -446,7 +451,7 @@ class _Cycle:
         """Place a request on hard room where its data are and soft room elsewhere, or on soft room only."""
         if request.plain and (long is None or long is self.state.reservations.everywhere):
             table, packing = request.tables[0], self.state.profile.of(request.group.queue).packing
-            chosen = self.state.standings.place(request.axes, table, packing, spare=long is not None)
+            chosen = self.state.score_cache.place(request.axes, table, packing, spare=long is not None)
             return (chosen,) if len(chosen.nodes) >= table.minimum else None
         rows = self.state.room.rows(request.axes, local, long, soft=soft)
         return request.place(rows, self.state.room, self.state.snapshot, self.state.profile)

@@ -41,7 +41,7 @@ class CycleState:
     Attributes:
         most, left: Pods that this cycle may place, and may still place.
         waiting: Groups by queue, in their order.
-        given: Placements so far, by group key.
+        allocations: Placements so far, by group key.
         full, held: Why groups of some traits were refused. Room only shrinks in a cycle, so what was refused once is refused again:
             `full` for all such groups, `held` for those that would outlast the reservation's start.
         available_times: How long nodes are busy; None until the cycle has asked for it.
@@ -63,12 +63,12 @@ class CycleState:
         self.profile, self.now, self.statement = profile, now, statement
         self.room = Capacity(snapshot)
         self.pricer = Pricer(snapshot, catalogue, profile)
-        self.standings = ScoreCache(self.room)
+        self.score_cache = ScoreCache(self.room)
         self.shares, self.user_limits = Shares(queues, snapshot), UserLimits(profile, snapshot)
         self.quotas = Quotas(snapshot)
         work, half = work_ms(snapshot, backlog, profile, now), half_a_node(snapshot, profile)
         waiting = in_order(backlog, queues, profile, now, work, half)
-        self.given: dict[int, GroupAllocation] = {}
+        self.allocations: dict[int, GroupAllocation] = {}
         self.reservations = Reservations(snapshot, self.room, profile, now)
         self.full: dict[Traits, Reason] = {}
         self.held: dict[Traits, Reason] = {}
@@ -91,19 +91,19 @@ class CycleState:
 
     def placed(self, group: PodGroup) -> int:
         """How many pods of a bag this cycle has placed."""
-        given = self.given.get(group.key)
-        return len(given.nodes[0]) if given is not None else 0
+        allocation = self.allocations.get(group.key)
+        return len(allocation.nodes[0]) if allocation is not None else 0
 
     def commit(self, assignment: Assignment) -> None:
         """Take the room, pay the queue, note which copies will follow and which disks the pods will load."""
         request, group = assignment.request, assignment.request.group
-        given = self.given.get(group.key)
-        if given is None:
-            given = self.given[group.key] = GroupAllocation.of(group)
-        given.held = hold_rest(assignment, self.room, self.snapshot)
+        allocation = self.allocations.get(group.key)
+        if allocation is None:
+            allocation = self.allocations[group.key] = GroupAllocation.of(group)
+        allocation.held = hold_rest(assignment, self.room, self.snapshot)
         self.left -= assignment.pods
         ends = self.now + runtime_of(group, self.profile), self.now + longest_of(group, self.profile)
-        self._explain(assignment, given)
+        self._explain(assignment, allocation)
         for table, role, chosen, bound in zip(
             request.tables, request.order, assignment.node_choices, assignment.bound, strict=True
         ):
@@ -127,7 +127,7 @@ class CycleState:
             missing = _NOTHING if len(chosen.nodes) == 1 else np.zeros_like(chosen.nodes)
             if request.missing is not None:
                 missing = request.missing[chosen.nodes]
-            given.add(role, chosen, missing)
+            allocation.add(role, chosen, missing)
             if shape.rules is not None:
                 self.snapshot.peers.put(shape.rules, start.tolist(), self.statement)
             self._foresee(group, chosen.nodes, missing, shape.io_bytes)
@@ -135,7 +135,7 @@ class CycleState:
                 some, pods = np.unique(chosen.nodes, return_counts=True)
                 self.statement.add(self.snapshot.starting, some, pods)
 
-    def _explain(self, assignment: Assignment, given: GroupAllocation) -> None:
+    def _explain(self, assignment: Assignment, allocation: GroupAllocation) -> None:
         """Note why its nodes were chosen, before it takes their room."""
         request = assignment.request
         if request.terms and any(request.terms):
@@ -143,7 +143,7 @@ class CycleState:
             for at, (role, chosen) in enumerate(zip(request.order, assignment.node_choices, strict=True)):
                 choice = choice_of(request, at, chosen.nodes, rows)
                 if choice is not None:
-                    given.explain(role, choice)
+                    allocation.explain(role, choice)
 
     def _foresee(self, group: PodGroup, nodes: Ints, missing: Ints, io_bytes: int) -> None:
         """Let later groups of this cycle see the copies and IO-heavy pods that follow from this one."""

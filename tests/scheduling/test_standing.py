@@ -108,7 +108,7 @@ def test_one_pod_after_the_other_goes_where_placement_puts_it(data: st.DataObjec
         cores, memory = data.draw(st.sampled_from(kinds))
         snapshot.put_node(NodeInfo(f"n{at}", cores * 100, memory))
     room, packing = Capacity(snapshot), data.draw(st.sampled_from(["binpack", "spread"]))
-    standings = score_cache.ScoreCache(room)
+    scores = score_cache.ScoreCache(room)
     allowed = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
     for _ in range(8):
         needs = (
@@ -119,7 +119,7 @@ def test_one_pod_after_the_other_goes_where_placement_puts_it(data: st.DataObjec
         whole = [room.allocatable(axis) for axis in (0, 1)]
         rows = [room.hard(axis) for axis in (0, 1)]
         wanted = place_role(rows, whole, table, table.count, packing, NEVER)
-        found = standings.place((0, 1), table, packing, spare=False)
+        found = scores.place((0, 1), table, packing, spare=False)
         assert found.nodes.tolist() == wanted.nodes.tolist()
         assert found.costs.tolist() == wanted.costs.tolist()
         room.take((0, 1), table, found, None, None)
