@@ -428,19 +428,19 @@ def place(recorder: Recorder, others: Others) -> None:
             reasons = {**state.round.reasons, **{reason.group: reason for reason in held_back}}
             recorder.statement.assign(state.round, "reasons", reasons)
         return
-    crowded = bool(state.work.ready) and (state.round.crowded or pacing.is_full(state))
-    if crowded:
-        recorder.statement.assign(state.round, "crowded", True)
+    at_limit = bool(state.work.ready) and (state.round.at_limit or pacing.is_full(state))
+    if at_limit:
+        recorder.statement.assign(state.round, "at_limit", True)
         if pacing.reserved_for_ours(state):
             return
     recorder.dirty = False
     # 3. The groups that wait.
     theirs, told = others.offer()
     told = [*held_back, *told]
-    backlog = _as_before(recorder) if crowded else _collected(recorder)
+    backlog = _as_before(recorder) if at_limit else _collected(recorder)
     groups = [*(candidate.group for candidate in backlog.candidates.values()), *theirs]
     by_key = {group.key: group for group in groups}
-    if not crowded:
+    if not at_limit:
         evictions.drop_unwanted(recorder, by_key)
         if not groups:
             if state.round.reasons or state.round.reservations or told:
@@ -451,7 +451,7 @@ def place(recorder: Recorder, others: Others) -> None:
     plan = _plan(recorder, groups) if groups else Plan()
     # 5. Bindings, transfers and evictions.
     ours = _Ours(recorder, groups)
-    if not crowded:
+    if not at_limit:
         cache_evictions.note_planned(recorder, plan, backlog.candidates)
         foresee(recorder, plan, by_key if plan.ahead else {})
     _serve(recorder, plan, by_key)
@@ -464,13 +464,13 @@ def place(recorder: Recorder, others: Others) -> None:
             ours.binds.take()  # claims keep the order in which they were decided
             others.carry_out(placement)
     ours.finish()
-    # 6. What stays, why, and when to look again.
+    # 6. What stays, why, and when the next round is due.
     look_at = _sooner(plan.look_at, ours.spacing.next_ms)
     plan = structs.replace(plan, reasons=(*plan.reasons, *ours.refused, *told), look_at=look_at)
-    if recorder.evictable is not None and not crowded:
-        plan = cache_evictions.end_look(recorder, plan, by_key)
+    if recorder.evictable is not None and not at_limit:
+        plan = cache_evictions.end_round(recorder, plan, by_key)
     evictions.carry_out(recorder, plan, others.make_way)
-    _keep(recorder, plan, by_key, ours_too=not crowded)
+    _keep(recorder, plan, by_key, ours_too=not at_limit)
     placed = sum(len(nodes) for placement in plan.placements for nodes in placement.nodes)
     wake_ms = _sooner(backlog.wake_ms, plan.look_at)
     pacing.round_ended(recorder, len(groups), wake_ms, full=placed >= pacing.STEP)
@@ -482,7 +482,7 @@ def _bring_up_to_date(recorder: Recorder) -> None:
     recorder.dirty |= recorder.absorb()
     sweep(recorder)
     recorder.dirty |= recorder.absorb()
-    cache_evictions.begin_look(recorder)
+    cache_evictions.begin_round(recorder)
     _give_up_waiting(recorder)
     evictions.empty_nodes(recorder)
     evictions.keep_room(recorder)

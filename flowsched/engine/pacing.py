@@ -88,14 +88,14 @@ def is_due(recorder: Recorder) -> bool:
     late |= recorder.tape is not None  # a user asks for a snapshot of the next round
     if late or (recorder.ticked and now >= state.round.quiet_until):
         recorder.dirty = True
-    if state.round.crowded and len(state.round.under_way) <= RESUME:
-        statement.assign(state.round, "crowded", False)
+    if state.round.at_limit and len(state.round.under_way) <= RESUME:
+        statement.assign(state.round, "at_limit", False)
         recorder.dirty = True
-    if recorder.dirty and not state.round.restless:
-        statement.assign(state.round, "restless", True)
-    if state.round.restless and now >= state.round.rest_until:
+    if recorder.dirty and not state.round.dirty:
+        statement.assign(state.round, "dirty", True)
+    if state.round.dirty and now >= state.round.rest_until:
         return True
-    wakes = [state.round.next_round_at, state.round.rest_until if state.round.restless else None]
+    wakes = [state.round.next_round_at, state.round.rest_until if state.round.dirty else None]
     for moment in wakes:
         if moment is not None:
             recorder.wake_at(moment)
@@ -113,7 +113,7 @@ def round_ended(recorder: Recorder, groups: int, next_round_at: int | None, *, f
     """
     state, statement = recorder.state, recorder.statement
     rest = groups // GROUPS_PER_MS if groups > SHORT_ROUND and not full else 0
-    statement.assign(state.round, "restless", full)
+    statement.assign(state.round, "dirty", full)
     statement.assign(state.round, "last_round_at", recorder.now)
     statement.assign(state.round, "rest_until", recorder.now + rest)
     statement.assign(state.round, "next_round_at", next_round_at)

@@ -136,7 +136,7 @@ def step(
     # 3. Bytes that shall move, as far as links allow.
     transfers = order_transfers(recorder) if placing else []
     if recorder.dirty:  # since the backlog was collected
-        recorder.statement.assign(state.round, "restless", True)
+        recorder.statement.assign(state.round, "dirty", True)
     # 4. Rows.
     _write_usage(recorder)
     result = recorder.finish()

@@ -37,7 +37,7 @@ _AGAIN_MS: Final = 60_000
 _AHEAD_PART: Final = 2
 
 
-def begin_look(recorder: Recorder) -> None:
+def begin_round(recorder: Recorder) -> None:
     """Release useless pins and trim over-full caches, before a step places anything.
 
     A pin is useless if its task no longer waits, if its node is not ready, or if it is old and nothing moves for it.
@@ -317,7 +317,7 @@ def explained(recorder: Recorder, reason: Reason, group: PodGroup) -> Reason:
     return structs.replace(reason, message=text, numbers=numbers)
 
 
-def end_look(recorder: Recorder, plan: Plan, groups: dict[int, PodGroup]) -> Plan:
+def end_round(recorder: Recorder, plan: Plan, groups: dict[int, PodGroup]) -> Plan:
     """Say of groups that wait for cache what it holds. The first that has waited long reserves nodes: others leave it room."""
     state = recorder.state
     waiting = [

@@ -137,7 +137,7 @@ def verdicts(state: EngineState) -> Iterator[Verdict]:
         uids = tuple(uid for alike in work.waiting.values() for uid in alike)
         if found:
             first = found[0]
-            if first.code is ReasonCode.BACKLOG_WINDOW and state.round.restless:
+            if first.code is ReasonCode.BACKLOG_WINDOW and state.round.dirty:
                 continue
             yield Verdict(key, uids, first.code.value, first.message, first.start_ms)
 

@@ -20,8 +20,8 @@ class RoundState(msgspec.Struct):
         reserved_starts: Group -> the first start that was reserved for it.
         disk_free_at: Node -> when the next task that keeps its disk busy may start.
         under_way: Pods of ours that have not got to their node yet.
-        crowded: As many as may be were under way, and no more follow for a while.
-        restless: Something may let a group start, and no round has been since.
+        at_limit: As many as may be were under way, and no more follow for a while.
+        dirty: Something may let a group start, and no round has been since.
         rest_until: No round takes place before this moment.
         last_round_at: The last round.
         quiet_until: Before this moment time alone lets no group start.
@@ -34,8 +34,8 @@ class RoundState(msgspec.Struct):
     reserved_starts: dict[int, int] = msgspec.field(default_factory=dict)
     disk_free_at: dict[int, int] = msgspec.field(default_factory=dict)
     under_way: set[str] = msgspec.field(default_factory=set)
-    crowded: bool = False
-    restless: bool = True
+    at_limit: bool = False
+    dirty: bool = True
     rest_until: int = 0
     last_round_at: int = 0
     quiet_until: int = 0
