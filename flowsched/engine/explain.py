@@ -37,7 +37,7 @@ from flowsched.workflow.run.elastic import PLACED, spare, stays_out
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
 
-#: In tenths: how much of the wait at least there is, and how far towards the promised moment it goes.
+#: In tenths: how much of the wait at least there is, and how far towards the reserved start it goes.
 _EARLIER: Final = 6
 _LATER: Final = 9
 

@@ -377,9 +377,8 @@ class _Cycle:
             return self.refuse(taken)
         reason = self.refusals.why(request, traits)
         start = self.reserve(request) if reason.code in _NOT_NOW else None
-        if (
-            start is None and request.affinity is None and not group.shut
-        ):  # a pod that starts may let in one with affinity to it
+        # A pod that starts may let in one with affinity to it.
+        if start is None and request.affinity is None and not group.shut:
             state.full[traits] = reason
         return self.refuse(structs.replace(reason, start_ms=start))
 
@@ -427,9 +426,8 @@ class _Cycle:
             return Assignment(request, node_choices, here, long)
         if all(mask.all() for mask in here):
             return Assignment(request, node_choices, (None,) * len(node_choices), long)
-        if (
-            self.state.room.staging
-        ):  # all its pods would be targets, those beside their data too: they all need soft room
+        # All its pods would be targets, those beside their data too: they all need soft room.
+        if self.state.room.staging:
             soft = self.choose_nodes(request, local, long, soft=True)
             if soft is None:
                 local_choices = self.choose_nodes(request.only(missing == 0), local, long)

@@ -41,20 +41,20 @@ def limits_of(storages: Sequence[Storage], percent: int) -> dict[str, int]:
     return {key: max(1, rate * percent // _PERCENT) for key, rate in rates if rate > 0}
 
 
-Lines = dict[str, list[PodGroup]]
+Waiting = dict[str, list[PodGroup]]
 
 
 def budgeted(
     snapshot: Snapshot,
     queues: QueueTree,
     backlog: Sequence[PodGroup],
-    waiting: Lines,
+    waiting: Waiting,
     profile: Profile,
     now: int,
-) -> tuple[Budgets, Lines]:
-    """The budgets of one cycle, and its lines by queue, reordered by `Budgets.mixed`.
+) -> tuple[Budgets, Waiting]:
+    """The budgets of one cycle, and its waiting groups by queue, reordered by `Budgets.mixed`.
 
-    If no waiting group asks for a storage, there are no budgets, and the lines stay as they are. So does a line with the
+    If no waiting group asks for a storage, there are no budgets, and the order stays as it is. So does that of a queue with the
     order "fifo" or an order of a plugin.
     """
     percent = profile.io_fill_percent
@@ -66,12 +66,12 @@ def budgeted(
     limits = {key: max(1, limit // 10, limit - others.get(key, 0)) for key, limit in limits.items()}
     averages = _averages(snapshot, backlog, default_ms)
     budgets = Budgets(snapshot, limits, averages, default_ms, profile.promote_ms, now)
-    lines = {}
+    ordered = {}
     for name, groups in waiting.items():
         own = profile.of(name)
         said = own.order == "fifo" or queues.get(name).order == "fifo" or own.queue_order is not None
-        lines[name] = groups if said else budgets.mixed(groups)
-    return budgets, lines
+        ordered[name] = groups if said else budgets.mixed(groups)
+    return budgets, ordered
 
 
 def _averages(snapshot: Snapshot, backlog: Sequence[PodGroup], default_ms: int) -> dict[str, int]:
@@ -146,14 +146,13 @@ class Budgets(msgspec.Struct):
         return rate * self.snapshot.total[0] > self.averages.get(key, 0) * cores
 
     def mixed(self, groups: Sequence[PodGroup]) -> list[PodGroup]:
-        """A line in which, as long as the running mix asks for less than the average, heavy groups go before others of their
+        """An order in which, as long as the running mix asks for less than the average, heavy groups go before others of their
         (aged) priority. How many of them go is bounded by `room_for`.
         """
         short = [key for key, average in self.averages.items() if self._used.get(key, 0) < average]
         ordered: list[PodGroup] = []
-        alike: dict[
-            tuple[int, bool], list[PodGroup]
-        ] = {}  #: a line is in the order of (priority, promised) already
+        #: `groups` are in the order of (priority, reserved) already
+        alike: dict[tuple[int, bool], list[PodGroup]] = {}
         for group in groups:
             alike.setdefault(self._standing(group), []).append(group)
         for same in alike.values():

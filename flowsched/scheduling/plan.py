@@ -78,7 +78,7 @@ class Reason(msgspec.Struct, frozen=True):
         code: The fixed code.
         message: For people: what is missing where, and what would change it.
         numbers: The numbers behind the message, in the units of their names.
-        start_ms: When it is expected to start, if that can be said: its promise.
+        start_ms: When it is expected to start, if that can be said: its reserved start.
         start_low_ms, start_high_ms: It starts between them eight times of ten. Computed when a client asks
             (`explain.forecast`), not in each cycle.
     """
@@ -168,7 +168,7 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """Room promised to the first gang that does not fit: on these nodes (and devices, as in `Placement`), from `start_ms`."""
+    """Room reserved for the first gang that does not fit: on these nodes (and devices, as in `Placement`), from `start_ms`."""
 
     group: int
     start_ms: int

@@ -83,7 +83,7 @@ class PodGroup(msgspec.Struct, frozen=True):
         runtime_ms: Expected runtime of its longest pod; None where nothing is known.
         high_ms: A runtime that few of its pods exceed, where that is known and above the expected one.
         min_resources: (R,) room that must be there before it starts, although not all of its pods exist yet.
-        promised_ms: The start an earlier cycle promised it. Ends are estimates: work that is backfilled again and again could
+        promised_ms: The start an earlier cycle reserved for it. Ends are estimates: work that is backfilled again and again could
             put it off for ever, so nothing that might run beyond this moment is let onto its room any more.
         home: Where its outputs will be gathered, if that is known.
         staged_on: Nodes its inputs have been staged to, if it has been through STAGING, for delay decisions.
@@ -92,7 +92,7 @@ class PodGroup(msgspec.Struct, frozen=True):
         shut: Nodes whose caches have no room for its data now, that are drained before it will have ended, or that are barred by
             the rules of the gang that it joins. Sorted.
         preempts: Whether it may take others' room.
-        extra: Its pods join a gang that goes on without them: it is promised no start, and keeps no other group waiting.
+        extra: Its pods join a gang that goes on without them: it gets no reserved start, and keeps no other group waiting.
         part_of: The unit (as in `Claim`) that it will belong to, if others of it run: it does not take their room.
         in_quota: flowsched makes its pods, so the quotas must have room for them. Pods that others made are counted there already.
     """

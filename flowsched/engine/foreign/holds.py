@@ -1,4 +1,4 @@
-"""Holds: promised room that pods of other schedulers have taken while the group waited, to be kept from them by the executor."""
+"""Holds: reserved room that pods of other schedulers have taken while the group waited, to be kept from them by the executor."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 *Idle* is allocatable - used on nodes that take pods, never below 0. Everything that is idle gets exactly one cause:
 
 1. Room that waiting pods would take if one thing were not in the way. They are laid onto the idle room, as whole pods, by their
-   cause in the order of `_FIRST`: missing bytes, room promised to another group, a queue's cap, a disk's bandwidth, a turn that
+   cause in the order of `_FIRST`: missing bytes, room reserved for another group, a queue's cap, a disk's bandwidth, a turn that
    comes next, rules that keep pods apart.
 2. What is left on nodes where waiting pods may run and do not fit, up to what they ask for: *fragmentation*.
 3. What is left elsewhere, up to what they still ask for: *mismatch*, they may not run there, or no node is large enough.
@@ -37,7 +37,7 @@ class Cause(IntEnum):
 
     NO_DEMAND = 0  #: nothing that is ready asks for it
     FRAGMENTATION = 1  #: what waits does not fit what is free: too small, too scattered, or beside a resource that is full
-    RESERVED = 2  #: what waits would fit, and would delay a gang that was promised room
+    RESERVED = 2  #: what waits would fit, and would delay a gang that has a reservation
     QUOTA = 3  #: what waits would fit, and its queue, user or namespace has reached a cap, or its queue keeps its order
     DATA = 4  #: what waits would fit, and its inputs are not there yet
     IO = 5  #: what waits would fit, and the disk's bandwidth is spoken for
@@ -82,7 +82,7 @@ class Split(msgspec.Struct, frozen=True, eq=False):
         amounts: (C, R) by cause and axis; each column adds up to what is idle of the axis.
         capacity: (R,) what nodes that take pods have.
         off: (R,) what the other nodes have.
-        blame: By cause and name, (R,) the name's part of `amounts`. The name is a queue for QUOTA, the group with the promise
+        blame: By cause and name, (R,) the name's part of `amounts`. The name is a queue for QUOTA, the group with the reservation
             for RESERVED, and the waiting group for the others.
     """
 
@@ -117,7 +117,7 @@ def split(
         snapshot: Nodes and claims. Not modified.
         waiting: The groups that the last cycle refused, and why; the most important first.
         profile: For its filters.
-        names: Of groups, by key, for the group that holds a promise.
+        names: Of groups, by key, for the group that holds a reservation.
     """
     ready = snapshot.ready
     left = np.where(ready[:, None], np.maximum(snapshot.allocatable - snapshot.used, 0), 0)

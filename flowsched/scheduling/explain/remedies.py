@@ -116,7 +116,7 @@ class Situation(msgspec.Struct, frozen=True, eq=False):
         catalogue: Datasets.
         queues: The queues that pay.
         group: The group that waits.
-        others: The groups that wait beside it; they may go before it, and the first may hold a promise.
+        others: The groups that wait beside it; they may go before it, and the first may hold a reservation.
         profile: The policy.
         now: The moment, wall-clock ms.
     """
