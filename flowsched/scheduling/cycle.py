@@ -108,16 +108,14 @@ class _Cycle:
         """Go through the queues."""
         considered = 0
         self.serve_nominated()
-        reserved = take_reserved(self.state.waiting, self.state.queues)
-        if reserved is not None:
-            considered += self.consider(reserved)
+        first = take_reserved(self.state.waiting, self.state.queues)
+        if first is not None:
+            considered += self.consider(first)
         considered += self.by_fair_share(considered)
         placements = self.placements()
-        ahead = () if self.state.available_times is None else tuple(self.state.available_times.ahead)
-        reasons, preemption = tuple(self.reasons), self.preemption
-        return Plan(
-            placements, tuple(self.state.reservations.made), reasons, considered, ahead, *preemption.decided
-        )
+        available, reserved = self.state.available_times, tuple(self.state.reservations.made)
+        ahead = () if available is None else tuple(available.ahead)
+        return Plan(placements, reserved, tuple(self.reasons), considered, ahead, *self.preemption.decided)
 
     def placements(self) -> tuple[Placement, ...]:
         """What was decided, each with the steps of priority that waiting had given it."""
@@ -125,10 +123,7 @@ class _Cycle:
         groups = {group.key: group for group in s.backlog}
         promotions = Promotions(s.backlog, s.queues, s.snapshot.usage, s.now, s.profile.promote_ms)
         return tuple(
-            [
-                allocation.placement(key, promotions.take(groups[key]))
-                for key, allocation in s.allocations.items()
-            ]
+            [each.placement(key, promotions.take(groups[key])) for key, each in s.allocations.items()]
         )
 
     def by_fair_share(self, considered: int) -> int:
@@ -271,10 +266,8 @@ class _Cycle:
     def stay(self, assignment: Assignment) -> Wait | None:
         """Whether pods of a bag are done earlier if they wait for a full node: its gather node, or one that has its inputs."""
         request, state = assignment.request, self.state
-        first = request.tables[0].first
-        if request.group.home is None and (
-            first is None or not first[assignment.node_choices[0].nodes].any()
-        ):
+        first, nodes = request.tables[0].first, assignment.node_choices[0].nodes
+        if request.group.home is None and (first is None or not first[nodes].any()):
             return None  # all is there
         runtime, available = runtime_of(request.group, state.profile), self.available_times()
         full = assignment.full(state.room.rows(request.axes, request.local, assignment.long))
@@ -439,9 +432,8 @@ class _Cycle:
             node_choices = soft
             if all((missing[s.nodes] == 0).all() for s in node_choices):
                 return Assignment(request, node_choices, (None,) * len(node_choices), long)
-        return Assignment(
-            request, node_choices, tuple(np.zeros(len(s.nodes), dtype=np.bool_) for s in node_choices), long
-        )
+        targets = tuple(np.zeros(len(s.nodes), dtype=np.bool_) for s in node_choices)
+        return Assignment(request, node_choices, targets, long)
 
     def choose_nodes(
         self, request: PlacementRequest, local: Mask | None, long: Mask | None, *, soft: bool = False

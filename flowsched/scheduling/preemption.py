@@ -541,9 +541,8 @@ class Preemption:
 
     def _place(self, request: PlacementRequest, rows: Mapping[int, Ints]) -> tuple[NodeChoice, ...] | None:
         """Where all of it goes on such rows (of every axis)."""
-        found = request.place(
-            [rows[axis] for axis in request.axes], self._room, self._snapshot, self._profile
-        )
+        asked = [rows[axis] for axis in request.axes]
+        found = request.place(asked, self._room, self._snapshot, self._profile)
         if found is None or sum(len(choice.nodes) for choice in found) < sum(t.count for t in request.tables):
             return None
         return found
@@ -552,10 +551,8 @@ class Preemption:
         self, request: PlacementRequest, rows: Mapping[int, Ints], node_choices: tuple[NodeChoice, ...]
     ) -> dict[int, Ints]:
         """By axis, (N,) what it takes where it goes, `min_resources` included."""
-        snapshot = self._snapshot
-        amounts = reserved_amounts(
-            len(snapshot.axes), request.axes, request.tables, node_choices, len(snapshot)
-        )
+        snapshot, tables = self._snapshot, request.tables
+        amounts = reserved_amounts(len(snapshot.axes), request.axes, tables, node_choices, len(snapshot))
         wants = dict(enumerate(amounts))
         if self._every[-1] == DEVICES:
             wants[DEVICES] = seats_of(node_choices, len(snapshot), snapshot.devices.width)
