@@ -212,9 +212,8 @@ def _told(
         steps = state.work.groups[group.key].memory_steps  # type: ignore[union-attr]
         if steps and group.roles[0].shape != shape_of(state, run, stage, 0, steps, *candidate.demands):
             return None  # the largest node is another one
-        if group.reads and (
-            (not offered.own and shared is not group.inputs) or state.cluster.catalogue.lost_of(group.reads)
-        ):
+        others = not offered.own and shared is not group.inputs
+        if group.reads and (others or state.cluster.catalogue.lost_of(group.reads)):
             return None
         if demands_of(state, run, stage, group.reads) != candidate.demands:
             return None

@@ -206,11 +206,9 @@ def situations_of(state: EngineState, groups: Collection[int], now: int) -> dict
 
 
 def _situation(state: EngineState, group: int, now: int) -> Situation:
-    reserved = [each.group for each in state.round.reservations]
-    numbers = [
-        number for number in dict.fromkeys((*reserved, *state.round.refused)) if number in state.round.refused
-    ]
-    others = tuple(state.round.refused[number] for number in numbers if number != group)[:OTHERS]
+    reserved, refused = [each.group for each in state.round.reservations], state.round.refused
+    numbers = [number for number in dict.fromkeys((*reserved, *refused)) if number in refused]
+    others = tuple(refused[number] for number in numbers if number != group)[:OTHERS]
     wanted = state.round.refused[group]
     return Situation(
         state.cluster.snapshot,

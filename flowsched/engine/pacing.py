@@ -95,8 +95,7 @@ def is_due(recorder: Recorder) -> bool:
         statement.assign(state.round, "dirty", True)
     if state.round.dirty and now >= state.round.rest_until:
         return True
-    wakes = [state.round.next_round_at, state.round.rest_until if state.round.dirty else None]
-    for moment in wakes:
+    for moment in (state.round.next_round_at, state.round.rest_until if state.round.dirty else None):
         if moment is not None:
             recorder.wake_at(moment)
     return False

@@ -69,9 +69,7 @@ def cycle(
     """
     statement = Statement()
     try:
-        snapshot.devices.note_requests(
-            (role.shape.requests for group in backlog for role in group.roles), statement
-        )
+        snapshot.devices.note((role.shape.requests for group in backlog for role in group.roles), statement)
         if not profile.gang:
             return plan_kube_like(snapshot, catalogue, queues, backlog, profile, now)
         return _Cycle(CycleState(snapshot, catalogue, queues, backlog, profile, now, statement, most)).run()
@@ -121,10 +119,8 @@ class _Cycle:
         """What was decided, each with the steps of priority that waiting had given it."""
         s = self.state
         groups = {group.key: group for group in s.backlog}
-        promotions = Promotions(s.backlog, s.queues, s.snapshot.usage, s.now, s.profile.promote_ms)
-        return tuple(
-            [each.placement(key, promotions.take(groups[key])) for key, each in s.allocations.items()]
-        )
+        take = Promotions(s.backlog, s.queues, s.snapshot.usage, s.now, s.profile.promote_ms).take
+        return tuple([each.placement(key, take(groups[key])) for key, each in s.allocations.items()])
 
     def by_fair_share(self, considered: int) -> int:
         """Go through the queues. Returns how many groups more it considered."""

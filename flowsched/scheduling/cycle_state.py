@@ -104,9 +104,8 @@ class CycleState:
         self.left -= assignment.pods
         ends = self.now + runtime_of(group, self.profile), self.now + longest_of(group, self.profile)
         self._explain(assignment, allocation)
-        for table, role, chosen, bound in zip(
-            request.tables, request.order, assignment.node_choices, assignment.bound, strict=True
-        ):
+        parts = zip(request.tables, request.order, assignment.node_choices, assignment.bound, strict=True)
+        for table, role, chosen, bound in parts:
             self.room.take(request.axes, table, chosen, bound, assignment.long)
             start = chosen.nodes if bound is None else chosen.nodes[bound]
             if len(start):

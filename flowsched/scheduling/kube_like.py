@@ -90,15 +90,13 @@ def _plan(
             streams.append(_Stream(group, price(group, snapshot, catalogue, profile)))
     active = streams
     placed: dict[int, _Stream] = {}
-    full: dict[
-        tuple[str, Shape], Reason
-    ] = {}  # room only shrinks: where one pod of a shape found none, no other will
+    # Room only shrinks: where one pod of a shape found none, no other will.
+    full: dict[tuple[str, Shape], Reason] = {}
     while active:
         for stream in active if profile.interleave else active[:1]:
             if any(role.shape.rules is not None for role in stream.group.roles):
-                stream.request = price(
-                    stream.group, snapshot, catalogue, profile
-                )  # other pods may have been placed since
+                # Other pods may have been placed since.
+                stream.request = price(stream.group, snapshot, catalogue, profile)
             if _place_pod(stream, room, shares, limits, quotas, snapshot, profile, full, statement):
                 placed.setdefault(stream.group.key, stream)
         active = [stream for stream in active if stream.next_role() is not None]

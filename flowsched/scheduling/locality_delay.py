@@ -59,11 +59,9 @@ def wait_for_data(
     if local is None or not (group.gang or copied) or not (local & request.tables[0].allowed).any():
         return None
     stage = request.stage_ms(len(local))
-    away = [np.flatnonzero(~local[chosen.nodes]) for chosen in assignment.node_choices]
-    dearest = max(
-        (int(stage[s.nodes[a]].max()) for s, a in zip(assignment.node_choices, away, strict=True) if len(a)),
-        default=0,
-    )
+    nodes = [chosen.nodes for chosen in assignment.node_choices]
+    away = [np.flatnonzero(~local[where]) for where in nodes]
+    dearest = max((int(stage[n[a]].max()) for n, a in zip(nodes, away, strict=True) if len(a)), default=0)
     if dearest == 0 or (dearest < shortest_ms and not copied):
         return None
     here = request.only(local)
@@ -88,9 +86,8 @@ def without(assignment: Assignment, dropped: NDArray[np.intp]) -> Assignment | N
     keep = np.delete(np.arange(len(chosen.nodes)), dropped)
     if not len(keep):
         return None
-    return structs.replace(
-        assignment, node_choices=(chosen.only(keep),), bound=(None if bound is None else bound[keep],)
-    )
+    bound = None if bound is None else bound[keep]
+    return structs.replace(assignment, node_choices=(chosen.only(keep),), bound=(bound,))
 
 
 # ---- what the order of groups asks for ----

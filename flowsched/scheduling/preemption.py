@@ -551,8 +551,8 @@ class Preemption:
         self, request: PlacementRequest, rows: Mapping[int, Ints], node_choices: tuple[NodeChoice, ...]
     ) -> dict[int, Ints]:
         """By axis, (N,) what it takes where it goes, `min_resources` included."""
-        snapshot, tables = self._snapshot, request.tables
-        amounts = reserved_amounts(len(snapshot.axes), request.axes, tables, node_choices, len(snapshot))
+        snapshot = self._snapshot
+        amounts = reserved_amounts(request, node_choices, len(snapshot.axes), len(snapshot))
         wants = dict(enumerate(amounts))
         if self._every[-1] == DEVICES:
             wants[DEVICES] = seats_of(node_choices, len(snapshot), snapshot.devices.width)

@@ -454,13 +454,9 @@ class Refusals:
     def why(self, request: PlacementRequest, family: object) -> Reason:
         """As `why_not`. `family`: what requests have in common that are refused for the same lack of room."""
         group = request.group
-        alone = (
-            not group.shut
-            and request.affinity is None
-            and request.rack is None
-            and group.min_resources is None
-        )
-        if group.gang or not alone or self._room.changes or request.tables[0].most is not None:
+        unlike = group.gang or group.shut or group.min_resources is not None or self._room.changes
+        ruled = request.affinity is not None or request.rack is not None or request.tables[0].most is not None
+        if unlike or ruled:
             return why_not(request, self._room, self._snapshot, self._profile)
         known = self._remembered()
         key = (family, request.axes, group.roles[0].name)

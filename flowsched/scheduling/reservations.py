@@ -194,16 +194,12 @@ def expected_ends(
 
 
 def reserved_amounts(
-    axis_count: int,
-    axes: Sequence[int],
-    tables: Sequence[CostTable],
-    node_choices: Sequence[NodeChoice],
-    size: int,
+    request: PlacementRequest, node_choices: Sequence[NodeChoice], axis_count: int, size: int
 ) -> list[Ints]:
     """For each of `axis_count` axes, (N,) what the reserved pods will take."""
     amounts = [np.zeros(size, dtype=np.int64) for _ in range(axis_count)]
-    for table, where in zip(tables, node_choices, strict=True):
-        for axis, need in _sums(axes, table):
+    for table, where in zip(request.tables, node_choices, strict=True):
+        for axis, need in _sums(request.axes, table):
             np.add.at(amounts[axis], where.nodes, need if isinstance(need, int) else need[where.nodes])
     return amounts
 
@@ -224,11 +220,9 @@ def longest_of(group: PodGroup, profile: Profile) -> int:
     return runtime_of(group, profile) if group.high_ms is None else group.high_ms
 
 
-def reservation_of(
-    request: PlacementRequest, start_ms: int, node_choices: Sequence[NodeChoice]
-) -> Reservation:
+def reservation_of(request: PlacementRequest, start_ms: int, chosen: Sequence[NodeChoice]) -> Reservation:
     """A reservation, in the order of the group's roles."""
-    by_role = dict(zip(request.order, node_choices, strict=True))
+    by_role = dict(zip(request.order, chosen, strict=True))
     roles = range(len(request.order))
     devices = [by_role[role].devices for role in roles]
     return Reservation(
@@ -304,7 +298,7 @@ class Reservations:
             return None
         start, node_choices = found
         axes = range(len(self._snapshot.axes))
-        kept = reserved_amounts(len(axes), request.axes, request.tables, node_choices, len(self._snapshot))
+        kept = reserved_amounts(request, node_choices, len(axes), len(self._snapshot))
         freed = [self.late_calendar().freed(axis, start) for axis in axes]
         spare = {axis: self._room.hard(axis) + freed[axis] - kept[axis] for axis in axes}
         if self._snapshot.devices.matter:

@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowsched.scheduling.state.cache_space import CacheAccounting, Copy, Need, Pin, choose
+from flowsched.scheduling.state.cache_space import Caches, Copy, Need, Pin, choose
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.statement import Statement
 
@@ -52,7 +52,7 @@ def test_enough_is_freed_or_nothing_and_no_copy_too_many(held: list[Copy], short
         assert sum(copy.size_bytes for copy in fewer) < shortage
 
 
-def caches_of(catalogue: Catalogue) -> CacheAccounting:
+def caches_of(catalogue: Catalogue) -> Caches:
     """The books, which are there since some node has a limit."""
     assert catalogue.caches is not None
     return catalogue.caches

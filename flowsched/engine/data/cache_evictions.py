@@ -8,6 +8,7 @@ forgets the copy, the row goes with the step, and only then are bytes deleted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Final
 
 import msgspec
@@ -23,7 +24,7 @@ from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import Drop
 from flowsched.scheduling.plan import Plan, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
-from flowsched.scheduling.state.cache_space import CacheAccounting, Copy, Need, Pin, choose
+from flowsched.scheduling.state.cache_space import Caches, Copy, Need, Pin, choose
 from flowsched.scheduling.transfers import TransferOrder, TransferWant
 from flowsched.workflow.run.run import StageRun
 from flowsched.workflow.run.states import TaskState
@@ -70,9 +71,7 @@ def note_planned(recorder: Recorder, plan: Plan, candidates: Mapping[int, Candid
         group = candidates[placement.group].group
         evictable.planned.update((each, node) for each in group.remote for node in catalogue.nodes_of(each))
         for nodes in placement.nodes if group.inputs else ():
-            evictable.planned.update(
-                (dataset, node) for node in set(nodes.tolist()) for dataset in group.inputs
-            )
+            evictable.planned.update(product(group.inputs, set(nodes.tolist())))
 
 
 def _waits(state: EngineState, pin: Pin) -> bool:
@@ -131,9 +130,7 @@ def make_room(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: I
     return fits
 
 
-def _find(
-    recorder: Recorder, caches: CacheAccounting, candidate: Candidate, tasks: Indices, node: int
-) -> _Room:
+def _find(recorder: Recorder, caches: Caches, candidate: Candidate, tasks: Indices, node: int) -> _Room:
     """As many of the tasks as find room on a node, and what goes for them."""
     state, cache, group = recorder.state, caches.of[node], candidate.group
     evictable = recorder.evictable
@@ -229,12 +226,11 @@ def has_room(recorder: Recorder, want: TransferWant) -> bool:
 
 
 def _lesser(evictable: Evictable, dataset: int, node: int) -> list[Copy]:
+    copies = evictable.copies(node, (dataset,))
     if evictable.state.policy.profile.eviction == "lru":
-        return evictable.copies(node, (dataset,))
+        return copies
     worth = evictable.value(dataset, node) // _AHEAD_PART
-    return [
-        copy for copy in evictable.copies(node, (dataset,)) if copy.need is Need.NOBODY or copy.value < worth
-    ]
+    return [copy for copy in copies if copy.need is Need.NOBODY or copy.value < worth]
 
 
 # ---- what goes ----

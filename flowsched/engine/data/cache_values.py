@@ -288,9 +288,8 @@ class Evictable:
         assert caches is not None
         if self._free is None:
             self._nodes = np.fromiter(caches.of, np.int64, len(caches.of))
-            self._free = np.array(
-                [cache.free - cache.limit // 10 for cache in caches.of.values()], dtype=np.int64
-            )
+            free = [cache.free - cache.limit // 10 for cache in caches.of.values()]
+            self._free = np.array(free, dtype=np.int64)
         tight: list[int] = self._nodes[self._free < size_bytes].tolist()
         return tight
 

@@ -100,9 +100,8 @@ class Candidate(msgspec.Struct, frozen=True):
     stage: StageRun
     group: PodGroup
     tasks: tuple[NDArray[np.int64], ...]
-    demands: tuple[
-        Demand | None, ...
-    ] = ()  #: by role, what it is taken to use of disks and storages beyond what is said
+    #: By role, what it is taken to use of disks and storages beyond what is said.
+    demands: tuple[Demand | None, ...] = ()
 
     def at(self, role: int) -> int:
         """Where a role of the stage is among those of the group."""

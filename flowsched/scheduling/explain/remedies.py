@@ -417,7 +417,7 @@ def outlook(situation: Situation, most: int = 3) -> Outlook:
             for owner in list(snapshot.claims):
                 snapshot.unclaim(owner, statement)
             situation = replace(situation, others=())
-        snapshot.devices.note_requests(role.shape.requests for role in group.roles)
+        snapshot.devices.note(role.shape.requests for role in group.roles)
         trial = _Trial(situation)
         if trial.starts(None):
             return Outlook()

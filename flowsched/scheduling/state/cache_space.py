@@ -81,7 +81,7 @@ class NodeCache:
         return dataset in self.there or dataset in self.pinned
 
 
-class CacheAccounting:
+class Caches:
     """The caches that have a limit, by node index.
 
     Attributes:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.executor.datasets import uri_of
-from flowsched.scheduling.state.cache_space import CacheAccounting, NodeCache
+from flowsched.scheduling.state.cache_space import Caches, NodeCache
 from flowsched.statement import Statement
 
 #: Missing bytes of some inputs are kept until one of these changes; beyond this many all are dropped (a bound on memory).
@@ -46,7 +46,7 @@ class Catalogue:
         self.sizes: list[int] = []
         self.origins: list[bool] = []
         self.version = self.dropped = self.resized = 0
-        self.caches: CacheAccounting | None = None
+        self.caches: Caches | None = None
         self.in_place: set[int] = set()
         self.newest: dict[str, int] = {}
         self._ids: dict[str, int] = {}
@@ -341,7 +341,7 @@ class Catalogue:
             return
         if self.caches is None:
             held = range(len(self.sizes))
-            self.caches = CacheAccounting([0 if each in self.in_place else self.sizes[each] for each in held])
+            self.caches = Caches([0 if each in self.in_place else self.sizes[each] for each in held])
         if cache is None:
             cache = self.caches.of[node] = NodeCache(limit_bytes)
             for dataset in range(len(self.sizes)):

@@ -134,7 +134,7 @@ class Devices:
         """Whether the sum of what is free does not say all."""
         return self.asked or self.shared > 0
 
-    def note_requests(self, requests: Iterable[Sequence[int]], statement: Statement | None = None) -> None:
+    def note(self, requests: Iterable[Sequence[int]], statement: Statement | None = None) -> None:
         """Note whether pods that wait ask for parts, until the statement is rolled back. `requests`: (R,) of each."""
         if self.width and not self.matter and any(len(asks) > GPU and asks[GPU] % WHOLE for asks in requests):
             self.asked = True
