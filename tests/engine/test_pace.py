@@ -1,4 +1,4 @@
-"""How often the backlog is looked at, and how many pods are on their way at a time."""
+"""How often a scheduling round takes place, and how many pods are on their way at a time."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def wide(count: int, name: str = "s", **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many groups each look offered."""
+def rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many groups each round considered."""
     found: list[int] = []
     real = admission.cycle
 
@@ -34,23 +34,23 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_what_lets_nobody_start_causes_no_look(looks: list[int]) -> None:
+def test_what_lets_nobody_start_causes_no_round(rounds: list[int]) -> None:
     """Starts, news of what holds a pod, and the sight of our pods on their nodes; an end does."""
     scene = Scene(node(cpu=2))
     scene.submit("w", wide(5))
     assert scene.launched == ["fs-w-s-0-0", "fs-w-s-1-0"]
-    assert looks == [1]
+    assert rounds == [1]
     taken = RoomTaken("fs-w-s-0-0", "n0", Resources(1000, 0))
     scene.tell(PodStarted("fs-w-s-0-0", scene.now), taken, PodHeld("fs-w-s-1-0", "Slow", ""))
     scene.tell(taken)
-    assert looks == [1]
+    assert rounds == [1]
     scene.end("fs-w-s-0-0")
     assert scene.launched == ["fs-w-s-2-0"]
-    assert looks == [1, 1]
+    assert rounds == [1, 1]
 
 
-def test_reasons_stay_while_nobody_looks() -> None:
-    """Who waited before a step without a look waits for the same reason after it."""
+def test_reasons_stay_while_no_round_takes_place() -> None:
+    """Who waited before a step without a round waits for the same reason after it."""
     scene = Scene(node(cpu=2))
     scene.submit("w", wide(5))
     before = dict(scene.state.round.reasons)
@@ -112,12 +112,14 @@ def test_others_are_served_while_enough_of_ours_is_under_way(monkeypatch: pytest
     assert promised.last.binds == []
 
 
-def test_after_a_long_look_the_next_waits_a_little(monkeypatch: pytest.MonkeyPatch, looks: list[int]) -> None:
-    """Ten groups at five for each ms: ends within 2 ms are answered by one look, for which the engine asks to be woken."""
+def test_after_a_long_round_the_next_waits_a_little(
+    monkeypatch: pytest.MonkeyPatch, rounds: list[int]
+) -> None:
+    """Ten groups at five for each ms: ends within 2 ms are answered by one round, for which the engine asks to be woken."""
     monkeypatch.setattr(pacing, "SHORT_ROUND", 5)
     scene = Scene(node(cpu=2))
     scene.submit("w", *(wide(2, f"s{number}") for number in range(10)))
-    assert looks == [10]
+    assert rounds == [10]
     first, second = scene.launched
     scene.end(first, after=1)
     assert (scene.launched, scene.last.wake_ms) == ([], scene.now + 1)
@@ -125,7 +127,7 @@ def test_after_a_long_look_the_next_waits_a_little(monkeypatch: pytest.MonkeyPat
     assert (scene.launched, scene.last.wake_ms) == ([], scene.now + 1)
     scene.tell(Tick(), after=1)
     assert len(scene.launched) == 2
-    assert looks == [10, 9]
+    assert rounds == [10, 9]
 
 
 def test_a_step_that_is_dropped_offers_the_same_again() -> None:
@@ -152,31 +154,31 @@ def test_a_bag_is_offered_anew_when_anything_of_it_changes() -> None:
     assert scene.launched == ["fs-b-s-0-0", "fs-b-s-1-0"]
 
 
-def test_time_alone_causes_no_look_while_everybody_waits_for_room(looks: list[int]) -> None:
-    """One look after the pods were placed finds that nobody fits; ticks of the next ten seconds do not look again."""
+def test_time_alone_causes_no_round_while_everybody_waits_for_room(rounds: list[int]) -> None:
+    """One round after the pods were placed finds that nobody fits; ticks of the next ten seconds cause no other."""
     scene = Scene(node(cpu=2))
     scene.submit("w", wide(5))
     scene.tell(Tick(), after=1)
-    assert looks == [1, 1]
+    assert rounds == [1, 1]
     scene.tell(Tick(), after=5_000)
     scene.tell(after=4_999)
-    assert looks == [1, 1]
+    assert rounds == [1, 1]
     scene.tell(Tick(), after=1)
-    assert looks == [1, 1, 1]
+    assert rounds == [1, 1, 1]
     scene.tell(Tick(), after=1)
     scene.end("fs-w-s-0-0")
-    assert looks == [1, 1, 1, 1]
+    assert rounds == [1, 1, 1, 1]
     assert scene.launched == ["fs-w-s-2-0"]
 
 
-def test_time_alone_causes_a_look_while_a_promise_keeps_somebody_from_room(looks: list[int]) -> None:
-    """A gang of two waits for a node that is half free; who would fit there but for the promise is looked at with each tick."""
+def test_time_alone_causes_a_round_while_a_reservation_keeps_somebody_from_room(rounds: list[int]) -> None:
+    """A gang of two waits for a half free node; a task that would fit there but for the reservation is considered with each tick."""
     scene = Scene(node(cpu=2))
     scene.submit("a", wide(1, estimate={"runtime": "60s"}))
     gang = {"gang": True, "roles": {"w": {"replicas": 2, "command": ["x"], "resources": {"cpu": 1}}}}
     scene.submit("b", {"name": "g", **gang})
     scene.submit("c", wide(1, estimate={"runtime": "600s"}))
-    before = len(looks)
+    before = len(rounds)
     scene.tell(Tick(), after=100)
     scene.tell(Tick(), after=100)
-    assert looks[before:] == [2, 2]
+    assert rounds[before:] == [2, 2]

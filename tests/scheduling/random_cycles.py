@@ -9,7 +9,7 @@ import rule_cases
 from test_cycle_safety import NOW
 from test_cycle_safety import World as DataWorld
 from test_devices import random_world as gpu_world
-from test_taking_safety import World as FullWorld
+from test_preemption_safety import World as FullWorld
 from test_zones import aligned, with_zones
 
 from flowsched.scheduling.cycle import cycle
