@@ -172,7 +172,7 @@ def test_time_alone_causes_no_round_while_everybody_waits_for_room(rounds: list[
 
 
 def test_time_alone_causes_a_round_while_a_reservation_keeps_somebody_from_room(rounds: list[int]) -> None:
-    """A gang of two waits for a half free node; a task that would fit there but for the reservation is considered with each tick."""
+    """A gang of two waits for a half free node; each tick considers a task that would fit there but for the reservation."""
     scene = Scene(node(cpu=2))
     scene.submit("a", wide(1, estimate={"runtime": "60s"}))
     gang = {"gang": True, "roles": {"w": {"replicas": 2, "command": ["x"], "resources": {"cpu": 1}}}}
