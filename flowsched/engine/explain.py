@@ -675,9 +675,8 @@ def _of(
         shards = tuple(range(min(stage.spec.width, NAMED)))
     else:
         those = np.flatnonzero(stage.task_state == state) if tasks is None else tasks
-        shards = tuple(sorted({task // stage.members for task in those[: NAMED * stage.members].tolist()}))[
-            :NAMED
-        ]
+        first = those[: NAMED * stage.members].tolist()
+        shards = tuple(sorted({task // stage.members for task in first}))[:NAMED]
     number = int(stage.counts[state]) if tasks is None else len(tasks)
     return Explanation(stage.spec.name, shards, number, state.name, str(code), message, dict(numbers or {}))
 
