@@ -69,8 +69,10 @@ browser: ## install Debian's chromium for the tests of the web page, if there is
 test: lint ui ## everything that proves it: lint, types, contracts, tests
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
 
-check: ## the tests of one folder, quickly: make check T=tests/engine
-	$(BIN)/python -m pytest -q $(T)
+QUICK := -n $(PYTEST_WORKERS) --dist loadfile -m "not slow and not soak and not postgresql and not kubernetes" \
+	tests/house tests/workflow tests/scheduling tests/engine tests/simulation tests/control tests/client
+check: ## what needs no service, in two minutes; or one folder: make check T=tests/cli
+	$(BIN)/python -m pytest -q $(or $(T),$(QUICK))
 
 crash-test: $(STAMPS)/test ## 100 kill -9 of the real service on each database
 	FLOWSCHED_KILLS=100 $(BIN)/python -m pytest tests/crash -s --timeout 3000
