@@ -335,8 +335,7 @@ class AvailableTimes:
             shortest_ms: `shortest_wait_ms` of the profile.
         """
         request, group, nodes = assignment.request, assignment.request.group, assignment.node_choices[0].nodes
-        stage = request.stage_ms(len(full))
-        gather = next((ms for name, ms in request.terms[0] if name == "gather"), None)
+        stage, gather = request.stage_ms(len(full)), self._gather_ms(request, runtime_ms)
         costs = stage[nodes] if gather is None else stage[nodes] + gather[nodes]
         dearest = int(costs.max())
         awaited = request.tables[0].allowed & full
@@ -387,6 +386,24 @@ class AvailableTimes:
             )
         numbers = {"wait_ms": wait_ms, "copy_ms": copy_ms}
         return Reason(group.key, ReasonCode.WAITING_FOR_LOCALITY, text, numbers, self.now + wait_ms)
+
+    def _gather_ms(self, request: PlacementRequest, runtime_ms: int) -> Ints | None:
+        """(N,) ms by which its outputs come later to the node that gathers them than if it ran there; None = none does.
+
+        What is copied to that node meanwhile uses the same link. Without this, wow-rnaseq-real takes 3.3 % longer on 8x32-1g.
+        """
+        home = request.group.home
+        cost = (
+            next((ms for name, ms in request.terms[0] if name == "gather"), None) if request.terms else None
+        )
+        if home is None or cost is None or not self._snapshot.inbound[home.node]:
+            return cost
+        rate = max(1, int(self._snapshot.nic_in[home.node]))
+        coming = home.coming_bytes + self._snapshot.homeward.get(home.node, 0)
+        both = coming + int(self._snapshot.inbound[home.node])
+        more = max(0, both * 1000 // rate - runtime_ms) - max(0, coming * 1000 // rate - runtime_ms)
+        later: Ints = np.where(cost > 0, cost + more, cost)
+        return later
 
     def _written_ms(self, group: PodGroup, runtime_ms: int) -> tuple[int, int]:
         """How much later than a pod's end its gather node's disk has written what is on its way, and how long that takes for the
