@@ -778,7 +778,7 @@ def schema_remedy(revision: str) -> tuple[str, str, bool]:
     from flowsched.store.database import REVISION, START_ANEW, is_unreleased, known_revisions
 
     if is_unreleased(revision):
-        return "is of a version before 0.1.0", START_ANEW, False
+        return "is of a build before the release of 0.1.0", START_ANEW, False
     if revision in known_revisions():
         step = "back it up; the next start of the service upgrades it (or `flowsched db upgrade` while it is stopped)"
         return f"is older than this version needs ({REVISION})", step, True

@@ -2,7 +2,7 @@ CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL,
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
-INSERT INTO "alembic_version" VALUES('0.1.0');
+INSERT INTO "alembic_version" VALUES('0.1.0_2');
 CREATE TABLE attempts (
 	name TEXT NOT NULL,
 	workflow_id TEXT NOT NULL,

@@ -301,7 +301,7 @@ def _mapping(given: Mapping[str, T] | None, what: str) -> dict[str, T]:
 def _listed(given: object, what: str) -> list[Any]:
     """What was given as a list. A text would be taken for its letters, and a set has another order in each run."""
     if isinstance(given, str | bytes | Mapping | set | frozenset) or not isinstance(given, Iterable):
-        raise InvalidRequest(f"{what} is {given!r}, expected a list, such as {[str(given)]}")
+        raise InvalidRequest(f"{what} is {given!r}, expected a list")
     return list(given)
 
 

@@ -267,7 +267,7 @@ def _provider(told: NextIds, environment: Mapping[str, str]) -> TracerProvider:
     )
     about: dict[str, Any] = {"service.version": VERSION} | ({} if named else {"service.name": "flowsched"})
     provider = TracerProvider(resource=Resource.create(about), id_generator=_Ids())
-    most = int(environment.get("OTEL_BSP_MAX_QUEUE_SIZE", _QUEUE))
+    most = None if environment.get("OTEL_BSP_MAX_QUEUE_SIZE") else _QUEUE  # None: the SDK reads the variable
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(), max_queue_size=most))
     return provider
 

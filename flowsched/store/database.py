@@ -126,9 +126,9 @@ class FileLock:
 
 
 #: The newest revision in `migrations/versions`: known here so that an ordinary start need not load alembic.
-REVISION: Final = "0.1.0"
-#: Revisions of the versions before 0.1.0, none of which was released.
-_UNRELEASED: Final = re.compile(r"00\d\d")
+REVISION: Final = "0.1.0_2"
+#: Revisions of builds before the release of 0.1.0. In those that made "0.1.0" states of tasks had other numbers.
+_UNRELEASED: Final = re.compile(r"00\d\d|0\.1\.0")
 #: What to do with a database that has one of them.
 START_ANEW: Final = (
     "let its runs end with that version and fetch their results; then start this one on a new --db or --root"
@@ -167,7 +167,7 @@ def check(revision: str | None, where: str) -> None:
         return
     if is_unreleased(revision):
         raise ConfigurationError(
-            f"the schema of {where} ({revision}) is of a version before 0.1.0, and cannot be upgraded: {START_ANEW}"
+            f"the schema of {where} ({revision}) is of a build before the release of 0.1.0, and cannot be upgraded: {START_ANEW}"
         )
     if revision is None or revision in known_revisions():
         raise ConfigurationError(
@@ -181,7 +181,7 @@ def check(revision: str | None, where: str) -> None:
 
 
 def is_unreleased(revision: str | None) -> bool:
-    """Whether a version before 0.1.0 made the schema."""
+    """Whether a build before the release of 0.1.0 made the schema."""
     return revision is not None and _UNRELEASED.fullmatch(revision) is not None
 
 
@@ -372,6 +372,23 @@ def sqlite_engine(url: URL) -> Engine:
     return engine
 
 
+_CONNECT: Final[Mapping[str, object]] = {
+    "connect_timeout": 5,
+    "application_name": "flowsched",
+    "keepalives_idle": 15,
+    "tcp_user_timeout": 10_000,  # ms: a peer that acknowledges nothing for so long is gone
+}
+
+
+def engine_of_a_thread(url: URL) -> Engine:
+    """Connections of one thread, to either database: what `db move` copies by."""
+    if url.get_backend_name() == "sqlite":
+        return sqlite_engine(url)
+    engine = create_engine(url, connect_args=dict(_CONNECT))
+    event.listen(engine, "connect", _prepare_postgresql)
+    return engine
+
+
 def _postgresql_engine(url: URL) -> AsyncEngine:
     """Connections to PostgreSQL, on the event loop: a cancel takes effect at once, as it must where the other side may be gone."""
     from sqlalchemy.ext.asyncio import create_async_engine
@@ -383,12 +400,7 @@ def _postgresql_engine(url: URL) -> AsyncEngine:
             max_overflow=8,
             pool_timeout=30,
             pool_pre_ping=True,
-            connect_args={
-                "connect_timeout": 5,
-                "application_name": "flowsched",
-                "keepalives_idle": 15,
-                "tcp_user_timeout": 10_000,  # ms: a peer that acknowledges nothing for so long is gone
-            },
+            connect_args=dict(_CONNECT),
         )
     except ModuleNotFoundError as error:
         raise ConfigurationError(
@@ -740,6 +752,10 @@ class Database:
         self.answered()
         return done
 
+    async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Call in a thread what has a connection of its own. Its errors are told as those of `write`."""
+        return await self._done(asyncio.to_thread(work, *arguments))
+
     async def transact(
         self, work: Callable[[Statements], bool], before_commit: Callable[[], Coroutine[Any, Any, None]]
     ) -> bool:
@@ -841,6 +857,7 @@ class _Threads:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="write")
         self._kept: Connection | None = None
+        self._closed = False
 
     async def rows(self, query: Executable, values: Mapping[str, object]) -> Sequence[Row[Any]]:
         return await self._in(self._readers, self._read, lambda each: each.execute(query, values).all(), "")
@@ -857,6 +874,8 @@ class _Threads:
         return await self._in(self._writer, self._write_group, work, before_commit)
 
     async def _in(self, threads: ThreadPoolExecutor, act: Callable[..., T], *arguments: Any) -> T:
+        if self._closed:
+            raise Unavailable("the service stops: its database is closed")
         return await asyncio.get_running_loop().run_in_executor(threads, act, *arguments)
 
     def _read(self, work: Work[T], begin: str) -> T:
@@ -906,10 +925,13 @@ class _Threads:
             kept.close()  # what was not committed is rolled back
 
     async def close(self) -> None:
+        if self._closed:
+            return
         await self._in(self._writer, self._give_back)
+        self._closed = True
         for threads in (self._readers, self._writer):
             await asyncio.to_thread(threads.shutdown)
-        self.engine.dispose()
+        await asyncio.to_thread(self.engine.dispose)  # the last connection moves the log into the file
 
 
 class _Loop:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from sqlalchemy import Connection, create_engine, delete, func, insert, select, text
+from sqlalchemy import Connection, delete, func, insert, select, text
 
 from flowsched.errors import ConfigurationError, InUse
 from flowsched.store import tables
-from flowsched.store.database import Database, sqlite_engine
+from flowsched.store.database import Database, engine_of_a_thread
 from flowsched.store.lease import Lease
 
 #: Of a process that is not there any more; the new database has its own.
@@ -55,7 +54,7 @@ async def move(source: Database, target: Database) -> int:
         raise ConfigurationError(
             f"{source.place} is the database that is to be moved: name another one to move it to"
         )
-    workflows = await asyncio.to_thread(_copy, source, target)
+    workflows = await target.in_thread(_copy, source, target)
     moved = insert(tables.identity).values(name="moved_to", value=target.place)
     await source.write(lambda old: old.execute(moved))  # a stop before this leaves two whole copies
     return workflows
@@ -93,7 +92,7 @@ def _copy(source: Database, target: Database) -> int:
 def _connected(database: Database) -> Iterator[Connection]:
     """A transaction of this thread."""
     sqlite = database.kind == "sqlite"
-    engine = sqlite_engine(database.url) if sqlite else create_engine(database.url)
+    engine = engine_of_a_thread(database.url)
     try:
         with engine.connect() as connection, connection.begin():
             connection.exec_driver_sql(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0.1.0"
+revision = "0.1.0_2"
 down_revision = None
 branch_labels = None
 depends_on = None

@@ -919,7 +919,12 @@ def test_the_doctor_looks_at_everything(flowsched: Run, tmp_path: Path) -> None:
     ("revision", "mark", "found", "step"),
     [
         (None, "ok", "empty; the first start makes the schema", ""),
-        ("0016", "fail", "schema 0016 is of a version before 0.1.0", "start this one on a new --db"),
+        (
+            "0016",
+            "fail",
+            "schema 0016 is of a build before the release of 0.1.0",
+            "start this one on a new --db",
+        ),
         ("9999", "fail", "is newer than this version knows", "restore the backup"),
     ],
 )

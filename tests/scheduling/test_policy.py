@@ -204,6 +204,28 @@ def test_every_fault_is_told_at_once() -> None:
     ]
 
 
+@pytest.mark.parametrize("said", ["", 0, False, {}, []])
+def test_what_is_empty_is_no_plugin(said: object) -> None:
+    """Only null says that there is none: a scheduler that took another value would fail in its first round."""
+    for key in ("queue_order", "victim_order"):
+        assert len(faults({"name": "lab", key: said})) == 1
+
+
+def test_a_queue_without_a_name_of_a_profile_is_a_fault() -> None:
+    """Null beside a queue would else leave it with the default, unsaid."""
+    assert faults({"profiles": {"c": {}}, "queues": {"q": None}}) == [
+        "$.queues.q: found null, expected a text"
+    ]
+
+
+def test_as_many_queues_and_profiles_as_a_large_site_has() -> None:
+    """More than a document may have labels."""
+    profiles = {f"p{number}": {} for number in range(1_500)}
+    queues = {f"q{number}": "p1" for number in range(1_500)}
+    found = policies_from({"default": "p0", "profiles": profiles, "queues": queues}, PLUGINS, {})
+    assert len(found.default.queues) == 1_500
+
+
 def test_faults_between_profiles_are_told() -> None:
     """Names, defaults, circles and queues."""
     assert faults(

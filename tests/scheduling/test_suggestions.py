@@ -7,12 +7,13 @@ from scheduling_cases import GIB, bag, claim, cluster, frozen, gang, group, node
 from waiting_cases import Case, first, starts_with, starts_with_less, waiting
 
 from flowsched.scheduling.explain.remedies import Kind, Situation, Suggestion, outlook
-from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.scheduling.queues.tree import Queue, QueueTree
-from flowsched.scheduling.state.claims import ClaimKind
+from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
+from flowsched.statement import Statement
 from tests.soak import worlds
 
 OURS = PROFILES["flowsched"]
@@ -154,6 +155,32 @@ def test_who_holds_the_room_is_named() -> None:
     run(snapshot, "b", 0, 1, until_ms=900 * HOUR, group="etl/sort")
     found = said(asked(snapshot, bag(1, what=shape(0.001))))
     assert "free 0.001 CPU on node n0 (held by train/fit 3 CPU, etl/sort 1 CPU)" in found
+
+
+def holds(snapshot: Snapshot, owner: str, at: int, cores: int, memory: int, queue: str = "default") -> None:
+    claimed = Claim(
+        owner, at, (cores * 1000, memory), ClaimKind.RUNNING, queue, 0, 900 * HOUR, group=f"train/{owner}"
+    )
+    snapshot.claim(claimed, Statement())
+
+
+def test_what_is_little_of_a_node_is_freed_first() -> None:
+    """Three of eight cores beside 1 of 16 GiB of memory, on a node that has none left: what a change costs goes by all there is."""
+    snapshot = cluster(8, 8)
+    holds(snapshot, "a", 0, 7, GIB)
+    holds(snapshot, "b", 1, 1, 16 * GIB)
+    (found,) = [each for each in said(asked(snapshot, bag(1, what=shape(4))), 9) if each.startswith("free")]
+    assert found == "free 1 GiB memory on node n1 (held by train/b 16 GiB memory)"
+
+
+def test_a_cap_is_told_so_that_it_does() -> None:
+    """The cap that starts the group is no whole number of MiB: it is rounded up."""
+    snapshot = cluster(8)
+    queues = QueueTree([Queue("teaching", cap=(-1, 1_000_000_000))])
+    holds(snapshot, "a", 0, 1, 900_000_000, "teaching")
+    wants = bag(1, what=Shape((1_000, 500_000_000, 0, 0, 0)), queue="teaching")
+    (found,) = [each for each in said(asked(snapshot, wants, queues=queues), 9) if each.startswith("raise")]
+    assert found.endswith("to 1336 MiB memory")
 
 
 def test_room_that_is_kept_for_a_group_is_named_first() -> None:

@@ -53,7 +53,7 @@ def hold(url: str) -> subprocess.Popen[str]:
 async def test_a_new_database_is_durable_and_whole(database: Database) -> None:
     """What `doctor` says of a database we made."""
     facts = await database.doctor()
-    assert facts["revision"] == facts["expected_revision"] == "0.1.0"
+    assert facts["revision"] == facts["expected_revision"] == "0.1.0_2"
     assert facts["workflows"] == 0
     if database.kind == "sqlite":
         assert (facts["journal_mode"], facts["synchronous"], facts["foreign_keys"]) == ("wal", 2, 1)
@@ -155,7 +155,7 @@ async def test_fault_12_an_older_schema_is_refused_without_migration(
     with pytest.raises(ConfigurationError, match=r"older \(0\.1\.0\) than this version needs \(next\)"):
         await Database.open(url, migrate=False)
     async with await Database.open(url) as database:
-        assert (database.upgraded_from, await database.current()) == ("0.1.0", "next")
+        assert (database.upgraded_from, await database.current()) == ("0.1.0_2", "next")
         assert await rows(database, "SELECT count(*) FROM added") == [(0,)]
     await (await Database.open(url, migrate=False)).close()
 
@@ -167,7 +167,7 @@ async def test_a_schema_that_was_never_released_is_refused(url: str) -> None:
         await database.write(lambda connection: connection.execute(other))
     for migrate in (True, False):
         with pytest.raises(
-            ConfigurationError, match=r"0016.* before 0\.1\.0, .* start this one on a new --db"
+            ConfigurationError, match=r"0016.* before the release of 0\.1\.0, .* start this one on a new --db"
         ):
             await Database.open(url, migrate=migrate)
 
@@ -341,7 +341,7 @@ def test_migrations_are_found_in_a_wheel(tmp_path: Path, monkeypatch: pytest.Mon
         schema.migrations_folder()
     shutil.copytree(ROOT / "migrations", package / "_share" / "migrations")
     assert schema.migrations_folder() == package / "_share" / "migrations"
-    assert schema.known_revisions() == {"0.1.0"}
+    assert schema.known_revisions() == {"0.1.0_2"}
 
 
 async def test_an_error_of_the_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

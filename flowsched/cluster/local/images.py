@@ -367,6 +367,7 @@ class Images:
         except OSError as error:
             why = str(error)
         if why:
+            self._left = True
             log.warning("containers not removed", engine=engine.kind, why=why)
 
     def _sweep_soon(self) -> None:
@@ -387,7 +388,7 @@ class Images:
         """The file's text; "" where no service has run a container for this root."""
         try:
             return self._used.read_text()
-        except OSError:
+        except FileNotFoundError:
             return ""
 
 

@@ -70,5 +70,5 @@ def pair(root: Path, given: Pairing, *, is_used: bool, running: Sequence[str]) -
 def _read(root: Path) -> _Record | None:
     try:
         return msgspec.json.decode((root / FILE).read_bytes(), type=_Record)
-    except (OSError, msgspec.DecodeError):
+    except (FileNotFoundError, IsADirectoryError, msgspec.DecodeError):
         return None

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from flowsched.scheduling.placement.capacity import Capacity
 from flowsched.scheduling.placement.cost_table import PlacementRequest, price
-from flowsched.scheduling.placement.gang import Ints, NodeChoice
+from flowsched.scheduling.placement.gang import Ints
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.reservations import (
@@ -144,7 +144,10 @@ class _World:
         first = None
         for _ in range(pods):
             found = self._line.earliest(
-                request.axes, least.tables, self._looked_for(request, takes_ms), self._placer(least)
+                request.axes,
+                least.tables,
+                self._looked_for(request, takes_ms),
+                lambda free: least.place(free, self._room, self._snapshot, self._profile),
             )
             if found is None:
                 return first
@@ -158,12 +161,6 @@ class _World:
     def _looked_for(self, request: PlacementRequest, takes_ms: int) -> int:
         """A hole is chosen by what is expected, never by what turns out."""
         return max(takes_ms, longest_of(request.group, self._profile)) if request.group.gang else takes_ms
-
-    def _placer(self, least: PlacementRequest) -> Callable[[list[Ints]], tuple[NodeChoice, ...] | None]:
-        def place(free: list[Ints]) -> tuple[NodeChoice, ...] | None:
-            return least.place(free, self._room, self._snapshot, self._profile)
-
-        return place
 
 
 def _tables(

@@ -35,7 +35,7 @@ from flowsched.scheduling.queues.ordering import minimum_of
 from flowsched.scheduling.queues.quotas import Quotas
 from flowsched.scheduling.queues.tree import QueueTree, Shares
 from flowsched.scheduling.queues.user_limits import UserLimits
-from flowsched.scheduling.reasons import over_cap, over_quota, quantity, vector_text
+from flowsched.scheduling.reasons import over_cap, over_quota, quantity
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.gpus import WHOLE
@@ -440,8 +440,12 @@ def _cheapest(trial: _Trial, ways: list[Lead], most: int) -> list[Suggestion]:
     found: dict[tuple[Kind, str], Suggestion] = {}
     large: dict[tuple[Kind, str], Suggestion] = {}
     for kind, alike in groupby(ways, key=lambda way: way.kind):
-        least = [change for way in alike if trial.opens(way) and (change := trial.least(way)) is not None]
-        for change in sorted(least, key=lambda each: abs(each.to - each.was) * 1_000_000 // max(each.was, 1)):
+        sizes = []
+        for way in alike:
+            least = trial.least(way) if trial.opens(way) else None
+            if least is not None:  # how much of the resource there is in all tells what is little of it
+                sizes.append((abs(least.to - least.was) * 1_000_000 // max(way.was, way.far), least))
+        for _, change in sorted(sizes, key=lambda each: each[0]):
             most_of_it = kind in (Kind.REQUEST, Kind.MIN_MEMBER) and 2 * change.to < change.was
             of = kind, "" if kind is Kind.FREE else change.object  # the second best node to free is no news
             (large if most_of_it else found).setdefault(of, change)
@@ -495,7 +499,7 @@ class _Trial:
 
 def told(change: Suggestion, situation: Situation) -> str:
     """A suggestion for people."""
-    amount = partial(_exact, change.what)
+    amount, enough = partial(_exact, change.what), partial(_enough, change.what)
     more = change.to - change.was
     match change.kind:
         case Kind.REQUEST:
@@ -509,15 +513,21 @@ def told(change: Suggestion, situation: Situation) -> str:
         case Kind.RULE:
             return f"drop its demand: {change.what.replace('_', ' ')}"
         case Kind.CAP:
-            return f"raise the cap of queue {change.object} by {amount(more)} to {amount(change.to)}"
+            return f"raise the cap of queue {change.object} by {enough(more)} to {enough(change.to)}"
         case Kind.FREE:
             who = ", ".join(_holders(change, situation))
-            return f"free {amount(more)} on node {change.object} (held by {who}){_others(change, situation)}"
+            return f"free {enough(more)} on node {change.object} (held by {who}){_others(change, situation)}"
         case Kind.NODE:
             node = node_for(situation.group, situation.snapshot)
-            has = vector_text(
-                AXES, (node.cpu_millicores, node.memory_bytes, node.disk_bytes, node.gpu_millis)
-            )
+            amounts = {
+                "cpu": node.cpu_millicores,
+                "memory": node.memory_bytes,
+                "disk": node.disk_bytes,
+                "gpu": node.gpu_millis,
+                "io": node.disk_rate,
+            }
+            amounts |= {name: need for name, need in node.extended.items() if name not in _MARKS}
+            has = ", ".join(_enough(axis, need) for axis, need in amounts.items() if need) or "nothing"
             has += "".join(f", label {key}={value}" for key, value in node.labels.items())
             nodes = "one more node" if change.to == 1 else f"{change.to} more nodes"
             return f"{nodes} with {has}{_others(change, situation)}"
@@ -525,6 +535,8 @@ def told(change: Suggestion, situation: Situation) -> str:
 
 def _others(change: Suggestion, situation: Situation) -> str:
     """That part of the room goes to groups that come first, where it does."""
+    if not situation.others:
+        return ""
     now = {placed.group for placed in situation.plan().placements}
     statement = Statement()
     try:
@@ -542,6 +554,12 @@ def _exact(axis: str, amount: int) -> str:
         if unit_of(axis) == _MIB and amount & (1 << 30) - 1
         else quantity(axis, amount)
     )
+
+
+def _enough(axis: str, amount: int) -> str:
+    """An amount that must be there, rounded up to what is told: a little less would not do."""
+    unit = unit_of(axis)
+    return _exact(axis, -(-amount // unit) * unit)
 
 
 #: How room is told that victims have left, and that no other group gets.

@@ -67,7 +67,16 @@ _NAME: Final = keys.Form(
 )
 _ALONE: Final = keys.Form(f"{_NAME.expected} (or `profiles`, by name)", _NAME.pattern)
 _ANY: Final = Key(keys.ANYTHING, "Anything")
-_QUEUES: Final = keys.map_of(keys.ANYTHING, "labels", keys.Form())
+
+
+def _profile_of_a_queue(section: Section, key: Any) -> object:
+    found = section.values[key]
+    if found is None:
+        section.fault(key, "the name of a profile")
+    return found
+
+
+_QUEUES: Final = keys.map_of(keys.Kind(_profile_of_a_queue, {}), _MOST_LISTED, keys.Form())
 #: What a parameter of a plugin may be.
 _PARAMETERS: Final[Mapping[type, keys.Kind]] = {
     bool: keys.FLAG,
@@ -267,7 +276,10 @@ def _kind(name: str, said: Any, plugin: PluginReader) -> keys.AnyKind:
         what = _PLUGIN_KINDS[name]
         one = keys.Kind(partial(plugin, what), {"title": f"a {what} plugin, or null"})
         if origin is not tuple:
-            return keys.Kind(lambda section, key: section.values[key] and one.read(section, key), one.schema)
+            return keys.Kind(
+                lambda section, key: None if section.values[key] is None else one.read(section, key),
+                one.schema,
+            )
         return keys.Kind(keys.list_of(one, _MOST_LISTED).read, {"title": f"a list of {what} plugins"})
     if origin in (Union, UnionType):
         bare = _kind(name, next(each for each in inner if each is not NoneType), plugin)
@@ -330,7 +342,7 @@ class _Decoder:
         if isinstance(document, Mapping) and "profiles" not in document:
             self._alone(document, profile)
         else:
-            named = keys.map_of(profile, "labels", _NAME, least=1, word="profile")
+            named = keys.map_of(profile, _MOST_LISTED, _NAME, least=1, word="profile")
             fields = {"default": _ANY, "profiles": Key(named, ""), "queues": Key(_QUEUES, "")}
             section = Table("Profiles.", fields).open(self.reader, document, "$")
             if section is None or not section["profiles"]:

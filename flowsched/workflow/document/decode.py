@@ -442,7 +442,7 @@ STAGE: Final = Table(
         ),
         "retry": Key(
             RETRY,
-            "How often one task is tried in all, and by how much its memory grows after it ran out of memory "
+            "How often one task is tried in all (1-100), and by how much its memory grows (1-10) after it ran out of memory "
             "([retries](#retries))",
             otherwise="1 and 1",
         ),

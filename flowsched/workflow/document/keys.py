@@ -309,6 +309,16 @@ def amount(parse: Callable[[object], int], expected: str, form: str = "quantity"
     return Kind(read, {"$ref": f"#/$defs/{form}", **more})
 
 
+def _few(section: Section, key: Any, found: int, most: int | str) -> bool:
+    """Whether there are no more entries than a number; a limit, by its name, ends the document instead."""
+    if isinstance(most, str):
+        section.reader.count(most, found, f"too many entries at {section.at(key)}")
+    elif found > most:
+        section.fault(key, f"at most {most} {key.replace('_', ' ')}")
+        return False
+    return True
+
+
 def list_of(of: AnyKind, most: int | str, least: int = 0) -> Kind:
     """An array, read as a list with None in place of each entry that is wrong; `most` is a number, or names a limit."""
 
@@ -316,10 +326,7 @@ def list_of(of: AnyKind, most: int | str, least: int = 0) -> Kind:
         found = section.reader.array(section.values[key], section.at(key), empty=not least)
         if found is None:
             return None
-        if isinstance(most, str):
-            section.reader.count(most, len(found), f"too many entries at {section.at(key)}")
-        elif len(found) > most:
-            section.fault(key, f"at most {most} {key.replace('_', ' ')}")
+        if not _few(section, key, len(found), most):
             return None
         inner = Section(section.reader, found, section.at(key))
         return [of.read(inner, i) for i in range(len(found))]
@@ -328,15 +335,14 @@ def list_of(of: AnyKind, most: int | str, least: int = 0) -> Kind:
     return Kind(read, {"type": "array", "items": of.schema, "minItems": least, "maxItems": largest})
 
 
-def map_of(of: AnyKind, most: str, name: Form, *, least: int = 0, word: str = "key") -> Kind:
+def map_of(of: AnyKind, most: int | str, name: Form, *, least: int = 0, word: str = "key") -> Kind:
     """An object with keys of one form, read as a dictionary without those that are wrong; `word` is what one is called."""
 
     def read(section: Section, key: Any) -> dict[str, Any] | None:
         reader = section.reader
         found = reader.mapping(section.values[key], section.at(key))
-        if found is None:
+        if found is None or not _few(section, key, len(found), most):
             return None
-        reader.count(most, len(found), f"too many entries at {section.at(key)}")
         if len(found) < least:
             section.fault(key, f"at least one {word}")
         inner = Section(reader, found, section.at(key))
@@ -348,7 +354,8 @@ def map_of(of: AnyKind, most: str, name: Form, *, least: int = 0, word: str = "k
                 inner.read[each] = value
         return inner.read
 
-    made = {"type": "object", "maxProperties": getattr(DEFAULT, most), "additionalProperties": of.schema}
+    largest = most if isinstance(most, int) else getattr(DEFAULT, most)
+    made = {"type": "object", "maxProperties": largest, "additionalProperties": of.schema}
     made |= {"minProperties": least} if least else {}
     return Kind(read, made | ({"propertyNames": name.schema} if name.schema else {}))
 

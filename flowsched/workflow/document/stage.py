@@ -64,7 +64,10 @@ PLACING: Final[Mapping[str, Key]] = {
         keys.map_of(keys.text(_LABEL_VALUE, free=True), "labels", _LABEL_KEY),
         "Labels its node must have",
     ),
-    "tolerations": Key(keys.list_of(TOLERATION, "labels"), "Taints it stands, as in Kubernetes"),
+    "tolerations": Key(
+        keys.list_of(TOLERATION, "labels"),
+        "Taints it stands, as in Kubernetes: `key`, `operator` (`Equal` or `Exists`), `value`, `effect`",
+    ),
     "affinity": Key(
         Table(
             "Kubernetes' affinity.",
@@ -104,7 +107,7 @@ PLACING: Final[Mapping[str, Key]] = {
                 "node": 'anti_affinity: "node" for one pod a node; pods on one node cannot be demanded',
             },
         ),
-        "Which members of a gang must be near each other: all in one rack",
+        "Which members of a gang must be near each other: all in one rack (`rack` is `required` or `preferred`)",
     ),
 }
 
@@ -294,7 +297,7 @@ ROLE: Final = Table(
         **TEMPLATE,
         "replicas": Key(keys.number(1, "gang_members"), "The number of members", default=1),
         "min": Key(
-            keys.number(1, "gang_members"),
+            keys.number(1, DEFAULT.gang_members),
             "The gang never starts with fewer. With a smaller number than `replicas` it is [elastic](#elastic-gangs)",
             otherwise="`replicas`",
         ),

@@ -11,6 +11,7 @@ which does what the runner does for plain tasks.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -63,7 +64,13 @@ def see_through(order: Record, record: Callable[[Record], None]) -> None:
     except OSError as error:  # told as the task's failure, or a fault that stays would be tried for ever
         if task.started_ms:
             raise
-        end = unprepared(task, error)
+        scarce = error.errno in (
+            errno.EAGAIN,
+            errno.ENOMEM,
+            errno.EMFILE,
+            errno.ENFILE,
+        )  # no fault of the task
+        end = void_of(task.order, "NotStarted") if scarce else unprepared(task, error)
     record(end)
 
 
