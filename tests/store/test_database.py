@@ -152,7 +152,7 @@ async def test_fault_12_an_older_schema_is_refused_without_migration(
     async with await Database.open(url) as database:
         assert database.upgraded_from == ""
     new_schema.add_revision(tmp_path, monkeypatch)
-    with pytest.raises(ConfigurationError, match=r"older \(0\.1\.0\) than this version needs \(next\)"):
+    with pytest.raises(ConfigurationError, match=r"older \(0\.1\.0_2\) than this version needs \(next\)"):
         await Database.open(url, migrate=False)
     async with await Database.open(url) as database:
         assert (database.upgraded_from, await database.current()) == ("0.1.0_2", "next")
