@@ -55,11 +55,12 @@ for version in 3.11 3.12 3.13 3.14; do
     fi
     alone="$cache/alone"
     uv venv -q --clear --python "$found" "$alone"
-    # Python 3.11 takes just the wheels that were measured; others need other builds of some.
+    # Python 3.11 takes just the wheels that were measured; others need other builds of some. The wheel is named by its path:
+    # found by its version, it would be the one that uv remembers from an earlier build.
     offline=""
     [ "$version" != 3.11 ] || offline="--no-index"
     # shellcheck disable=SC2086
-    uv pip install -q --python "$alone/bin/python" $offline --find-links "$cache/wheels" flowsched
+    uv pip install -q --python "$alone/bin/python" $offline --find-links "$cache/wheels" "$cache"/dist/*.whl
     "$alone/bin/flowsched" --version
     trial="run $(echo "$alone"/lib/python*/site-packages/flowsched/_share/workflows/fan-out.json) --root $cache/root"
     [ "$version" != 3.11 ] || trial="demo" # a minute: on one Python only
