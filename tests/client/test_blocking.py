@@ -239,7 +239,7 @@ def test_what_failed_says_what_it_wrote(far: Far) -> None:
         (lambda w, s: w.stage("b", command="echo hi"), "the command of stage 'b' is 'echo hi', expected a list"),
         (lambda w, s: w.gang("g", roles={"ps": {"command": "serve"}}), "the command of role 'ps' is 'serve'"),
         (lambda w, s: w.stage("b", command=["b"], scatter={"lr": [1, 2]}), "scatter of stage 'b' is {'lr'"),
-        (lambda w, s: w.stage("b", command=["b"], scatter="abc"), "such as ['abc']"),
+        (lambda w, s: w.stage("b", command=["b"], scatter="abc"), "scatter of stage 'b' is 'abc', expected a list"),
         (lambda w, s: w.stage("b", command=["b"], scatter={"S1", "S2"}), "expected a list"),
         (lambda w, s: w.stage("b", command=["b"], scatter=2.5), "scatter of stage 'b' is 2.5"),
         (lambda w, s: w.stage("b", command=["b"], inputs={"x": s}), "expected a URI, a Path, an output of a stage"),

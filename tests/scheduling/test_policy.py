@@ -214,7 +214,7 @@ def test_what_is_empty_is_no_plugin(said: object) -> None:
 def test_a_queue_without_a_name_of_a_profile_is_a_fault() -> None:
     """Null beside a queue would else leave it with the default, unsaid."""
     assert faults({"profiles": {"c": {}}, "queues": {"q": None}}) == [
-        "$.queues.q: found null, expected a text"
+        "$.queues.q: found null, expected the name of a profile"
     ]
 
 
