@@ -5,7 +5,7 @@
 3. Price it and place it: all of a gang or nothing, as many of a bag as fit and as its queue's turn allows.
 4. If a copy of its data would take longer than waiting for the node that has them, the group waits.
 5. The first group that has to wait for room gets a reservation; no later group may delay it.
-6. What was placed takes room and counts for its queue; go on with 2 until the window is used up.
+6. A placed group takes room and counts for its queue; go on with 2 until the window is used up.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def cycle(
         snapshot: Nodes and claims. Not modified.
         catalogue: Datasets and replicas. Not modified.
         queues: The queues that pay. Not modified.
-        backlog: What waits, in any order; keys are unique. A group that is partly placed is offered again
-            with what is left.
+        backlog: The waiting groups, in any order; keys are unique. A group that is partly placed comes again
+            with its remaining pods.
         profile: The policy.
         now: The moment, wall-clock ms.
         most: After so many pods the rest waits for the next cycle; a gang that has begun is placed as a whole. None = all
@@ -116,7 +116,7 @@ class _Cycle:
         return Plan(placements, reserved, tuple(self.reasons), considered, ahead, *self.preemption.decided)
 
     def placements(self) -> tuple[Placement, ...]:
-        """What was decided, each with the steps of priority that waiting had given it."""
+        """The placements decided so far, each with the priority steps that its group had gained by waiting."""
         s = self.state
         groups = {group.key: group for group in s.backlog}
         take = Promotions(s.backlog, s.queues, s.snapshot.usage, s.now, s.profile.promote_ms).take
@@ -307,7 +307,7 @@ class _Cycle:
         return True
 
     def barred(self, group: PodGroup) -> Reason | None:
-        """What keeps a group from being tried at all."""
+        """The reason why the cycle does not even try a group; None = it tries the group."""
         is_open = self.open_queues.get(group.queue)
         if is_open is None:
             shares = self.state.shares

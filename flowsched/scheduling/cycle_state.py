@@ -78,7 +78,7 @@ class CycleState:
         self.budgets, self.waiting = budgeted(snapshot, queues, backlog, waiting, profile, now)
 
     def traits(self, group: PodGroup) -> Traits:
-        """What the groups that are refused for the same lack of room have in common with this one."""
+        """The traits that this group shares with all groups that the same lack of room refuses."""
         roles = tuple([(role.shape, role.minimum if group.gang else 1) for role in group.roles])
         return self.profile.of(group.queue).name, group.gang, group.min_resources, roles
 

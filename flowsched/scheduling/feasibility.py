@@ -54,7 +54,7 @@ def shape_of(
 
     Args:
         snapshot: For its axes.
-        resources: What one pod asks for.
+        resources: The request of one pod.
         rules: Where it may run.
         io: Bytes/s of node disk bandwidth it needs.
         io_bytes: Bytes it reads and writes on the node's disk.
@@ -150,7 +150,7 @@ Refusals = tuple[tuple[str, int], ...]
 
 
 class InterPodAffinity(msgspec.Struct, frozen=True, eq=False):
-    """What rules between pods say of a group's roles, in the order of its tables.
+    """The effect of rules between pods on a group's roles, in the order of its tables.
 
     Args:
         shapes: The roles' shapes.

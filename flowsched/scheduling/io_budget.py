@@ -95,8 +95,8 @@ class Budgets(msgspec.Struct):
     """Of one cycle.
 
     Attributes:
-        limits: What may be asked for together, by name/read and name/write.
-        averages: What that which waits asks for on average, if it were spread over all cores.
+        limits: The most that pods may request together, by name/read and name/write.
+        averages: The mean demand of the waiting work, if it were spread over all cores.
         second: Whether every group has had its turn.
         put_off: The groups that go then, in order.
     """

@@ -162,7 +162,7 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 class _Queue:
-    """What a node does next: what runs there, and what was reserved on it, first come, first served.
+    """The work queue of one node: the running pods, and the work reserved on it, first come, first served.
 
     Attributes:
         free: (R,) what is free from `floor` on.
@@ -220,7 +220,7 @@ class AvailableTimes:
 
     Args:
         snapshot: Nodes and claims.
-        room: What is free now.
+        room: The free capacity now.
         calendar: Expected ends, this cycle's placements included.
         default_runtime_ms: Of work of which nothing is known.
         now: Wall-clock ms.
@@ -390,7 +390,7 @@ class AvailableTimes:
     def _gather_ms(self, request: PlacementRequest, runtime_ms: int) -> Ints | None:
         """(N,) ms by which its outputs come later to the node that gathers them than if it ran there; None = none does.
 
-        What is copied to that node meanwhile uses the same link. Without this, wow-rnaseq-real takes 3.3 % longer on 8x32-1g.
+        Copies to that node meanwhile use the same link. Without this, wow-rnaseq-real takes 3.3 % longer on 8x32-1g.
         """
         home = request.group.home
         cost = (

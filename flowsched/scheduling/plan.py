@@ -96,7 +96,7 @@ class Reason(msgspec.Struct, frozen=True):
         return structs.replace(self, group=group)
 
 
-#: What a pod costs on a node, by name: ("stage-in", ms), ("slowdown", ms), or the name of a plug-in.
+#: The cost terms of a pod on a node, by name: ("stage-in", ms), ("slowdown", ms), or the name of a plug-in.
 CostTerms: TypeAlias = tuple[tuple[str, int], ...]
 
 

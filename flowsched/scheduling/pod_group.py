@@ -23,8 +23,8 @@ class Shape(msgspec.Struct, frozen=True, cache_hash=True):
         image: The container image, a dataset too; None where the pod has none.
         rack: None, "required" or "preferred": all members in one rack.
         one_per_node: No two pods of the group on one node.
-        rules: What it demands of nodes and other pods beside that, and what they may look at of it; None = nothing.
-        direct: What one pod reads from and writes to shared storages: (storage/read or storage/write, bytes/s), sorted.
+        rules: Its further demands on nodes and other pods, and the facts that their rules may see of it; None = nothing.
+        direct: Reads and writes of one pod on shared storages: (storage/read or storage/write, bytes/s), sorted.
         unknown: Anything the scheduler does not understand makes the pod its own shape.
     """
 
@@ -54,8 +54,8 @@ class Home(msgspec.Struct, frozen=True):
 
     Args:
         node: Its index.
-        output_bytes: What each pod of the group brings there.
-        coming_bytes: What others that run elsewhere, or have, will bring there and is not under way yet.
+        output_bytes: The output that each pod of the group brings there.
+        coming_bytes: The outputs that other tasks, running or ended elsewhere, will bring there and that are not under way yet.
     """
 
     node: int
@@ -78,7 +78,7 @@ class PodGroup(msgspec.Struct, frozen=True):
         rank_ms: Upward rank on the DAG: expected ms from here to the workflow's end along the longest path.
         ready_ms: When it became ready (ageing counts from here).
         gang: All or nothing.
-        roles: What is wanted.
+        roles: The roles requested.
         inputs: Dataset ids (of the catalogue) every pod of the group reads on its node: what is not there is copied.
         runtime_ms: Expected runtime of its longest pod; None where nothing is known.
         high_ms: A runtime that few of its pods exceed, where that is known and above the expected one.

@@ -5,8 +5,8 @@
    freed. Bisection finds them, and each try is an exact placement. If the group does not fit with all of them gone, none is
    evicted.
 3. Of these, each that turns out not to be needed stays, the dearest first: without any of the rest the group would not fit.
-4. The victims leave; the group's future place is its *nomination*. What is free there is held for the group from now on, and
-   what victims leave is held as they leave. Meanwhile the group asks for no other victims, so a retry never has more.
+4. The victims leave; the group's future place is its *nomination*. Free room there is reserved for the group from now on, and
+   the victims' room as they leave. Meanwhile the group asks for no other victims, so a retry never has more.
 
 Room that other pods leave anyway is taken first. So after a crash the same group gets the same room without new victims.
 """
@@ -58,11 +58,11 @@ def weighs(tree: QueueTree) -> bool:
 
 
 class Accounts(msgspec.Struct):
-    """What each queue (and its children) will have once leaving pods have left and nominated groups have started.
+    """The future usage of each queue (and its children): leaving pods have left and nominated groups have started.
 
     Args:
         tree: The queues.
-        shares: What they have now.
+        shares: Their usage now.
         total: (R,) of the cluster.
         extra: By queue, (R,) what is still to come, or (negative) to go.
     """
@@ -120,7 +120,7 @@ def entitled(
         group: The taker.
         need: (R,) what it would get.
         victims: The U units that could be taken, the cheapest first.
-        accounts: What each queue will have.
+        accounts: The future usage of each queue.
         preempt: Whether higher priority may take from lower.
         reclaim: Whether queues may take back what others have beyond their share.
 
@@ -263,21 +263,21 @@ TRIES: Final = 16
 #: So many units at most are tried one by one whether it fits without them.
 EXACT: Final = 64
 
-#: What is said beside, where a gang gives members back that it can spare.
+#: The end of an eviction's message where a gang gives up members that it can spare.
 SPARED: Final = "; its gang goes on without it"
 
 _Family = tuple[object, ...]
 
 
 class _Leaving(msgspec.Struct, eq=False):
-    """What could leave in this cycle, and what leaves already.
+    """The pods that could leave in this cycle, and those that leave already.
 
     Attributes:
-        victims: What could be evicted.
+        victims: The units that could be evicted.
         gone: (V,) which of them this cycle has chosen.
         coming: (N, R) what becomes free and is reserved for no group.
         coming_devices: (N, D) of that, thousandths of each GPU; (0, 0) where parts of GPUs are not about.
-        accounts: What queues have once all that leaves has left.
+        accounts: The usage of queues after all leaving pods have left.
     """
 
     victims: Victims
@@ -291,7 +291,7 @@ class Preemption:
     """The evictions and nominations of one cycle. It costs one comparison if no claim can be taken.
 
     Attributes:
-        evictions, nominations: What was decided.
+        evictions, nominations: The decisions so far.
         look_at: When a pod will have run long enough to be evicted, if that may help a waiting group; ms.
     """
 
@@ -376,7 +376,7 @@ class Preemption:
         return fresh and self._family(group) not in self._futile
 
     def _family(self, group: PodGroup) -> _Family:
-        """What decides whether preemption helps a group: groups with equal values have equal chances."""
+        """The values that decide whether preemption helps a group: groups with equal values have equal chances."""
         user = group.user if _apart_by_user(self._tree, group.queue) else ""
         roles = tuple((role.shape, role.minimum if group.gang else 1) for role in group.roles)
         return group.gang, group.queue, user, group.priority, group.min_resources, group.part_of, roles
@@ -625,7 +625,7 @@ def _with(
 
 
 def _spare_devices(rows: Mapping[int, Ints], wants: Mapping[int, Ints], node: int) -> list[int | None]:
-    """What is spare of each GPU of a node that is asked for, in the order of devices; None = not asked for."""
+    """The spare amount of each requested GPU of a node, in the order of devices; None = not requested."""
     if DEVICES not in wants:
         return []
     pairs = zip(rows[DEVICES][node].tolist(), wants[DEVICES][node].tolist(), strict=True)

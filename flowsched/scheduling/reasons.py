@@ -45,7 +45,7 @@ def why_not(request: PlacementRequest, room: Capacity, snapshot: Snapshot, profi
 
     Args:
         request: The group as it was tried.
-        room: What is free now.
+        room: The free capacity now.
         snapshot: The nodes.
         profile: For trying again without what may be in the way.
     """
@@ -91,7 +91,7 @@ def why_not(request: PlacementRequest, room: Capacity, snapshot: Snapshot, profi
 
 
 def none_ready(snapshot: Snapshot) -> str:
-    """What to say where no node takes new pods."""
+    """The message for a cluster in which no node accepts new pods."""
     text = "the only node is not ready" if len(snapshot) == 1 else f"none of {len(snapshot)} nodes is ready"
     return f"{text}: {snapshot.troubles}" if snapshot.troubles else text
 
@@ -220,7 +220,7 @@ def _shortage(
     fits: Sequence[int],
     role_at: int | None = None,
 ) -> tuple[str, Mapping[str, int]]:
-    """What the role that fits worst asks for, and how many nodes lack what of it."""
+    """The request of the role that fits worst, and the number of nodes that lack each resource of it."""
     short = [at for at, table in enumerate(request.tables) if fits[at] < table.minimum]
     at = role_at if role_at is not None else (short or [0])[0]
     table, role = request.tables[at], request.group.roles[request.order[at]]
@@ -274,7 +274,7 @@ def _shortage(
 def _together(
     request: PlacementRequest, rows: Sequence[Ints], snapshot: Snapshot
 ) -> tuple[str, Mapping[str, int]]:
-    """What all members need together where the nodes have less of it in all, though each node has room for one."""
+    """The resources of which all members together need more than all nodes have, although each node has room for one."""
     allowed = np.logical_or.reduce([table.allowed for table in request.tables])
     members = sum(table.minimum for table in request.tables)
     said: list[str] = []

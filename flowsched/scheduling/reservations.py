@@ -27,9 +27,9 @@ from flowsched.scheduling.state.snapshot import IO, Snapshot
 
 T = TypeVar("T")
 
-#: What is being taken away is taken to be gone after this.
+#: A pod that is being evicted is expected to be gone after this.
 RELEASING_MS: Final = 10_000
-#: What is overdue is taken to run for another tenth of what it has run, and at least for this long.
+#: An overdue pod is expected to run for another tenth of its runtime so far, and at least for this long.
 OVERDUE_MS: Final = 1_000
 
 
@@ -165,7 +165,7 @@ def spread(nodes: Ints, rows: Ints, size: int) -> Ints:
 
 
 def _sums(axes: Sequence[int], table: CostTable) -> list[tuple[int, int | Ints]]:
-    """What a role takes of each axis of the snapshot."""
+    """The request of one pod of a role on each axis of the snapshot."""
     return [(axis, need) for axis, need in zip(axes, table.needs, strict=True) if axis != DEVICES]
 
 
@@ -238,7 +238,7 @@ class Reservations:
 
     Attributes:
         made: The reservations made.
-        taken: What this cycle has started; the code that starts pods adds to it.
+        taken: The room that this cycle gave to pods; the code that starts pods adds to it.
         everywhere: (N,) all True.
     """
 
@@ -326,7 +326,7 @@ _NUMBERS: Final = 4_000_000
 
 
 class Returns(NamedTuple):
-    """What comes back: (M,) when, in any order; (M,) on which node; (M, R) how much."""
+    """The amounts that ending pods free: (M,) when, in any order; (M,) on which node; (M, R) how much."""
 
     ends: Ints
     nodes: Ints

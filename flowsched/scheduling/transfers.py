@@ -68,12 +68,12 @@ def importance(want: TransferWant) -> tuple[int, int, int, int, int]:
     return -want.priority, want.ahead, -want.rank_ms, want.dataset, want.dest
 
 
-#: What a want is kept by: -priority, ahead, -rank, dataset, and the group that wants it.
+#: The sort key of a want: -priority, ahead, -rank, dataset, and the group that wants it.
 _Entry = tuple[int, int, int, int, int]
 
 
 class Wants:
-    """What is wanted on each node, the most important first.
+    """The datasets wanted on each node, the most important first.
 
     It is kept from step to step: an admission then costs what it orders, and not what waits behind that. Several groups may want
     one dataset on one node.
@@ -184,7 +184,7 @@ class TransferLimits(msgspec.Struct, frozen=True):
 
 
 class _Flights:
-    """What is in flight: the copies that were, and those admitted here."""
+    """The copies in flight: those from before, and those admitted here."""
 
     def __init__(self, active: Sequence[TransferOrder], snapshot: Snapshot, limits: TransferLimits) -> None:
         self._snapshot, self._limits = snapshot, limits
@@ -231,7 +231,7 @@ def admit(
     never ordered.
 
     Args:
-        wants: What is wanted; served in the order of `importance`.
+        wants: The copies wanted; served in the order of `importance`.
         active: Copies in flight.
         snapshot: For link and disk rates.
         catalogue: Which nodes have which datasets.
@@ -254,7 +254,7 @@ def admit(
         pieces = limits.pieces_of(want.dataset, catalogue)
         if catalogue.is_on(want.dataset, want.dest) or rests(want):
             continue
-        # What is waited for finds a slot free, however much moves ahead of time, and small copies hardly take one.
+        # A copy that a task waits for finds a free slot, however much moves ahead of time, and small copies hardly take one.
         slots = limits.per_dest - (want.ahead > 0) + (_SMALL_SLOTS if size <= _SMALL_BYTES else 0)
         while flights.to[want.dest] < slots:
             order = None
@@ -273,7 +273,7 @@ def admit(
 def _line(
     wants: Wants, node: int, flights: _Flights, catalogue: Catalogue, limits: TransferLimits
 ) -> Iterator[TransferWant]:
-    """What may be ordered for a node, until its slots are taken. While the outside is full: what other nodes can give, alone."""
+    """The wants that may be ordered for a node, until its slots are full. While the outside is full: only copies of nodes."""
     most = limits.per_dest + _SMALL_SLOTS
     for want in wants.line(node):
         if flights.to[node] >= most:

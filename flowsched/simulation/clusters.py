@@ -200,7 +200,7 @@ def cluster_from(document: object, limits: Limits = DEFAULT) -> SimulatedCluster
 
 
 def _rates(section: Section) -> dict[str, int]:
-    """What a disk and a network carry."""
+    """The rates of a network, and the cost that each further stream has for a disk."""
     nic = section["nic"] or GBIT
     rates = {key: section[key] or nic for key in ("nic_in", "nic_out")}
     return {**rates, "seek_percent": section["seek_percent"]}

@@ -29,7 +29,7 @@ class Figures:
         lost: Attempts that came to nothing: they were taken away or lost, or their outputs were lost and made again.
         wait_s: Between ready and started, the mean over tasks.
         undelivered: Finals that never came to the storage: their node was lost before.
-        unfinished: What of which workflow has not succeeded, and why; one sentence a stage.
+        unfinished: The stages that have not succeeded, with their workflow and the reason; one sentence a stage.
     """
 
     makespan_s: float | None

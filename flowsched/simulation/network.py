@@ -113,7 +113,7 @@ class Network:
                     self.carried[0][resource] += each.rate * passed * each.flows
                 if len(each.path) == 1:
                     self.carried[1][each.path[0]] += each.rate * passed * each.flows
-            # What would end within a nanosecond has ended: a clock of this size cannot tell them apart.
+            # A flow that would end within a nanosecond has ended: a clock of this size cannot distinguish the two.
             reach = each.level + max(_CRUMB, each.rate * 1e-9)
             while each.ends and each.ends[0][0] <= reach:
                 _, number, flow = heapq.heappop(each.ends)

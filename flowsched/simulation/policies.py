@@ -24,8 +24,8 @@ def simulated(
 
     Args:
         policy: A name of `PROFILES`, or a profile.
-        cluster: Where.
-        workloads: What.
+        cluster: The cluster.
+        workloads: The workloads.
         losses: Which nodes are lost, and when.
         begun: Is given the world before anything happens in it: another thread may look how far it is.
 

@@ -54,7 +54,7 @@ FileId = tuple[int, int]
 
 
 class PageCache:
-    """What a node's memory keeps of files, least recently used first out. A file is in it as a whole or not at all."""
+    """The files that a node's memory keeps, least recently used first out. A file is in it as a whole or not at all."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -100,7 +100,7 @@ class PageCache:
 
 
 class Afterwards:
-    """What a page cache will hold once some files have been used. It costs what was used, however much the cache holds.
+    """The contents of a page cache after some files have been used. Its cost follows the use, however much the cache holds.
 
     Valid until the cache changes.
     """
@@ -292,7 +292,7 @@ class DiskReads:
             self._disks.later(self._disks.now, partial(self._settle, node))
 
     def _settle(self, node: int) -> None:
-        """Those that have all begin to compute, but for those that lack what memory has lost meanwhile."""
+        """Readers with all their files begin to compute, except those whose files memory has lost meanwhile."""
         group = [reader for reader in self._ready.pop(node, []) if not reader.running.over]
         cache = self._disks.caches[node]
         while group:
@@ -354,7 +354,7 @@ def _passed(readers: Sequence[_Reader], cache: PageCache) -> tuple[list[tuple[_R
 def _short(
     missed: Sequence[tuple[_Reader, Input]], group: Sequence[_Reader], capacity: int
 ) -> list[tuple[_Reader, list[Input]]]:
-    """What no task has made the disk read, by task."""
+    """The inputs that no task has made the disk read, by task."""
     lacking: list[tuple[_Reader, list[Input]]] = []
     for reader, each in missed:
         able = group if each.size <= capacity else (reader,)

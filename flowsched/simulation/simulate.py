@@ -53,8 +53,8 @@ class Simulation:
     """One run.
 
     Args:
-        cluster: Where.
-        workloads: What; workload k is run `w<k>` of the engine.
+        cluster: The cluster.
+        workloads: The workloads; workload k is run `w<k>` of the engine.
         measure_s: So often nodes' disks and the storage are measured, as a service would; 0 = never.
         profile: The policy. Without locality, tasks read from and write to the shared storage, as stock clusters do.
         losses: Which nodes are lost, and when.
@@ -83,7 +83,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         limits = self.limits or limits_of(self.cluster)
-        # What comes from outside comes from this cluster's storage.
+        # Inputs from outside come from this cluster's storage.
         self.profile = replace(self.profile, origin_rate=limits.origin_rate)
         if not self.profile.locality and not self.profile.storages:
             self.profile = replace(self.profile, storages=(shared_by(self.cluster),))
@@ -154,7 +154,7 @@ class Simulation:
         self._events.append(Accepted(run))
 
     def _measure(self) -> None:
-        """What disks carried since the last time. A pod's own flows are those over nothing but its node's disk."""
+        """Report the disk rates since the last call. A pod's own flows are those over nothing but its node's disk."""
         carried = self.world.network.carried
         assert carried is not None  # since `run`
         every, own = carried
@@ -259,7 +259,7 @@ class Simulation:
         self._events.append(PodEnded(pod.name, self._now_ms(), 0, outputs=tuple(published), usage=used))
 
     def _used(self, running: Running) -> Usage:
-        """What an executor would have measured: CPU time, bytes through system calls, and those of them that were the disk's."""
+        """The usage that an executor would measure: CPU time, bytes through system calls, and bytes of a disk."""
         workload = self.workloads[running.workload]
         job = workload.jobs[running.job]
         read, wrote = (sum(workload.files[at].size for at in files) for files in (job.inputs, job.outputs))

@@ -40,7 +40,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one task really does. Files by their number in the workload; none is empty."""
+    """The real work of one task. Files by their number in the workload; none is empty."""
 
     name: str
     category: str
@@ -63,7 +63,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What tasks of one category took in earlier runs: the mean."""
+    """The mean use of tasks of one category in earlier runs."""
 
     compute_s: float
     output_bytes: float
@@ -105,7 +105,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What a task takes beside computing: starting, and writing to a disk it has for itself (bytes/s)."""
+    """The time of a task beside computing: starting, and writing to a disk it has for itself (bytes/s)."""
 
     startup_s: float
     disk: int
@@ -132,7 +132,7 @@ def from_trace(
     """A trace as a workload, by the rules of the reference set-up (TRACE).
 
     Args:
-        trace: What ran somewhere.
+        trace: A run that was recorded somewhere.
         name: How the workload is called in figures.
         source: Name of the file it is from.
         cluster: Where it shall run: no task takes more cores than a node has.

@@ -33,7 +33,7 @@ class World:
     """The cluster, its clock, and everything that is under way.
 
     Attributes:
-        cluster, workloads: What there is.
+        cluster, workloads: The simulated cluster and its workloads.
         now: Seconds.
         free: (N) cores not taken, by node.
         readers: How many jobs read each file.
@@ -41,7 +41,7 @@ class World:
         lines: The trace so far.
         ended: How many jobs have come to a good end.
         asked: How many jobs there are, but for those that need not run.
-        unfinished: What has not come to a good end when nothing happens any more, and why. The policy says it.
+        unfinished: The stages that have not succeeded when no event is left, and why. The policy sets it.
         stopped: Another thread sets this, and nothing more happens.
     """
 
@@ -79,7 +79,7 @@ class World:
         return self.network.now
 
     def file(self, file: FileId) -> File:
-        """What is known about a file."""
+        """The description of a file."""
         return self.workloads[file[0]].files[file[1]]
 
     # ---- the clock ----
@@ -201,7 +201,7 @@ class World:
     # ---- running jobs ----
 
     def job(self, running: Running) -> Job:
-        """What a running attempt is an attempt of."""
+        """The job of a running attempt."""
         return self.workloads[running.workload].jobs[running.job]
 
     def run(self, running: Running) -> None:
@@ -255,8 +255,8 @@ class World:
     def _read_mounted(self, running: Running, number: int, action: Action) -> None:
         """Read from the storage what the node's memory does not hold.
 
-        What several tasks read is kept, for all that read it meanwhile on this node, and goes through the disk like any copy.
-        What only one task reads is not.
+        A file that several tasks read is cached, for all that read it meanwhile on this node, and goes through the disk
+        like any copy. A file that only one task reads is not.
         """
         file, node, job = (running.workload, number), running.node, self.job(running)
         if file in self.caches[node]:

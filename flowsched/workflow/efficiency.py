@@ -30,7 +30,7 @@ RELEASED: Final = "Released"
 
 
 class EfficiencyView(View, kw_only=True):
-    """What the ended attempts of a stage used of what they asked for. None: it was not measured."""
+    """The use that the ended attempts of a stage made of their requests. None: it was not measured."""
 
     stage: str
     attempts: int = 0

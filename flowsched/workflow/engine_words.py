@@ -19,7 +19,7 @@ class Words(NamedTuple):
     Args:
         memory: How a task asks for so many bytes.
         cores: How it asks for so many cores.
-        more_memory: What helps a task that had too little memory.
+        more_memory: The remedy for a task that had too little memory.
     """
 
     memory: Callable[[int], str]

@@ -45,11 +45,11 @@ class Trend(msgspec.Struct, frozen=True):
     samples: int
 
     def at(self, size: int) -> int:
-        """What is expected of a task that reads `size` bytes: the middle, half of them take less."""
+        """The expected amount of a task that reads `size` bytes: the median, half of them take less."""
         return max(self.least, self.base + self.slope[0] * size // self.slope[1])
 
     def high(self, size: int, per_mille: int = 900) -> int:
-        """What so many of a thousand are not above: the sample of that rank, carried over to this size."""
+        """The amount that so many of a thousand tasks do not exceed: the sample of that rank, scaled to this size."""
         seen, said = self.errors[min(self.samples - 1, self.samples * per_mille // PER_MILLE)]
         return self.at(size) * seen // said
 
@@ -81,7 +81,7 @@ def fit(sizes: Sequence[int], amounts: Sequence[int]) -> Trend:
 
     Args:
         sizes: Bytes that were read, >= 0; as many as amounts, at least one.
-        amounts: What was measured, >= 0.
+        amounts: The measured amounts, >= 0.
     """
     constant = (_middle(sorted(amounts)), (0, 1))
     if len(sizes) < ENOUGH or min(sizes) == max(sizes):
@@ -185,14 +185,14 @@ KINDS: Final = 20_000
 #: Reservations use the runtime that so many of a thousand tasks do not exceed. A gang waits for all tasks that hold its room: of a
 #: dozen, the last one ends about here.
 FEW: Final = 950
-#: What a task is taken for where nothing like it was seen, in ms.
+#: The assumed runtime of a task if no similar task was observed, in ms.
 UNKNOWN_MS: Final = 60_000
 #: In a sample: it was not measured.
 UNMEASURED: Final = -1
 
 
 class Measured(NamedTuple):
-    """What one task was seen to take beside its time. `UNMEASURED` where it was not measured.
+    """The measurements of one task beside its runtime. `UNMEASURED` where it was not measured.
 
     `output_bytes` is all it wrote for others, `said_ms` what its user
     expected of its time, `read_bytes` and `written_bytes` are what its processes moved in all, `disk_bytes` what of that went
@@ -246,11 +246,11 @@ class Estimates:
         Args:
             workflow, stage: The kind.
             runtime_ms: From its start to its end.
-            measured: What else was seen.
+            measured: The other measurements.
             outputs: Name -> bytes, where it wrote several.
 
         Returns:
-            What was known before, for `recall`.
+            The samples known before, for `recall`.
         """
         kind: Kind = (workflow, stage)
         size, *rest = measured
@@ -320,7 +320,7 @@ class Estimates:
         return self._seen.get((workflow, stage))
 
     def typical_size(self, workflow: str, stage: str) -> int | None:
-        """What the middle one of a kind read; None before the first has finished."""
+        """The bytes that the median task of a kind read; None before the first has finished."""
         samples = self._seen.get((workflow, stage))
         return None if samples is None else sorted(samples[::_WIDTH])[len(samples) // _WIDTH // 2]
 
@@ -330,7 +330,7 @@ class Estimates:
         return None if trend is None else trend.at(input_bytes)
 
     def high_ms(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
-        """What few that read so much exceed, for promises that shall hold."""
+        """The runtime that few tasks with so many input bytes exceed, for reservations that shall hold."""
         trend = self.trend(workflow, stage, RUNTIME)
         return None if trend is None else trend.high(input_bytes, FEW)
 
@@ -360,7 +360,7 @@ class Estimates:
 
         Args:
             workflow, stage: The kind.
-            input_bytes: What the shard reads.
+            input_bytes: The bytes that the shard reads.
             output: The name of one output; None = all of them together.
 
         Returns:
@@ -376,7 +376,7 @@ class Estimates:
         return None if parts == [None, None] else sum(part or 0 for part in parts)
 
     def bytes_of(self, workflow: str, stage: str, column: int, input_bytes: int = 0) -> int:
-        """What is expected of one of the columns of bytes; 0 where it was never measured."""
+        """The expected amount of one of the columns of bytes; 0 where it was never measured."""
         return self._expected(workflow, stage, column, input_bytes) or 0
 
     def disk_bytes(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
@@ -412,10 +412,10 @@ class Estimates:
 
 
 def weights(estimates: Estimates, spec: WorkflowSpec) -> list[int]:
-    """What one task of each stage is taken for in ranks, in ms.
+    """The runtime of one task of each stage for ranks, in ms.
 
-    The user's estimate; else what was learned, and half a deviation for what may take long; else the middle of what is known of
-    this workflow's other stages, since the steps of one pipeline are rather alike than any two tasks; else a minute.
+    The user's estimate; else the learned runtime and half a deviation, because a task may take longer; else the median of this
+    workflow's other stages, since the steps of one pipeline are more alike than any two tasks; else a minute.
     """
     return filled(
         stage.estimate.runtime_ms or _typical(estimates, spec.name, stage.name) for stage in spec.stages

@@ -128,7 +128,7 @@ class StageGraph:
     def affected(
         self, edge: Edge, finished: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """What finished parent shards mean for the child.
+        """The effect of finished parent shards on the child.
 
         Args:
             edge: Which edge. A barrier counts once for the whole parent: ask when its last shard has

@@ -1,7 +1,7 @@
 """Plans: the calls of a run as known before it starts, as frozen values that JSON can hold, and the ranks that follow.
 
-A *node* is one call of one task, with the sub-workflows it is in expanded: once, however wide the scatters around it are. What
-does not follow from the source and its inputs is never guessed: it is None, and `until` says what it waits for.
+A *node* is one call of one task, with the sub-workflows it is in expanded: once, however wide the scatters around it are. A
+value that does not follow from the source and its inputs is never guessed: it is None, and `until` names what it waits for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from flowsched.workflow.estimates import filled
 
-#: What something that is not known depends on.
+#: The facts on which an unknown value depends.
 #:
 #: node: an output of that node · input: an input that was not given · size: the size of that file · content: what is in that file ·
 #: shard: it differs between the shards of that scatter · error: it cannot be worked out, the name says why.
@@ -130,7 +130,7 @@ class Plan(Part, frozen=True):
 
 
 def until_text(until: tuple[Until, ...]) -> str:
-    """What is waited for, in words."""
+    """The facts that a value waits for, in words."""
     return "; ".join(_WORDS[each.kind].format(each.name) for each in until)
 
 
@@ -240,7 +240,7 @@ def _bare(name: str) -> str:
 
 
 def stages(plan: Plan) -> list[StageForecast]:
-    """What each level asks for, first to last."""
+    """The requests of each level, first to last."""
     levels: dict[int, list[NodePlan]] = {}
     for node in plan.nodes:
         if node.runs != "no":

@@ -103,7 +103,7 @@ def parse_option(option: str, parse: Callable[[object], int], value: object) -> 
     """Read a value of the command line with one of the functions above.
 
     Raises:
-        InvalidRequest: What `parse` raises, with the option's name in front.
+        InvalidRequest: The error that `parse` raises, with the option's name in front.
     """
     try:
         return parse(value)
@@ -137,10 +137,10 @@ def parse_percent(value: object) -> int:
 
 
 def grow_memory(memory_bytes: int, factor_percent: int, attempt: int = 2) -> int:
-    """What an attempt asks for when all before it ran out of memory.
+    """The memory request of an attempt when all attempts before it ran out of memory.
 
     Args:
-        memory_bytes: What the first attempt asked for.
+        memory_bytes: The request of the first attempt.
         factor_percent: 150 = one and a half times as much on each further attempt.
         attempt: 1 for the first.
 

@@ -1,4 +1,4 @@
-"""What identifies a task of another engine's run, and what is a retry of it. Pure.
+"""The identity of a task of another engine's run, and which calls are retries of it. Pure.
 
 docs/engines.md has the table: engine × run, task, attempt. A call with the same *task* as an earlier one of its node is an attempt
 of that task. A call that may be a retry, or may be another task, is a task of its own, so that no failure hides behind it.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Scatters inside each other are one number, so far apart: shard 7 of shard 2 is 200007.
 APART: Final = 100_000
-#: What a JSON number holds exactly.
+#: The largest whole number that a JSON number holds exactly.
 _MOST: Final = 1 << 53
 #: The longest task that a document may name.
 LONGEST: Final = 1024
@@ -135,7 +135,7 @@ def shard_path(task: str, shard: int | None, number: int) -> str:
 
 
 def item_of(task: str, shard: int | None, number: int) -> str | None:
-    """What tells a task apart beside its number: its shards, or the task itself where no shard makes its number; None else."""
+    """A task's identity beside its number: its shards, or the task itself where no shard makes its number; else None."""
     return shard_path(task, shard, number) or (None if number == (shard or 0) else task)
 
 

@@ -31,7 +31,7 @@ class Match(StrEnum):
 
 
 class On(StrEnum):
-    """What happened, for a policy."""
+    """The events for which a stage may declare a policy."""
 
     TASK_FAILED = "task_failed"  #: a non-zero exit (`pod_failed` is accepted as its Kubernetes name)
     TASK_EVICTED = (
@@ -44,7 +44,7 @@ class On(StrEnum):
 
 
 class Action(StrEnum):
-    """What a policy does."""
+    """The action of a policy."""
 
     RESTART_TASK = "restart_task"
     RESTART_GANG = "restart_gang"
@@ -63,7 +63,7 @@ class When(StrEnum):
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """What one pod asks for. Whole numbers, never negative."""
+    """The resources that one pod requests. Whole numbers, never negative."""
 
     cpu_millicores: int = 1000
     memory_bytes: int = 256 << 20
@@ -104,7 +104,7 @@ class OutputSpec(msgspec.Struct, frozen=True):
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """What a pod reads and writes on its node's disk beside its inputs: bytes in all, or bytes a second. Or on a shared storage."""
+    """The bytes that a pod moves on its node's disk (or a shared storage) beside its inputs: in all, or a second."""
 
     read_bytes: int = 0
     write_bytes: int = 0
@@ -151,7 +151,7 @@ def gets_whole_cores(resources: Resources, limits: Resources | None) -> bool:
 
 
 class QosClass(IntEnum):
-    """What a pod was promised, as Kubernetes computes it from requests and limits. Pods with less of it are evicted first."""
+    """The QoS class of a pod, as Kubernetes computes it from requests and limits. Pods of a lower class are evicted first."""
 
     BEST_EFFORT = 0  #: it asks for neither CPU nor memory, and has no limits of them
     BURSTABLE = 1  #: it asks for some, and may use more
@@ -173,7 +173,7 @@ def qos_class(resources: Resources, limits: Resources | None) -> QosClass:
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """What the user expects; None where nothing was said."""
+    """The amounts that the user expects; None where none was declared."""
 
     runtime_ms: int | None = None
     output_bytes: int | None = None
@@ -241,7 +241,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """What is put at a path of the container before the first step. Exactly one of `source`, `input` and `content` is set."""
+    """A file put at a path of the container before the first step. Exactly one of `source`, `input` and `content` is set."""
 
     path: str
     source: str | None = (
@@ -253,7 +253,7 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 class Delivered(msgspec.Struct, frozen=True):
-    """What is taken from a path of the container to `uri` when the last step has ended well. A missing one is no error.
+    """A file copied from a path of the container to `uri` after the last step has succeeded. A missing one is no error.
 
     `path` may hold wildcards (*, ?, [...]): then `uri` is a folder, and each match goes to `uri` + its path without `path_prefix`.
     """

@@ -26,7 +26,7 @@ class View(msgspec.Struct, kw_only=True, omit_defaults=False):
     SHOWN: ClassVar[tuple[str, ...]] = ()
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The HTML that a notebook shows."""
         return fields(self, self.SHOWN)
 
 
@@ -137,7 +137,7 @@ class StageView(View, kw_only=True):
 
 
 class NodeCostView(View, kw_only=True):
-    """What a task would have cost on a node, in ms by term: stage-in, gather, slowdown, preferred, or a plug-in's name."""
+    """The cost of a task on another node, in ms by term: stage-in, gather, slowdown, preferred, or a plug-in's name."""
 
     node: str  #: its name
     cost_ms: dict[str, int]
@@ -268,7 +268,7 @@ CACHE_NAMED: Final = 8
 
 
 class CacheView(View, kw_only=True):
-    """What the look-ups in the cache of results found, for shards of one stage that found the same."""
+    """The result of look-ups in the cache of results, for shards of one stage with the same result."""
 
     stage: str
     shards: int  #: how many
@@ -375,7 +375,7 @@ class QueueView(View, kw_only=True):
 
 
 class DrainView(View, kw_only=True):
-    """What an administrator ordered for a node: no new tasks, now or from a later moment on."""
+    """An administrator's order to drain a node: no new tasks, now or from a later moment on."""
 
     from_at: datetime  #: from then on no task starts there; before, only tasks that will have ended by then
     until_at: datetime | None = None  #: what has not ended by then is taken away; null: it runs to its end
@@ -437,7 +437,7 @@ class WorkflowPage(Page, kw_only=True):
 
 
 class CancelledView(View, kw_only=True):
-    """What became of a request to cancel several workflows."""
+    """The result of a request to cancel several workflows."""
 
     workflows: list[WorkflowView]  #: those that are cancelled, or are ending
     refused: dict[str, str] = {}  #: the others by id, and why: they have ended, or do not exist
@@ -540,7 +540,7 @@ class IdleReportView(View, kw_only=True):
 
 
 class UsageSumView(View, kw_only=True):
-    """What workflows held: sums over their attempts that have ended, from the binding of each to its end."""
+    """The usage of workflows: sums over their attempts that have ended, from the binding of each to its end."""
 
     workflows: int = 0  #: each call of another engine's run counts as one
     core_hours: float = 0.0
@@ -559,7 +559,7 @@ class UsageRowView(UsageSumView, kw_only=True):
 
 
 class UsageView(View, kw_only=True):
-    """Who used how much. The rows add up to `total`."""
+    """The usage of each queue, user or label. The rows add up to `total`."""
 
     by: str  #: queue, user, or label:KEY
     since: datetime | None = (

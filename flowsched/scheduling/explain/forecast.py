@@ -44,7 +44,7 @@ LOW, MIDDLE, HIGH = 1, 9, 17
 LEVELS: Final = tuple(range(0, 1_001, 50))
 _STEP: Final = 50_000  #: the same in millionths, the distance between levels
 _WHOLE: Final = 1_000_000
-#: What is said of a runtime of which nothing was seen, in per mille of what is expected: from a third to three times as long.
+#: The assumed spread of a runtime without observations, in per mille of the expected one: from a third to three times as long.
 GUESSED: Final = (
     *(300, 400, 480, 550, 610, 670, 730, 790, 860, 930, 1_000),
     *(1_080, 1_170, 1_270, 1_380, 1_500, 1_650, 1_850, 2_150, 2_600, 3_500),

@@ -5,8 +5,8 @@
 1. Room that waiting pods would take if one thing were not in the way. They are laid onto the idle room, as whole pods, by their
    cause in the order of `_FIRST`: missing bytes, room reserved for another group, a queue's cap, a disk's bandwidth, a turn that
    comes next, rules that keep pods apart.
-2. What is left on nodes where waiting pods may run and do not fit, up to what they ask for: *fragmentation*.
-3. What is left elsewhere, up to what they still ask for: *mismatch*, they may not run there, or no node is large enough.
+2. The rest on nodes where waiting pods may run but do not fit, up to their requests: *fragmentation*.
+3. The rest elsewhere, up to their remaining requests: *mismatch*, they may not run there, or no node is large enough.
 4. Room that no ready work asks for: *no demand*.
 
 So the causes of a resource add up to all of its idle room, even if they overlap. Whole numbers, nodes in index order.
@@ -102,7 +102,7 @@ class _Kind(msgspec.Struct):
 
 
 class _Spill(msgspec.Struct):
-    """What work that may run on the same nodes asks for beyond what would fit."""
+    """The requests of work that may run on the same nodes, beyond the part that would fit."""
 
     mask: Mask
     asks: list[tuple[str, Ints]] = msgspec.field(default_factory=list)

@@ -38,7 +38,7 @@ from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.version import VERSION
 from flowsched.workflow.spec import EMPTY
 
-#: What follows from the rest and is made again when it is asked for: class -> attribute -> how it is without.
+#: Attributes that follow from the others and are computed again on demand: class -> attribute -> its empty value.
 TRANSIENT: Final[Mapping[type, Mapping[str, Callable[[], object]]]] = {
     Snapshot: {"cache": dict},
     Catalogue: {"_arrays": dict, "_missing": dict, "caches": lambda: None},
@@ -48,13 +48,13 @@ TRANSIENT: Final[Mapping[type, Mapping[str, Callable[[], object]]]] = {
 }
 #: Packages whose classes may stand in a file. They do no I/O (the contract "The core is pure" in pyproject.toml).
 _CORE: Final = ("flowsched.executor.", "flowsched.scheduling.", "flowsched.workflow.")
-#: What of a plan decides nothing: plans that differ in nothing else are equal.
+#: Fields of a plan that decide nothing: plans that differ only in them are equal.
 _UNDECIDED: Final = {(Placement, "choices")}
 #: Dtypes that may stand in a file.
 _DTYPES: Final = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
-#: What JSON knows itself.
+#: The types that JSON knows itself.
 _ATOMS: Final = frozenset({str, int, bool, NoneType})
 
 
@@ -111,7 +111,7 @@ class Reader:
         self._objects: list[object] = []
 
     def value(self, plain: Any) -> Any:
-        """What `Writer.plain` was given.
+        """The value that `Writer.plain` encoded.
 
         Raises:
             InvalidRequest: No writer of this version wrote this.
@@ -202,7 +202,7 @@ class Record(msgspec.Struct, frozen=True):
 
     Args:
         inputs: The arguments of `cycle`, by name.
-        plan: What it decided, as `plan_bytes` writes it.
+        plan: The plan that it decided, as `plan_bytes` writes it.
     """
 
     inputs: Mapping[str, Any]
@@ -280,8 +280,8 @@ def unpacked(
 
     Args:
         raw: The file.
-        plugins: What is installed here; the recorded profile may name some.
-        broken: What is installed and does not work: why.
+        plugins: The plugins installed here; the recorded profile may name some.
+        broken: The installed plugins that do not work, each with the reason.
 
     Raises:
         InvalidRequest: It is no snapshot, or one of another version.
@@ -334,7 +334,7 @@ _NODES: Final = 8
 
 
 def summary(plan: Mapping[str, Any]) -> str:
-    """What a plan decides, in one line."""
+    """The decisions of a plan, in one line."""
     pods = sum(len(nodes) for each in plan["placements"] for nodes in each["nodes"])
     codes: dict[str, int] = {}
     for each in plan["reasons"]:
@@ -349,7 +349,7 @@ def summary(plan: Mapping[str, Any]) -> str:
 def differences(
     before: Mapping[str, Any], after: Mapping[str, Any], backlog: Sequence[PodGroup], nodes: Sequence[str]
 ) -> list[str]:
-    """What another plan decides otherwise, a line each; none exactly where the plans are equal.
+    """The differences of another plan, a line each; the list is empty exactly if the plans are equal.
 
     Args:
         before: One plan.

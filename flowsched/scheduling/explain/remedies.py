@@ -59,7 +59,7 @@ OTHERS: Final = 16
 
 
 class Kind(StrEnum):
-    """What is changed, first what the user can change; and what the fields of a `Suggestion` mean then."""
+    """The kind of a change, and what the fields of a `Suggestion` mean for it. Changes that users can make come first."""
 
     REQUEST = "request"  #: role `object` asks for `to` of resource `what` a pod, instead of `was`
     MIN_MEMBER = "min_member"  #: role `object` starts with `to` members instead of `was`
@@ -77,7 +77,7 @@ class Suggestion(msgspec.Struct, frozen=True):
     """One change after which a group starts.
 
     Args:
-        kind: What is changed.
+        kind: The kind of the change.
         object: Name of the role, queue or node; "" = the group.
         what: Which resource or demand of it.
         was: As it is now. 0 where the change is no amount.
@@ -96,12 +96,12 @@ class Suggestion(msgspec.Struct, frozen=True):
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """What can be said of a group that waits.
+    """The outlook of a waiting group.
 
     Args:
-        binds: What binds by itself, as (role or queue; "" = the group, resource or rule): without it, the group would
-            start. Empty where only several things together keep it.
-        suggestions: What would let it start, the cheapest first.
+        binds: Constraints that bind alone, as (role or queue; "" = the group, resource or rule): without one of them, the
+            group would start. Empty where only several constraints together keep it waiting.
+        suggestions: Changes that would let it start, the cheapest first.
     """
 
     binds: tuple[tuple[str, str], ...] = ()
@@ -130,7 +130,7 @@ class Situation(msgspec.Struct, frozen=True, eq=False):
     now: int
 
     def plan(self) -> Plan:
-        """What a cycle would decide."""
+        """The plan that a cycle would decide."""
         backlog = sorted((self.group, *self.others), key=lambda group: group.key)
         return cycle(self.snapshot, self.catalogue, self.queues, backlog, self.profile, self.now)
 
@@ -399,7 +399,7 @@ def node_for(group: PodGroup, snapshot: Snapshot) -> NodeInfo:
 
 
 def outlook(situation: Situation, most: int = 3) -> Outlook:
-    """What binds a group, and up to `most` changes that would let it start.
+    """The constraints that bind a group, and up to `most` changes that would let it start.
 
     A group that asks for more than its queue's cap or a quota is seen alone on the cluster: no end of what runs would let it start.
 
@@ -431,7 +431,7 @@ def outlook(situation: Situation, most: int = 3) -> Outlook:
 
 
 def _bound(way: Lead) -> str:
-    """What binds, if this lets the group start: a resource, or the name of the rule."""
+    """The constraint that binds if this change lets the group start: a resource, or the name of the rule."""
     return way.what if way.kind in (Kind.REQUEST, Kind.RULE) else f"{way.kind} {way.what}".strip()
 
 

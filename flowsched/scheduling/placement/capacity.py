@@ -112,7 +112,7 @@ class Capacity:
     def rows(
         self, axes: Sequence[int], local: Mask | None, long: Mask | None, *, soft: bool = False
     ) -> list[Ints]:
-        """What a group may use, by axis.
+        """The capacity that a group may use, by axis.
 
         Args:
             axes: Which axes.

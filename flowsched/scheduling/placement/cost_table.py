@@ -288,7 +288,7 @@ def price(group: PodGroup, snapshot: Snapshot, catalogue: Catalogue, profile: Pr
 
 
 class _Requirements(NamedTuple):
-    """What a cycle does not change about groups with the same roles. The fields are those of `PlacementRequest`.
+    """The constant part of a request in one cycle, for groups with the same roles. The fields are those of `PlacementRequest`.
 
     `needs`: for each table, what one pod takes of each axis; `packs`: for each axis, whether it counts for packing.
     """
@@ -381,7 +381,7 @@ class Pricer:
         return missing if np.count_nonzero(missing) else None
 
     def _requirements(self, group: PodGroup) -> _Requirements:
-        """What its roles ask for, and where nodes alone allow them, remembered for the cycle."""
+        """The requests of its roles, and the nodes that allow them by node rules alone; cached for the cycle."""
         shapes = tuple([role.shape for role in group.roles])
         key = shapes, group.min_resources
         known = self._known.get(key)
@@ -434,7 +434,7 @@ def dominance(role: RoleRequest, snapshot: Snapshot) -> int:
 
 
 def _need(role: RoleRequest, axis: int, snapshot: Snapshot, profile: Profile) -> int | Ints:
-    """What one pod takes of an axis; more disk bandwidth than a node has means all it has."""
+    """The request of one pod on an axis; a request for more disk bandwidth than a node has means all of it."""
     if axis == DEVICES:
         axis = GPU
     need = role.shape.requests[axis] if axis < len(role.shape.requests) else 0

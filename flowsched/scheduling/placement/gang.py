@@ -1,6 +1,6 @@
 """Exact gang placement over arrays: the nodes that a careful pod-by-pod greedy would choose, in a few array operations.
 
-What a pod costs on a node depends on the node and on how many of its group are there already (k). A greedy
+The cost of a pod on a node depends on the node and on how many of its group are there already (k). A greedy
 that re-scores every node after each pod takes, of all entries cost(node, k) with a running maximum along k,
 the G cheapest in order of (cost, node, k): behind a dear copy the cheaper ones that follow it cannot be had
 earlier, and once it is taken they come before all that costs as much. So one table and one selection replace
@@ -65,7 +65,7 @@ def on_devices(room: Sequence[Ints], needs: Sequence[int | Ints], chosen: NodeCh
 
 
 def gang_cost(placed: Sequence[NodeChoice]) -> int:
-    """What the slowest member costs, in ms; 0 for no pods at all."""
+    """The cost of the slowest member, in ms; 0 for no pods at all."""
     if len(placed) == 1:
         costs = placed[0].costs
         return costs.item(costs.argmax()) if len(costs) else 0
@@ -86,7 +86,7 @@ _FEW_CANDIDATES: Final = 64
 
 
 class CostTable(msgspec.Struct, frozen=True, eq=False):
-    """What one role asks for, and what it costs node by node.
+    """The requests of one role, and its costs node by node.
 
     Args:
         needs: For each of A axes what one pod takes: one number, or (N,) where it depends on the node.
@@ -191,7 +191,7 @@ def costs_of(
     nodes: NDArray[np.intp],
     copy: int | Ints = 1,
 ) -> Ints:
-    """What the k-th pod of a role costs on nodes that have room for it, in ms, before the running maximum along k.
+    """The cost of the k-th pod of a role on nodes that have room for it, in ms, before the running maximum along k.
 
     Args:
         room: For each axis, (N,) what is free. Not modified.

@@ -67,7 +67,7 @@ class Reached(msgspec.Struct, frozen=True, eq=False):
     Args:
         node_choices: For each role, where its pods go.
         stuck: The first role that did not get its minimum; None = all did.
-        refusals: What kept its next pod from how many of the nodes that allow it.
+        refusals: The reasons that kept its next pod off nodes that allow it, each with the number of nodes.
     """
 
     node_choices: tuple[NodeChoice, ...]

@@ -71,7 +71,7 @@ class ScoreCache:
 
 
 class _ShapeScores:
-    """What the next pod of one shape costs on every node; NEVER where it does not fit. `rows`: by axis, what is free, live."""
+    """The cost of the next pod of one shape on every node; NEVER where it does not fit. `rows`: free amounts by axis, live."""
 
     def __init__(
         self, room: Capacity, rows: Sequence[Ints], whole: Sequence[Ints], table: CostTable, packing: Packing

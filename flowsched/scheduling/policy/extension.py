@@ -30,14 +30,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: Where `plugin` puts the kind.
 _MARK: Final = "__flowsched_plugin__"
-#: What a parameter may be, and how a profile's reader names it.
+#: The types of a parameter, and how a profile's reader names them.
 _WORDS: Final[Mapping[type, str]] = {bool: "true or false", int: "a whole number", str: "text"}
 #: 34 years: larger costs would not fit 64 bits together.
 DEAREST_MS: Final = 1 << 40
 
 
 class Kind(StrEnum):
-    """What a plugin does; the fields of a profile that may name it are in `FIELDS`."""
+    """The kind of a plugin; the fields of a profile that may name it are in `FIELDS`."""
 
     FILTER = "filter"
     COST = "cost"
@@ -93,11 +93,11 @@ class Offered:
 
     Args:
         name: By which profiles name it.
-        kind: What it does.
+        kind: Its kind.
         function: The function itself.
         origin: Where it comes from, for people.
         about: The first line of its docstring.
-        parameters: What it can be told.
+        parameters: The parameters that it accepts.
     """
 
     name: str
@@ -174,7 +174,7 @@ class Guard:
     Args:
         name: Of the plugin.
         function: It.
-        parameters: What it is told, sorted by name.
+        parameters: The values of its parameters, sorted by name.
         trouble: How it fared.
     """
 

@@ -52,8 +52,8 @@ class Storage:
         name: As documents name it (`io: {storage: NAME}`).
         read_rate: Bytes/s that all readers get together; 0 = no bound.
         write_rate: Bytes/s that all writers get together; 0 = no bound.
-        origin: What comes from outside lies there: copies to nodes share its budget.
-        source: What nodes mount it from (`nas:/lab`), as their kernels call it: what agents measure of that mount is this one's.
+        origin: Inputs from outside lie there: copies to nodes share its budget.
+        source: The source that nodes mount (`nas:/lab`), as their kernels name it: agents' rates of that mount are this one's.
     """
 
     name: str = "storage"
@@ -84,7 +84,7 @@ class Filter(Protocol):
 
 
 class Cost(Protocol):
-    """What a pod costs on each node."""
+    """The cost of a pod on each node."""
 
     def __call__(
         self, snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, role: RoleRequest
@@ -252,19 +252,19 @@ PER_QUEUE: Final = frozenset(
     }
 )  # fmt: skip
 
-#: What every shape is asked. They may look at its selector, tolerations, aligned requests and rules: a filter that looks at more
+#: Filters for every shape. They may read its selector, tolerations, aligned requests and rules: a filter that reads more
 #: needs that in the key of `feasibility.allowed_nodes`, or two shapes share a mask that is true of one.
 BUILT_IN_FILTERS: Final[tuple[Filter, ...]] = (node_selector, node_taints, numa_zones)
-#: What a shape's rules demand of nodes alone. Only shapes with rules are asked.
+#: Filters for the demands of a shape's rules on nodes alone. They run only for shapes with rules.
 NODE_FILTERS: Final[tuple[Filter, ...]] = (node_name, node_affinity, volume_nodes)
-#: What they demand of the pods on nodes: as pods come, these refuse ever more nodes …
+#: Filters for their demands on the pods of nodes: as pods come, these refuse ever more nodes …
 APART_FILTERS: Final[tuple[Filter, ...]] = (free_ports, away_from_others, kept_away)
 #: … and these may also allow nodes they refused before.
 TOGETHER_FILTERS: Final[tuple[Filter, ...]] = (near_affinity, evenly_spread)
 
 PROFILES: Final[Mapping[str, Profile]] = {
     "flowsched": Profile(),
-    #: What a stock cluster does, as well as it does it: the opponent in simulations and benchmarks.
+    #: The policy of a stock cluster, at its best: the opponent in simulations and benchmarks.
     "kube-like": Profile(
         name="kube-like",
         gang=False,

@@ -77,7 +77,7 @@ def _profile_of_a_queue(section: Section, key: Any) -> object:
 
 
 _QUEUES: Final = keys.map_of(keys.Kind(_profile_of_a_queue, {}), _MOST_LISTED, keys.Form())
-#: What a parameter of a plugin may be.
+#: The kinds of keys for the parameters of plugins.
 _PARAMETERS: Final[Mapping[type, keys.Kind]] = {
     bool: keys.FLAG,
     int: keys.number(-_MOST, _MOST),
@@ -88,12 +88,12 @@ _PLUGIN_KINDS: Final = {name: kind for kind, names in FIELDS.items() for name in
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """What a document says.
+    """The policies that a document declares.
 
     Args:
         default: The profile in force, with those of queues in its `queues`.
         named: Every profile of the document.
-        paths: Where they stand in it.
+        paths: The path of each in the document.
     """
 
     default: Profile
@@ -161,7 +161,7 @@ def field_facts() -> list[FieldFacts]:
 
 
 def _words(schema: keys.Schema) -> str:
-    """What a field takes, in words."""
+    """The values that a field accepts, in words."""
     match schema:
         case {"title": str(what)}:
             return what
@@ -247,10 +247,10 @@ def policies_from(
 
     Args:
         document: As read from YAML or JSON.
-        plugins: What was found, by name.
-        broken: What was found and is no plugin, by name: why.
-        base: The built-in profile that is extended where nothing is said.
-        limits: How many faults are told.
+        plugins: The plugins found, by name.
+        broken: Entries found that are no working plugin, by name, each with the reason.
+        base: The built-in profile that a profile extends if it names none.
+        limits: How many faults are reported.
 
     Raises:
         InvalidDocument: With everything that is wrong.
@@ -266,7 +266,7 @@ PluginReader = Callable[[Kind, Section, Any], Guard | None]
 
 
 def _kind(name: str, said: Any, plugin: PluginReader) -> keys.AnyKind:
-    """What a field of a type may be in a document.
+    """The kind of key for a field of a type in a document.
 
     Raises:
         TypeError: The type is one that no document can say.
@@ -412,7 +412,7 @@ class _Decoder:
         return queues
 
     def _comparable(self, name: str, path: str) -> None:
-        """What concerns a cycle as a whole must be said by the default profile alone."""
+        """Fields that concern a cycle as a whole must be set by the default profile alone."""
         own, default = self.made[name], self.made[self.default]
         for key in written_fields():
             if key not in PER_QUEUE and getattr(own, key) != getattr(default, key):

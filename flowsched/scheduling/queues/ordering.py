@@ -24,7 +24,7 @@ class Promotions:
     """Steps of priority that waiting gives to queues and users: one for each `promote_ms` in which one asked and got nothing.
 
     Args:
-        backlog: What waits.
+        backlog: The waiting groups.
         queues: The queues that pay.
         usage: When queues and users were given something last.
         now: The moment, wall-clock ms.

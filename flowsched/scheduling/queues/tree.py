@@ -48,7 +48,7 @@ class Queue(msgspec.Struct, frozen=True):
 
 
 class _Facts(NamedTuple):
-    """What is true of any queue of a tree, worked out once: there may be thousands."""
+    """Facts about a tree as a whole, computed once: it may have thousands of queues."""
 
     nested: bool
     guarantees: bool
@@ -181,7 +181,7 @@ def largest_share(amount: Sequence[int], total: Sequence[int]) -> int:
 
 
 class Shares:
-    """What every queue has, as one cycle counts on: what it holds already, and what the cycle gives it.
+    """The usage of every queue, as one cycle counts on: its claims so far, and the cycle's placements.
 
     Attributes:
         total: (R,) what the cluster has.

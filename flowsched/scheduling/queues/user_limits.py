@@ -1,4 +1,4 @@
-"""What the tasks of one user of a queue may hold together: cores and tasks, as the profile of the queue says."""
+"""Limits on what the tasks of one user of a queue hold together: cores and tasks, as the profile of the queue declares."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Cache accounting: what the caches of nodes hold and may hold, and which copies a full cache drops.
 
 The catalogue keeps it, for nodes with a limit only. A dataset counts on a node once, as soon as it is there, on its way, or
-pinned for a task that will read it there. What tasks are expected to write counts until it is written. The module does not know
+pinned for a task that will read it there. The expected output of a task counts until it is written. The module does not know
 why a task was placed; the caller says what a dataset is worth.
 """
 
@@ -16,12 +16,12 @@ from flowsched.statement import Statement
 
 
 class Pin(NamedTuple):
-    """What one pod reads and will write on a node: its inputs stay there while it lasts.
+    """The inputs of one pod and its expected output on a node: its inputs stay there while the pin lasts.
 
     Args:
-        node: Where.
-        datasets: What it reads.
-        output_bytes: What it is expected to write.
+        node: The node, by index.
+        datasets: The datasets that the pod reads.
+        output_bytes: The bytes that it is expected to write.
         since_ms: From when on.
         task: The task that these data are for while its pod has no room yet: (workflow, stage, task, attempt); None = the
             pod has room.

@@ -22,7 +22,7 @@ EMPTY = -1
 
 
 class ClaimKind(IntEnum):
-    """What a claim means for others."""
+    """The kind of a claim: its meaning for other pods."""
 
     STAGING = 0  #: a target to which inputs are being copied: soft, holds no room
     RUNNING = 1  #: assumed, bound or running: holds room
@@ -37,21 +37,21 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
         owner: Unique; a second claim of the same owner replaces the first.
         node: Node index.
         amount: (R,) in the units of `Snapshot.axes`; may be shorter (the rest is 0).
-        kind: What it means for others.
+        kind: Its meaning for other pods.
         queue: The queue that pays.
         since_ms: Since when.
         until_ms: Expected end; None where nothing is known.
         late_ms: An end that few exceed, where one is known that is later than the expected one.
         io_bytes: Bytes it reads and writes on the node's disk; > 0 makes it an IO-heavy task.
         group: Name of its group.
-        rules: What rules of other pods may look at of it; None = nothing.
-        unit: What is taken away together with it: the pods of a gang share it; "" = it may not be taken away for others.
+        rules: The facts that rules of other pods may see of it; None = nothing.
+        unit: The unit that is evicted together: the pods of a gang share it; "" = it may not be evicted for others.
         priority: As declared, and the steps that waiting had added in its queue when it started. A group of that queue with a
             higher declared priority may take its room.
         qos: `QosClass`: what promises less is taken first.
         started_ms: When its process began to run; None = it has done nothing yet.
         user: The user of its queue: as the workflow names it, or a foreign pod's namespace; empty if there is none.
-        direct: What it reads from and writes to shared storages, as in `Shape`.
+        direct: Its reads and writes on shared storages, as in `Shape`.
         learned: Workflow and stage, where what it counts for of disks or storages was learned of their tasks, and the per mille
             of it that is counted.
         starting: Its node is starting it: that makes the next pod wait.
@@ -88,7 +88,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 
 
 class DirectBook:
-    """What claims ask of shared storages, all nodes together.
+    """The demands of claims on shared storages, all nodes together.
 
     Attributes:
         rates: Bytes/s by storage/read and storage/write.
@@ -203,7 +203,7 @@ class Ledger:
 
     @property
     def flat(self) -> tuple[dict[str, int], list[int]]:
-        """What a copy need not look into."""
+        """The containers of plain values: a deep copy may copy them shallowly."""
         return self._slots, self._free
 
     def slot_of(self, owner: str) -> int | None:

@@ -30,7 +30,7 @@ class Catalogue:
         origins: By dataset id, whether it can be fetched from outside (file, http, s3).
         on_nodes: Datasets that some node has, whole or in pieces.
         version: Grows with every change.
-        caches: What caches with a limit hold; None = no cache has one.
+        caches: The contents of the caches with a limit; None = no cache has one.
         undivided: Datasets that are found to move as a whole only: folders, and what an origin does not give in parts.
         editions: Dataset -> which version its pieces are of, as the nodes that copy them report, and how often that changed.
         dropped: Grows with every replica that is not there any more.
@@ -334,7 +334,7 @@ class Catalogue:
         (self.on_nodes.add if there else self.on_nodes.discard)(dataset)
 
     def limit(self, node: int, limit_bytes: int, statement: Statement | None = None) -> None:
-        """What a node's cache may hold; 0 = as much as comes. From the first limit on `caches` says what is where."""
+        """Set the limit of a node's cache; 0 = none. From the first limit on, `caches` keeps account of the contents."""
         cache = None if self.caches is None else self.caches.of.get(node)
         before = 0 if cache is None else cache.limit
         if before == limit_bytes:

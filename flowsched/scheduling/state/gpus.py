@@ -108,14 +108,14 @@ def parts_of(row: Sequence[int]) -> Parts:
 
 
 def parts_held(devices: Iterable[int], millis: int) -> Parts:
-    """What a pod holds of the devices it was given, in the order of `choose`: whole ones, then a part."""
+    """The parts of its devices that a pod holds, in the order of `choose`: whole ones, then a part."""
     return tuple(
         (device, min(WHOLE, millis - WHOLE * at)) for at, device in enumerate(devices) if millis > WHOLE * at
     )
 
 
 class Devices:
-    """What is held of each device of each node.
+    """The parts of the devices of each node that claims hold.
 
     Attributes:
         width: D, the most devices a node has had.
@@ -203,7 +203,7 @@ class Devices:
         return found
 
     def free_on(self, node: int) -> list[int]:
-        """What is free of each device of one node."""
+        """The free part of each device of one node, in thousandths."""
         if node >= len(self._count):
             return []
         found: list[int] = (WHOLE - self._load[node, : int(self._count[node])]).tolist()

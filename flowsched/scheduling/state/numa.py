@@ -24,7 +24,7 @@ from flowsched.statement import Statement
 
 Ints = NDArray[np.int64]
 
-#: What there is in a zone of something that no zone of its node lists: it is not bound to zones.
+#: The amount in a zone of a resource that no zone of its node lists: it is not bound to zones.
 _ANY: Final = 1 << 60
 #: A `since` after that of every pod that is there already.
 _LAST: Final = 1 << 62

@@ -1,7 +1,7 @@
 """The pod index: which pods are on which nodes, as far as rules of other pods look at them.
 
-Pods are kept as *kinds* (everything a rule can ask of a pod) with the nodes they are on. What rules ask is kept as
-*counts*: for one question, how many pods on each node answer it with yes. A question is asked of every kind once, then
+Pods are kept as *kinds* (everything a rule can ask of a pod) with the nodes they are on. The index keeps the questions of
+rules as *counts*: for one question, how many pods on each node answer it with yes. A question is asked of every kind once, then
 its counts follow each pod that comes or goes, so that asking again costs nothing. The counts least recently asked
 for are dropped; they can always be made again.
 
@@ -90,7 +90,7 @@ class Peers:
         """Note that so many pods have come to a node, or gone from it (negative).
 
         Args:
-            rules: What rules of other pods may look at of such a pod. Demands that bind no other pod do not matter.
+            rules: The facts that rules of other pods may see of such a pod. Demands that bind no other pod do not matter.
             node: The node's index.
             leaving: Whether the pod is being taken away: it still keeps others away, but spread counts it no more.
             pods: How many.

@@ -123,9 +123,9 @@ class Snapshot:
         spent: Groups with a nomination that came to nothing, and when: for a while they ask for no other (`RETAKE_MS`).
         peers: The pods of claims that hold room, for rules of other pods.
         zones, devices: NUMA zones of nodes, and the pods in them; what is held of each of their GPUs.
-        quotas: What all pods that flowsched makes may have together, by the name of the quota; changed through statements.
+        quotas: Limits on all pods that flowsched makes together, by the name of the quota; changed through statements.
         quota_used: (MAX_AXES,) what the claims of these pods hold.
-        usage, direct: What queues and their users hold and have held; what claims that hold room ask of shared storages.
+        usage, direct: Present and past usage of queues and their users; demands of claims that hold room on shared storages.
         generation: Grows with every change of a node (not of claims): caches are valid for one generation.
         cache: For pure functions of nodes alone; emptied with every generation.
     """
@@ -170,7 +170,7 @@ class Snapshot:
         return len(self.names)
 
     def copy(self) -> Snapshot:
-        """A copy that can be changed while this one stays. What never changes (claims, nodes as reported) is shared."""
+        """A copy that can be changed while this one stays. Both share values that never change (claims, nodes as reported)."""
         own = (self.claims, self.direct.claims, self.names, self.index, self.labels, self.taints, self._infos)
         memo: dict[int, Any] = {id(each): copy(each) for each in (*own, *self.ledger.flat)}
         return deepcopy(self, memo | {id(self.cache): {}})
@@ -325,7 +325,7 @@ class Snapshot:
         """(R,) what one pod of ours asks for: where nodes take only so many pods, it is one of them.
 
         Args:
-            resources: What it asks for.
+            resources: Its request.
             io: Bytes/s of node disk bandwidth.
             aligned: It gets whole cores, where kubelets give any.
         """

@@ -36,7 +36,7 @@ _NOBODY: Final[Mapping[Payer, tuple[int, ...]]] = {}
 
 @dataclass(slots=True)
 class Account:
-    """What one user of one queue holds and has held.
+    """The present and past usage of one user of one queue.
 
     Attributes:
         held: (R,) now.
@@ -217,10 +217,10 @@ class UsageBook:
     # ---- the past ----
 
     def faded(self) -> Mapping[Payer, tuple[int, ...]]:
-        """(R,) by account: what it has held on average of late, in the units of the axes; an account without a past is left out.
+        """(R,) by account: its mean usage of late, in the units of the axes; an account without a past is left out.
 
-        As of the beginning of the current step of time, so that it changes 64 times in a half-life and not with every look.
-        What was held a half-life ago counts half. An account that has always held the same gets just that.
+        As of the beginning of the current step of time, so that it changes 64 times in a half-life and not with every call.
+        Usage of a half-life ago counts half. An account that has always held the same gets just that.
         """
         if not self._half_life_ms or not self._accounts:
             return _NOBODY

@@ -179,7 +179,7 @@ class ReadContainer(msgspec.Struct, frozen=True):
 
 
 def make_container(section: Section) -> ReadContainer | None:
-    """What a stage says of `steps` and `files`; None if it is no container task."""
+    """The `steps` and `files` of a stage; None if it is no container task."""
     if "steps" not in section:
         if "files" in section:
             section.fault("files", 'no such key without steps: files at paths of a container need "steps"')

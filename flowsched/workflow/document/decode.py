@@ -2,8 +2,8 @@
 
     document (bytes) -> values -> each stage by itself -> stages against each other
 
-What is too large is refused at once (413), what is no JSON too (400); everything else is collected (422). Nothing is expanded:
-the cost follows the document's size, not the number of its tasks.
+A document that is too large is refused at once (413), one that is no JSON too (400); all other faults are collected (422).
+Nothing is expanded: the cost follows the document's size, not the number of its tasks.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class _Linker:
             "pairs by position whatever the items are",
         )
 
-    # 4. What a `when` asks for is recorded, and there is one of it.
+    # 4. The output that a `when` compares is recorded, and it is one value.
     def _check_conditions(self) -> None:
         for number, draft in enumerate(self.drafts):
             condition = draft.spec.when
@@ -280,7 +280,7 @@ class _Linker:
                 self._check_item_files(f"{draft.path}.files", draft.spec, draft.spec.container)
 
     def _check_item_files(self, at: str, spec: StageSpec, container: Container) -> None:
-        """What a container task reads and writes outside: no two shards write one file."""
+        """Check the outside files of a container task: no two shards write one file."""
         sources = [placed.source for placed in container.inputs if placed.source is not None]
         templates = [*sources, *(output.uri for output in container.outputs)]
         named = next((uri for uri in templates if "{item}" in uri), None)
@@ -552,7 +552,7 @@ def decode_workflow(raw: bytes, limits: Limits = DEFAULT) -> WorkflowSpec:
 
     Args:
         raw: JSON, UTF-8.
-        limits: What this installation accepts.
+        limits: The limits of this installation.
 
     Raises:
         InvalidRequest: The bytes are no JSON, or JSON that two readers would understand differently.

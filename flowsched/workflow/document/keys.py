@@ -1,7 +1,7 @@
 """Tables of keys: what an object of a document may hold. One table drives the reader, the JSON Schema and the reference page.
 
-A `Table` has a `Key` for each key: its kind, what it means, and what holds without it. A *kind* reads a value (a wrong one is a
-fault and gives None) and says its JSON Schema. What stands against each other is checked by the code beside the table.
+A `Table` has a `Key` for each key: its kind, its meaning, and its default. A *kind* reads a value (a wrong one is a fault and
+gives None) and declares its JSON Schema. The code beside the table checks the keys against each other.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Section:
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """What a value may be: how a member of a section is read (None and a fault if it is wrong), and the same as JSON Schema."""
+    """The values that a key accepts: a reader of a section's member (None and a fault if it is wrong), and the JSON Schema."""
 
     read: Callable[[Section, Any], Any]
     schema: Schema
@@ -102,11 +102,11 @@ class Table:
     """The keys of one kind of object; itself a kind, which reads an object as a `Section`.
 
     Args:
-        about: What such an object is.
-        keys: What it may hold.
+        about: The meaning of such an object.
+        keys: Its keys.
         elsewhere: Key that is known but refused -> what to write instead.
         others: Further keys, by their form.
-        rules: What its JSON Schema says of several keys together.
+        rules: The part of its JSON Schema about several keys together.
         name: Under which its JSON Schema stands in `$defs`; "" = where it is used.
     """
 
@@ -188,7 +188,7 @@ class Form(msgspec.Struct, frozen=True):
     more: Mapping[str, Any] = EMPTY  #: JSON Schema of what `wrong` looks at
 
     def fault(self, text: str) -> str | None:
-        """What should be written in place of a text, or None."""
+        """The text expected in place of a wrong one; None if the text is right."""
         if not self.least <= len(text) <= self.most:
             return self.expected
         if self.pattern is not None and self.pattern.fullmatch(text) is None:

@@ -187,5 +187,5 @@ RETRY: Final = keys.hinted(
 
 
 def make_retry(entry: Section | None) -> Retry:
-    """What a stage says of retries."""
+    """The retries that a stage declares."""
     return Retry() if entry is None else Retry(entry["attempts"], entry["memory_factor"])

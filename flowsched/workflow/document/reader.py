@@ -24,7 +24,7 @@ _LONGEST_KEY: Final = 100  #: a longer key is not repeated in a path
 _COMPARISONS: Final = 2_000  #: names compared for "did you mean", per document: some 20 ms
 
 
-#: What is expected of a text, where a truth value is often written.
+#: The expected value of a key for texts where users often write a truth value.
 TRUTH: Final = 'text (a truth value needs quotes: "true")'
 
 
@@ -125,7 +125,7 @@ class Reader:
         self.fault(child(path, key), f"the key {shown(key)}", self.hint(key, known))
 
     def hint(self, word: str, known: Collection[str]) -> str:
-        """What was expected in place of a word: the known one that was probably meant, or all of them."""
+        """The words expected in place of another: the known one that was probably meant, or all of them."""
         close = self.meant(word, known)
         return f"did you mean {close!r}?" if close else f"one of {', '.join(known)}"
 
@@ -245,7 +245,7 @@ def read_document(raw: bytes, limits: Limits = DEFAULT, number: Callable[[str], 
     Args:
         raw: The document as sent.
         limits: `document_bytes`, `depth`, `objects` and `values` are checked.
-        number: What becomes of a number with a fraction or an exponent.
+        number: Makes the value of a number with a fraction or an exponent.
 
     Raises:
         InvalidRequest: Not JSON, not UTF-8, or JSON that means different things to different readers: a

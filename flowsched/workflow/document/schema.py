@@ -1,8 +1,8 @@
 """The JSON Schema of a workflow document, for editors and for programs that write documents.
 
-It says what one object may hold, as the tables of keys do. What stands against each other (names that exist, cycles, widths) only
-`decode` knows: every document that `decode` accepts is valid under this schema, not the other way round. `make schema` prints it to
-`workflow.schema.json`.
+It declares the keys of each object, as the tables of keys do. Only `decode` checks objects against each other (names that
+exist, cycles, widths): every document that `decode` accepts is valid under this schema, not the other way round.
+`make schema` prints it to `workflow.schema.json`.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ PLACING: Final[Mapping[str, Key]] = {
 
 
 def make_rules(section: Section) -> Rules:
-    """What a stage says of `selector`, `tolerations`, `affinity`, `anti_affinity` and `topology`."""
+    """The `selector`, `tolerations`, `affinity`, `anti_affinity` and `topology` of a stage."""
     selector = section["selector"] or {}
     from_affinity = _affinity(section["affinity"])
     for name in from_affinity.keys() & selector.keys():
@@ -197,7 +197,7 @@ IO: Final = Table(
 
 
 def make_traffic(entry: Section | None) -> Traffic:
-    """What a stage or role says of `io`."""
+    """The `io` of a stage or role."""
     if entry is None:
         return Traffic()
     (read_bytes, read_rate), (write_bytes, write_rate) = entry["read"] or (0, 0), entry["write"] or (0, 0)
@@ -239,7 +239,7 @@ COMMAND_TEXT: Final = 'what to run, as a list of arguments: ["./align.sh", "--fa
 
 
 def _wrong_variable(name: str) -> str | None:
-    """What is wrong with the name of a variable, in words, or None."""
+    """The name that is expected in place of a wrong name of a variable, in words, or None."""
     if name.startswith(names.RESERVED_PREFIX):
         return f"a name that does not begin with {names.RESERVED_PREFIX}: those are the service's own"
     return None if names.VARIABLE.fullmatch(name) else names.VARIABLE_TEXT
@@ -324,7 +324,7 @@ ROLE: Final = Table(
 
 
 class Template(msgspec.Struct, frozen=True):
-    """What a pod template says; None where it says nothing."""
+    """The fields of a pod template; None where it declares nothing."""
 
     command: tuple[str, ...] | None
     image: str | None
@@ -335,7 +335,7 @@ class Template(msgspec.Struct, frozen=True):
 
 
 def make_template(section: Section) -> Template:
-    """What a stage or role says of its pods."""
+    """The pod template of a stage or role."""
     resources, limits = _resolve(section)
     env, secrets = section["env"] or {}, section["secrets"] or {}
     for name in env.keys() & secrets.keys():
@@ -359,13 +359,13 @@ def make_command(section: Section) -> tuple[str, ...] | None:
 
 
 def make_min_resources(section: Section) -> Resources | None:
-    """What a stage says of `min_resources`; what it does not name is none."""
+    """The `min_resources` of a stage; a resource that it does not name is 0."""
     amounts = _amounts(section["min_resources"])
     return None if amounts is None else _with(_NOTHING, amounts)
 
 
 def _amounts(section: Section | None) -> dict[str, int] | None:
-    """What an object of resources says, by key of the document."""
+    """The amounts of an object of resources, by key of the document."""
     return (
         None
         if section is None
@@ -522,7 +522,7 @@ _REFERENCE_TEXT: Final = 'an output of a stage, as "align.bam"'
 
 
 def _wrong_template(uri: str) -> str | None:
-    """What is wrong with a URI in which {item} and {index} will be replaced."""
+    """The URI that is expected in place of a wrong one with {item} and {index}, in words, or None."""
     if uri.startswith(_ITEM):
         return None  # the items are whole uris: `edges` checks each of them
     wrong = wrong_uri(uri.replace(_ITEM, "0").replace("{index}", "0"))

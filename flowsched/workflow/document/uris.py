@@ -26,12 +26,12 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 FORMS: Final = "/absolute/path, file:///path, http(s)://host/path or s3://bucket/key"
 _FILE: Final = re.compile(r"(?:(?i:file)://(?:localhost)?)?(/.*)", re.DOTALL)
-#: What no program writes that escapes a path: NUL, an escaped letter or digit, a percent sign without two digits.
+#: Escapes that no program writes that escapes a path: NUL, a letter or digit, a percent sign without two digits.
 _NOT_ESCAPED: Final = re.compile(r"%(?:00|3[0-9]|[46][1-9A-Fa-f]|[57][0-9Aa]|(?![0-9A-Fa-f]{2}))")
 
 
 def wrong_uri(uri: str) -> str | None:
-    """What is wrong with a URI, in words, or None."""
+    """The URI that is expected in place of a wrong one, in words, or None."""
     if _URI.fullmatch(uri):
         return None
     if CONTROL.search(uri):
@@ -86,7 +86,7 @@ def target_path(uri: str, path: str) -> str | None:
 
 
 def base_name(uri: str, is_meant: Callable[[str], object]) -> str:
-    """What the file of a URI is called: the last part of its path or key; "" if there is none. See `file_path`."""
+    """The name of the file of a URI: the last part of its path or key; "" if there is none. See `file_path`."""
     path = file_path(uri, is_meant)
     if path is not None:
         return _last(path)

@@ -30,7 +30,7 @@ LIMITS: Final = replace(
 _VERSION: Final = re.compile(r"1\.[0-6]")
 _LONGEST_S: Final = LARGEST_DURATION_MS / 1000
 _MOST_CORES: Final = 1_000_000
-#: What engines append to a task's category to tell its tasks apart.
+#: The suffixes that engines append to a task's category to distinguish its tasks.
 _NUMBERED: Final = re.compile(r"_?ID[0-9]+$|_[0-9]+$")
 _TEXT: Final = keys.text()
 _LINK: Final = keys.choice({word: word.lower() for word in ("input", "output", "Input", "Output")})
@@ -250,7 +250,7 @@ def _task(entry: _Entry, parents: set[int], inputs: tuple[int, ...], outputs: tu
 
 
 def _numbers(draft: _Draft) -> dict[str, int]:
-    """What tasks are called -> their number. A second name counts where no other task has it."""
+    """The names of tasks -> their number. A second name counts where no other task has it."""
     numbers: dict[str, int] = {}
     for number, entry in enumerate(draft.entries):
         if numbers.setdefault(entry.name, number) != number:

@@ -58,8 +58,8 @@ _TAG: Final = "tag:yaml.org,2002:"
 def _loader() -> Any:
     """A loader of YAML 1.2's core schema, but for numbers that are not written as JSON writes whole numbers: these are text.
 
-    What takes a number with a fraction takes its text too ("1.50"), and where text is meant, nothing else would be what was
-    written. Keys are texts. A key that occurs twice, which most loaders keep to themselves, is refused.
+    A key for a number with a fraction accepts its text too ("1.50"), and a key for text gets exactly the characters that were
+    written. Keys are texts. The loader refuses a key that occurs twice, which most loaders accept silently.
     """
     import yaml
 
@@ -117,7 +117,7 @@ def _loader() -> Any:
 def lines_of(raw: bytes, paths: Sequence[Sequence[str | int]]) -> list[int]:
     """The line of each path (keys and numbers of entries) in a YAML text, from 1.
 
-    What is not there has the line of what should hold it.
+    A path that does not exist has the line of the object that should hold it.
 
     Raises:
         ValueError: The text is not YAML.

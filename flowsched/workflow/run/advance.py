@@ -257,7 +257,7 @@ class Outcomes(Settling):
     def evict(self, stage: StageRun, tasks: Indices, reason: str, message: str) -> None:
         """Take pods away for other groups, or off a node. No retry is charged. A gang is taken away as a whole.
 
-        What `task_evicted` says of failing is done; whatever else it says, the tasks wait again when their pods are gone.
+        If the policy of `task_evicted` is to fail, the tasks fail; under any other they wait again when their pods are gone.
 
         Args:
             stage: The stage of the tasks.
@@ -385,7 +385,7 @@ _UNPLACED = mask_of(_S.PENDING, _S.QUEUED, _S.STAGING)
 
 
 class Advance(Outcomes):
-    """What the cluster, the scheduler and users say to one run, in one step."""
+    """Applies the events of the cluster, the scheduler and users to one run, in one step."""
 
     def skips(self) -> list[StageRun]:
         """The stages whose condition does not hold where every task succeeds and writes no values. For a run that never begins."""
@@ -508,7 +508,7 @@ class Advance(Outcomes):
         Args:
             stage: The stage of the shard.
             shard: All its tasks are QUEUED.
-            outputs: What the other task published, as `Ended.outputs`.
+            outputs: The outputs that the other task published, as `Ended.outputs`.
             source: The other task, as "w1/align/3".
         """
         tasks = stage.indices_of(shard)
@@ -609,7 +609,7 @@ class Advance(Outcomes):
         self.settle()
 
     def cancel_task(self, stage: StageRun, task: int, why: str = "") -> None:
-        """Stop one task that is ready or holds a pod, for good. What is said of failed tasks is done, but that none is tried again.
+        """Stop one task that is ready or holds a pod, for good. The policy for failed tasks applies, but none is retried.
 
         Its gang ends with it. A task that waits for other stages, has ended, or is ending for good stays as it is.
         """

@@ -1,9 +1,9 @@
 """The one transition table of a task. `transitions` assigns the states that it gives.
 
-A stage's states are an array; an event happens to many tasks at once. What an event does in a state is a row of `TRANSITIONS`;
-a pair that is absent is illegal. Three habits of clusters are legal and written out: a watch repeats itself (a state maps to
-itself), skips states (BINDING to SUCCEEDED), and outlives a decision (a pod that is being released may still say it started).
-News of an earlier attempt never gets here: `advance` drops it.
+A stage's states are an array; an event happens to many tasks at once. A row of `TRANSITIONS` has the effect of an event in
+each state; a pair that is absent is illegal. Three habits of clusters are legal and written out: a watch repeats itself (a
+state maps to itself), skips states (BINDING to SUCCEEDED), and outlives a decision (a pod that is being released may still
+report its start). `advance` drops events of earlier attempts before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ILLEGAL: Final = 255
 
 
 class TaskEvent(IntEnum):
-    """What can happen to a task."""
+    """The events that can happen to a task."""
 
     READY = 0  #: the last parent is done
     TARGET = 1  #: a node was chosen and its transfers are wanted
@@ -93,7 +93,7 @@ TRANSITIONS: Final[Mapping[TaskEvent, Mapping[TaskState, TaskState]]] = {
     _E.REUSE: {_S.QUEUED: _S.SUCCEEDED},
 }
 
-#: What ends a release, by the goal that was set when it began.
+#: The event that ends a release, by the goal that was set when it began.
 END_OF: Final[Mapping[TaskState, TaskEvent]] = {
     _S.QUEUED: _E.END_QUEUED,
     _S.SUCCEEDED: _E.END_SUCCEEDED,
@@ -137,7 +137,7 @@ def after(states: NDArray[np.uint8], event: TaskEvent) -> NDArray[np.uint8]:
 
     Args:
         states: (K,) `TaskState` of the tasks it happens to. Not modified.
-        event: What happens to all of them.
+        event: The event that happens to all of them.
 
     Returns:
         (K,) their new states.

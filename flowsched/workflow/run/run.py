@@ -196,7 +196,7 @@ class StageRun:
         self.uniform = None
 
     def own(self, name: str) -> NDArray[Any]:
-        """An array by its name, to be written. What it holds is what it held."""
+        """An array by its name, writable and with unchanged values."""
         column: NDArray[Any] = getattr(self, name)
         if not column.flags.writeable:
             column = column.copy()

@@ -89,7 +89,7 @@ def reported_state(state: RunState, counts: Mapping[str, int]) -> ReportedState:
     """The state that clients are told.
 
     Args:
-        state: What is stored.
+        state: The stored state.
         counts: Tasks by the name of their state.
     """
     if state is not RunState.RUNNING:

@@ -42,7 +42,7 @@ _HOLDING = mask_of(_S.BINDING, _S.RUNNING, _S.RELEASING)
 
 
 class Changes(msgspec.Struct):
-    """What `advance` touched in one run: the step makes rows, releases and queue changes of it."""
+    """The changes that `advance` made to one run: the step makes rows, releases and queue changes of them."""
 
     tasks: dict[int, list[Indices]] = msgspec.field(default_factory=dict)
     stages: set[int] = msgspec.field(default_factory=set)
@@ -64,7 +64,7 @@ class Changes(msgspec.Struct):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """What an attempt held of its node, from its binding to its end."""
+    """The resources of its node that an attempt had, from its binding to its end."""
 
     cpu_millicores: int = 0
     memory_bytes: int = 0
@@ -270,7 +270,7 @@ class Moves:
         return Action.RESTART_GANG if stage.spec.gang else Action.RESTART_TASK
 
     def _told(self, stage: StageRun, event: On, exit_code: int) -> Action | None:
-        """What the document says of an event; None where it says nothing."""
+        """The action that the document declares for an event; None if it declares none."""
         for policy in stage.spec.policies:
             anything = policy.event is On.ANY and event not in (On.TASK_COMPLETED, On.TASK_PENDING)
             if policy.event is not event and not anything:

@@ -44,7 +44,7 @@ class TraceTask:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What computing a task takes: `cores` for `seconds`."""
+    """The computing of a task: `cores` for `seconds`."""
 
     cores: int
     seconds: float

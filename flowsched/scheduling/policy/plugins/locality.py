@@ -13,7 +13,7 @@ from flowsched.scheduling.pod_group import PodGroup, RoleRequest
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 
-#: What any copy takes beside its bytes: to be ordered, connected, published and seen.
+#: The time of any copy beside its bytes: to be ordered, connected, published and reported.
 COPY_OVERHEAD_MS: Final = 1_000
 
 
@@ -36,8 +36,8 @@ class StageIn(msgspec.Struct, frozen=True):
         """(N,) ms until everything is there, and the link's price; 0 exactly where nothing is missing.
 
         The slowest of: what is already on its way to the node and what is missing, over its network; the latter
-        over its disk; and what must come from outside over that link. What has been ordered already counts as on
-        its way only. None = there are no inputs.
+        over its disk; and what must come from outside over that link. Copies that have been ordered already count as
+        on their way only. None = there are no inputs.
         """
         inputs = group.inputs
         image = catalogue.find(IMAGE + role.shape.image) if role.shape.image else None

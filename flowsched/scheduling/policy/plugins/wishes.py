@@ -19,9 +19,9 @@ from flowsched.scheduling.state.topology import domains_of, nodes_of
 
 Ints = NDArray[np.int64]
 
-#: What one point of weight (1 to 100) is worth.
+#: The worth of one point of weight (1 to 100).
 POINT_MS: Final = 20
-#: What each pod beyond `max_skew` costs, for up to so many.
+#: The cost of each pod beyond `max_skew`, for up to so many.
 SKEW_MS: Final = 200
 _SKEW_MOST: Final = 10
 

@@ -26,7 +26,7 @@ CANCELED: Final = "CANCELED"
 STATES: Final = (QUEUED, INITIALIZING, RUNNING, COMPLETE, EXECUTOR_ERROR, SYSTEM_ERROR, CANCELED)
 FINAL: Final = frozenset({COMPLETE, EXECUTOR_ERROR, SYSTEM_ERROR, CANCELED})
 
-#: What lists call STAGING and STARTING.
+#: The task states that lists report as STAGING and STARTING.
 _INITIALIZING: Final = frozenset(TASKS_IN[ReportedState.STAGING] + TASKS_IN[ReportedState.STARTING])
 #: Which workflows may be in a state.
 RUNS_OF: Final[Mapping[str, tuple[RunState, ...]]] = {
@@ -91,7 +91,7 @@ class UsedImage(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """What an attempt of a container task did (`executor.protocol.ContainerReport`)."""
+    """The report of an attempt of a container task (`executor.protocol.ContainerReport`)."""
 
     steps: list[Step] = []
     outputs: list[File] = []
@@ -107,7 +107,7 @@ def live_state(task: TaskState | None, goal: TaskState | None, *, started: bool)
 
     Args:
         task: Its present state; None as long as nothing has touched it.
-        goal: What it becomes when it has been taken away.
+        goal: The state that it gets after its pod is gone.
         started: Whether its present attempt has begun.
     """
     if task in _INITIALIZING:
@@ -144,7 +144,7 @@ def final_state(run: RunState, last: Try | None) -> str:
 
 
 def read_report(attempt: Try) -> Report:
-    """What an attempt did; nothing if it told nothing."""
+    """The report of an attempt; an empty one if it reported nothing."""
     return _REPORT.decode(attempt.report) if attempt.report else _NOTHING
 
 
@@ -209,7 +209,7 @@ def _log(attempt: Try, started_ms: int | None) -> dict[str, Any]:
 
 
 def image_words(image: UsedImage) -> str:
-    """What is said of an image: its digest, or that it was ignored."""
+    """The log line about an image: its digest, or that it was ignored."""
     if image.digest:
         return f"image {image.name} is {image.digest}"
     return f"image {image.name} ignored: this service runs tasks with the programs of its machine (--images ignore)"
@@ -248,10 +248,10 @@ def time_text(ms: int) -> str:
 def with_notes(
     logs: Sequence[Mapping[str, Any]], state: str, waits: Sequence[str]
 ) -> Sequence[Mapping[str, Any]]:
-    """Logs with what else the system has to say in `system_logs`, the one place that TES has for it.
+    """Logs with the system's other messages in `system_logs`, the one place that TES has for them.
 
-    A task that waits gets a last entry without times: why it waits. What keeps a task from its end is said in the entry of the
-    attempt that runs.
+    A task that waits gets a last entry without times: why it waits. If something keeps a running task from its end, the entry
+    of its present attempt says so.
 
     Args:
         logs: As `task_logs` made them.

@@ -53,7 +53,7 @@ PARAMETERS: Final[Mapping[str, str]] = {
         "gang",
     )
 }
-#: What clients send for other servers: accepted, also with backend_parameters_strict, and without meaning here.
+#: Parameters that clients send for other servers: accepted, also with backend_parameters_strict, and without meaning here.
 IGNORED: Final = frozenset({"workflowexecutionidentity", "internalpathprefix"})
 #: The label by which NVIDIA's feature discovery says what a node's GPUs are.
 GPU_LABEL: Final = "nvidia.com/gpu.product"
@@ -64,7 +64,7 @@ _MOST_LABELS: Final = 1_000
 
 
 class TaskWorkflow(msgspec.Struct, frozen=True):
-    """What becomes of a task: the document that is kept, the same decoded, and which parameters meant nothing here."""
+    """The workflow made of a task: the document that is stored, the same decoded, and the parameters without meaning here."""
 
     document: bytes
     spec: WorkflowSpec
@@ -76,7 +76,7 @@ def workflow_of(task: Task, limits: Limits = DEFAULT, call: Call | None = None) 
 
     Args:
         task: As `read_task` gave it.
-        limits: What this installation accepts.
+        limits: The limits of this installation.
         call: Of which run it is a call, if that is known better than the task alone says.
 
     Raises:

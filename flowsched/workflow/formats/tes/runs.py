@@ -22,7 +22,7 @@ from flowsched.workflow.spec import Call
 RUN_TAGS: Final = ("workflow_id", "workflow_run_id", "run_id", "workflow", "workflow_name")
 #: Tags that name a node of it; else it is the task's name.
 NODE_TAGS: Final = ("step", "node", "rule", "process", "job_name")
-#: What a call of Cromwell's has as its source.
+#: The source of calls that Cromwell makes.
 CROMWELL: Final = "cromwell"
 _MOST_AFTER: Final = 1_000
 _DESCRIPTION: Final = re.compile(

@@ -27,7 +27,7 @@ FileType = Literal["FILE", "DIRECTORY"]
 
 
 def _described(**schema: object) -> msgspec.Meta:
-    """What the published description says; checked where the task becomes a document, where all faults are found at once."""
+    """The published description of a field; `document` checks the values, because it finds all faults at once."""
     return msgspec.Meta(extra_json_schema=schema)
 
 
@@ -74,7 +74,7 @@ class Output(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What a task asks for (`resources`). Decimal gigabytes."""
+    """The resources that a task requests (`resources`). Decimal gigabytes."""
 
     cpu_cores: int | float | None = None
     preemptible: bool | None = None
@@ -99,7 +99,7 @@ class TaskExecutor(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class Task(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What a client sends, without what only the server says (id, state, logs, creation_time)."""
+    """A task as a client sends it, without the fields that only the server sets (id, state, logs, creation_time)."""
 
     executors: Annotated[list[TaskExecutor], _described(minItems=1)]
     name: str | None = None
@@ -290,7 +290,7 @@ def _without_nulls(values: dict[str, str | None] | None) -> dict[str, str | None
 
 
 def _faults(task: Task) -> Iterable[Fault]:
-    """What is wrong with a task beside the types, as far as only TES knows it."""
+    """The faults of a task beside the types, as far as only TES knows them."""
     if not task.executors:
         yield Fault("$.executors", "an array of 0", "at least one executor")
     for number, given in enumerate(task.inputs or ()):

@@ -47,7 +47,7 @@ from flowsched.workflow.formats.wdl.sources import Files
 from flowsched.workflow.graph import topological_order
 from flowsched.workflow.plan import Amount, ConditionPlan, Holds, Image, PlannedFile, ScatterPlan, Until
 
-#: What says of a call, or of a section that holds it, which nodes must have ended for `after`.
+#: The name under which a call, or a section that contains it, declares the nodes that must have ended for `after`.
 _DONE: Final = "__done__"
 
 
@@ -106,7 +106,7 @@ class Walk:
     Args:
         given: Inputs by name, without the workflow's own: `joint.Genotype.memory`.
         complete: Whether `given` is all there is: then an optional input that is not in it is missing; else it is unknown.
-        files: What is known of files.
+        files: The known facts about files.
     """
 
     given: Mapping[str, Value.Base]
@@ -147,7 +147,7 @@ class Walk:
         return {name: bound for name, bound in found.items() if bound is not None}
 
     def _declared(self, decl: Tree.Decl, place: _Place, is_input: bool) -> Bound:
-        """What a declaration means: what was passed or given, else its own expression."""
+        """The meaning of a declaration: the passed or given value, else its own expression."""
         frame = place.frame
         if is_input:
             passed = frame.passed.get(decl.name)
@@ -318,7 +318,7 @@ class Walk:
 
 
 def _inputs(callee: Tree.Task | Tree.Workflow) -> Iterable[Tree.Decl]:
-    """What a caller may pass: before WDL 1.0 every declaration."""
+    """The declarations that a caller may pass: before WDL 1.0 all of them."""
     if callee.inputs is not None:
         return callee.inputs
     if isinstance(callee, Tree.Task):
@@ -388,7 +388,7 @@ def _some(asked: Value.Base, place: _Place) -> int | None:
 
 
 def _element(over: Value.Base, kind: Type.Base, differs: Until) -> Value.Base:
-    """What can be said of any element of what a scatter goes over."""
+    """The value that stands for any element of a scatter's array."""
     found: list[Value.Base] = []
     if isinstance(over, Value.Array):
         found = over.value
@@ -402,7 +402,7 @@ def _element(over: Value.Base, kind: Type.Base, differs: Until) -> Value.Base:
 
 
 def _gathered(bound: Bound, width: int | None, hidden: frozenset[Until]) -> Bound:
-    """What a name inside a scatter means outside."""
+    """The meaning outside of a name that is declared inside a scatter."""
     kind = Type.Array(bound.kind)
     if width is None:
         value = Opaque(kind, hidden | reasons(bound.value), length_until=hidden)
@@ -411,7 +411,7 @@ def _gathered(bound: Bound, width: int | None, hidden: frozenset[Until]) -> Boun
 
 
 def _perhaps(bound: Bound, holds: Holds, asked: Bound) -> Bound:
-    """What a name inside an `if` means outside."""
+    """The meaning outside of a name that is declared inside an `if`."""
     kind = bound.kind.copy(optional=True)
     waits = bound.waits | asked.data | asked.waits
     match holds:

@@ -143,7 +143,7 @@ class Documents:
     def _separate_structs(
         self, statement: Tree.DocImport, known: dict[str, dict[str, str]]
     ) -> Tree.DocImport:
-        """The import without structs whose names are known; the others become known. What uses a struct has its type already."""
+        """The import without structs with known names; the others become known. Users of a struct know its type already."""
         assert statement.doc is not None  # it was loaded
         alias = dict(statement.aliases)
         here = {each.name: alias.get(each.name, each.name) for each in statement.doc.struct_typedefs}

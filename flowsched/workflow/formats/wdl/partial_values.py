@@ -1,8 +1,8 @@
 """WDL values of which only a part is known, and functions that never guess the rest.
 
-miniwdl evaluates. What is not known stands in its values as an `Opaque`; any use of its value raises `Unknown`, with what would
-have to be known. So an expression has a value only if that follows from what is known: `length` of an array with
-unknown elements, the branch of an `if` with a known condition, a known member of a struct that has an unknown one.
+miniwdl evaluates. In its values, an unknown part is an `Opaque`; any use of it raises `Unknown`, with the facts that would have
+to be known. So an expression has a value only if that follows from known facts: `length` of an array with unknown
+elements, the branch of an `if` with a known condition, a known member of a struct that has an unknown one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flowsched.workflow.plan import Until
 #: Arrays are written out up to so many elements; of longer ones only the length is kept.
 WRITTEN_OUT: Final = 10_000
 
-#: What WDL calls so many bytes.
+#: WDL's units of sizes, in bytes.
 BYTE_UNITS: Final = {"B": 1} | {
     unit: base**power
     for power, letter in enumerate("KMGT", 1)
@@ -42,7 +42,7 @@ class Opaque(Value.Base):
 
     Args:
         kind: Its type.
-        until: What it waits for.
+        until: The facts that it waits for.
         count: Of an array: how many elements.
         variants: Of what differs between the shards of a scatter: its values, shard by shard.
     """
@@ -117,7 +117,7 @@ def opaque(
 
 
 def repeated(kind: Type.Base, value: Value.Base, count: int) -> Value.Base:
-    """What a scatter of so many shards gathers of a value that stands for each of them."""
+    """The array that a scatter of so many shards gathers from a value that stands for each of them."""
     if count <= WRITTEN_OUT and not isinstance(value, Opaque):
         return Value.Array(kind, [value] * count)
     return Opaque(Type.Array(kind), reasons(value), count)
@@ -133,7 +133,7 @@ def parts(value: Value.Base) -> Iterator[Value.Base]:
 
 
 def reasons(*values: Value.Base) -> Reasons:
-    """What they wait for; nothing if all is known."""
+    """The facts that the values wait for; none if all is known."""
     found: set[Until] = set()
     for value in values:
         for each in parts(value):
@@ -150,12 +150,12 @@ def elements(value: Value.Base) -> int | None:
 
 
 def length_reasons(value: Value.Base) -> Reasons:
-    """What the length of an array waits for."""
+    """The facts that the length of an array waits for."""
     return value.length_until if isinstance(value, Opaque) else reasons(value)
 
 
 def generalised(values: Sequence[Value.Base], kind: Type.Base, differs: Until) -> Value.Base:
-    """What can be said of all of them: where they agree, their value; where not, an `Opaque` that holds them all."""
+    """One value for all of them: where they agree, their value; where not, an `Opaque` that holds them all."""
     first = values[0]
     if (
         all(isinstance(each, Value.Array) for each in values)
@@ -192,13 +192,13 @@ def generalised(values: Sequence[Value.Base], kind: Type.Base, differs: Until) -
 
 
 def items_of(kind: Type.Base) -> Type.Base:
-    """What an array holds."""
+    """The type of an array's items."""
     assert isinstance(kind, Type.Array)
     return kind.item_type
 
 
 def sides_of(kind: Type.Base) -> tuple[Type.Base, Type.Base]:
-    """What a pair holds."""
+    """The types of a pair's sides."""
     assert isinstance(kind, Type.Pair)
     return kind.left_type, kind.right_type
 
@@ -214,7 +214,7 @@ _PLAIN: Final = (Value.String, Value.Int, Value.Float, Value.Boolean, Value.Null
 # ---- the functions of WDL, without files: what would read or write one is not known ----
 
 
-#: What differs between the shards of a scatter is worked out for each of them up to so many.
+#: A value that differs between the shards of a scatter is computed for each of them, up to so many shards.
 BY_SHARD: Final = 1_000
 
 
@@ -386,7 +386,7 @@ def _select_all(expr: Expr.Apply, arguments: Sequence[Value.Base]) -> Value.Base
     )
 
 
-#: What can be said though something in the arguments is not known; each answers None where nothing can.
+#: Functions that have a result although part of their arguments is unknown; each returns None if it has none.
 _PARTLY: Final[dict[str, Callable[..., Value.Base | None]]] = {
     "length": _length,
     "range": _range,
@@ -406,7 +406,7 @@ class PlanLibrary(StdLib.Base):
 
     Args:
         wdl_version: Of the document.
-        files: What is known of files.
+        files: The known facts about files.
     """
 
     def __init__(self, wdl_version: str, files: Files) -> None:

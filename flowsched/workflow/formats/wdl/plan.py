@@ -66,7 +66,7 @@ def plan_from(
         main: Name of the workflow's own source.
         read: Called for it and for each import.
         inputs: See `plan_wdl`.
-        files: What is known of the files that the inputs name.
+        files: The known facts about the files that the inputs name.
         offered: Names of the imports there are, for messages.
 
     Raises:

@@ -18,7 +18,7 @@ NOBODY: Final[Paths] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a name means.
+    """The meaning of a name.
 
     Args:
         value: As far as it is known.
@@ -42,7 +42,7 @@ class Scope:
     lazy: dict[str, Callable[[], Bound]] = field(default_factory=dict)  #: worked out when first asked for
 
     def find(self, name: str) -> Bound | None:
-        """What a name means; None if it is not one."""
+        """The meaning of a name; None if it is not one."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names:
@@ -95,7 +95,7 @@ def _environment(scope: Scope) -> Env.Bindings[Value.Base]:
 
 
 def _hidden(expr: Expr.Base, scope: Scope) -> frozenset[Until]:
-    """What is not known among the names in an expression: then a failure is none of the user's."""
+    """The unknown facts behind the names in an expression: if there are any, a failure is not the user's."""
     found = [scope.find(name) for name in named(expr)]
     return reasons(*(each.value for each in found if each is not None))
 

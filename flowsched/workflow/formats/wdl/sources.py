@@ -67,7 +67,7 @@ def beside(importer: str, uri: str) -> str:
 
 
 class Files(msgspec.Struct, frozen=True):
-    """What is known of files that inputs name. Both answer None for what they do not know.
+    """The known facts about files that inputs name. Both functions answer None for a file that they do not know.
 
     Args:
         size: Bytes of a file, by its URI or path: what `size()` answers.
@@ -93,7 +93,7 @@ def sources(main: str, imports: Mapping[str, str] | bytes = b"", name: str = MAI
     Args:
         main: The workflow's own source.
         imports: A zip file, or sources by name.
-        name: What to call `main` in messages.
+        name: The name of `main` in messages.
 
     Raises:
         TooLarge: A source, or all of them, are beyond a limit.
