@@ -804,7 +804,7 @@ def _users(state: EngineState) -> dict[str, list[QueueUserView]]:
     faded = usage.faded()
     found: dict[str, list[QueueUserView]] = {}
     for payer in sorted({*faded, *usage.payers()}):
-        held, past = usage.held_by(payer), faded.get(payer, ())
+        held, past = usage.of_payer(payer), faded.get(payer, ())
         view = QueueUserView(
             user=payer.user, used=amounts(axes, tuple(held)), recent=amounts(axes, tuple(past))
         )

@@ -207,7 +207,7 @@ def _told(
     shared = state.work.inputs.get((candidates[0].run.id, candidates[0].stage.number))
     for candidate in candidates:
         run, stage, group = candidate.run, candidate.stage, candidate.group
-        if not all(map(state.cluster.catalogue.held, group.remote)):
+        if not all(map(state.cluster.catalogue.has_replica, group.remote)):
             return None
         steps = state.work.groups[group.key].memory_steps  # type: ignore[union-attr]
         if steps and group.roles[0].shape != shape_of(state, run, stage, 0, steps, *candidate.demands):

@@ -24,7 +24,7 @@ from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.gpus import GPU, Parts, parts_of
 from flowsched.scheduling.state.snapshot import Snapshot
-from flowsched.scheduling.victims import devices_held_for, held_for
+from flowsched.scheduling.victims import claimed_for, devices_claimed_for
 from flowsched.values import replace
 
 
@@ -108,7 +108,7 @@ def _end(recorder: Recorder, key: int) -> None:
 def _hold(recorder: Recorder, nomination: Nomination) -> None:
     snapshot = recorder.state.cluster.snapshot
     for node, amounts in nomination.room:
-        held = np.array(held_for(snapshot, nomination, node), dtype=np.int64)
+        held = np.array(claimed_for(snapshot, nomination, node), dtype=np.int64)
         wanted = np.zeros(len(snapshot.axes), dtype=np.int64)
         wanted[: len(amounts)] = amounts
         free = np.maximum(snapshot.allocatable[node] - snapshot.used[node], 0)
@@ -136,7 +136,7 @@ def _devices_to_hold(snapshot: Snapshot, nomination: Nomination, node: int) -> P
     wanted = dict(nomination.devices).get(node)
     if wanted is None:
         return None
-    held = devices_held_for(snapshot, nomination, node).tolist()
+    held = devices_claimed_for(snapshot, nomination, node).tolist()
     free = snapshot.devices.free_on(node)
     least = [min(want - has, max(left, 0)) for want, has, left in zip(wanted, held, free, strict=False)]
     return parts_of([has + more for has, more in zip(held, least, strict=False)])

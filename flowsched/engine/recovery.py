@@ -24,7 +24,7 @@ from flowsched.engine.state.work import Demand, GangSeats, PodRef
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import GangSeat, Pod
 from flowsched.scheduling.state.claims import Claim, ClaimKind
-from flowsched.scheduling.state.gpus import parts_held
+from flowsched.scheduling.state.gpus import allocated_parts
 from flowsched.scheduling.state.usage import Payer
 from flowsched.statement import Statement
 from flowsched.values import replace
@@ -293,7 +293,7 @@ def _claims(state: EngineState, run: WorkflowRun, stage: StageRun, pods: Sequenc
             direct=io.direct,
             learned=(run.spec.name, stage.spec.name, io.learned) if io.learned else None,
             group=group,
-            devices=parts_held(pod.gpu_ids, pod.gpu_millis) if pod.gpu_ids else (),
+            devices=allocated_parts(pod.gpu_ids, pod.gpu_millis) if pod.gpu_ids else (),
             unit=f"{run.id}/{stage.spec.name}/{part}",
             priority=run.spec.priority + sum(pod.promoted[-1:]),
             qos=qos[number],

@@ -296,7 +296,7 @@ def _is_whole(state: EngineState, hit: Hit) -> bool:
 
 def _is_held(state: EngineState, uri: str) -> bool:
     dataset = state.cluster.catalogue.find(uri)
-    return dataset is not None and state.cluster.catalogue.held(dataset)
+    return dataset is not None and state.cluster.catalogue.has_replica(dataset)
 
 
 def _rank(recorder: Recorder, workflow: str, rank_ms: int) -> None:

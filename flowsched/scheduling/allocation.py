@@ -61,7 +61,7 @@ class GroupAllocation(msgspec.Struct):
         return Placement(group, nodes, missing, self.cost_ms, self.held, devices, choices, promoted)
 
 
-def hold_rest(
+def reserve_rest(
     assignment: Assignment, room: Capacity, snapshot: Snapshot
 ) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """Keep the rest of `min_resources` free for pods that do not exist yet: (node, (R,) amounts)."""
@@ -70,9 +70,9 @@ def hold_rest(
         return ()
     rest = request.rest([room.hard(axis) for axis in request.axes], assignment.node_choices)
     everywhere = np.arange(len(snapshot))
-    held = np.zeros((len(snapshot), len(snapshot.axes)), dtype=np.int64)
+    reserved = np.zeros((len(snapshot), len(snapshot.axes)), dtype=np.int64)
     for axis, amounts in zip(request.axes, rest or (), strict=False):
-        room.hold(axis, everywhere, amounts)
-        held[:, axis] = amounts
-    where = np.flatnonzero(held.any(axis=1))
-    return tuple((node, tuple(held[node].tolist())) for node in where.tolist())
+        room.deduct(axis, everywhere, amounts)
+        reserved[:, axis] = amounts
+    where = np.flatnonzero(reserved.any(axis=1))
+    return tuple((node, tuple(reserved[node].tolist())) for node in where.tolist())

@@ -27,7 +27,7 @@ from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.preemption import Preemption
 from flowsched.scheduling.queues.fair_share import FairShareOrder
-from flowsched.scheduling.queues.ordering import Promotions, take_reserved, weighted
+from flowsched.scheduling.queues.ordering import Promotions, pop_reserved, weighted
 from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.reasons import Refusals, none_ready, over_cap, over_quota
 from flowsched.scheduling.reservations import runtime_of
@@ -106,7 +106,7 @@ class _Cycle:
         """Go through the queues."""
         considered = 0
         self.serve_nominated()
-        first = take_reserved(self.state.waiting, self.state.queues)
+        first = pop_reserved(self.state.waiting, self.state.queues)
         if first is not None:
             considered += self.consider(first)
         considered += self.by_fair_share(considered)
@@ -119,8 +119,8 @@ class _Cycle:
         """The placements decided so far, each with the priority steps that its group had gained by waiting."""
         s = self.state
         groups = {group.key: group for group in s.backlog}
-        take = Promotions(s.backlog, s.queues, s.snapshot.usage, s.now, s.profile.promote_ms).take
-        return tuple([each.placement(key, take(groups[key])) for key, each in s.allocations.items()])
+        consume = Promotions(s.backlog, s.queues, s.snapshot.usage, s.now, s.profile.promote_ms).consume
+        return tuple([each.placement(key, consume(groups[key])) for key, each in s.allocations.items()])
 
     def by_fair_share(self, considered: int) -> int:
         """Go through the queues. Returns how many groups more it considered."""
@@ -154,7 +154,7 @@ class _Cycle:
         for group in sorted(found, key=lambda group: group.key):
             self.preemption.give_back(group.key)  # or what is held for it would count against its queue's cap
             if self.barred(group) is not None:
-                self.preemption.hold_again(group.key)
+                self.preemption.withhold(group.key)
                 continue
             pods = min(nominations[group.key].pods, group.roles[0].count)
             request = state.pricer.price(group)
@@ -163,12 +163,12 @@ class _Cycle:
             own[[node for node, _ in nominations[group.key].room]] = True
             assignment = self.place(request.only(own)) or self.place(request)
             if assignment is None or (not group.gang and assignment.pods < pods):
-                self.preemption.hold_again(group.key)
+                self.preemption.withhold(group.key)
                 continue
             state.commit(assignment)
             if all(bound is not None and not bound.any() for bound in assignment.bound):
                 # Its inputs are copied first. Meanwhile its room stays its own.
-                self.preemption.hold_again(group.key)
+                self.preemption.withhold(group.key)
 
     def serve_put_off(self) -> None:
         """Give what is left to the groups that were put off, since every group has had its turn."""
@@ -193,7 +193,7 @@ class _Cycle:
         if (reason := self.blocked(group)) is not None:
             return self.refuse(reason)
         if not (within := state.budgets.room_for(group)):
-            waits = state.budgets.hold(group)
+            waits = state.budgets.defer(group)
             return waits is None or self.refuse(waits)
         # 3. Filters, costs, and how many pods this batch allows; then the nodes.
         request = self.price(group, within)
@@ -358,7 +358,7 @@ class _Cycle:
             self.available_times().foresee(request, left, runtime_of(group, state.profile))
         request = request.in_zones(state.snapshot)
         if self.has_room(request, None, None):
-            reason = self.held_up(request, traits)
+            reason = self.delayed(request, traits)
             start = self.reserve(request.at_least()) if reason.code is ReasonCode.RESERVED else None
             return self.refuse(reason if start is None else structs.replace(reason, start_ms=start))
         taken = self.preemption.attempt(request, left, state.reservations)
@@ -375,17 +375,17 @@ class _Cycle:
         """Reserve a start for a group, if the cycle has a reservation left."""
         return None if request.group.extra else self.state.reservations.reserve(request)
 
-    def held_up(self, request: PlacementRequest, traits: Traits) -> Reason:
+    def delayed(self, request: PlacementRequest, traits: Traits) -> Reason:
         """Why a group waits although free cores would do for it: they are reserved, or its data are not there."""
         if self.state.reservations.made and self.has_room(request, request.local, None):
-            held = self.state.reservations.made[0]
-            text = f"it would fit, but would delay group {held.group}, which starts at {held.start_ms}"
-            numbers = {"reserved_for": held.group, "reserved_start_ms": held.start_ms}
+            reservation = self.state.reservations.made[0]
+            text = f"it would fit, but would delay group {reservation.group}, which starts at {reservation.start_ms}"
+            numbers = {"reserved_for": reservation.group, "reserved_start_ms": reservation.start_ms}
             reason = Reason(request.group.key, ReasonCode.RESERVED, text, numbers)
             unruled = request.affinity is None  # a pod that starts may let in a group with affinity to it
             too_long = unruled and self.state.reservations.too_long(request.group)
             if too_long and not self.has_room(request, None, self.state.reservations.everywhere):
-                self.state.held[traits] = reason
+                self.state.delayed[traits] = reason
             return reason
         self.closed = self.state.profile.backfill != "none"
         return Reason(request.group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)

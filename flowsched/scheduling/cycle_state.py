@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from flowsched.scheduling.allocation import GroupAllocation, hold_rest
+from flowsched.scheduling.allocation import GroupAllocation, reserve_rest
 from flowsched.scheduling.io_budget import Budgets, budgeted
 from flowsched.scheduling.locality_delay import AvailableTimes, half_a_node, work_ms
 from flowsched.scheduling.placement.capacity import Capacity
@@ -71,7 +71,7 @@ class CycleState:
         self.allocations: dict[int, GroupAllocation] = {}
         self.reservations = Reservations(snapshot, self.room, profile, now)
         self.full: dict[Traits, Reason] = {}
-        self.held: dict[Traits, Reason] = {}
+        self.delayed: dict[Traits, Reason] = {}
         self.available_times: AvailableTimes | None = None
         self.budgets: Budgets
         self.waiting: dict[str, list[PodGroup]]
@@ -84,10 +84,12 @@ class CycleState:
 
     def known_refusal(self, group: PodGroup) -> Reason | None:
         """Why a group like this one was refused before."""
-        if not self.full and not self.held:
+        if not self.full and not self.delayed:
             return None
         traits = self.traits(group)
-        return self.full.get(traits) or (self.held.get(traits) if self.reservations.too_long(group) else None)
+        return self.full.get(traits) or (
+            self.delayed.get(traits) if self.reservations.too_long(group) else None
+        )
 
     def placed(self, group: PodGroup) -> int:
         """How many pods of a bag this cycle has placed."""
@@ -100,13 +102,13 @@ class CycleState:
         allocation = self.allocations.get(group.key)
         if allocation is None:
             allocation = self.allocations[group.key] = GroupAllocation.of(group)
-        allocation.held = hold_rest(assignment, self.room, self.snapshot)
+        allocation.held = reserve_rest(assignment, self.room, self.snapshot)
         self.left -= assignment.pods
         ends = self.now + runtime_of(group, self.profile), self.now + longest_of(group, self.profile)
         self._explain(assignment, allocation)
         parts = zip(request.tables, request.order, assignment.node_choices, assignment.bound, strict=True)
         for table, role, chosen, bound in parts:
-            self.room.take(request.axes, table, chosen, bound, assignment.long)
+            self.room.allocate(request.axes, table, chosen, bound, assignment.long)
             start = chosen.nodes if bound is None else chosen.nodes[bound]
             if len(start):
                 devices = chosen.devices if bound is None or chosen.devices is None else chosen.devices[bound]
@@ -118,11 +120,11 @@ class CycleState:
                     targets = chosen.nodes[~bound]
                     self.available_times.add_targets(targets, shape.requests, ends[0] - self.now)
             if table.most is not None:
-                self.snapshot.zones.hold(chosen.nodes, shape.requests, self.statement)
+                self.snapshot.zones.assume(chosen.nodes, shape.requests, self.statement)
             self.shares.add(group.queue, shape.requests, len(chosen.nodes), group.user)
-            self.user_limits.take(group, shape.requests[0] * len(chosen.nodes), len(chosen.nodes))
-            self.quotas.take(group, shape.requests, len(chosen.nodes))
-            self.budgets.take(shape.direct, len(chosen.nodes))
+            self.user_limits.charge(group, shape.requests[0] * len(chosen.nodes), len(chosen.nodes))
+            self.quotas.charge(group, shape.requests, len(chosen.nodes))
+            self.budgets.charge(shape.direct, len(chosen.nodes))
             missing = _NOTHING if len(chosen.nodes) == 1 else np.zeros_like(chosen.nodes)
             if request.missing is not None:
                 missing = request.missing[chosen.nodes]

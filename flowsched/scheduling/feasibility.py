@@ -177,7 +177,7 @@ def affinity_of(
     """
     if all(shape.rules is None for shape, _ in roles):
         return None
-    mutual = _look_at_each_other(snapshot, roles)
+    mutual = _depend_on_each_other(snapshot, roles)
     filters = APART_FILTERS if mutual else APART_FILTERS + TOGETHER_FILTERS
     judged = [
         beside_others(snapshot, shape, mask, filters) for (shape, _), mask in zip(roles, allowed, strict=True)
@@ -221,32 +221,32 @@ def beside_others(
     return mask, tuple(refusals)
 
 
-def _look_at_each_other(snapshot: Snapshot, roles: Sequence[tuple[Shape, int]]) -> bool:
+def _depend_on_each_other(snapshot: Snapshot, roles: Sequence[tuple[Shape, int]]) -> bool:
     """Whether where one member is may matter to another."""
     ruled = [(at, shape.rules) for at, (shape, _) in enumerate(roles) if shape.rules is not None]
     return any(
-        _looks_at(snapshot, looking, seen)
+        _depends_on(snapshot, looking, target)
         for one, looking in ruled
         if looking.about_pods or looking.wishes
-        for other, seen in ruled
+        for other, target in ruled
         if one != other or roles[one][1] > 1
     )
 
 
-def _looks_at(snapshot: Snapshot, looking: Rules, seen: Rules) -> bool:
+def _depends_on(snapshot: Snapshot, looking: Rules, target: Rules) -> bool:
     """Whether a pod of some rules looks at a pod of others. Being looked at by guards works both ways round: the caller asks
     for both.
     """
-    labels = dict(seen.labels)
+    labels = dict(target.labels)
     namespaces = snapshot.peers.namespaces
     return (
         any(
-            term_selects(term, seen.namespace, labels, namespaces)
+            term_selects(term, target.namespace, labels, namespaces)
             for term in (*looking.affinity, *looking.anti_affinity, *(t for _, t in looking.preferred_pods))
         )
         or any(
-            spread.selector and looking.namespace == seen.namespace and selects(spread.selector, labels)
+            spread.selector and looking.namespace == target.namespace and selects(spread.selector, labels)
             for spread in (*looking.spread, *looking.preferred_spread)
         )
-        or any(collide(port, held) for port in looking.ports for held in seen.ports)
+        or any(collide(port, used) for port in looking.ports for used in target.ports)
     )

@@ -69,8 +69,8 @@ def budgeted(
     ordered = {}
     for name, groups in waiting.items():
         own = profile.of(name)
-        said = own.order == "fifo" or queues.get(name).order == "fifo" or own.queue_order is not None
-        ordered[name] = groups if said else budgets.mixed(groups)
+        is_fixed = own.order == "fifo" or queues.get(name).order == "fifo" or own.queue_order is not None
+        ordered[name] = groups if is_fixed else budgets.mixed(groups)
     return budgets, ordered
 
 
@@ -82,10 +82,10 @@ def _averages(snapshot: Snapshot, backlog: Sequence[PodGroup], default_ms: int) 
         runtime = group.runtime_ms or default_ms
         for role in group.roles:
             work += role.count * role.shape.requests[0] * runtime
-            direct, told = role.shape.direct, role.shape.io_bytes * 1000 // BURSTS
+            direct, declared = role.shape.direct, role.shape.io_bytes * 1000 // BURSTS
             together = sum(rate for _, rate in direct)
             for key, rate in direct:
-                each = told * rate // together if told else rate * runtime
+                each = declared * rate // together if declared else rate * runtime
                 moved[key] = moved.get(key, 0) + role.count * each
     cores = snapshot.total[0]
     return {key: bytes_ms * cores // max(work, 1) for key, bytes_ms in moved.items()}
@@ -110,7 +110,7 @@ class Budgets(msgspec.Struct):
     second: bool = False
     put_off: list[PodGroup] = msgspec.field(default_factory=list)
     _used: dict[str, int] = msgspec.field(default_factory=dict)
-    _held: dict[str, int] = msgspec.field(default_factory=dict)
+    _reserved_for: dict[str, int] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._used = dict(self.snapshot.direct.rates)
@@ -125,7 +125,7 @@ class Budgets(msgspec.Struct):
             limit = self.limits.get(key)
             if limit is None:
                 continue
-            if self._held.get(key, group.key) != group.key:
+            if self._reserved_for.get(key, group.key) != group.key:
                 return 0
             used, need = self._used.get(key, 0), min(rate, limit)
             fit = max(0, limit - used) // need
@@ -167,12 +167,12 @@ class Budgets(msgspec.Struct):
     def _standing(self, group: PodGroup) -> tuple[int, bool]:
         return effective_priority(group, self.now, self.promote_ms), is_reserved(group)
 
-    def take(self, direct: Sequence[tuple[str, int]], pods: int) -> None:
+    def charge(self, direct: Sequence[tuple[str, int]], pods: int) -> None:
         """Pods are placed."""
         for key, rate in direct:
             self._used[key] = self._used.get(key, 0) + pods * rate
 
-    def hold(self, group: PodGroup) -> Reason | None:
+    def defer(self, group: PodGroup) -> Reason | None:
         """Put a group that has no room off until every group has had its turn (None), or say why it waits."""
         if self.second or self._is_aged(group) or is_reserved(group):
             return self._waits(group)
@@ -183,13 +183,13 @@ class Budgets(msgspec.Struct):
         key, rate = self._tightest(group)
         limit, used = self.limits[key], self._used.get(key, 0)
         if self._is_aged(group):
-            self._held.setdefault(key, group.key)
+            self._reserved_for.setdefault(key, group.key)
         name, _, what = key.rpartition("/")
         text = (
             f"pods may {what} {_rate(limit)} of storage {name} together; those that run ask for {_rate(used)}, "
             f"and this asks for {_rate(rate)}"
         )
-        if self._held.get(key, group.key) != group.key:
+        if self._reserved_for.get(key, group.key) != group.key:
             text += "; what is left is kept for one that has waited long"
         numbers = {"limit_rate": limit, "used_rate": used, "need_rate": rate}
         return Reason(
@@ -200,7 +200,7 @@ class Budgets(msgspec.Struct):
         """Of what it asks for, where least is left beside it."""
         asked = [(key, rate) for key, rate in demands_of(group).items() if key in self.limits]
         free = [
-            (self._held.get(k, group.key) == group.key, self.limits[k] - self._used.get(k, 0) - r)
+            (self._reserved_for.get(k, group.key) == group.key, self.limits[k] - self._used.get(k, 0) - r)
             for k, r in asked
         ]
         return asked[free.index(min(free))]

@@ -155,12 +155,12 @@ def _place_pod(
             full[kin] = reason
         return False
     chosen = on_devices(rows, table.needs, chosen)
-    room.take(request.axes, table, chosen, None, None)
+    room.allocate(request.axes, table, chosen, None, None)
     if chosen.devices is not None:
         stream.devices[role].append(chosen.devices[0])
     shares.add(group.queue, requests)
-    limits.take(group, requests[0], 1)
-    quotas.take(group, requests, 1)
+    limits.charge(group, requests[0], 1)
+    quotas.charge(group, requests, 1)
     stream.left[role] -= 1
     stream.nodes[role].append(int(chosen.nodes[0]))
     stream.cost_ms = max(stream.cost_ms, int(chosen.costs[0]))

@@ -125,8 +125,8 @@ def _running(snapshot: Snapshot, default_runtime_ms: int, now: int) -> int:
     others = np.flatnonzero(~usual & (ledger.kind != EMPTY))
     if len(others):
         staging = ledger.kind[others] == ClaimKind.STAGING
-        held = others[~staging]
-        whole += int(np.dot(cpu[held], expected_ends(snapshot, held, default_runtime_ms, now) - now))
+        holding = others[~staging]
+        whole += int(np.dot(cpu[holding], expected_ends(snapshot, holding, default_runtime_ms, now) - now))
         whole += int(np.dot(cpu[others[staging]], _staged_ms(snapshot, others[staging], default_runtime_ms)))
     return whole
 
@@ -203,12 +203,12 @@ class _Queue:
             self.free = [have + more for have, more in zip(self.free, amount, strict=True)]
         del self.ends[:ended]
         self.floor = start
-        self.take(need, start + min(runtime_ms, _LONGEST_MS))
+        self.allocate(need, start + min(runtime_ms, _LONGEST_MS))
 
-    def take(self, need: list[int], until_ms: int) -> None:
+    def allocate(self, need: list[int], until_ms: int) -> None:
         """A pod has room from now or `floor` on, until then."""
         self.free = [have - less for have, less in zip(self.free, need, strict=True)]
-        insort(self.ends, (until_ms, need), key=lambda given_back: given_back[0])
+        insort(self.ends, (until_ms, need), key=lambda end: end[0])
 
 
 def _holds(free: Sequence[int], need: Sequence[int]) -> bool:
@@ -250,9 +250,9 @@ class AvailableTimes:
         """Pods that wait for copies start once these have come."""
         ledger = self._snapshot.ledger
         slots = np.flatnonzero(ledger.kind == ClaimKind.STAGING)
-        takes = _staged_ms(self._snapshot, slots, default_runtime_ms).tolist()
+        runtimes = _staged_ms(self._snapshot, slots, default_runtime_ms).tolist()
         for node, amount, runtime_ms in zip(
-            ledger.node[slots].tolist(), ledger.amount[slots].tolist(), takes, strict=True
+            ledger.node[slots].tolist(), ledger.amount[slots].tolist(), runtimes, strict=True
         ):
             self._touched(node).reserve(amount, runtime_ms, self._comes_ms(node))
 
@@ -282,7 +282,7 @@ class AvailableTimes:
     def add(self, nodes: Ints, asked: Sequence[int], runtime_ms: int) -> None:
         """Pods that ask for so much (R,) start there and will run for so long."""
         for node in nodes.tolist():
-            self._touched(node).take(self._need(node, asked), min(runtime_ms, _LONGEST_MS))
+            self._touched(node).allocate(self._need(node, asked), min(runtime_ms, _LONGEST_MS))
 
     def add_targets(self, nodes: Ints, asked: Sequence[int], runtime_ms: int) -> None:
         """The same of pods with inputs that are copied there first: they start when all that is on its way has come."""
@@ -303,7 +303,7 @@ class AvailableTimes:
     def _untouched(self, asked: tuple[int, ...]) -> Ints:
         """(N,) the same by what runs alone."""
         starts = np.full(len(self._free), _NEVER, dtype=np.int64)
-        held = np.ones(len(self._nodes), dtype=np.bool_)
+        enough = np.ones(len(self._nodes), dtype=np.bool_)
         at_once = np.ones(len(self._free), dtype=np.bool_)
         for axis in [axis for axis, amount in enumerate(asked) if amount]:
             need: int | Ints = asked[axis]
@@ -314,8 +314,8 @@ class AvailableTimes:
             if axis not in self._freed:
                 sums = np.concatenate([[0], np.cumsum(self._amounts[:, axis])])
                 self._freed[axis] = sums[1:] - sums[self._bounds[self._nodes]]
-            held &= self._freed[axis] >= lacks[self._nodes]
-        when = held.nonzero()[0][::-1]
+            enough &= self._freed[axis] >= lacks[self._nodes]
+        when = enough.nonzero()[0][::-1]
         starts[self._nodes[when]] = self._left[when]  # the first of a node comes last here, and counts
         starts[at_once] = 0
         return starts

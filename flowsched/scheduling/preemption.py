@@ -39,8 +39,8 @@ from flowsched.scheduling.victims import (
     Victims,
     awaited,
     awaited_devices,
-    devices_held_for,
-    held_for,
+    claimed_for,
+    devices_claimed_for,
     leaving,
     leaving_by_queue,
     leaving_devices,
@@ -323,12 +323,12 @@ class Preemption:
         )  #: axes, GPUs by device among them where they matter
         self.evictions: list[Eviction] = []
         self.nominations: list[Nomination] = []
-        self.look_at: int | None = None
+        self.wake_ms: int | None = None
 
     @property
     def decided(self) -> tuple[tuple[Eviction, ...], tuple[Nomination, ...], int | None]:
         """All of it, for the plan."""
-        return tuple(self.evictions), tuple(self.nominations), self.look_at
+        return tuple(self.evictions), tuple(self.nominations), self.wake_ms
 
     # ---- groups that were nominated before ----
 
@@ -337,7 +337,7 @@ class Preemption:
         self._turn(group, +1)
         self._served.add(group)
 
-    def hold_again(self, group: int) -> None:
+    def withhold(self, group: int) -> None:
         """It still does not fit."""
         self._turn(group, -1)
         self._served.discard(group)
@@ -345,14 +345,14 @@ class Preemption:
     def _turn(self, group: int, sign: int) -> None:
         nomination = self._snapshot.nominations[group]
         for node, _ in nomination.room:
-            held = held_for(self._snapshot, nomination, node)
-            self._shares.add(nomination.queue, held, -sign)
-            for axis, amount in enumerate(held):
+            claimed = claimed_for(self._snapshot, nomination, node)
+            self._shares.add(nomination.queue, claimed, -sign)
+            for axis, amount in enumerate(claimed):
                 if amount:
-                    self._room.hold(axis, np.array([node]), np.array([-sign * amount]))
+                    self._room.deduct(axis, np.array([node]), np.array([-sign * amount]))
             if self._every[-1] == DEVICES:
-                rows = devices_held_for(self._snapshot, nomination, node)[None, :]
-                self._room.hold(DEVICES, np.array([node]), -sign * rows)
+                rows = devices_claimed_for(self._snapshot, nomination, node)[None, :]
+                self._room.deduct(DEVICES, np.array([node]), -sign * rows)
 
     def waits(self, group: PodGroup) -> Reason:
         """Why a nominated group waits."""
@@ -411,9 +411,9 @@ class Preemption:
                 low, tried, found = middle, fewer, better
         if found is None:
             self._futile.add(self._family(group))
-            self.look_at = victims.later_ms
+            self.wake_ms = victims.later_ms
             return None
-        return self._take(tried, *found)
+        return self._commit(tried, *found)
 
     def _leaving(self) -> _Leaving:
         """Victims and what is on its way; worked out once in a cycle, when it is first asked for."""
@@ -431,7 +431,7 @@ class Preemption:
             ):
                 for node, amounts in nomination.room:
                     accounts.add(nomination.queue, amounts, +1)
-                    accounts.add(nomination.queue, held_for(snapshot, nomination, node), -1)
+                    accounts.add(nomination.queue, claimed_for(snapshot, nomination, node), -1)
             coming = leaving(snapshot) - awaited(snapshot, self._served)
             gone = np.zeros(len(victims), dtype=np.bool_)
             self._known = _Leaving(victims, gone, coming, devices, accounts)
@@ -522,13 +522,13 @@ class Preemption:
                 continue
             part = victims.rows_of(unit)
             for axis in request.axes:
-                np.subtract.at(rows[axis], victims.node[part], victims.held(axis, part))
+                np.subtract.at(rows[axis], victims.node[part], victims.amounts(axis, part))
             found = self._place(request, rows)
             if found is not None:
                 chosen[unit], node_choices = False, found
                 continue
             for axis in request.axes:
-                np.add.at(rows[axis], victims.node[part], victims.held(axis, part))
+                np.add.at(rows[axis], victims.node[part], victims.amounts(axis, part))
         return self._place(request, rows) or node_choices, chosen
 
     def _rows(self) -> dict[int, Ints]:
@@ -562,7 +562,7 @@ class Preemption:
                 wants[axis] = wants[axis] + more
         return wants
 
-    def _take(
+    def _commit(
         self, request: PlacementRequest, node_choices: tuple[NodeChoice, ...], chosen: NDArray[np.bool_]
     ) -> Reason:
         """Note the decision, and let the rest of the cycle see it."""
@@ -581,13 +581,13 @@ class Preemption:
         for axis in range(wants.shape[1]):
             amounts = wants[nodes, axis]
             if amounts.any():
-                held = np.clip(self._room.hard(axis)[nodes], 0, amounts)
+                free_now = np.clip(self._room.hard(axis)[nodes], 0, amounts)
                 if axis == GPU:  # of devices that are free now, not of others
-                    held = np.minimum(held, amounts - (seats - free).sum(axis=1))
-                self._room.hold(axis, nodes, held)
-                book.coming[nodes, axis] -= amounts - held
+                    free_now = np.minimum(free_now, amounts - (seats - free).sum(axis=1))
+                self._room.deduct(axis, nodes, free_now)
+                book.coming[nodes, axis] -= amounts - free_now
         if DEVICES in by_axis:
-            self._room.hold(DEVICES, nodes, free)
+            self._room.deduct(DEVICES, nodes, free)
             book.coming_devices[nodes] -= seats - free
         gone: list[str] = []
         for claims, part in victims.leaving_together(chosen):
@@ -620,7 +620,7 @@ def _with(
     sums = dict(base)
     for axis in axes:
         sums[axis] = base[axis].copy()
-        np.add.at(sums[axis], victims.node[rows], victims.held(axis, rows))
+        np.add.at(sums[axis], victims.node[rows], victims.amounts(axis, rows))
     return sums
 
 

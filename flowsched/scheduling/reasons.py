@@ -72,7 +72,7 @@ def why_not(request: PlacementRequest, room: Capacity, snapshot: Snapshot, profi
     if with_others is not request and request.place(rows, room, snapshot, profile) is not None:
         if zoned is not with_others and zoned.place(rows, room, snapshot, profile) is not None:
             return _no_zone(with_others, rows, snapshot)
-        return _kept_apart(zoned, rows, room, snapshot, profile)
+        return _refused_by_rules(zoned, rows, room, snapshot, profile)
     code = ReasonCode.INSUFFICIENT
     fits = _fit_together(rows, request)
     wanted = sum(table.minimum for table in request.tables)
@@ -124,7 +124,7 @@ def _no_zone(request: PlacementRequest, rows: Sequence[Ints], snapshot: Snapshot
     return Reason(request.group.key, ReasonCode.ZONES, message, numbers)
 
 
-def _kept_apart(
+def _refused_by_rules(
     request: PlacementRequest, rows: Sequence[Ints], room: Capacity, snapshot: Snapshot, profile: Profile
 ) -> Reason:
     """There is room, but rules between pods leave too little of it."""
@@ -277,7 +277,7 @@ def _together(
     """The resources of which all members together need more than all nodes have, although each node has room for one."""
     allowed = np.logical_or.reduce([table.allowed for table in request.tables])
     members = sum(table.minimum for table in request.tables)
-    said: list[str] = []
+    lacking: list[str] = []
     numbers: dict[str, int] = {}
     for place, axis in enumerate(request.axes):
         if axis == DEVICES or snapshot.axes[axis] == ALIGNED:
@@ -289,9 +289,9 @@ def _together(
         )
         free = int(np.maximum(rows[place][allowed], 0).sum())
         if needs > free:
-            said.append(f"{quantity(name, needs)}, the nodes have {quantity(name, free)}")
+            lacking.append(f"{quantity(name, needs)}, the nodes have {quantity(name, free)}")
             numbers |= {f"need_together_{name}": needs, f"free_together_{name}": free}
-    return (f"{members} members need together {'; '.join(said)}" if said else "", numbers)
+    return (f"{members} members need together {'; '.join(lacking)}" if lacking else "", numbers)
 
 
 def _in_pieces(table: CostTable, sums: Ints, free: Ints, snapshot: Snapshot) -> tuple[int, str]:
@@ -469,8 +469,8 @@ class Refusals:
         if self._known is None:
             # Versions only grow while nothing is undone, and undoing a step empties the cache.
             stamp = int(self._snapshot.version.sum())
-            kept = self._snapshot.cache.get(_KEY)
-            if kept is None or kept[0] != stamp:
-                kept = self._snapshot.cache[_KEY] = (stamp, {})
-            self._known = kept[1]
+            cached = self._snapshot.cache.get(_KEY)
+            if cached is None or cached[0] != stamp:
+                cached = self._snapshot.cache[_KEY] = (stamp, {})
+            self._known = cached[1]
         return self._known

@@ -73,7 +73,7 @@ class Calendar:
         late: bool = False,
     ) -> None:
         ledger = snapshot.ledger
-        held = np.flatnonzero((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING))
+        slots = np.flatnonzero((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING))
         self.size = len(snapshot)
         self._late, self._axes = late, len(snapshot.axes)
         self.ends: Ints = np.zeros(0, dtype=np.int64)
@@ -81,9 +81,9 @@ class Calendar:
         self.amounts: Ints = np.zeros((0, self._axes), dtype=np.int64)
         width = snapshot.devices.width if snapshot.devices.matter else 0
         self.devices: Ints = np.zeros((0, width), dtype=np.int64)
-        ends = expected_ends(snapshot, held, default_runtime_ms, now, late=late)
-        devices = ledger.devices_of(held, width) if width else np.zeros((len(held), 0), dtype=np.int64)
-        self._insert([ends], [ledger.node[held]], [ledger.amount[held]], [devices])
+        ends = expected_ends(snapshot, slots, default_runtime_ms, now, late=late)
+        devices = ledger.devices_of(slots, width) if width else np.zeros((len(slots), 0), dtype=np.int64)
+        self._insert([ends], [ledger.node[slots]], [ledger.amount[slots]], [devices])
         self.add(taken)
 
     def add(self, taken: Sequence[Taken]) -> None:
@@ -298,9 +298,9 @@ class Reservations:
             return None
         start, node_choices = found
         axes = range(len(self._snapshot.axes))
-        kept = reserved_amounts(request, node_choices, len(axes), len(self._snapshot))
+        reserved = reserved_amounts(request, node_choices, len(axes), len(self._snapshot))
         freed = [self.late_calendar().freed(axis, start) for axis in axes]
-        spare = {axis: self._room.hard(axis) + freed[axis] - kept[axis] for axis in axes}
+        spare = {axis: self._room.hard(axis) + freed[axis] - reserved[axis] for axis in axes}
         if self._snapshot.devices.matter:
             free = self._room.hard(DEVICES) + self.late_calendar().freed(DEVICES, start)
             spare[DEVICES] = free - seats_of(node_choices, *free.shape)
@@ -361,7 +361,7 @@ class Timeline:
         self._times[: self._count] = moments
         np.cumsum(gained, axis=0, out=self._free[: self._count])
 
-    def take(self, start: int, end: int, nodes: Ints, amounts: NDArray[np.int64]) -> None:
+    def allocate(self, start: int, end: int, nodes: Ints, amounts: NDArray[np.int64]) -> None:
         """Room that is taken from `start` until `end`: (k,) nodes, with repeats, and (k, R) amounts. Less than nothing is given
         back: the same as was taken, from and until the same.
         """

@@ -205,7 +205,7 @@ class _Flights:
         if order.source is None:
             if order.dest not in self.from_outside:
                 self.from_outside.add(order.dest)
-                self._outside_rate += _takes(order.dest, self._snapshot, self._limits)
+                self._outside_rate += _inbound_rate(order.dest, self._snapshot, self._limits)
             self.from_origin[order.dataset] = self.from_origin.get(order.dataset, 0) | 1 << order.piece
 
     def outside_is_free(self, dest: int, more: int = 0) -> bool:
@@ -304,11 +304,11 @@ def _piece(
     if not lacks:
         return None
     best: tuple[int, int, int] | None = None
-    held = 0
+    on_peers = 0
     for node, has in catalogue.holders(dataset, every):
         if has != every and not snapshot.ready[node]:
             continue  # it is gone, or goes: what it was waiting for comes no more
-        held |= has
+        on_peers |= has
         load = flights.out_of[node]
         if not has & lacks or load >= limits.per_source or node == dest:
             continue
@@ -322,7 +322,7 @@ def _piece(
         candidates = lacks & ~flights.from_origin.get(dataset, 0)
         if limits.origin_rate <= 4 * int(snapshot.nic_in[dest]):
             # All nodes share the link to the outside: a piece that a peer has comes from that peer, a little later.
-            candidates &= ~held
+            candidates &= ~on_peers
         if not candidates:
             return None
     else:
@@ -342,7 +342,7 @@ def _fetches(dataset: int, dest: int, flights: _Flights, snapshot: Snapshot, lim
     return flights.from_origin.get(dataset, 0).bit_count() < flows
 
 
-def _takes(node: int, snapshot: Snapshot, limits: TransferLimits) -> int:
+def _inbound_rate(node: int, snapshot: Snapshot, limits: TransferLimits) -> int:
     """Bytes/s that a node takes from outside, over its link and onto its disk; where neither is known, all there is."""
     rates = int(snapshot.nic_in[node]), int(snapshot.disk_rate[node])
     return min((rate for rate in rates if rate), default=limits.origin_rate)

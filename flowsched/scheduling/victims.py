@@ -129,7 +129,7 @@ class Victims:
         found[self.unit[ledger.unit[self._slots] == ledger.unit_number(name)]] = True
         return found
 
-    def held(self, axis: int, rows: NDArray[np.intp] | slice) -> Ints:
+    def amounts(self, axis: int, rows: NDArray[np.intp] | slice) -> Ints:
         """(k,) what some claims hold of an axis, or (k, D) of GPUs by device."""
         found: Ints = self.devices[rows] if axis == DEVICES else self.amount[rows, axis]
         return found
@@ -249,14 +249,14 @@ def leaving_by_queue(snapshot: Snapshot) -> dict[str, Ints]:
     }
 
 
-def held_for(snapshot: Snapshot, nomination: Nomination, node: int) -> tuple[int, ...]:
+def claimed_for(snapshot: Snapshot, nomination: Nomination, node: int) -> tuple[int, ...]:
     """(R,) what is held for a nominated group on a node already."""
     claim = snapshot.claims.get(nomination.holder(node))
     amount = claim.amount if claim is not None else ()
     return amount + (0,) * (len(snapshot.axes) - len(amount))
 
 
-def devices_held_for(snapshot: Snapshot, nomination: Nomination, node: int) -> Ints:
+def devices_claimed_for(snapshot: Snapshot, nomination: Nomination, node: int) -> Ints:
     """(D,) the same of each GPU of the node."""
     claim = snapshot.claims.get(nomination.holder(node))
     return snapshot.devices.row(claim.devices if claim is not None else ())
@@ -268,7 +268,7 @@ def awaited_devices(snapshot: Snapshot, served: Collection[int]) -> Ints:
     for nomination in (each for each in snapshot.nominations.values() if each.group not in served):
         for node, amounts in nomination.devices:
             sums[node, : len(amounts)] += amounts
-            sums[node] -= devices_held_for(snapshot, nomination, node)
+            sums[node] -= devices_claimed_for(snapshot, nomination, node)
     return sums
 
 
@@ -278,5 +278,5 @@ def awaited(snapshot: Snapshot, served: Collection[int]) -> Ints:
     for nomination in (each for each in snapshot.nominations.values() if each.group not in served):
         for node, amounts in nomination.room:
             sums[node, : len(amounts)] += amounts
-            sums[node] -= held_for(snapshot, nomination, node)
+            sums[node] -= claimed_for(snapshot, nomination, node)
     return sums

@@ -77,7 +77,7 @@ def seen(snapshot: Snapshot) -> list[Any]:
         "priority",
         "qos",
     )
-    accounts = [(payer, snapshot.usage.held_by(payer)) for payer in snapshot.usage.payers()]
+    accounts = [(payer, snapshot.usage.of_payer(payer)) for payer in snapshot.usage.payers()]
     return [
         snapshot.used.tolist(),
         snapshot.staging.tolist(),
@@ -89,7 +89,7 @@ def seen(snapshot: Snapshot) -> list[Any]:
         [getattr(ledger, name).tolist() for name in (*columns, "elastic", "started")],
         dict(snapshot.direct.rates),
         sorted(snapshot.direct.claims),
-        [(name, list(snapshot.usage.held(name))) for name in snapshot.usage.queues],
+        [(name, list(snapshot.usage.of_queue(name))) for name in snapshot.usage.queues],
         [(payer, list(held)) for payer, held in accounts],
         snapshot.devices.free(4).tolist(),
     ]

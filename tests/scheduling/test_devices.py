@@ -20,7 +20,7 @@ from flowsched.scheduling.policy.framework import PROFILES, Profile
 from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.data import Catalogue
-from flowsched.scheduling.state.gpus import choose, copies_by_device, parts_held
+from flowsched.scheduling.state.gpus import allocated_parts, choose, copies_by_device
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 from flowsched.values import replace
@@ -98,10 +98,10 @@ def test_whole_devices_are_those_that_nobody_uses() -> None:
 
 def test_what_a_pod_was_given_says_what_it_holds() -> None:
     """A launch order names devices and an amount: whole ones first, then the part."""
-    assert parts_held((3,), 700) == ((3, 700),)
-    assert parts_held((0, 1), 2000) == ((0, 1000), (1, 1000))
-    assert parts_held((0, 2), 1500) == ((0, 1000), (2, 500))
-    assert parts_held((), 0) == ()
+    assert allocated_parts((3,), 700) == ((3, 700),)
+    assert allocated_parts((0, 1), 2000) == ((0, 1000), (1, 1000))
+    assert allocated_parts((0, 2), 1500) == ((0, 1000), (2, 500))
+    assert allocated_parts((), 0) == ()
 
 
 @given(

@@ -122,7 +122,7 @@ def test_one_pod_after_the_other_goes_where_placement_puts_it(data: st.DataObjec
         found = scores.place((0, 1), table, packing, spare=False)
         assert found.nodes.tolist() == wanted.nodes.tolist()
         assert found.costs.tolist() == wanted.costs.tolist()
-        room.take((0, 1), table, found, None, None)
+        room.allocate((0, 1), table, found, None, None)
 
 
 def test_a_shape_that_comes_again_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:

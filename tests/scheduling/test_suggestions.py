@@ -76,7 +76,7 @@ def test_a_copy_shares_nothing_that_its_groups_read() -> None:
     ).copy()
     for dataset in (here, far):
         catalogue.add_replica(dataset, 1)
-        assert not private.catalogue.held(dataset)
+        assert not private.catalogue.has_replica(dataset)
 
 
 def test_the_same_question_has_the_same_answer() -> None:

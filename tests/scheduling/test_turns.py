@@ -585,11 +585,11 @@ def test_a_served_payer_is_noted_by_queue_and_user() -> None:
     snapshot = cluster(8)
     for user in ("ann", "bob"):
         claim(snapshot, user, 0, 1, ClaimKind.RUNNING, user=user)
-    assert [snapshot.usage.held_by(Payer("default", user))[0] for user in ("ann", "bob", "cid")[:2]] == [
+    assert [snapshot.usage.of_payer(Payer("default", user))[0] for user in ("ann", "bob", "cid")[:2]] == [
         1000,
         1000,
     ]
-    assert snapshot.usage.held_by(Payer("default", "cid")) == ()
+    assert snapshot.usage.of_payer(Payer("default", "cid")) == ()
     assert snapshot.queue_usage("default")[0] == 2000
 
 

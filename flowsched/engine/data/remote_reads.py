@@ -72,7 +72,7 @@ def remote_ids(
     """
     catalogue = state.cluster.catalogue
     found = [catalogue.intern(*each) for spec in specs for each in datasets_of(run, stage, spec, shard)]
-    return tuple([dataset for dataset in dict.fromkeys(found) if catalogue.held(dataset)])
+    return tuple([dataset for dataset in dict.fromkeys(found) if catalogue.has_replica(dataset)])
 
 
 def sources(state: EngineState, group: PodGroup, node: int) -> Mapping[str, str]:

@@ -59,7 +59,7 @@ def _drop_others(recorder: Recorder, uri: str, name: str) -> None:
     state, catalogue = recorder.state, recorder.state.cluster.catalogue
     for dataset in catalogue.versions_of(uri):
         other = catalogue.uris[dataset]
-        if other == name or not catalogue.held(dataset):
+        if other == name or not catalogue.has_replica(dataset):
             continue
         if any(each.versions.get(uri) == other for each in state.work.runs.values()):
             continue

@@ -105,19 +105,19 @@ def starts(
     requests = [price(group, snapshot, catalogue, profile) for group in ahead]
     lengths = [np.array(spread_of(g) or guessed(runtime_of(g, profile))) for g in ahead]
     ledger = snapshot.ledger
-    held = np.flatnonzero((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING))
-    tables = _tables(snapshot, held, spreads, profile)
-    amounts = ledger.amount[held]
+    slots = np.flatnonzero((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING))
+    tables = _tables(snapshot, slots, spreads, profile)
+    amounts = ledger.amount[slots]
     if snapshot.devices.matter:
-        amounts = np.hstack([amounts, ledger.devices_of(held, snapshot.devices.width)])
+        amounts = np.hstack([amounts, ledger.devices_of(slots, snapshot.devices.width)])
     found: dict[int, list[int]] = {}
     for scenario in range(SCENARIOS):
-        ends = _ends(snapshot, held, tables, scenario, now)
-        world = _World(snapshot, profile, Returns(ends, ledger.node[held], amounts), now)
+        ends = _ends(snapshot, slots, tables, scenario, now)
+        world = _World(snapshot, profile, Returns(ends, ledger.node[slots], amounts), now)
         for request, length in zip(requests, lengths, strict=True):
             level = _levels(np.array([request.group.key + (1 << 32)]), scenario)
-            takes = int(_value_at(length[None, :], level)[0])
-            begun = world.plan(request, max(1, takes))
+            runtime_ms = int(_value_at(length[None, :], level)[0])
+            begun = world.plan(request, max(1, runtime_ms))
             if begun is not None and request.group.key in wanted:
                 found.setdefault(request.group.key, []).append(begun)
     return {
@@ -137,7 +137,7 @@ class _World:
         devices = self._room.hard(DEVICES) if snapshot.devices.matter else None
         self._line = Timeline(returns, rows, now, devices)
 
-    def plan(self, request: PlacementRequest, takes_ms: int) -> int | None:
+    def plan(self, request: PlacementRequest, runtime_ms: int) -> int | None:
         """Let a group start as early as it can; returns when. Of a bag its pods start one by one; the first counts."""
         pods = 1 if request.group.gang else min(_PODS, request.tables[0].count)
         least = request.at_least() if request.group.gang else request.wanting(1)
@@ -146,7 +146,7 @@ class _World:
             found = self._line.earliest(
                 request.axes,
                 least.tables,
-                self._looked_for(request, takes_ms),
+                self._planned_ms(request, runtime_ms),
                 lambda free: least.place(free, self._room, self._snapshot, self._profile),
             )
             if found is None:
@@ -155,23 +155,23 @@ class _World:
             first = start if first is None else first
             for table, where in zip(least.tables, node_choices, strict=True):
                 amounts = amounts_of(len(self._snapshot.axes), request.axes, table, where)
-                self._line.take(start, start + takes_ms, where.nodes, amounts)
+                self._line.allocate(start, start + runtime_ms, where.nodes, amounts)
         return first
 
-    def _looked_for(self, request: PlacementRequest, takes_ms: int) -> int:
+    def _planned_ms(self, request: PlacementRequest, runtime_ms: int) -> int:
         """A hole is chosen by what is expected, never by what turns out."""
-        return max(takes_ms, longest_of(request.group, self._profile)) if request.group.gang else takes_ms
+        return max(runtime_ms, longest_of(request.group, self._profile)) if request.group.gang else runtime_ms
 
 
 def _tables(
-    snapshot: Snapshot, held: NDArray[np.intp], spreads: Mapping[str, Spread], profile: Profile
+    snapshot: Snapshot, slots: NDArray[np.intp], spreads: Mapping[str, Spread], profile: Profile
 ) -> NDArray[np.int64]:
     """(M, levels) how long each claim may run in all."""
     ledger = snapshot.ledger
-    until, since = ledger.until[held], ledger.since[held]
+    until, since = ledger.until[slots], ledger.since[slots]
     expected = np.where(until == UNKNOWN, profile.default_runtime_ms, until - since)
     tables: NDArray[np.int64] = expected[:, None] * np.array(GUESSED, dtype=np.int64) // 1_000
-    row_of = {int(slot): row for row, slot in enumerate(held)}
+    row_of = {int(slot): row for row, slot in enumerate(slots)}
     for owner, spread in spreads.items():
         slot = ledger.slot_of(owner)
         if slot in row_of:
@@ -180,18 +180,18 @@ def _tables(
 
 
 def _ends(
-    snapshot: Snapshot, held: NDArray[np.intp], tables: NDArray[np.int64], scenario: int, now: int
+    snapshot: Snapshot, slots: NDArray[np.intp], tables: NDArray[np.int64], scenario: int, now: int
 ) -> Ints:
     """(M,) when each claim ends in this scenario: as its table says of those that have run for so long already."""
     ledger = snapshot.ledger
-    since = ledger.since[held]
+    since = ledger.since[slots]
     elapsed = np.maximum(now - since, 0)
-    levels = _levels(held, scenario)
+    levels = _levels(slots, scenario)
     passed = _level_of(tables, elapsed)
     ends = since + _value_at(tables, passed + (_WHOLE - passed) * levels // _WHOLE)
     overdue = now + 1 + np.maximum(OVERDUE_MS, elapsed // 10) * levels // (_WHOLE // 2)
     ends = np.where(ends > now, ends, overdue)
-    releasing = ledger.kind[held] == ClaimKind.RELEASING
+    releasing = ledger.kind[slots] == ClaimKind.RELEASING
     return np.where(releasing, np.minimum(ends, now + RELEASING_MS), ends)
 
 

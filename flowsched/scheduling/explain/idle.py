@@ -182,8 +182,8 @@ def _kinds(
             whose = group.queue
         elif cause is Cause.RESERVED:
             whose = names.get(reason.numbers.get("reserved_for", -1), "a gang")
-        told = whose if cause in (Cause.QUOTA, Cause.RESERVED) else ""
-        key = (cause, told, roles)
+        owner = whose if cause in (Cause.QUOTA, Cause.RESERVED) else ""
+        key = (cause, owner, roles)
         kind = kinds.get(key)
         times = 1 if group.gang else group.roles[0].count
         if reason.code in _NOWHERE:
@@ -219,7 +219,7 @@ def _lay(left: Ints, kind: _Kind, masks: list[Mask]) -> tuple[int, Ints]:
             need[: min(axes, len(shape.requests))] = shape.requests[:axes]
             if kind.cause is Cause.IO:
                 need[IO] = 0
-            got = _take_pods(trial, need, mask, count * times)
+            got = _allocate_pods(trial, need, mask, count * times)
             fits = min(fits, got // count if count else fits)
         if fits == times:
             taken: Ints = (left - trial).sum(axis=0)
@@ -229,7 +229,7 @@ def _lay(left: Ints, kind: _Kind, masks: list[Mask]) -> tuple[int, Ints]:
     return 0, np.zeros(axes, dtype=np.int64)
 
 
-def _take_pods(left: Ints, need: Ints, mask: Mask, pods: int) -> int:
+def _allocate_pods(left: Ints, need: Ints, mask: Mask, pods: int) -> int:
     """Take room for up to so many pods, node after node: how many found some."""
     asked = np.flatnonzero(need)
     copies = np.where(mask, pods, 0)

@@ -63,7 +63,7 @@ class Writer:
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
-        self._kept: list[object] = []  #: so that no identity is used twice
+        self._values: list[object] = []  #: so that no identity is used twice
 
     def plain(self, value: Any) -> Any:
         """The value as JSON knows it.
@@ -90,18 +90,18 @@ class Writer:
         if not where.startswith(_CORE):
             raise FlowschedError(f"a value of {where} cannot be recorded: {value!r:.80}")
         if isinstance(value, Enum | tuple):
-            given = value if isinstance(value, tuple) else (value.value,)
-            return {"=": "made", "is": where, "of": [self.plain(each) for each in given]}
+            arguments = value if isinstance(value, tuple) else (value.value,)
+            return {"=": "made", "is": where, "of": [self.plain(each) for each in arguments]}
         if id(value) in self._numbers:
             return {"=": "same", "as": self._numbers[id(value)]}
         self._numbers[id(value)] = len(self._numbers)
-        self._kept.append(value)
+        self._values.append(value)
         without = TRANSIENT.get(kind, {})
-        held = {name: getattr(value, name) for name in attributes(value) if name not in without}
-        for name, each in held.items():
+        members = {name: getattr(value, name) for name in attributes(value) if name not in without}
+        for name, each in members.items():
             if type(each) not in _ATOMS:
-                held[name] = self.plain(each)
-        return {"=": "object", "is": where, "of": held}
+                members[name] = self.plain(each)
+        return {"=": "object", "is": where, "of": members}
 
 
 class Reader:
@@ -121,33 +121,33 @@ class Reader:
                 return plain
             case list():
                 return tuple(self.value(each) for each in plain)
-            case {"=": "list", "of": held}:
-                return [self.value(each) for each in held]
-            case {"=": "map", "of": held}:
-                return {self.value(key): self.value(each) for key, each in held}
-            case {"=": "set", "of": held}:
-                return {self.value(each) for each in held}
-            case {"=": "frozenset", "of": held}:
-                return frozenset(self.value(each) for each in held)
-            case {"=": "array", "type": dtype, "shape": shape, "of": held} if dtype in _DTYPES:
-                raw = base64.b64decode(held, validate=True)
+            case {"=": "list", "of": content}:
+                return [self.value(each) for each in content]
+            case {"=": "map", "of": content}:
+                return {self.value(key): self.value(each) for key, each in content}
+            case {"=": "set", "of": content}:
+                return {self.value(each) for each in content}
+            case {"=": "frozenset", "of": content}:
+                return frozenset(self.value(each) for each in content)
+            case {"=": "array", "type": dtype, "shape": shape, "of": content} if dtype in _DTYPES:
+                raw = base64.b64decode(content, validate=True)
                 return np.frombuffer(raw, dtype=dtype).reshape(shape).copy()
-            case {"=": "made", "is": where, "of": held}:
-                return _class(where)(*(self.value(each) for each in held))
+            case {"=": "made", "is": where, "of": content}:
+                return _class(where)(*(self.value(each) for each in content))
             case {"=": "same", "as": number}:
                 return self._objects[number]
-            case {"=": "object", "is": where, "of": held}:
-                return self._object(_class(where), held)
+            case {"=": "object", "is": where, "of": content}:
+                return self._object(_class(where), content)
         raise InvalidRequest(f"{plain!r:.60} is nothing that a snapshot holds")
 
-    def _object(self, kind: type, held: Mapping[str, Any]) -> object:
+    def _object(self, kind: type, content: Mapping[str, Any]) -> object:
         at = len(self._objects)
         made: object = None if issubclass(kind, msgspec.Struct) else object.__new__(kind)
         self._objects.append(made)  # before what it holds, as the writer counts
         if made is None:
-            made = self._objects[at] = kind(**{name: self.value(each) for name, each in held.items()})
+            made = self._objects[at] = kind(**{name: self.value(each) for name, each in content.items()})
             return made
-        for name, each in held.items():
+        for name, each in content.items():
             object.__setattr__(made, name, self.value(each))
         for name, empty in TRANSIENT.get(kind, {}).items():
             object.__setattr__(made, name, empty())

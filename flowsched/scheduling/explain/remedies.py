@@ -356,16 +356,16 @@ def _free(s: Situation, change: Suggestion, statement: Statement) -> None:
 
 def holders_of(s: Situation) -> list[Claim]:
     """The claims whose room the group could use: all, or where a cap or a quota keeps it from starting those under it."""
-    held = [claim for claim in s.snapshot.claims.values() if claim.kind is not ClaimKind.STAGING]
+    claims = [claim for claim in s.snapshot.claims.values() if claim.kind is not ClaimKind.STAGING]
     shares = Shares(s.queues, s.snapshot)
     least = minimum_of(s.group, len(s.snapshot.axes))
     capped = shares.capped_by(s.group.queue, least) if shares.limited(s.group.queue) else None
     if capped is None:
         if UserLimits(s.profile, s.snapshot).refusal(s.group) is None:
             over = s.group.in_quota and Quotas(s.snapshot).exceeded(least)
-            return [claim for claim in held if claim.in_quota] if over else held
-        return [claim for claim in held if (claim.queue, claim.user) == (s.group.queue, s.group.user)]
-    return [claim for claim in held if any(queue.name == capped[0] for queue in shares.path(claim.queue))]
+            return [claim for claim in claims if claim.in_quota] if over else claims
+        return [claim for claim in claims if (claim.queue, claim.user) == (s.group.queue, s.group.user)]
+    return [claim for claim in claims if any(queue.name == capped[0] for queue in shares.path(claim.queue))]
 
 
 def node_for(group: PodGroup, snapshot: Snapshot) -> NodeInfo:
@@ -425,7 +425,7 @@ def outlook(situation: Situation, most: int = 3) -> Outlook:
         found = _cheapest(trial, ways, most)
         binding = [way for way in ways if way.kind in _BINDING and trial.opens(way)]
         binds = tuple(dict.fromkeys((way.object, _bound(way)) for way in binding))
-        return Outlook(binds, tuple(replace(each, message=told(each, situation)) for each in found))
+        return Outlook(binds, tuple(replace(each, message=message_of(each, situation)) for each in found))
     finally:
         statement.rollback()
 
@@ -497,7 +497,7 @@ class _Trial:
 # ---- words ----
 
 
-def told(change: Suggestion, situation: Situation) -> str:
+def message_of(change: Suggestion, situation: Situation) -> str:
     """A suggestion for people."""
     amount, enough = partial(_exact, change.what), partial(_enough, change.what)
     more = change.to - change.was
@@ -563,22 +563,22 @@ def _enough(axis: str, amount: int) -> str:
 
 
 #: How room is told that victims have left, and that no other group gets.
-_KEPT: Final = "kept for "
+_NOMINATED: Final = "kept for "
 
 
 def _holders(change: Suggestion, situation: Situation) -> Iterator[str]:
     """The groups that hold most of a resource of a node, with their amounts: room kept for a group first, then the largest."""
     snapshot = situation.snapshot
     node, axis = snapshot.index[change.object], snapshot.axes.index(change.what)
-    held: Counter[str] = Counter()
+    amounts: Counter[str] = Counter()
     for claim in holders_of(situation):
         if claim.node == node:
             name = claim.group or claim.owner
             if claim.kind is ClaimKind.NOMINATED:
-                name = f"{_KEPT}the next group of queue {claim.queue}"
-            held[name] += int(snapshot.ledger.amount_of(claim.owner)[axis])
-    largest = sorted(+held, key=lambda name: (not name.startswith(_KEPT), -held[name], name))
+                name = f"{_NOMINATED}the next group of queue {claim.queue}"
+            amounts[name] += int(snapshot.ledger.amount_of(claim.owner)[axis])
+    largest = sorted(+amounts, key=lambda name: (not name.startswith(_NOMINATED), -amounts[name], name))
     for name in largest[:_FEW]:
-        yield f"{name} {quantity(change.what, held[name])}"
+        yield f"{name} {quantity(change.what, amounts[name])}"
     if len(largest) > _FEW:
         yield f"{len(largest) - _FEW} more"

@@ -138,7 +138,7 @@ class Capacity:
             rows.append(row)
         return rows
 
-    def take(
+    def allocate(
         self, axes: Sequence[int], table: CostTable, chosen: NodeChoice, bound: Mask | None, long: Mask | None
     ) -> None:
         """Take room for pods.
@@ -159,7 +159,7 @@ class Capacity:
         hard = chosen.nodes if bound is None else chosen.nodes[bound]
         for axis, need in zip(axes, table.needs, strict=True):
             if axis == DEVICES:
-                self._take_devices(chosen, bound, long)
+                self._allocate_devices(chosen, bound, long)
                 continue
             if self.staging:  # before hard room changes: it is derived from it when first asked for
                 _subtract(self.soft(axis), chosen.nodes, need)
@@ -168,7 +168,7 @@ class Capacity:
                 _subtract(self._spare[axis], outlasting, need)
         self._note(hard if long is None else chosen.nodes)
 
-    def _take_devices(self, chosen: NodeChoice, bound: Mask | None, long: Mask | None) -> None:
+    def _allocate_devices(self, chosen: NodeChoice, bound: Mask | None, long: Mask | None) -> None:
         """Take the devices that were chosen for pods."""
         nodes, devices = chosen.nodes, chosen.devices
         if devices is None:
@@ -191,7 +191,7 @@ class Capacity:
             if self._spare is not None:
                 np.minimum.at(least, nodes, self._spare[axis][nodes])
 
-    def hold(self, axis: int, nodes: Ints, amounts: Ints) -> None:
+    def deduct(self, axis: int, nodes: Ints, amounts: Ints) -> None:
         """Keep room for pods that do not exist yet. `nodes` holds no duplicates."""
         if self.staging:
             self.soft(axis)[nodes] -= amounts

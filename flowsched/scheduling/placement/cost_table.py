@@ -237,9 +237,9 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
         left = [row.copy() for row in rows[: len(axes)]]
         for table, chosen in zip(self.tables, placed, strict=True):
             for at, need in enumerate(table.needs[: len(axes)]):
-                takes = np.full(len(chosen.nodes), need) if isinstance(need, int) else need[chosen.nodes]
-                np.subtract.at(left[at], chosen.nodes, takes)
-                rest[at] -= int(takes.sum())
+                amounts = np.full(len(chosen.nodes), need) if isinstance(need, int) else need[chosen.nodes]
+                np.subtract.at(left[at], chosen.nodes, amounts)
+                rest[at] -= int(amounts.sum())
         return bundle_on(left, rest, np.logical_or.reduce([table.allowed for table in self.tables]))
 
 

@@ -318,7 +318,7 @@ class Trial:
         self.room = list(room) if single else [have.copy() for have in room]
         self.pods = np.zeros(len(room[0]) if room else 0, dtype=np.int64)
 
-    def take(self, table: CostTable, chosen: NodeChoice) -> NodeChoice:
+    def allocate(self, table: CostTable, chosen: NodeChoice) -> NodeChoice:
         """Note pods of a role; where they are, with their devices."""
         np.add.at(self.pods, chosen.nodes, 1)
         chosen = on_devices(self.room, table.needs, chosen)
@@ -383,12 +383,12 @@ def place_gang(
         chosen = place_role(trial.room, allocatable, now, table.minimum, packing, limit)
         if len(chosen.nodes) < table.minimum:
             return None
-        placed.append(trial.take(table, chosen))
+        placed.append(trial.allocate(table, chosen))
     for at, table in enumerate(tables):
         if table.count > table.minimum:
             now = trial.table(table, one_per_node)
             more = place_role(trial.room, allocatable, now, table.count - table.minimum, packing, limit)
-            placed[at] = placed[at].then(trial.take(table, more))
+            placed[at] = placed[at].then(trial.allocate(table, more))
     return tuple(placed)
 
 

@@ -146,7 +146,7 @@ class _Walk:
         chosen = place_role(self.trial.room, problem.allocatable, table, 1, problem.packing, NEVER)
         if not len(chosen.nodes):
             return refusals
-        seated = self.trial.take(table, chosen).devices
+        seated = self.trial.allocate(table, chosen).devices
         if seated is not None:
             self.devices[at].append(seated)
         self.nodes[at].append(int(chosen.nodes[0]))

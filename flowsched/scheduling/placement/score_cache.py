@@ -31,7 +31,7 @@ from flowsched.scheduling.placement.gang import (
 )
 
 #: So many shapes are remembered: each takes 8 bytes a node.
-_KEPT: Final = 64
+_MOST_SHAPES: Final = 64
 #: No room.
 NOWHERE: Final = NodeChoice(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
@@ -41,8 +41,8 @@ class ScoreCache:
 
     def __init__(self, room: Capacity) -> None:
         self._room = room
-        self._kept: dict[tuple[object, ...], _ShapeScores] = {}
-        self._seen: dict[tuple[object, ...], NDArray[np.bool_]] = {}  #: masks, so that their ids stay theirs
+        self._scores: dict[tuple[object, ...], _ShapeScores] = {}
+        self._masks: dict[tuple[object, ...], NDArray[np.bool_]] = {}  #: masks, so that their ids stay theirs
 
     def place(self, axes: tuple[int, ...], table: CostTable, packing: Packing, *, spare: bool) -> NodeChoice:
         """Choose nodes for up to `table.count` pods, as `place_role` does.
@@ -57,16 +57,16 @@ class ScoreCache:
         spare = spare and room.reserved
         reservations = room.reservations if spare else 0
         key = (axes, table.needs, table.packs, id(table.allowed), packing, reservations)
-        scores = self._kept.get(key)
+        scores = self._scores.get(key)
         if scores is None:
             rows = [room.least(axis) if spare else room.hard(axis) for axis in axes]
             whole = [room.allocatable(axis) for axis in axes]
-            if table.count == 1 and (key not in self._seen or len(self._kept) >= _KEPT):
-                self._seen[key] = table.allowed
+            if table.count == 1 and (key not in self._masks or len(self._scores) >= _MOST_SHAPES):
+                self._masks[key] = table.allowed
                 return place_one(rows, whole, table, packing)
-            if len(self._kept) >= _KEPT:
-                self._kept.pop(next(iter(self._kept)))
-            scores = self._kept[key] = _ShapeScores(room, rows, whole, table, packing)
+            if len(self._scores) >= _MOST_SHAPES:
+                self._scores.pop(next(iter(self._scores)))
+            scores = self._scores[key] = _ShapeScores(room, rows, whole, table, packing)
         return scores.place(table, table.count)
 
 
@@ -80,7 +80,7 @@ class _ShapeScores:
         self._allowed = table.allowed  # kept, so that its id stays its own
         self._rows, self._whole = rows, [np.maximum(each, 1) for each in whole]
         self._costs = self._on(table, np.arange(len(table.allowed)))
-        self._seen = len(room.changes)
+        self._scored = len(room.changes)
 
     def _on(self, table: CostTable, nodes: NDArray[np.intp]) -> Ints:
         """(K,) the costs on some nodes."""
@@ -89,7 +89,7 @@ class _ShapeScores:
 
     def place(self, table: CostTable, count: int) -> NodeChoice:
         """As `ScoreCache.place`."""
-        self._look_again(table)
+        self._rescore(table)
         if count == 1 and len(self._costs):
             node = int(self._costs.argmin())
             cost = self._costs[node : node + 1].copy()
@@ -103,11 +103,11 @@ class _ShapeScores:
         copies = copies_of(self._rows, table, count, some)
         return fill(self._rows, self._whole, table, self._packing, some, costs, copies, count)
 
-    def _look_again(self, table: CostTable) -> None:
+    def _rescore(self, table: CostTable) -> None:
         """Score the nodes where room has changed since the last time."""
-        changes, since = self._room.changes, self._seen
+        changes, since = self._room.changes, self._scored
         if since == len(changes):
             return
-        self._seen = len(changes)
+        self._scored = len(changes)
         nodes = np.concatenate(changes[since:]) if len(changes) - since > 1 else changes[since]
         self._costs[nodes] = self._on(table, nodes)

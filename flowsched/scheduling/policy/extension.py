@@ -53,7 +53,7 @@ FIELDS: Final[Mapping[Kind, tuple[str, ...]]] = {
     Kind.VICTIM: ("victim_order",),
 }
 #: How many arguments the protocol of a kind has.
-_TAKES: Final[Mapping[Kind, int]] = {Kind.FILTER: 2, Kind.COST: 4, Kind.QUEUE_ORDER: 2, Kind.VICTIM: 3}
+_ARGUMENTS: Final[Mapping[Kind, int]] = {Kind.FILTER: 2, Kind.COST: 4, Kind.QUEUE_ORDER: 2, Kind.VICTIM: 3}
 
 
 def plugin(kind: str) -> Callable[[F], F]:
@@ -121,9 +121,9 @@ def offered(name: str, found: object, origin: str = "") -> Offered:
         )
     signature = inspect.signature(found)
     plain = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.KEYWORD_ONLY]
-    if len(plain) != _TAKES[kind] or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in plain):
+    if len(plain) != _ARGUMENTS[kind] or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in plain):
         raise ConfigurationError(
-            f"it takes {len(plain)} arguments, a {kind} takes {_TAKES[kind]}; parameters come after a *"
+            f"it takes {len(plain)} arguments, a {kind} takes {_ARGUMENTS[kind]}; parameters come after a *"
         )
     hints = get_type_hints(found)
     parameters = []
@@ -132,12 +132,12 @@ def offered(name: str, found: object, origin: str = "") -> Offered:
             continue
         if each.default is inspect.Parameter.empty:
             raise ConfigurationError(f"its parameter {each.name} has no default")
-        said = hints.get(each.name, type(each.default))
-        if said not in _WORDS or type(each.default) is not said:
+        declared = hints.get(each.name, type(each.default))
+        if declared not in _WORDS or type(each.default) is not declared:
             raise ConfigurationError(
                 f"its parameter {each.name} is {each.default!r}, not a bool, int or str as it says"
             )
-        parameters.append(Parameter(each.name, said, each.default))
+        parameters.append(Parameter(each.name, declared, each.default))
     about = (inspect.getdoc(found) or "").partition("\n")[0]
     return Offered(name, kind, found, origin, about, tuple(parameters))
 
@@ -270,8 +270,8 @@ _GUARDS: Final[Mapping[Kind, type[Guard]]] = {
 
 def guarded(what: Offered, parameters: Mapping[str, object]) -> Guard:
     """A plugin with its parameters (those left out have their defaults)."""
-    told = {each.name: parameters.get(each.name, each.default) for each in what.parameters}
-    return _GUARDS[what.kind](what.name, what.function, tuple(sorted(told.items())))
+    values = {each.name: parameters.get(each.name, each.default) for each in what.parameters}
+    return _GUARDS[what.kind](what.name, what.function, tuple(sorted(values.items())))
 
 
 def _keys(answer: Any, rows: int) -> NDArray[np.int64]:

@@ -20,7 +20,7 @@ from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.policy.plugins.affinity import (
     away_from_others,
     evenly_spread,
-    kept_away,
+    excluded_by_others,
     near_affinity,
 )
 from flowsched.scheduling.policy.plugins.contention import slowdown_now, slowdown_step
@@ -258,7 +258,7 @@ BUILT_IN_FILTERS: Final[tuple[Filter, ...]] = (node_selector, node_taints, numa_
 #: Filters for the demands of a shape's rules on nodes alone. They run only for shapes with rules.
 NODE_FILTERS: Final[tuple[Filter, ...]] = (node_name, node_affinity, volume_nodes)
 #: Filters for their demands on the pods of nodes: as pods come, these refuse ever more nodes …
-APART_FILTERS: Final[tuple[Filter, ...]] = (free_ports, away_from_others, kept_away)
+APART_FILTERS: Final[tuple[Filter, ...]] = (free_ports, away_from_others, excluded_by_others)
 #: … and these may also allow nodes they refused before.
 TOGETHER_FILTERS: Final[tuple[Filter, ...]] = (near_affinity, evenly_spread)
 

@@ -154,9 +154,9 @@ def field_facts() -> list[FieldFacts]:
     for name, (each, kind) in written_fields().items():
         made = each.default_factory() if each.default_factory is not MISSING else each.default
         default = values_of(made, name)
-        said = default if isinstance(default, str) else "[]" if default == [] else shown(default)
+        default_text = default if isinstance(default, str) else "[]" if default == [] else shown(default)
         words = _words(_kind(name, kind, lambda *_: None).schema)
-        facts.append(FieldFacts(name, words, said, about[name], name in PER_QUEUE))
+        facts.append(FieldFacts(name, words, default_text, about[name], name in PER_QUEUE))
     return facts
 
 
@@ -265,13 +265,13 @@ def policies_from(
 PluginReader = Callable[[Kind, Section, Any], Guard | None]
 
 
-def _kind(name: str, said: Any, plugin: PluginReader) -> keys.AnyKind:
+def _kind(name: str, annotation: Any, plugin: PluginReader) -> keys.AnyKind:
     """The kind of key for a field of a type in a document.
 
     Raises:
         TypeError: The type is one that no document can say.
     """
-    origin, inner = get_origin(said), get_args(said)
+    origin, inner = get_origin(annotation), get_args(annotation)
     if name in _PLUGIN_KINDS:
         what = _PLUGIN_KINDS[name]
         one = keys.Kind(partial(plugin, what), {"title": f"a {what} plugin, or null"})
@@ -291,19 +291,21 @@ def _kind(name: str, said: Any, plugin: PluginReader) -> keys.AnyKind:
         return keys.list_of(_kind(name, inner[0], plugin), _MOST_LISTED)
     if origin is Literal:
         return keys.choice(inner)
-    if said is int:
+    if annotation is int:
         return keys.number(_LEAST.get(name, 0), _MOST_PERCENT if name.endswith("_percent") else _MOST)
-    if hasattr(said, "__dataclass_fields__"):
-        return _table(said, plugin)
-    if said in (bool, str):
-        return keys.FLAG if said is bool else keys.text()
-    raise TypeError(f"no document can say {name}: {said}; teach scheduling.policy this type")
+    if hasattr(annotation, "__dataclass_fields__"):
+        return _table(annotation, plugin)
+    if annotation in (bool, str):
+        return keys.FLAG if annotation is bool else keys.text()
+    raise TypeError(f"no document can say {name}: {annotation}; teach scheduling.policy this type")
 
 
 def _table(kind: type, plugin: PluginReader) -> Table:
-    said = written_fields(kind)
+    written = written_fields(kind)
     about = _documented(kind)
-    fields = {name: Key(_kind(name, each, plugin), about.get(name, "")) for name, (_, each) in said.items()}
+    fields = {
+        name: Key(_kind(name, each, plugin), about.get(name, "")) for name, (_, each) in written.items()
+    }
     return Table(kind.__name__, {**fields, **({"extends": _ANY} if kind is Profile else {})})
 
 
@@ -311,9 +313,9 @@ def _changed(start: Any, section: Section, **more: Any) -> Any:
     """A value with what a section says in place of its own."""
     changes: dict[str, Any] = {}
     kind: type = type(start)
-    for key, (_, said) in written_fields(kind).items():
+    for key, (_, annotation) in written_fields(kind).items():
         if key in section and (section[key] is not None or section.values[key] is None):
-            changes[key] = _made(section[key], said, getattr(start, key))
+            changes[key] = _made(section[key], annotation, getattr(start, key))
     return replace(start, **changes, **more)
 
 
@@ -359,8 +361,8 @@ class _Decoder:
         return Policies(default, {**self.made, self.default: default}, paths)
 
     def _alone(self, found: Mapping[str, object], profile: Table) -> None:
-        said = Section(self.reader, found, "$").get("name", keys.text(_ALONE), required=_ALONE.expected)
-        self.default = said or "unnamed"
+        name = Section(self.reader, found, "$").get("name", keys.text(_ALONE), required=_ALONE.expected)
+        self.default = name or "unnamed"
         section = profile.open(
             self.reader, {key: value for key, value in found.items() if key != "name"}, "$"
         )
@@ -385,24 +387,24 @@ class _Decoder:
         return self.made[name]
 
     def _extended(self, name: str, section: Section, below: tuple[str, ...]) -> Profile:
-        said = section["extends"]
+        parent = section["extends"]
         if "extends" not in section:
-            said = self.default if name != self.default and self.default else self.base
-            said = self.base if said in below else said  # the default one extends it
-        if isinstance(said, str) and said in self.raw and said != name:
-            if said in below:
-                section.fault("extends", f"no circle: {' -> '.join((*below, name, said))}")
+            parent = self.default if name != self.default and self.default else self.base
+            parent = self.base if parent in below else parent  # the default one extends it
+        if isinstance(parent, str) and parent in self.raw and parent != name:
+            if parent in below:
+                section.fault("extends", f"no circle: {' -> '.join((*below, name, parent))}")
                 return PROFILES[self.base]
-            return self._profile(said, (*below, name))
-        if isinstance(said, str) and said in PROFILES:
-            return PROFILES[said]
+            return self._profile(parent, (*below, name))
+        if isinstance(parent, str) and parent in PROFILES:
+            return PROFILES[parent]
         others = [each for each in (*self.raw, *PROFILES) if each != name or each in PROFILES]
         section.fault("extends", f"one of {', '.join(dict.fromkeys(others))}")
         return PROFILES[self.base]
 
-    def _queues(self, said: Mapping[str, object]) -> dict[str, Profile]:
+    def _queues(self, assigned: Mapping[str, object]) -> dict[str, Profile]:
         queues: dict[str, Profile] = {}
-        for queue, name in said.items():
+        for queue, name in assigned.items():
             path = child("$.queues", queue)
             if not isinstance(name, str) or name not in self.raw:
                 self.reader.fault(path, shown(name), f"one of the profiles: {', '.join(self.raw)}")
@@ -416,33 +418,37 @@ class _Decoder:
         own, default = self.made[name], self.made[self.default]
         for key in written_fields():
             if key not in PER_QUEUE and getattr(own, key) != getattr(default, key):
-                said, wanted = (shown(values_of(getattr(each, key))) for each in (own, default))
+                found, wanted = (shown(values_of(getattr(each, key))) for each in (own, default))
                 self.reader.fault(
-                    self.raw[name].at(key), said,
+                    self.raw[name].at(key), found,
                     f"{wanted}, as in {self.default}: it is the same for all queues ({path} names this profile)",
                 )  # fmt: skip
 
     def _plugin(self, kind: Kind, section: Section, key: Any) -> Guard | None:
         """The plugin that stands there by its name, or as an object with its parameters."""
         value = section.values[key]
-        said = {"name": value} if isinstance(value, str) else self.reader.mapping(value, section.at(key))
-        if said is None:
+        entry = {"name": value} if isinstance(value, str) else self.reader.mapping(value, section.at(key))
+        if entry is None:
             return None
         path = section.at(key)
-        name, at = said.get("name"), path if isinstance(value, str) else child(path, "name")
+        name, at = entry.get("name"), path if isinstance(value, str) else child(path, "name")
         what = self.plugins.get(name) if isinstance(name, str) else None
         if what is None or what.kind is not kind:
             fitting = sorted(each.name for each in self.plugins.values() if each.kind is kind)
             there = f"one of {', '.join(fitting)}" if fitting else "none is installed"
-            found = "nothing" if "name" not in said else shown(name)
+            found = "nothing" if "name" not in entry else shown(name)
             if isinstance(name, str) and name in self.broken:
                 found += f", which does not work: {self.broken[name]}"
             found += f", a {what.kind} plugin" if what is not None else ""
             self.reader.fault(at, found, f"a {kind} plugin: {there}")
             return None
         known = {each.name: Key(_PARAMETERS[each.type], each.name) for each in what.parameters}
-        told = Table(what.about, {"name": _ANY, **known}).open(self.reader, said, path)
-        return None if told is None else guarded(what, {name: told[name] for name in known if name in told})
+        values = Table(what.about, {"name": _ANY, **known}).open(self.reader, entry, path)
+        return (
+            None
+            if values is None
+            else guarded(what, {name: values[name] for name in known if name in values})
+        )
 
 
 # ---- the rehearsal ----

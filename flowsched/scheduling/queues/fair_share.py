@@ -88,7 +88,7 @@ class UserQueue:
         """The groups that have not been considered."""
         return self.groups[self.at :]
 
-    def hold_up(self, reasons: Sequence[Reason]) -> None:
+    def block_behind(self, reasons: Sequence[Reason]) -> None:
         """No group passes the group considered last if that one waits (its reason is the last of `reasons`), and not for ever."""
         group, last = self.groups[self.at - 1], reasons[-1] if reasons else None
         waits = last is not None and last.group == group.key and last.code not in _FOR_EVER
@@ -459,7 +459,7 @@ class FairShareOrder:
         if done:
             user_queue.at += 1
             if user_queue.strict:
-                user_queue.hold_up(reasons)
+                user_queue.block_behind(reasons)
         if user_queue.at < len(user_queue.groups) and user_queue.behind is None:
             # Its key is the same if it has what it had, and its next group cannot change it.
             if served or user_queue.node.key is None or self._picky or user_queue.node.priority is None:

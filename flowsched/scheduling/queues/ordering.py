@@ -47,7 +47,7 @@ class Promotions:
                 since = max(ready_ms, usage.served_queues.get(name, 0))
                 self._since[name] = min(since, self._since.get(name, now))
 
-    def take(self, group: PodGroup) -> tuple[int, ...]:
+    def consume(self, group: PodGroup) -> tuple[int, ...]:
         """The steps of each queue on the group's path, from the root down, of its user, and of the group in its queue.
 
         Afterwards the queues and the user have none. Empty where waiting has given no step.
@@ -171,7 +171,7 @@ def is_reserved(group: PodGroup) -> bool:
     return group.gang and group.promised_ms is not None
 
 
-def take_reserved(waiting: dict[str, list[PodGroup]], queues: QueueTree) -> PodGroup | None:
+def pop_reserved(waiting: dict[str, list[PodGroup]], queues: QueueTree) -> PodGroup | None:
     """Take out the group that the cycle considers before all turns: of the groups at the heads of queues, the one with the earliest
     reserved start.
 

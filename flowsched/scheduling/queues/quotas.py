@@ -51,7 +51,7 @@ class Quotas:
                 return Exceeded(name, limit, need, used)
         return None
 
-    def take(self, group: PodGroup, amount: Sequence[int], pods: int) -> None:
+    def charge(self, group: PodGroup, amount: Sequence[int], pods: int) -> None:
         """The cycle gives a group so many pods of `amount` (R,)."""
         if group.in_quota and self._limits:
             for axis, value in enumerate(amount):

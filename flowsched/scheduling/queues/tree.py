@@ -74,13 +74,13 @@ class QueueTree:
         """
         if queue.weight < 1:
             raise ConfigurationError(f"queue {queue.name!r}: weight {queue.weight} is not at least 1")
-        seen, parent = {queue.name}, queue.parent
+        visited, parent = {queue.name}, queue.parent
         while parent is not None:
-            if parent in seen:
+            if parent in visited:
                 raise ConfigurationError(
                     f"queue {queue.name!r}: parent {queue.parent!r} makes it its own ancestor"
                 )
-            seen.add(parent)
+            visited.add(parent)
             parent = self.get(parent).parent
         self._queues[queue.name] = queue
         self._below = self._facts = None
@@ -128,24 +128,24 @@ class QueueTree:
     @property
     def nested(self) -> bool:
         """Whether any queue is below another."""
-        return self._told().nested
+        return self._all_facts().nested
 
     @property
     def guarantees(self) -> bool:
         """Whether any queue has a guarantee."""
-        return self._told().guarantees
+        return self._all_facts().guarantees
 
     @property
     def ranks(self) -> bool:
         """Whether any queue has a priority."""
-        return self._told().ranks
+        return self._all_facts().ranks
 
     @property
     def parents(self) -> frozenset[str]:
         """Queues that have queues below them."""
-        return self._told().parents
+        return self._all_facts().parents
 
-    def _told(self) -> _Facts:
+    def _all_facts(self) -> _Facts:
         if self._facts is None:
             every = self._queues.values()
             self._facts = _Facts(
@@ -198,7 +198,7 @@ class Shares:
         self._past: Mapping[str, Sequence[int]] = self._book.faded_queues(self._axes)
         if self._nested:
             for name in self._book.queues:
-                self.add(name, self._book.held(name))
+                self.add(name, self._book.of_queue(name))
             self._past = self._with_those_below(self._past)
 
     def _with_those_below(self, own: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
@@ -223,8 +223,8 @@ class Shares:
         if (
             used is None
         ):  # it has no queues below it that would count for it too, or none of its groups holds anything
-            held = () if self._nested else self._book.held(name)
-            used = [*held[: self._axes], *[0] * (self._axes - len(held))] if held else [0] * self._axes
+            booked = () if self._nested else self._book.of_queue(name)
+            used = [*booked[: self._axes], *[0] * (self._axes - len(booked))] if booked else [0] * self._axes
             self._usage[name] = used
         return used
 
@@ -236,8 +236,8 @@ class Shares:
         """(R,) of one user of a queue, as `usage`."""
         used = self._users.get(payer)
         if used is None:
-            held = list(self._book.held_by(payer))[: self._axes]
-            used = self._users[payer] = held + [0] * (self._axes - len(held))
+            booked = list(self._book.of_payer(payer))[: self._axes]
+            used = self._users[payer] = booked + [0] * (self._axes - len(booked))
         return used
 
     def past_of_user(self, payer: Payer) -> Sequence[int]:

@@ -50,11 +50,11 @@ class UserLimits:
             field = f"max_{what}_per_user"
             numbers = {f"limit_{what}": limit, f"used_{what}": used, f"need_{what}": asked[what]}
             who = f"user {group.user}" if group.user else "work without a user"
-            text = f"{who} may have {_said(what, limit)} in queue {group.queue} ({field} of the profile); "
+            text = f"{who} may have {_amount_text(what, limit)} in queue {group.queue} ({field} of the profile); "
             if asked[what] > limit:
-                text += f"this needs {_said(what, asked[what])}"
+                text += f"this needs {_amount_text(what, asked[what])}"
                 return Reason(group.key, ReasonCode.LARGER_THAN_QUEUE, text, numbers)
-            text += f"it has {_said(what, used)}, and this needs {_said(what, asked[what])}"
+            text += f"it has {_amount_text(what, used)}, and this needs {_amount_text(what, asked[what])}"
             return Reason(group.key, ReasonCode.USER_LIMIT, text, numbers)
         return None
 
@@ -63,7 +63,7 @@ class UserLimits:
         asked = _asked(millicores, pods)
         return all(used + asked[what] <= limit for what, (limit, used) in self._limits(group).items())
 
-    def take(self, group: PodGroup, millicores: int, pods: int) -> None:
+    def charge(self, group: PodGroup, millicores: int, pods: int) -> None:
         """The cycle gives a user so many pods, of so many milli-CPU in all."""
         if self._exist:
             for what, amount in _asked(millicores, pods).items():
@@ -76,8 +76,8 @@ class UserLimits:
         own, payer = self._profile.of(group.queue), Payer(group.queue, group.user)
         found = {}
         if own.max_cores_per_user:
-            held = self._snapshot.usage.held_by(payer)
-            used = (held[0] if held else 0) + self._more[payer, "cores"]
+            booked = self._snapshot.usage.of_payer(payer)
+            used = (booked[0] if booked else 0) + self._more[payer, "cores"]
             found["cores"] = own.max_cores_per_user * 1000, used
         if own.max_tasks_per_user:
             if self._running is None:
@@ -91,7 +91,7 @@ def _asked(millicores: int, pods: int) -> dict[str, int]:
     return {"cores": millicores, "tasks": pods}
 
 
-def _said(what: str, amount: int) -> str:
+def _amount_text(what: str, amount: int) -> str:
     if what == "cores":
         whole, rest = divmod(amount, 1000)
         return f"{whole}" + (f".{rest:03d}".rstrip("0") if rest else "") + " CPU"

@@ -136,14 +136,14 @@ class Caches:
             self.release(owner, statement)
         if pin.node in self.of:
             self._put(owner, pin)
-            statement.undo_with(lambda: self._take(owner))
+            statement.undo_with(lambda: self._unpin(owner))
 
     def release(self, owner: str, statement: Statement) -> Pin | None:
         """Let go what the pod of that name has pinned, if anything."""
         node = self.owner.get(owner)
         if node is None:
             return None
-        pin = self._take(owner)
+        pin = self._unpin(owner)
         statement.undo_with(lambda: self._put(owner, pin))
         return pin
 
@@ -160,7 +160,7 @@ class Caches:
                 cache.used += self.sizes[dataset]
             cache.pinned[dataset] += 1
 
-    def _take(self, owner: str) -> Pin:
+    def _unpin(self, owner: str) -> Pin:
         cache = self.of[self.owner.pop(owner)]
         self.waiting.discard(owner)
         pin = cache.pins.pop(owner)

@@ -185,7 +185,7 @@ class Ledger:
         self.node[slot] = claim.node
         self.amount[slot, : len(amount)] = amount
         for device, part in claim.devices:
-            self._hold(slot, device, part)
+            self._add_device(slot, device, part)
         self.since[slot] = claim.since_ms
         self.until[slot] = UNKNOWN if claim.until_ms is None else claim.until_ms
         self.late[slot] = UNKNOWN if claim.late_ms is None else claim.late_ms
@@ -255,7 +255,7 @@ class Ledger:
         self.unit[slot] = 0
         self.promoted.pop(slot, None)
 
-    def _hold(self, slot: int, device: int, part: int) -> None:
+    def _add_device(self, slot: int, device: int, part: int) -> None:
         width = self.devices.shape[1]
         if device >= width:
             more = np.zeros((len(self.devices), device + 1 - width), dtype=np.int64)

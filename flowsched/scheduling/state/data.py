@@ -16,7 +16,7 @@ from flowsched.scheduling.state.cache_space import Caches, NodeCache
 from flowsched.statement import Statement
 
 #: Missing bytes of some inputs are kept until one of these changes; beyond this many all are dropped (a bound on memory).
-_KEPT = 4096
+_MOST_CACHED = 4096
 #: Inputs, how many nodes, and whether copies that have been ordered count as there.
 _MissingKey = tuple[tuple[int, ...], int, bool]
 
@@ -220,7 +220,7 @@ class Catalogue:
                 found = found & self._replicas[dataset]
         return found
 
-    def held(self, dataset: int) -> bool:
+    def has_replica(self, dataset: int) -> bool:
         """Whether any node holds the dataset."""
         return bool(self._replicas[dataset])
 
@@ -238,7 +238,7 @@ class Catalogue:
             return []
         lost = [dataset for dataset in datasets if self.lost(dataset)]
         if not lost:
-            if len(self.whole) >= _KEPT:
+            if len(self.whole) >= _MOST_CACHED:
                 self.whole.clear()
             self.whole[id(datasets)] = datasets
         return lost
@@ -286,19 +286,19 @@ class Catalogue:
         unique = tuple(dict.fromkeys(inputs))
         ordered = ordered and any(self._expected[dataset] for dataset in unique)
         key = (unique, nodes, ordered)
-        kept = self._missing.get(key)
-        if kept is not None:
-            return kept
+        cached = self._missing.get(key)
+        if cached is not None:
+            return cached
         missing = np.empty(nodes, dtype=np.int64)
         missing.fill(sum(map(self.weight, unique)))
         for dataset in unique:
-            held = self._nodes(dataset)
-            if len(held):
-                missing[held] -= self.weight(dataset)
+            holders = self._nodes(dataset)
+            if len(holders):
+                missing[holders] -= self.weight(dataset)
             if ordered and self._expected[dataset]:
                 missing[np.fromiter(self._expected[dataset], np.int64)] -= self.weight(dataset)
         missing.setflags(write=False)
-        if len(self._missing) >= _KEPT:
+        if len(self._missing) >= _MOST_CACHED:
             self._missing.clear()
             self._missing_of.clear()
         self._missing[key] = missing
@@ -340,8 +340,8 @@ class Catalogue:
         if before == limit_bytes:
             return
         if self.caches is None:
-            held = range(len(self.sizes))
-            self.caches = Caches([0 if each in self.in_place else self.sizes[each] for each in held])
+            datasets = range(len(self.sizes))
+            self.caches = Caches([0 if each in self.in_place else self.sizes[each] for each in datasets])
         if cache is None:
             cache = self.caches.of[node] = NodeCache(limit_bytes)
             for dataset in range(len(self.sizes)):

@@ -107,7 +107,7 @@ def parts_of(row: Sequence[int]) -> Parts:
     return tuple((device, part) for device, part in enumerate(row) if part)
 
 
-def parts_held(devices: Iterable[int], millis: int) -> Parts:
+def allocated_parts(devices: Iterable[int], millis: int) -> Parts:
     """The parts of its devices that a pod holds, in the order of `choose`: whole ones, then a part."""
     return tuple(
         (device, min(WHOLE, millis - WHOLE * at)) for at, device in enumerate(devices) if millis > WHOLE * at
@@ -143,7 +143,7 @@ class Devices:
 
     # ---- nodes and claims ----
 
-    def tell(self, node: int, millis: int) -> None:
+    def report(self, node: int, millis: int) -> None:
         """A node has so many thousandths of GPUs."""
         count = millis // WHOLE
         if count or node < len(self._count):
@@ -152,21 +152,21 @@ class Devices:
 
     def fitted(self, node: int, parts: Parts, millis: int) -> Parts:
         """The devices of a claim of so much: those given, less of them if it holds less, and more by choice if it holds more."""
-        held = sum([part for _, part in parts])
-        if held == millis:
+        allocated = sum([part for _, part in parts])
+        if allocated == millis:
             return parts
-        if held > millis:
-            kept: list[tuple[int, int]] = []
+        if allocated > millis:
+            remaining: list[tuple[int, int]] = []
             for device, part in parts:
-                less = min(part, millis - sum(part for _, part in kept))
+                less = min(part, millis - sum(part for _, part in remaining))
                 if less > 0:
-                    kept.append((device, less))
-            return tuple(kept)
+                    remaining.append((device, less))
+            return tuple(remaining)
         free = self.free_on(node)
         for device, part in parts:
             if device < len(free):
                 free[device] -= part
-        return (*parts, *(choose(free, millis - held) or forced(free, millis - held)))
+        return (*parts, *(choose(free, millis - allocated) or forced(free, millis - allocated)))
 
     def book(self, node: int, parts: Parts, sign: int) -> None:
         """A claim holds devices from now on (1), or does not any more (-1)."""

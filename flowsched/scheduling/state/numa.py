@@ -54,7 +54,7 @@ class Zones:
         self._axes = tuple(axes)
         self._rebuild()
 
-    def tell(self, node: int, zones: tuple[Zone, ...]) -> None:
+    def report(self, node: int, zones: tuple[Zone, ...]) -> None:
         """Note what a node says of its zones; () = it does not align pods."""
         if self._told.get(node, ()) == zones:
             return
@@ -74,7 +74,7 @@ class Zones:
         self._pods[node].pop(owner)
         self._stale.add(node)
 
-    def hold(self, nodes: Ints, requests: Sequence[int], statement: Statement) -> None:
+    def assume(self, nodes: Ints, requests: Sequence[int], statement: Statement) -> None:
         """Pods were placed that hold no claim yet: (k,) nodes of them, what each asks for."""
         amount = self._vector(requests)
         for node in nodes.tolist():
@@ -135,9 +135,9 @@ class Zones:
             listed = {axis for zone in self._told[node] for axis in zone.has}
             without = [0 if axis in listed else _ANY for axis in self._axes]
             for at, zone in enumerate(self._told[node]):
-                for array, told in ((self._has, zone.has), (self._said, zone.free)):
+                for array, reported in ((self._has, zone.has), (self._said, zone.free)):
                     amounts = zip(self._axes, without, strict=True)
-                    array[row, at] = [told.get(axis, other) for axis, other in amounts]
+                    array[row, at] = [reported.get(axis, other) for axis, other in amounts]
         self._free = np.zeros(shape, dtype=np.int64)
         self._stale |= set(nodes)
 

@@ -153,7 +153,7 @@ class Peers:
 
     def using(self, port: HostPort) -> Counts:
         """(N,) pods that hold a host port which collides with this one. Live: read only."""
-        return self._ask(("port", port), lambda kind: any(collide(port, held) for held in kind.ports))
+        return self._ask(("port", port), lambda kind: any(collide(port, used) for used in kind.ports))
 
     def guards_against(self, rules: Rules) -> dict[str, Counts]:
         """By topology key, (N,) pods that keep such a pod away by their required anti-affinity. Live: read only."""

@@ -182,9 +182,9 @@ class Snapshot:
     @property
     def troubles(self) -> str:
         """Why nodes are not ready, in words: each cause once, the first few."""
-        told = list(dict.fromkeys(info.trouble for info in self._infos if info.trouble and not info.ready))
-        more = [f"and {len(told) - _TROUBLES} more"] if len(told) > _TROUBLES else []
-        return "; ".join([*told[:_TROUBLES], *more])
+        causes = list(dict.fromkeys(info.trouble for info in self._infos if info.trouble and not info.ready))
+        more = [f"and {len(causes) - _TROUBLES} more"] if len(causes) > _TROUBLES else []
+        return "; ".join([*causes[:_TROUBLES], *more])
 
     def _matrix(self, name: str) -> NDArray[np.int64]:
         return self.matrices[name][: len(self.names), : len(self.axes)]
@@ -337,7 +337,7 @@ class Snapshot:
 
     def queue_usage(self, queue: str) -> tuple[int, ...]:
         """(R,) held by claims of this queue, children not included (STAGING claims hold nothing)."""
-        used = self.usage.held(queue)
+        used = self.usage.of_queue(queue)
         width = len(self.axes)  # a new axis that was taken back leaves a 0 behind
         return tuple(used[:width]) + (0,) * (width - len(used))
 
@@ -376,14 +376,14 @@ class Snapshot:
             self.peers.resize(len(self.names))
         self._write(at, node, +1)
         if statement is not None:
-            statement.undo_with(lambda: self._take_back(at, *before))
+            statement.undo_with(lambda: self._undo_node(at, *before))
         return at
 
-    def _take_back(self, at: int, axes: int, info: NodeInfo | None) -> None:
+    def _undo_node(self, at: int, axes: int, info: NodeInfo | None) -> None:
         if info is None:
             self._write(at, self._infos[at], -1)
-            self.zones.tell(at, ())
-            self.devices.tell(at, 0)
+            self.zones.report(at, ())
+            self.devices.report(at, 0)
             for array in (*self.matrices.values(), *self.columns.values()):
                 array[at] = 0
             del self.index[self.names.pop()]
@@ -441,15 +441,15 @@ class Snapshot:
         if taints not in self._taint_ids:
             self._taint_ids[taints] = len(self.taint_sets)
             self.taint_sets.append(taints)
-        told = {
+        columns = {
             "taint": self._taint_ids[taints], "ready": node.ready, "rack": self._rack_ids[node.rack],
             "start_ms": node.start_ms, "disk_rate": node.disk_rate, "nic_in": node.nic_in_left, "nic_out": node.nic_out_left,
         }  # fmt: skip
-        for name, value in told.items():
+        for name, value in columns.items():
             self.columns[name][at] = value
         self.columns["version"][at] += step
-        self.zones.tell(at, node.zones)
-        self.devices.tell(at, node.gpu_millis)
+        self.zones.report(at, node.zones)
+        self.devices.report(at, node.gpu_millis)
         self._changed()
 
     def set_writeable(self, writeable: bool) -> None:

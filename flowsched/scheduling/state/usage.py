@@ -64,16 +64,16 @@ class Account:
         while step < last:
             end = (step + 1) * step_ms
             steady = begin == step * step_ms and not any(self.fresh)
-            for axis, held in enumerate(self.held):
-                whole = self.past[axis] + self.fresh[axis] + held * (end - begin)
+            for axis, amount in enumerate(self.held):
+                whole = self.past[axis] + self.fresh[axis] + amount * (end - begin)
                 faded = whole * FACTOR >> _BITS
                 steady = steady and faded == self.past[axis]
                 self.past[axis], self.fresh[axis] = faded, 0
             step, begin = step + 1, end
             if steady:  # as much fades as comes: all further steps end alike, and after a gap of years there are millions
                 step, begin = last, last * step_ms
-        for axis, held in enumerate(self.held):
-            self.fresh[axis] += held * (now - begin)
+        for axis, amount in enumerate(self.held):
+            self.fresh[axis] += amount * (now - begin)
         self.at_ms = now
 
 
@@ -196,11 +196,11 @@ class UsageBook:
             account.fresh[axis] += sign * other.fresh[axis]
         self._faded = None
 
-    def held(self, queue: str) -> Sequence[int]:
+    def of_queue(self, queue: str) -> Sequence[int]:
         """(R,) what the accounts of a queue hold, those of queues below it not included; may be shorter than the axes."""
         return self._queues.get(queue, ())
 
-    def held_by(self, payer: Payer) -> Sequence[int]:
+    def of_payer(self, payer: Payer) -> Sequence[int]:
         """(R,) what an account holds; may be shorter than the axes."""
         account = self._accounts.get(payer)
         return () if account is None else account.held
@@ -265,9 +265,9 @@ class UsageBook:
         for payer in sorted(holding | self._changed):
             account = self._accounts.get(payer)
             past = dict(zip(axes, account.past, strict=False)) if account is not None else {}
-            kept = {name: amount for name, amount in past.items() if amount}
-            if payer.queue and kept:
-                found.append(UsageRow(*payer, begin, self.served_users.get(payer, 0), kept))
+            nonzero = {name: amount for name, amount in past.items() if amount}
+            if payer.queue and nonzero:
+                found.append(UsageRow(*payer, begin, self.served_users.get(payer, 0), nonzero))
         statement.assign(self, "_changed", set())
         return found
 

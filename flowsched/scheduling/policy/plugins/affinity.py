@@ -45,7 +45,7 @@ def away_from_others(snapshot: Snapshot, shape: Shape) -> Judged:
     return mask, "have a pod its anti-affinity keeps away from"
 
 
-def kept_away(snapshot: Snapshot, shape: Shape) -> Judged:
+def excluded_by_others(snapshot: Snapshot, shape: Shape) -> Judged:
     """Nodes without a pod in their domain that keeps this pod away by its own anti-affinity."""
     mask = np.ones(len(snapshot), dtype=np.bool_)
     if shape.rules is None:

@@ -51,7 +51,7 @@ class StageIn(msgspec.Struct, frozen=True):
         cost = own
         if snapshot.any_inbound:
             cost = _arrival(unordered + snapshot.inbound * 1000, snapshot)
-        outside = [dataset for dataset in inputs if not catalogue.held(dataset)]
+        outside = [dataset for dataset in inputs if not catalogue.has_replica(dataset)]
         if outside:
             from_outside = (
                 unordered if len(outside) == len(inputs) else catalogue.unordered_bytes(outside, nodes) * 1000
