@@ -124,7 +124,7 @@ def main(pods: Path, nodes: Path, limit: int) -> None:
     cluster = cluster_of_nodes(nodes.read_text(), nodes.name)
     workloads = workloads_of_pods(pods.read_text(), pods.name, limit)
     world = simulated("flowsched", cluster, workloads)
-    print(figures_of(world, lower_bound(cluster, workloads)).told())
+    print(figures_of(world, lower_bound(cluster, workloads)).to_dict())
 
 
 if __name__ == "__main__":

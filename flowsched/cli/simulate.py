@@ -207,7 +207,7 @@ def _tell(asked: Asked, outcome: Outcome, trace: Path | None, as_json: bool) -> 
         trace.write_bytes(gzip.compress(raw, mtime=0) if trace.suffix == ".gz" else raw)
         printed.hint(f"wrote {trace}: {len(found[0].lines):,} lines")
     if as_json:
-        facts = [{"policy": each.policy, **each.figures.told()} for each in found]
+        facts = [{"policy": each.policy, **each.figures.to_dict()} for each in found]
         print(
             printed.to_json(
                 {"cluster": asked.cluster, "bound_s": round(bound, 3), "policies": facts}, indent=2

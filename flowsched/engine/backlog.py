@@ -92,8 +92,8 @@ def collect(state: EngineState, now: int, evictable: Evictable | None = None) ->
         if _again(state, backlog, run, stage, now, evictable, common, homes):
             continue
         queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
-        if stage.looked_up is not None:
-            queued = queued[stage.looked_up[queued // stage.members]]
+        if stage.cache_checked is not None:
+            queued = queued[stage.cache_checked[queued // stage.members]]
         all_of_it = stage.holds_only("not_before", 0)
         if not all_of_it:
             held = stage.not_before[queued] > now
@@ -415,7 +415,7 @@ def expected(
     if said is None:
         size = sum(state.cluster.catalogue.sizes[dataset] for dataset in inputs)
         return state.work.estimates.runtime_ms(*kind, size), state.work.estimates.high_ms(*kind, size)
-    high = state.work.estimates.high_said_ms(*kind, said)
+    high = state.work.estimates.high_declared_ms(*kind, said)
     return said, high if high is not None and high > said else None
 
 

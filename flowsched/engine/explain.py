@@ -30,7 +30,7 @@ from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.reasons import larger_than_cap, larger_than_quota, quantity
 from flowsched.scheduling.state.snapshot import PODS
 from flowsched.values import replace
-from flowsched.workflow.estimates import ENOUGH, RUNTIME, SAID
+from flowsched.workflow.estimates import DECLARED, ENOUGH, RUNTIME
 from flowsched.workflow.resources import format_bytes, format_duration
 from flowsched.workflow.run.advance import EVICTED
 from flowsched.workflow.run.elastic import PLACED, spare, stays_out
@@ -126,7 +126,7 @@ def spread_of(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes
     their middle.
     """
     said = stage.spec.estimate.runtime_ms
-    column, size = (RUNTIME, input_bytes) if said is None else (SAID, said)
+    column, size = (RUNTIME, input_bytes) if said is None else (DECLARED, said)
     trend = state.work.estimates.trend(run.spec.name, stage.spec.name, column)
     if trend is None:
         return None if said is None else guessed(said)

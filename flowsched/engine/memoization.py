@@ -98,13 +98,13 @@ def waiting_shards(stage: StageRun) -> tuple[NDArray[np.int64], NDArray[np.int64
 
     The cache is not asked for the latter: their result is under way, of what they read when they began.
     """
-    if stage.looked_up is None or stage.uniform is not None:
+    if stage.cache_checked is None or stage.uniform is not None:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     states = stage.task_state.reshape(stage.spec.width, stage.members)
     queued = states == TaskState.QUEUED
     whole = queued.all(axis=1)
     part = queued.any(axis=1) & PLACED[states].any(axis=1)
-    return np.flatnonzero(whole & ~stage.looked_up), np.flatnonzero(part & ~stage.looked_up)
+    return np.flatnonzero(whole & ~stage.cache_checked), np.flatnonzero(part & ~stage.cache_checked)
 
 
 #: What inputs that all shards of a stage share are known by, by name: (part of the key, why they have none).

@@ -43,7 +43,7 @@ from flowsched.values import replace
 from flowsched.workflow.run.advance import OUT_OF_MEMORY
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
-from flowsched.workflow.run.transitions import BOUND, STARTED, Ended, Held
+from flowsched.workflow.run.transitions import BOUND, STARTED, AttemptResources, Ended
 
 _ENCODER: Final = msgspec.json.Encoder()
 #: Kubelets tell whole seconds: what they measure is up to so much too long.
@@ -126,13 +126,13 @@ def _find(recorder: Recorder, name: str) -> tuple[WorkflowRun, StageRun, PodRef]
     return run, run.stages[ref.stage], ref
 
 
-def _room_of(recorder: Recorder, name: str) -> Held:
+def _room_of(recorder: Recorder, name: str) -> AttemptResources:
     """What an attempt holds, by its claim: what it asked for when it was bound, its memory as far as it had grown."""
     claim = recorder.state.cluster.snapshot.claims.get(name)
     if claim is None or claim.kind is ClaimKind.STAGING:
-        return Held()
+        return AttemptResources()
     amount = dict(zip(AXES, claim.amount, strict=False))
-    return Held(amount["cpu"], amount.get("memory", 0), amount.get("gpu", 0))
+    return AttemptResources(amount["cpu"], amount.get("memory", 0), amount.get("gpu", 0))
 
 
 def _within(recorder: Recorder, stage: StageRun, task: int, after: int, at_ms: int) -> int:
@@ -244,7 +244,7 @@ def _pod_gone(recorder: Recorder, event: PodGone) -> None:
         event.at_ms,
         event.reason,
         started=event.started,
-        held=room,
+        resources=room,
         began_ms=ran.started_ms,
     )
     for uri in event.lost_inputs:

@@ -241,7 +241,7 @@ def _looked_up(recorder: Recorder, event: LookedUp) -> None:
         return
     asked = [*(found.shard for found in event.found), *event.others]
     read_versions(recorder, run, stage, event, only_known=not asked)
-    if stage.looked_up is None:
+    if stage.cache_checked is None:
         return
     whole, part = waiting_shards(stage)  # without those that were cancelled, or wait for other inputs now
     ready = set(whole.tolist())
@@ -271,7 +271,7 @@ def _looked_up(recorder: Recorder, event: LookedUp) -> None:
                 recorder.now,
             )
         )
-    advance.look_up_done(stage, np.array(answered, dtype=np.int64))
+    advance.cache_answered(stage, np.array(answered, dtype=np.int64))
     if took and state.cluster.catalogue.caches is not None:
         note_anew(state, run)
 

@@ -177,9 +177,9 @@ class Recorder(msgspec.Struct):
 
         They are not offered before the answer (`LookedUp`).
         """
-        if stage.looked_up is None:
-            stage.looked_up = np.zeros(stage.spec.width, dtype=np.bool_)
-        if not stage.looked_up.all() and any(map(len, waiting_shards(stage))):
+        if stage.cache_checked is None:
+            stage.cache_checked = np.zeros(stage.spec.width, dtype=np.bool_)
+        if not stage.cache_checked.all() and any(map(len, waiting_shards(stage))):
             self.lookups[run.id, stage.number] = None
 
     def intend(self, run: WorkflowRun, stage: StageRun, pod: Pod, encoded: bytes, choice: str) -> None:

@@ -53,13 +53,13 @@ class SimulatedNode:
             cache_bytes=self.datasets,
         )
 
-    def told(self) -> dict[str, Any]:
+    def header(self) -> dict[str, Any]:
         """The node's values, for the header of a trace."""
-        told = {
+        values = {
             "name": self.name, "cores": self.cores, "memory": self.memory, "gpus": self.gpus, "disk": self.disk,
             "nic_in": self.nic_in, "nic_out": self.nic_out, "cache": self.cache, "rack": self.rack,
         }  # fmt: skip
-        return told | ({"datasets": self.datasets} if self.datasets else {})
+        return values | ({"datasets": self.datasets} if self.datasets else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class SimulatedStorage:
     nic_out: int = GBIT
     seek_percent: int = 0
 
-    def told(self) -> dict[str, Any]:
+    def header(self) -> dict[str, Any]:
         """The storage's values, for the header of a trace."""
         return {"name": self.name, "disk": self.disk, "nic_in": self.nic_in, "nic_out": self.nic_out}
 
@@ -89,11 +89,11 @@ class SimulatedCluster:
     startup: float = 0.0
     reference: str | None = None
 
-    def told(self) -> dict[str, Any]:
+    def header(self) -> dict[str, Any]:
         """The cluster's values, for the header of a trace."""
         return {
-            "nodes": [node.told() for node in self.nodes],
-            "storage": [self.storage.told()],
+            "nodes": [node.header() for node in self.nodes],
+            "storage": [self.storage.header()],
             "startup": self.startup,
         }
 

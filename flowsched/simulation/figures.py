@@ -50,7 +50,7 @@ class Figures:
         """Whether every task that was asked for has succeeded."""
         return self.tasks == self.asked and not self.unfinished
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The values for JSON."""
         return {
             name: round(each, 6) if isinstance(each, float) else each for name, each in asdict(self).items()
@@ -114,9 +114,9 @@ def _undelivered(world: World, succeeded: Set[tuple[str, str]]) -> int:
 def lower_bound(cluster: SimulatedCluster, workloads: Sequence[Workload]) -> float:
     """Seconds, for all workloads together, each from its arrival on."""
     storage = cluster.storage
-    sends, takes = min(storage.nic_out, storage.disk), min(storage.nic_in, storage.disk)
+    sends, receives = min(storage.nic_out, storage.disk), min(storage.nic_in, storage.disk)
     cores = sum(node.cores for node in cluster.nodes)
-    path = work = outside = kept = 0.0
+    path = work = outside = delivery = 0.0
     for workload in workloads:
         path = max(path, workload.arrival_s + _path(cluster, workload))
         certain = [job for job in workload.jobs if job.certain]
@@ -127,16 +127,16 @@ def lower_bound(cluster: SimulatedCluster, workloads: Sequence[Workload]) -> flo
         )
         if workload.keep_final:
             written = {file for job in certain for file in job.outputs}
-            kept += sum(workload.files[at].size for at in written if workload.files[at].final) / takes
-    return max(path, work, outside, kept)
+            delivery += sum(workload.files[at].size for at in written if workload.files[at].final) / receives
+    return max(path, work, outside, delivery)
 
 
 def _path(cluster: SimulatedCluster, workload: Workload) -> float:
     """The longest way through one workload."""
     files, node, storage = workload.files, cluster.nodes[0], cluster.storage
     nic = max(each.nic_in for each in cluster.nodes)
-    takes = min(storage.nic_in, storage.disk)
-    fastest = max(max(each.disk for each in cluster.nodes), min(node.nic_out, takes))
+    receives = min(storage.nic_in, storage.disk)
+    fastest = max(max(each.disk for each in cluster.nodes), min(node.nic_out, receives))
     computed = [0.0] * len(workload.jobs)
     moved = [0.0] * len(workload.jobs)
     last = 0.0
@@ -155,7 +155,7 @@ def _path(cluster: SimulatedCluster, workload: Workload) -> float:
         finals = (
             sum(files[file].size for file in job.outputs if files[file].final) if workload.keep_final else 0
         )
-        last = max(last, moved[number] + (finals / takes - finals / fastest if finals else 0.0))
+        last = max(last, moved[number] + (finals / receives - finals / fastest if finals else 0.0))
     return max(last, max(computed, default=0.0))
 
 

@@ -59,43 +59,43 @@ class PageCache:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.used = 0
-        self._held: OrderedDict[FileId, int] = OrderedDict()
+        self._files: OrderedDict[FileId, int] = OrderedDict()
 
     def __contains__(self, file: FileId) -> bool:
         """Whether reading the file costs no disk."""
-        return file in self._held
+        return file in self._files
 
     def touch(self, file: FileId, size: int) -> None:
         """The file was read or written."""
-        if file in self._held:
-            self._held.move_to_end(file)
+        if file in self._files:
+            self._files.move_to_end(file)
             return
         if size > self.capacity:
             return
-        self._held[file] = size
+        self._files[file] = size
         self.used += size
         while self.used > self.capacity:
-            self.used -= self._held.popitem(last=False)[1]
+            self.used -= self._files.popitem(last=False)[1]
 
     def forget(self, file: FileId) -> None:
         """The file is deleted."""
-        self.used -= self._held.pop(file, 0)
+        self.used -= self._files.pop(file, 0)
 
     def size_of(self, file: FileId) -> int:
         """Bytes of a file that is in it."""
-        return self._held[file]
+        return self._files[file]
 
     def oldest(self) -> Iterator[FileId]:
         """Its files, least recently used first."""
-        return iter(self._held)
+        return iter(self._files)
 
     def become(self, used: int, gone: Iterable[FileId], recent: Mapping[FileId, int]) -> None:
         """Lose some files, then hold others as those used last. `used`: bytes of all it holds then."""
         for file in gone:
-            del self._held[file]
+            del self._files[file]
         for file, size in recent.items():
-            self._held.pop(file, None)
-            self._held[file] = size
+            self._files.pop(file, None)
+            self._files[file] = size
         self.used = used
 
 
@@ -227,7 +227,7 @@ class DiskReads:
         reading = self._reading.get(running.node, [])
         if any(reader.running is running for reader in reading):
             self._reading[running.node] = [reader for reader in reading if reader.running is not running]
-            self._look(running.node)
+            self._settle_later(running.node)
 
     def _bring(self, reader: _Reader, missed: Sequence[Input]) -> None:
         """Let the disk read what it has not read for this task yet."""
@@ -284,9 +284,9 @@ class DiskReads:
         node = reader.running.node
         self._reading[node].remove(reader)
         self._ready.setdefault(node, []).append(reader)
-        self._look(node)
+        self._settle_later(node)
 
-    def _look(self, node: int) -> None:
+    def _settle_later(self, node: int) -> None:
         """Find the tasks that may compute, once all has ended that ends at this moment."""
         if self._ready.get(node):
             self._disks.later(self._disks.now, partial(self._settle, node))

@@ -130,10 +130,10 @@ class Simulation:
         elif run.state.terminal:
             self.world.unfinished.append(f"{name}: {run.reason or run.state.value}")
         else:
-            told = explain(self.state, run, self._now_ms(), forecast=False)
-            first = [each for each in told if each.code != ReasonCode.WAITING_FOR_PARENTS.value]
+            reasons = explain(self.state, run, self._now_ms(), forecast=False)
+            first = [each for each in reasons if each.code != ReasonCode.WAITING_FOR_PARENTS.value]
             self.world.unfinished += [
-                unfinished_text(name, each.stage, each.tasks, each.message) for each in first or told
+                unfinished_text(name, each.stage, each.tasks, each.message) for each in first or reasons
             ]
 
     def _announce(self, number: int, workload: Workload) -> None:
@@ -353,13 +353,13 @@ class Simulation:
     def _broken(self, order: Transfer) -> TransferFailed:
         """A copy broke off. Its source has lost the bytes only if it is the source that is gone."""
         source = order.source
-        kept = source is None or self.state.cluster.snapshot.index[source] not in self._down
+        source_is_up = source is None or self.state.cluster.snapshot.index[source] not in self._down
         return TransferFailed(
             order.uri,
             order.dest,
             self._now_ms(),
             "the node was lost",
-            None if kept else source,
+            None if source_is_up else source,
             True,
             offset=order.offset,
         )
@@ -405,7 +405,7 @@ def trace_header(
     """The first line of a trace (TRACE, "Lines")."""
     return {
         "reference": cluster.reference,
-        "cluster": cluster.told(),
+        "cluster": cluster.header(),
         "workflows": {each.name: each.source for each in workloads},
         "arrivals": {each.name: each.arrival_s for each in workloads},
         "policy": policy,

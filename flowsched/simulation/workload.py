@@ -98,8 +98,8 @@ class Workload:
         for stage in self.spec.stages:
             kind = kinds[stage.name]
             more = 1000 * (expected[kind].compute_s - self.expected[kind].compute_s)
-            told = max(1, round((stage.estimate.runtime_ms or 0) + more))
-            stages.append(replace(stage, estimate=replace(stage.estimate, runtime_ms=told)))
+            runtime_ms = max(1, round((stage.estimate.runtime_ms or 0) + more))
+            stages.append(replace(stage, estimate=replace(stage.estimate, runtime_ms=runtime_ms)))
         return replace(self, expected=expected, spec=replace(self.spec, stages=tuple(stages)))
 
 
@@ -217,13 +217,13 @@ def _document(
             "resources": {"cpu": jobs[group.tasks[0]].cores},
             "outputs": [{"name": slot, "path": slot} for slot in slots],
         }
-        told = expected[jobs[group.tasks[0]].category]
+        typical = expected[jobs[group.tasks[0]].category]
         stage["estimate"] = {
-            "runtime": f"{max(1, round((told.compute_s + pace.seconds(told.output_bytes)) * 1000))}ms",
-            "output": round(told.output_bytes),
+            "runtime": f"{max(1, round((typical.compute_s + pace.seconds(typical.output_bytes)) * 1000))}ms",
+            "output": round(typical.output_bytes),
         }
-        if told.output_bytes >= 1:
-            stage["io"] = {"write": round(told.output_bytes)}
+        if typical.output_bytes >= 1:
+            stage["io"] = {"write": round(typical.output_bytes)}
         if group.needs:
             stage["needs"] = [names[each] for each in group.needs]
         inputs = list(_inputs(written, group, names))

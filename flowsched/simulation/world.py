@@ -59,8 +59,8 @@ class World:
         self.at: dict[FileId, set[int]] = {}
         self.readers: Counter[FileId] = Counter()
         for number, workload in enumerate(self.workloads):
-            for file, told in enumerate(workload.files):
-                self.at[number, file] = {STORAGE} if told.producer is None else set()
+            for file, entry in enumerate(workload.files):
+                self.at[number, file] = {STORAGE} if entry.producer is None else set()
             self.readers.update((number, file) for job in workload.jobs for file in job.inputs)
         self.lines: list[dict[str, Any]] = []
         self.ended = 0
@@ -245,12 +245,12 @@ class World:
     def _read_disk(self, running: Running) -> None:
         """Read what memory does not hold; then compute."""
         files = self.workloads[running.workload].files
-        told = [
+        inputs = [
             Input(files[number].name, (running.workload, number), files[number].size)
             for number in self.job(running).inputs
             if number not in running.direct and number not in running.remote
         ]
-        self._disk_reads.read(running, self.job(running).name, told, lambda: self._compute(running))
+        self._disk_reads.read(running, self.job(running).name, inputs, lambda: self._compute(running))
 
     def _read_mounted(self, running: Running, number: int, action: Action) -> None:
         """Read from the storage what the node's memory does not hold.
@@ -296,8 +296,8 @@ class World:
         running.run_end = self.now
         running.waiting = 1
 
-        kept = [number for number in job.outputs if not running.shared and number not in running.straight]
-        away = [number for number in job.outputs if number not in kept]
+        local = [number for number in job.outputs if not running.shared and number not in running.straight]
+        away = [number for number in job.outputs if number not in local]
 
         def written() -> None:
             running.waiting -= 1
@@ -311,7 +311,7 @@ class World:
             else:
                 self._end(running)
 
-        for number in kept:
+        for number in local:
             running.waiting += 1
             size = self.file((running.workload, number)).size
             running.disk_bytes += size

@@ -34,7 +34,7 @@ class Trend(msgspec.Struct, frozen=True):
         base: y at x = 0.
         slope: (numerator, denominator), the denominator above 0.
         least: A line that falls, or was drawn far from here, ends at this.
-        errors: (seen, said) of each sample, both at least 1, by their ratio: how much more than said it was.
+        errors: (observed, predicted) of each sample, both at least 1, by their ratio: how much more than predicted it was.
         samples: From how many it was fitted.
     """
 
@@ -50,8 +50,8 @@ class Trend(msgspec.Struct, frozen=True):
 
     def high(self, size: int, per_mille: int = 900) -> int:
         """The amount that so many of a thousand tasks do not exceed: the sample of that rank, scaled to this size."""
-        seen, said = self.errors[min(self.samples - 1, self.samples * per_mille // PER_MILLE)]
-        return self.at(size) * seen // said
+        observed, predicted = self.errors[min(self.samples - 1, self.samples * per_mille // PER_MILLE)]
+        return self.at(size) * observed // predicted
 
     def quantile(self, size: int, per_mille: int) -> int:
         """As `high`, but between two samples where the level is between their ranks, and for few samples honest: the level p is
@@ -60,19 +60,21 @@ class Trend(msgspec.Struct, frozen=True):
         place = min(max(per_mille * (self.samples + 1) - PER_MILLE, 0), PER_MILLE * (self.samples - 1))
         below, part = divmod(place, PER_MILLE)
         middle = self.at(size)
-        seen, said = self.errors[below]
-        first = middle * seen // said
+        observed, predicted = self.errors[below]
+        first = middle * observed // predicted
         if not part:
             return first
-        seen, said = self.errors[below + 1]
-        return first + (middle * seen // said - first) * part // PER_MILLE
+        observed, predicted = self.errors[below + 1]
+        return first + (middle * observed // predicted - first) * part // PER_MILLE
 
     def deviation(self, size: int) -> int:
         """The standard deviation around the middle, carried over to this size; of one sample none can be told: 0."""
         if self.samples < 2:
             return 0
         middle = self.at(size)
-        squares = sum((middle * (seen - said) // said) ** 2 for seen, said in self.errors)
+        squares = sum(
+            (middle * (observed - predicted) // predicted) ** 2 for observed, predicted in self.errors
+        )
         return isqrt(squares // (self.samples - 1))
 
 
@@ -97,8 +99,8 @@ def fit(sizes: Sequence[int], amounts: Sequence[int]) -> Trend:
 def _made(model: tuple[int, tuple[int, int]], sizes: Sequence[int], amounts: Sequence[int]) -> Trend:
     base, (numerator, denominator) = model
     least = 0 if numerator == 0 or not amounts else min(amounts) // 2
-    said = [max(1, least, base + numerator * size // denominator) for size in sizes]
-    errors = [(max(1, seen), told) for seen, told in zip(amounts, said, strict=True)]
+    predicted = [max(1, least, base + numerator * size // denominator) for size in sizes]
+    errors = [(max(1, observed), estimate) for observed, estimate in zip(amounts, predicted, strict=True)]
     errors.sort(key=lambda each: each[0] * _FINE // each[1])
     return Trend(base, (numerator, denominator), least, tuple(errors), len(amounts))
 
@@ -152,8 +154,8 @@ def _line_errors(sizes: Sequence[int], amounts: Sequence[int]) -> int:
     erred = 0
     for size, amount in zip(sizes, amounts, strict=True):
         over, under = _slope(count, x - size, y - amount, xx - size * size, xy - size * amount)
-        said = (y - amount) // count + over * (size * count - (x - size)) // (under * count)
-        erred += abs(amount - said)
+        predicted = (y - amount) // count + over * (size * count - (x - size)) // (under * count)
+        erred += abs(amount - predicted)
     return erred
 
 
@@ -179,7 +181,7 @@ def between(points: Sequence[tuple[int, int]], level: int) -> int:
 
 
 #: How many finished tasks of a kind are remembered: enough for a line and a high quantile, little to keep.
-KEPT: Final = 32
+MOST_SAMPLES: Final = 32
 #: How many kinds are remembered: names of workflows may hold a date, and a service lives for years.
 KINDS: Final = 20_000
 #: Reservations use the runtime that so many of a thousand tasks do not exceed. A gang waits for all tasks that hold its room: of a
@@ -194,9 +196,8 @@ UNMEASURED: Final = -1
 class Measured(NamedTuple):
     """The measurements of one task beside its runtime. `UNMEASURED` where it was not measured.
 
-    `output_bytes` is all it wrote for others, `said_ms` what its user
-    expected of its time, `read_bytes` and `written_bytes` are what its processes moved in all, `disk_bytes` what of that went
-    to and from disks: the rest lay in memory.
+    `output_bytes` is all it wrote for others, `declared_ms` the runtime that its user declared, `read_bytes` and `written_bytes`
+    all that its processes moved, `disk_bytes` the part of that which went to and from disks: the rest lay in memory.
     """
 
     input_bytes: int = 0
@@ -205,7 +206,7 @@ class Measured(NamedTuple):
     written_bytes: int = UNMEASURED
     memory_bytes: int = UNMEASURED
     output_bytes: int = UNMEASURED
-    said_ms: int = UNMEASURED
+    declared_ms: int = UNMEASURED
     disk_bytes: int = UNMEASURED
 
 
@@ -213,7 +214,7 @@ class Measured(NamedTuple):
 NOTHING: Final = Measured()
 
 #: Columns of a sample: the input bytes, the runtime, and the others as in `Measured`.
-INPUT, RUNTIME, CPU, READ, WRITTEN, MEMORY, OUTPUT, SAID, DISK = range(9)
+INPUT, RUNTIME, CPU, READ, WRITTEN, MEMORY, OUTPUT, DECLARED, DISK = range(9)
 _WIDTH: Final = 9
 
 #: Workflow and stage; a third name where it is one output of several.
@@ -225,10 +226,10 @@ Before = Sequence[tuple[Kind, "array[int]"]]
 class Estimates:
     """Learned amounts by kind."""
 
-    __slots__ = ("_seen", "_trends")
+    __slots__ = ("_samples", "_trends")
 
     def __init__(self) -> None:
-        self._seen: dict[Kind, array[int]] = {}
+        self._samples: dict[Kind, array[int]] = {}
         self._trends: dict[Kind, dict[int, Trend | None]] = {}
 
     # ---- learning ----
@@ -265,43 +266,43 @@ class Estimates:
         return before
 
     def _add(self, kind: Kind, sample: tuple[int, ...]) -> array[int]:
-        before = self._seen.pop(kind, None)
+        before = self._samples.pop(kind, None)
         if before is None:
             before = array("q")
-        self._seen[kind] = (before + array("q", sample))[-KEPT * _WIDTH :]  # last: learned last
+        self._samples[kind] = (before + array("q", sample))[-MOST_SAMPLES * _WIDTH :]  # last: learned last
         self._trends.pop(kind, None)
-        if len(self._seen) > KINDS:
-            oldest = next(iter(self._seen))
-            del self._seen[oldest]
+        if len(self._samples) > KINDS:
+            oldest = next(iter(self._samples))
+            del self._samples[oldest]
             self._trends.pop(oldest, None)
         return before
 
     def recall(self, before: Before) -> None:
         """Undo `learn`."""
         for kind, samples in before:
-            self._seen.pop(kind, None)
+            self._samples.pop(kind, None)
             self._trends.pop(kind, None)
             if samples:
-                self._seen[kind] = samples
+                self._samples[kind] = samples
 
     # ---- what is expected ----
 
     def trend(self, workflow: str, stage: str, column: int, output: str | None = None) -> Trend | None:
-        """The model of one column over the input bytes; of `SAID`, of the runtime over what users said of it. None before the first
+        """The model of one column over the input bytes; for `DECLARED`, of the runtime over the declared one. None before the first
         sample.
         """
         kind = (workflow, stage) if output is None else (workflow, stage, output)
-        samples = self._seen.get(kind)
+        samples = self._samples.get(kind)
         if samples is None:
             return None
         fitted = self._trends.setdefault(kind, {})
         if column not in fitted:
-            against = SAID if column == SAID else INPUT
+            against = DECLARED if column == DECLARED else INPUT
             pairs = [
                 (size, amount)
                 for size, amount in zip(
                     samples[against::_WIDTH],
-                    samples[RUNTIME if column == SAID else column :: _WIDTH],
+                    samples[RUNTIME if column == DECLARED else column :: _WIDTH],
                     strict=True,
                 )
                 if amount >= 0 and size >= 0
@@ -313,15 +314,15 @@ class Estimates:
 
     def samples(self, workflow: str, stage: str) -> int:
         """How many of a kind are remembered."""
-        return len(self._seen.get((workflow, stage), ())) // _WIDTH
+        return len(self._samples.get((workflow, stage), ())) // _WIDTH
 
     def known_of(self, workflow: str, stage: str) -> Sequence[int] | None:
         """All that was learned of a kind, as one value: while it is the same object, each answer about the kind is the same."""
-        return self._seen.get((workflow, stage))
+        return self._samples.get((workflow, stage))
 
     def typical_size(self, workflow: str, stage: str) -> int | None:
         """The bytes that the median task of a kind read; None before the first has finished."""
-        samples = self._seen.get((workflow, stage))
+        samples = self._samples.get((workflow, stage))
         return None if samples is None else sorted(samples[::_WIDTH])[len(samples) // _WIDTH // 2]
 
     def runtime_ms(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
@@ -334,10 +335,10 @@ class Estimates:
         trend = self.trend(workflow, stage, RUNTIME)
         return None if trend is None else trend.high(input_bytes, FEW)
 
-    def high_said_ms(self, workflow: str, stage: str, said_ms: int) -> int | None:
+    def high_declared_ms(self, workflow: str, stage: str, declared_ms: int) -> int | None:
         """The runtime that few tasks exceed of those with this declared runtime; None if none ever declared one."""
-        trend = self.trend(workflow, stage, SAID)
-        return None if trend is None else trend.high(said_ms, FEW)
+        trend = self.trend(workflow, stage, DECLARED)
+        return None if trend is None else trend.high(declared_ms, FEW)
 
     def weight_ms(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
         """The middle and half a standard deviation, for priorities: what may take long begins early."""
@@ -366,7 +367,7 @@ class Estimates:
         Returns:
             None before the first has finished.
         """
-        if output is not None and (workflow, stage, output) in self._seen:
+        if output is not None and (workflow, stage, output) in self._samples:
             return self._expected(workflow, stage, OUTPUT, input_bytes, output)
         return self._expected(workflow, stage, OUTPUT, input_bytes)  # of one output: all is that one's
 
@@ -391,8 +392,8 @@ class Estimates:
         moved = self.disk_bytes(workflow, stage, input_bytes)
         if cpu is None or moved is None:
             return None
-        takes = cpu // max(1, cores) + moved * 1000 // max(1, disk_rate)
-        return min(disk_rate, moved * 1000 // max(1, takes))
+        busy_ms = cpu // max(1, cores) + moved * 1000 // max(1, disk_rate)
+        return min(disk_rate, moved * 1000 // max(1, busy_ms))
 
     def _expected(
         self, workflow: str, stage: str, column: int, input_bytes: int, output: str | None = None
@@ -402,7 +403,7 @@ class Estimates:
 
     def named(self, names: Collection[str]) -> dict[str, int]:
         """Learned runtimes under these names of workflows: name -> ms, of the stage that was learned last."""
-        kinds = {kind[0]: kind for kind in self._seen if len(kind) == 2 and kind[0] in names}
+        kinds = {kind[0]: kind for kind in self._samples if len(kind) == 2 and kind[0] in names}
         found = {}
         for name, (workflow, stage) in kinds.items():
             expected = self.runtime_ms(workflow, stage, self.typical_size(workflow, stage) or 0)
@@ -427,10 +428,10 @@ def filled(known_ms: Iterable[int | None]) -> list[int]:
 
     A rank adds runtimes up. A constant beside learned ones would decide the order by its own size alone.
     """
-    given = list(known_ms)
-    known = sorted(max(1, each) for each in given if each is not None)
+    runtimes = list(known_ms)
+    known = sorted(max(1, each) for each in runtimes if each is not None)
     typical = known[len(known) // 2] if known else UNKNOWN_MS
-    return [typical if each is None else max(1, each) for each in given]
+    return [typical if each is None else max(1, each) for each in runtimes]
 
 
 def _typical(estimates: Estimates, workflow: str, stage: str) -> int | None:

@@ -76,9 +76,9 @@ class StageGraph:
         self.widths = tuple(stage.width for stage in stages)
         self.data: tuple[tuple[Edge, ...], ...] = tuple(
             tuple(
-                Edge(self.numbers[given.stage], number, given.match, given.name)
-                for given in stage.inputs
-                if given.stage is not None
+                Edge(self.numbers[input_spec.stage], number, input_spec.match, input_spec.name)
+                for input_spec in stage.inputs
+                if input_spec.stage is not None
             )
             for number, stage in enumerate(stages)
         )

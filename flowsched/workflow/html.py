@@ -33,16 +33,16 @@ def table(rows: Sequence[Any], names: Sequence[str], note: str = "") -> str:
         note: A line above, as text.
     """
     cells = [[cell(name, getattr(row, name)) for name in names] for row in rows[:ROWS]]
-    kept = [at for at in range(len(names)) if not cells or any(row[at] for row in cells)]
-    head = "".join(f"<th style='text-align:left'>{escape(_title(names[at]))}</th>" for at in kept)
+    filled = [at for at in range(len(names)) if not cells or any(row[at] for row in cells)]
+    head = "".join(f"<th style='text-align:left'>{escape(_title(names[at]))}</th>" for at in filled)
     body = "".join(
-        "<tr>" + "".join(f"<td style='text-align:left'>{row[at]}</td>" for at in kept) + "</tr>"
+        "<tr>" + "".join(f"<td style='text-align:left'>{row[at]}</td>" for at in filled) + "</tr>"
         for row in cells
     )
     more = f"<p>… and {len(rows) - ROWS:,} more</p>" if len(rows) > ROWS else ""
-    said = f"<p>{escape(note)}</p>" if note else ""
+    caption = f"<p>{escape(note)}</p>" if note else ""
     empty = "<p>none</p>" if not rows else ""
-    return f"{said}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}{empty}"
+    return f"{caption}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}{empty}"
 
 
 def fields(value: Any, names: Sequence[str] = ()) -> str:
@@ -50,9 +50,9 @@ def fields(value: Any, names: Sequence[str] = ()) -> str:
     names = names or tuple(getattr(value, "__struct_fields__", ()))
     found = [(name, cell(name, getattr(value, name))) for name in names]
     rows = "".join(
-        f"<tr><th style='text-align:left'>{escape(_title(name))}</th><td style='text-align:left'>{said}</td></tr>"
-        for name, said in found
-        if said
+        f"<tr><th style='text-align:left'>{escape(_title(name))}</th><td style='text-align:left'>{text}</td></tr>"
+        for name, text in found
+        if text
     )
     return f"<table><tbody>{rows}</tbody></table>"
 
@@ -79,8 +79,8 @@ def cell(name: str, value: Any) -> str:
             return escape(_short(", ".join(_pairs(name, value))))
         case str():
             colour = _COLOURS.get(value) if name == "state" else None
-            said = escape(_short(value))
-            return said if colour is None else f"<b style='color:{colour}'>{said}</b>"
+            text = escape(_short(value))
+            return text if colour is None else f"<b style='color:{colour}'>{text}</b>"
         case list() | tuple():
             return escape(_short(", ".join(map(str, value))))
     message = getattr(value, "message", None)  # why something waits

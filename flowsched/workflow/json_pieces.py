@@ -260,7 +260,7 @@ def _outside_strings(raw: bytes) -> Iterator[tuple[NDArray[np.int32], NDArray[np
         if inside or quotes.any():
             border = np.logical_xor.accumulate(quotes) ^ inside
             inside = bool(border[-1]) if len(border) else inside
-            kept = ~(border | quotes)
-            where, found = where[kept], found[kept]
+            outside = ~(border | quotes)
+            where, found = where[outside], found[outside]
         yield where + np.int32(start), found
         start = end

@@ -216,9 +216,9 @@ def _quoted(text: str) -> str:
     return ascii(text if len(text) <= 24 else f"{text[:24]}…")
 
 
-def _bounded(value: int, largest: int, said: str) -> int:
+def _bounded(value: int, largest: int, limit: str) -> int:
     if value > largest:
-        raise InvalidRequest(f"at most {said}")
+        raise InvalidRequest(f"at most {limit}")
     return value
 
 

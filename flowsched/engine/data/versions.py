@@ -94,7 +94,7 @@ def look_again(recorder: Recorder, run: WorkflowRun, name: str) -> None:
     recorder.statement.put(run.changed, uri, times)
     recorder.statement.undo_with(recorder.state.work.inputs.clear)
     recorder.state.work.inputs.clear()
-    recorder.advance(run).look_again(uri)
+    recorder.advance(run).recheck_inputs(uri)
 
 
 def _give_up(recorder: Recorder, run: WorkflowRun, uri: str) -> None:

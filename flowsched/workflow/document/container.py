@@ -16,7 +16,7 @@ import msgspec
 from flowsched.values import replace
 from flowsched.workflow.document import keys
 from flowsched.workflow.document.keys import Form, Key, Section, Table
-from flowsched.workflow.document.stage import COMMAND, COMMAND_TEXT, ENV, IMAGE, Given, make_command
+from flowsched.workflow.document.stage import COMMAND, COMMAND_TEXT, ENV, IMAGE, ReadInput, make_command
 from flowsched.workflow.document.uris import CONTROL, file_path, redacted, target_path, wrong_uri
 from flowsched.workflow.resources import parse_bytes
 from flowsched.workflow.spec import (
@@ -175,7 +175,7 @@ class ReadContainer(msgspec.Struct, frozen=True):
     """A container task, and the inputs of its stage that it asks for."""
 
     container: Container
-    inputs: list[Given]
+    inputs: list[ReadInput]
 
 
 def make_container(section: Section) -> ReadContainer | None:
@@ -240,9 +240,9 @@ def _step(entry: Section) -> Step:
     )
 
 
-def _placed(files: Section) -> tuple[tuple[Placed, ...], list[Given]]:
+def _placed(files: Section) -> tuple[tuple[Placed, ...], list[ReadInput]]:
     placed: list[Placed] = []
-    inputs: list[Given] = []
+    inputs: list[ReadInput] = []
     for number, entry in enumerate(_there(files["inputs"])):
         path, uri, directory = entry["path"] or "/", entry["uri"], entry["directory"]
         if ("uri" in entry) == ("content" in entry):
@@ -263,7 +263,7 @@ def _placed(files: Section) -> tuple[tuple[Placed, ...], list[Given]]:
         if directory and uri.startswith("s3:"):
             uri = uri.rstrip("/") + "/"  # all that lies below it
         name = f"file-{number}"
-        inputs.append(Given(entry.path, InputSpec(name, uri=uri, size_bytes=entry["size"])))
+        inputs.append(ReadInput(entry.path, InputSpec(name, uri=uri, size_bytes=entry["size"])))
         placed.append(Placed(path, input=name, directory=directory))
     return tuple(placed), inputs
 

@@ -137,9 +137,11 @@ class _Linker:
             for i, name in enumerate(spec.needs):
                 if name:
                     parents.add(self._parent(number, name, name, f"{draft.path}.needs[{i}]"))
-            for path, given in zip(draft.input_paths, spec.inputs, strict=True):
-                if given.stage is not None:
-                    parents.add(self._producer(number, given.stage, given.output or "", f"{path}.from"))
+            for path, input_spec in zip(draft.input_paths, spec.inputs, strict=True):
+                if input_spec.stage is not None:
+                    parents.add(
+                        self._producer(number, input_spec.stage, input_spec.output or "", f"{path}.from")
+                    )
             for path, stage, output in draft.equals():
                 parents.add(self._producer(number, stage, output, path))
             parents.discard(-1)
@@ -193,17 +195,19 @@ class _Linker:
         for number in self.order:
             draft = self.drafts[number]
             sources = [
-                (path, given, self.drafts[self.numbers[given.stage]].spec)
-                for path, given in zip(draft.input_paths, draft.spec.inputs, strict=True)
-                if given.stage is not None and given.stage in self.numbers and given.match is not Match.ALL
+                (path, input_spec, self.drafts[self.numbers[input_spec.stage]].spec)
+                for path, input_spec in zip(draft.input_paths, draft.spec.inputs, strict=True)
+                if input_spec.stage is not None
+                and input_spec.stage in self.numbers
+                and input_spec.match is not Match.ALL
             ]
             if not draft.spec.scattered and sources:
                 self._inherit(draft, [s for s in sources if s[1].match is Match.INDEX])
             if draft.spec.items is not None:
                 self.named[draft.spec.name] = draft.spec.items
-            for path, given, parent in sources:
+            for path, input_spec, parent in sources:
                 if parent is not draft.spec:
-                    self._check_match(path, given, parent, draft.spec)
+                    self._check_match(path, input_spec, parent, draft.spec)
 
     def _inherit(self, draft: StageDraft, sources: Sequence[tuple[str, InputSpec, StageSpec]]) -> None:
         if not sources:
@@ -213,15 +217,15 @@ class _Linker:
         scattered = any(parent.scattered for _, _, parent in sources)
         draft.spec = replace(draft.spec, width=width, items=items, scattered=scattered)
 
-    def _check_match(self, path: str, given: InputSpec, parent: StageSpec, child: StageSpec) -> None:
+    def _check_match(self, path: str, input_spec: InputSpec, parent: StageSpec, child: StageSpec) -> None:
         if _UNKNOWN in (parent.width, child.width):
             return
         found = f"{parent.name} with {parent.width:,} shards, {child.name} with {child.width:,}"
-        if given.match is Match.INDEX and parent.width != child.width:
+        if input_spec.match is Match.INDEX and parent.width != child.width:
             self.reader.fault(f"{path}.match", found, "equal widths for index (or match: all, or chunk)")
-        if given.match is Match.CHUNK and parent.width < child.width:
+        if input_spec.match is Match.CHUNK and parent.width < child.width:
             self.reader.fault(f"{path}.match", found, "no more shards than there are items to divide")
-        if given.match is Match.INDEX and parent.width == child.width:
+        if input_spec.match is Match.INDEX and parent.width == child.width:
             self._check_names(f"{path}.match", parent.name, child.name)
 
     def _check_names(self, path: str, parent: str, child: str) -> None:
@@ -266,13 +270,13 @@ class _Linker:
             if draft.spec.width == _UNKNOWN:
                 continue
             checked = False
-            for path, given in zip(draft.input_paths, draft.spec.inputs, strict=True):
-                if given.uri is None or "{item}" not in given.uri:
+            for path, input_spec in zip(draft.input_paths, draft.spec.inputs, strict=True):
+                if input_spec.uri is None or "{item}" not in input_spec.uri:
                     continue
                 if draft.spec.items is None:
                     expected = "{index}, or scatter.items: this stage has no items"
-                    self.reader.fault(f"{path}.uri", redacted(given.uri), expected)
-                elif given.uri.startswith("{item}") and not checked:
+                    self.reader.fault(f"{path}.uri", redacted(input_spec.uri), expected)
+                elif input_spec.uri.startswith("{item}") and not checked:
                     checked = True
                     self._check_item_uris(f"{path}.uri", draft.spec.items)
             self._check_item_paths(draft)
@@ -354,8 +358,8 @@ def _read_items(section: Section, key: Any) -> tuple[str, ...] | None:
     if set(map(type, found)) <= {str, int} and all(-_MOST <= i <= _MOST for i in found if type(i) is int):
         items = tuple(map(str, found))
     else:
-        looked_at = takewhile(lambda _: not reader.full, enumerate(found))
-        items = tuple(_item(reader, item, path, i) for i, item in looked_at)
+        checked = takewhile(lambda _: not reader.full, enumerate(found))
+        items = tuple(_item(reader, item, path, i) for i, item in checked)
         reader.skip(len(found) - len(items))
     joined = "".join(items)
     size = len(joined) if joined.isascii() else len(joined.encode("utf-8", "surrogatepass"))
@@ -628,7 +632,7 @@ def _stage(section: Section) -> StageDraft:
         scattered="scatter" in section,
         gang=gang,
         roles=roles,
-        inputs=tuple(given.spec for given in inputs),
+        inputs=tuple(each.spec for each in inputs),
         outputs=tuple(make_outputs(section, roles)),
         needs=tuple(name or "" for name in section["needs"] or ()),
         estimate=Estimate() if estimate is None else Estimate(estimate["runtime"], estimate["output"]),
@@ -644,7 +648,7 @@ def _stage(section: Section) -> StageDraft:
     )
     # A name that may not be one is claimed too: stages that use it shall not be called wrong for it.
     claimed = name if isinstance(name, str) else None
-    return StageDraft(spec, section.path, [given.path for given in inputs], claimed)
+    return StageDraft(spec, section.path, [each.path for each in inputs], claimed)
 
 
 def _roles(section: Section, template: Template, *, gang: bool) -> tuple[RoleSpec, ...]:
@@ -688,8 +692,8 @@ def _item(reader: Reader, item: object, path: str, place: int) -> str:
     return ""
 
 
-def _condition(said: Section | When | None) -> Condition:
-    if not isinstance(said, Section):
-        return Condition(said or When.SUCCESS)
-    equals = said["equals"] or {}
-    return Condition(said["outcome"], tuple((*key.split(".", 1), texts) for key, texts in equals.items()))
+def _condition(entry: Section | When | None) -> Condition:
+    if not isinstance(entry, Section):
+        return Condition(entry or When.SUCCESS)
+    equals = entry["equals"] or {}
+    return Condition(entry["outcome"], tuple((*key.split(".", 1), texts) for key, texts in equals.items()))

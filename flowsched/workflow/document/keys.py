@@ -123,9 +123,9 @@ class Table:
         self.keys, self.elsewhere, self.name, self._others = keys, elsewhere, name, others
         self._read = {name: key.kind.read for name, key in keys.items()}
         self._required = {name: key.required for name, key in keys.items() if key.required}
-        said = {name: key.default for name, key in keys.items() if key.default is not None}
-        at = Section(Reader(DEFAULT), said, "$")
-        self._defaults = {name: keys[name].kind.read(at, name) for name in said}
+        defaults = {name: key.default for name, key in keys.items() if key.default is not None}
+        at = Section(Reader(DEFAULT), defaults, "$")
+        self._defaults = {name: keys[name].kind.read(at, name) for name in defaults}
         self.definition: Schema = {
             "description": about,
             "type": "object",

@@ -301,11 +301,11 @@ def _check_surrogates(raw: bytes) -> None:
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in pairs:
-            if key in seen:
+            if key in keys:
                 raise InvalidRequest(f"the key {key[:64]!a} occurs twice in one object")
-            seen.add(key)
+            keys.add(key)
     return made
 
 

@@ -620,21 +620,21 @@ OUTPUT: Final = Table(
 )
 
 
-class Given(msgspec.Struct, frozen=True):
+class ReadInput(msgspec.Struct, frozen=True):
     """An input and where it stands in the document."""
 
     path: str
     spec: InputSpec
 
 
-def make_inputs(section: Section) -> list[Given]:
+def make_inputs(section: Section) -> list[ReadInput]:
     """The inputs of a stage; those that make no sense are faults and left out."""
     found = []
     for entry in section["inputs"] or ():
         spec = None if entry is None else _input(entry)
         if spec is not None:
-            found.append(Given(entry.path, spec))
-    _check_variables(section, "INPUT", [(given.path, given.spec.name) for given in found])
+            found.append(ReadInput(entry.path, spec))
+    _check_variables(section, "INPUT", [(each.path, each.spec.name) for each in found])
     return found
 
 
@@ -703,10 +703,10 @@ def _check_place(entry: Section, owner: str | None, path: str, places: _Places) 
 
 def _check_variables(section: Section, kind: str, places: Sequence[tuple[str, str]]) -> None:
     """Two names may not become one variable."""
-    seen: dict[str, tuple[str, str]] = {}
+    variables: dict[str, tuple[str, str]] = {}
     for path, name in places:
         variable = names.variable(kind, name)
-        other = seen.setdefault(variable, (path, name))
+        other = variables.setdefault(variable, (path, name))
         if other[0] != path:
             expected = f"a name that does not become {variable} too, as {shown(other[1])} at {other[0]} does"
             section.reader.fault(f"{path}.name", shown(name), expected)

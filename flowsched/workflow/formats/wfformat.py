@@ -189,9 +189,9 @@ def _read_measured(made: _Entry, found: Section, cores: str) -> None:
 
 def _category(task: Section, measured: Section, name: str) -> str:
     """The kind of a task: as it says, else by its program or the part of its name that others share."""
-    said: str | None = task.get("category", _TEXT)
-    if said:
-        return said
+    category: str | None = task.get("category", _TEXT)
+    if category:
+        return category
     title = task.values.get("name")
     if isinstance(title, str) and title and title != name:
         return title

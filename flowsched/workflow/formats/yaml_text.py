@@ -96,17 +96,17 @@ def _loader() -> Any:
             return node
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            seen = set()
+            keys = set()
             for key, _ in node.value:
                 if isinstance(key, yaml.ScalarNode) and key.tag != f"{_TAG}merge":
-                    if key.value in seen:
+                    if key.value in keys:
                         raise yaml.constructor.ConstructorError(
                             None,
                             None,
                             f"the key {key.value[:64]!a} occurs twice in one object",
                             key.start_mark,
                         )
-                    seen.add(key.value)
+                    keys.add(key.value)
             return super().construct_mapping(node, deep)
 
     for kind, (pattern, first) in _WORDS.items():

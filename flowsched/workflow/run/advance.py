@@ -26,8 +26,8 @@ from flowsched.workflow.run.transitions import (
     STAGED,
     STAGING,
     STARTED,
+    AttemptResources,
     Ended,
-    Held,
     Indices,
     Settling,
 )
@@ -107,7 +107,10 @@ class Outcomes(Settling):
         )
         shard = task // stage.members
         restart = action in (Action.RESTART_TASK, Action.RESTART_GANG)
-        joined = stage.goal[task] == _S.RUNNING and self._told(stage, On.TASK_FAILED, end.exit_code) is None
+        joined = (
+            stage.goal[task] == _S.RUNNING
+            and self._declared_action(stage, On.TASK_FAILED, end.exit_code) is None
+        )
         if joined and goes_on_without(stage, task):
             self.statement.add(stage.own("charged"), np.array([task]), 1)
             self._leave(stage, task, BACKOFF_MS)
@@ -139,7 +142,7 @@ class Outcomes(Settling):
         event = On.TASK_EVICTED if evicted else On.TASK_UNKNOWN
         action = self._policy(stage, event, -1)
         delay = 0 if stage.lost[task] < 3 else min(MAX_BACKOFF_MS, BACKOFF_MS << int(stage.lost[task]))
-        if self._told(stage, event, -1) is None and goes_on_without(stage, task):
+        if self._declared_action(stage, event, -1) is None and goes_on_without(stage, task):
             self._leave(stage, task, delay)
             return
         if not started and not evicted:  # it never ran: nothing happened to it that a policy could be about
@@ -345,10 +348,10 @@ class Outcomes(Settling):
 
         A gang's member is not, since its gang starts anew. A task that a user, a policy or its workflow's end has stopped is not.
         """
-        kept = stage.goal[task] == _S.QUEUED or (stage.goal[task] == _S.CANCELLED and stage.closed)
+        wanted = stage.goal[task] == _S.QUEUED or (stage.goal[task] == _S.CANCELLED and stage.closed)
         stopped = self.run.cancel_requested or bool(self.run.reason)
         well = not (end.exit_code or end.reason or end.returned)
-        return bool(kept) and not stopped and not stage.spec.gang and well
+        return bool(wanted) and not stopped and not stage.spec.gang and well
 
     def _fail_for_good(self, stage: StageRun, task: int, reason: str, message: str) -> None:
         leaving = stage.task_state[task] == _S.RELEASING
@@ -461,13 +464,13 @@ class Advance(Outcomes):
         attempt: int,
         at_ms: int,
         end: Ended,
-        held: Held = Held(),  # noqa: B008  # frozen
+        resources: AttemptResources = AttemptResources(),  # noqa: B008  # frozen
         began_ms: int | None = None,
     ) -> bool:
         """Its process ended and told how. False for old news. `began_ms`: when it began; None = when that was reported."""
         if not self._holds(stage, task, attempt):
             return False
-        self._account(stage, task, attempt, at_ms, end.exit_code or end.returned, held, began_ms)
+        self._account(stage, task, attempt, at_ms, end.exit_code or end.returned, resources, began_ms)
         if stage.task_state[task] == _S.RELEASING and not self._in_time(stage, task, end):
             self._released(stage, task)
         elif end.exit_code == 0 and not end.reason:
@@ -488,13 +491,13 @@ class Advance(Outcomes):
         reason: str,
         *,
         started: bool = True,
-        held: Held = Held(),  # noqa: B008  # frozen
+        resources: AttemptResources = AttemptResources(),  # noqa: B008  # frozen
         began_ms: int | None = None,
     ) -> bool:
         """The pod exists no more and has not reported how it ended: it is not the task's fault, and no retry is charged."""
         if not self._holds(stage, task, attempt):
             return False
-        self._account(stage, task, attempt, at_ms, -1, held, began_ms)
+        self._account(stage, task, attempt, at_ms, -1, resources, began_ms)
         if stage.task_state[task] == _S.RELEASING:
             self._released(stage, task)
         else:
@@ -523,13 +526,13 @@ class Advance(Outcomes):
         self._shards_are_done(stage, np.array([shard]))
         self.settle()
 
-    def look_up_done(self, stage: StageRun, shards: Indices) -> None:
+    def cache_answered(self, stage: StageRun, shards: Indices) -> None:
         """The cache has answered for these shards: what is still QUEUED of them is offered to the scheduler."""
-        assert stage.looked_up is not None
-        self.statement.set(stage.looked_up, shards, True)
+        assert stage.cache_checked is not None
+        self.statement.set(stage.cache_checked, shards, True)
         self.changes.touch(stage.number)
 
-    def look_again(self, uri: str | None = None) -> None:
+    def recheck_inputs(self, uri: str | None = None) -> None:
         """An input from outside, or all of them (None), may have another version: what is not bound yet waits until it is known."""
         if uri is None:
             self.statement.assign(self.run, "versions", {})
@@ -538,8 +541,8 @@ class Advance(Outcomes):
             self.statement.pop(self.run.versions, uri)
         self.statement.assign(self.run, "looks", self.run.looks + 1)
         for stage in self.run.stages:
-            if stage.looked_up is not None:
-                self.statement.set(stage.looked_up, slice(None), False)
+            if stage.cache_checked is not None:
+                self.statement.set(stage.cache_checked, slice(None), False)
                 self.changes.touch(stage.number)
 
     def fail_waiting(self, stage: StageRun, tasks: Indices, reason: str, message: str) -> None:
@@ -622,10 +625,10 @@ class Advance(Outcomes):
         waiting = tasks[(states == _S.QUEUED) | (states == _S.STAGING)]
         if task not in holding and task not in waiting:
             return
-        said = "cancelled by request" + (f": {why}" if why else "")
+        message = "cancelled by request" + (f": {why}" if why else "")
         action = self._policy(stage, On.TASK_FAILED, -1)
         self.statement.put(stage.reasons, task, CANCELLED)
-        self._event("task.attempt_failed", stage, task, reason=CANCELLED, message=said, exit_code=-1)
+        self._event("task.attempt_failed", stage, task, reason=CANCELLED, message=message, exit_code=-1)
         if action is Action.COMPLETE_STAGE:
             self._complete_stage(stage)
         elif action is Action.IGNORE:
@@ -639,10 +642,10 @@ class Advance(Outcomes):
             self._release(stage, holding[holding == task], _S.FAILED)
             self._account_waiting(stage, waiting[waiting == task])
             self._move(stage, waiting[waiting == task], _E.FAIL)
-            self._event("task.failed", stage, task, reason=CANCELLED, message=said)
-            self._fail_stage(stage, f"{_named(stage, task)} was {said}")
+            self._event("task.failed", stage, task, reason=CANCELLED, message=message)
+            self._fail_stage(stage, f"{_named(stage, task)} was {message}")
             if action is Action.ABORT_WORKFLOW:
-                self._abort(f"stage {stage.spec.name!r}: {_named(stage, task)} was {said}")
+                self._abort(f"stage {stage.spec.name!r}: {_named(stage, task)} was {message}")
         self.settle()
 
     def pause(self, paused: bool, why: str = "") -> None:
@@ -667,7 +670,7 @@ class Advance(Outcomes):
         self.statement.assign(run, "started_ms", self.now - max(0, ended - began))
         self.statement.assign(run, "ended_ms", None)
         again = [stage for stage in run.stages if stage.state is not RunState.SUCCEEDED]
-        self.look_again()
+        self.recheck_inputs()
         for stage in again:
             self._reset(stage)
         for stage in again:

@@ -98,6 +98,7 @@ class StageRun:
     __slots__ = (
         "attempt",
         "barriers",
+        "cache_checked",
         "charged",
         "closed",
         "completing",
@@ -108,7 +109,6 @@ class StageRun:
         "failed",
         "goal",
         "local",
-        "looked_up",
         "lost",
         "memory_steps",
         "missing",
@@ -161,7 +161,7 @@ class StageRun:
         self.started_ms: int | None = None
         self.ended_ms: int | None = None
         self.uniform: TaskState | None = TaskState.PENDING
-        self.looked_up: NDArray[np.bool_] | None = None
+        self.cache_checked: NDArray[np.bool_] | None = None
         self.barriers = 0
         self.done = 0
         self.counts = counts  #: its row of the workflow's

@@ -63,7 +63,7 @@ class Changes(msgspec.Struct):
         self.fresh.add(stage)
 
 
-class Held(msgspec.Struct, frozen=True):
+class AttemptResources(msgspec.Struct, frozen=True):
     """The resources of its node that an attempt had, from its binding to its end."""
 
     cpu_millicores: int = 0
@@ -195,10 +195,10 @@ class Moves:
             self._account_waiting(stage, tasks)
             self._move(stage, tasks, _E.CANCEL)
             waiting = (stage.task_state == _S.RELEASING) & (stage.goal == _S.QUEUED)
-            held = np.flatnonzero(waiting)
-            self.statement.set(stage.goal, held, int(_S.CANCELLED))
-            if len(held):
-                self.changes.tasks.setdefault(stage.number, []).append(held)
+            leaving = np.flatnonzero(waiting)
+            self.statement.set(stage.goal, leaving, int(_S.CANCELLED))
+            if len(leaving):
+                self.changes.tasks.setdefault(stage.number, []).append(leaving)
 
     def _account(
         self,
@@ -207,7 +207,7 @@ class Moves:
         attempt: int,
         at_ms: int,
         exit_code: int,
-        held: Held,
+        resources: AttemptResources,
         began_ms: int | None,
     ) -> None:
         """Times and bytes of an attempt that ended, and what it held, into the sums of its stage; and its room is free.
@@ -226,10 +226,10 @@ class Moves:
             sums[STAGING_MS] = max(0, (staged if staged >= 0 else bound) - staging) if staging >= 0 else 0
             sums[QUEUED_MS] = max(0, bound - ready - sums[STAGING_MS]) if ready >= 0 else 0
             sums[RUNNING_MS] = max(0, at_ms - started) if started >= 0 else 0
-            held_ms = max(0, at_ms - bound)
-            sums[CORE_MS] = held.cpu_millicores * held_ms // 1000
-            sums[GPU_MS] = held.gpu_millis * held_ms // 1000
-            sums[MEMORY_GIB_MS] = (held.memory_bytes * held_ms + (1 << 29)) >> 30  # rounded
+            occupied_ms = max(0, at_ms - bound)
+            sums[CORE_MS] = resources.cpu_millicores * occupied_ms // 1000
+            sums[GPU_MS] = resources.gpu_millis * occupied_ms // 1000
+            sums[MEMORY_GIB_MS] = (resources.memory_bytes * occupied_ms + (1 << 29)) >> 30  # rounded
         sums[BYTES_LOCAL] = stage.local[task]
         sums[BYTES_MOVED] = stage.moved[task]
         self.statement.add(stage.totals, slice(None), sums)
@@ -262,14 +262,14 @@ class Moves:
             self.changes.outputs.append((stage.number, task, name, output))
 
     def _policy(self, stage: StageRun, event: On, exit_code: int) -> Action:
-        told = self._told(stage, event, exit_code)
-        if told is not None:
-            return told
+        declared = self._declared_action(stage, event, exit_code)
+        if declared is not None:
+            return declared
         if event is On.TASK_COMPLETED:
             return Action.IGNORE
         return Action.RESTART_GANG if stage.spec.gang else Action.RESTART_TASK
 
-    def _told(self, stage: StageRun, event: On, exit_code: int) -> Action | None:
+    def _declared_action(self, stage: StageRun, event: On, exit_code: int) -> Action | None:
         """The action that the document declares for an event; None if it declares none."""
         for policy in stage.spec.policies:
             anything = policy.event is On.ANY and event not in (On.TASK_COMPLETED, On.TASK_PENDING)
@@ -489,7 +489,10 @@ class Settling(Moves):
             return None
         if Settling._unwell(parent) and child.spec.when.outcome is When.SUCCESS:
             return f"{parent.spec.name!r} did not succeed"
-        if any(given.stage == parent.spec.name and not given.optional for given in child.spec.inputs):
+        if any(
+            input_spec.stage == parent.spec.name and not input_spec.optional
+            for input_spec in child.spec.inputs
+        ):
             return f"{parent.spec.name!r} wrote nothing it could read"
         return None
 
@@ -582,8 +585,8 @@ class Settling(Moves):
         if stage.uniform is None and not stage.state.terminal:
             tasks = tasks[may(stage.task_state[tasks], _E.REVOKE)]
             self._move(stage, tasks, _E.REVOKE)
-            if stage.looked_up is not None:  # it will read other datasets: its cache key changes
-                self.statement.set(stage.looked_up, tasks // stage.members, False)
+            if stage.cache_checked is not None:  # it will read other datasets: its cache key changes
+                self.statement.set(stage.cache_checked, tasks // stage.members, False)
 
     def _reset(self, stage: StageRun) -> None:
         """For a retry: everything of the stage that did not succeed is pending once more."""

@@ -376,11 +376,11 @@ def _knots(pairs: Sequence[tuple[int, int]]) -> dict[int, int]:
 
 def _ordinals(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
     """Of (owner, thing): thing -> how many of its owner's things came before it."""
-    seen: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     found = {}
     for owner, thing in pairs:
-        found[thing] = seen[owner]
-        seen[owner] += 1
+        found[thing] = counts[owner]
+        counts[owner] += 1
     return found
 
 

@@ -181,8 +181,8 @@ def task_logs(
         why = why or reason or state
     if why and state in (EXECUTOR_ERROR, SYSTEM_ERROR, CANCELED):
         if not logs:
-            said = {"end_time": time_text(ended_ms)} if ended_ms is not None else {}
-            logs.append({"logs": [], "metadata": dict(_PRICE), **said, "outputs": []})
+            entry = {"end_time": time_text(ended_ms)} if ended_ms is not None else {}
+            logs.append({"logs": [], "metadata": dict(_PRICE), **entry, "outputs": []})
         logs[-1]["system_logs"] = [*logs[-1].get("system_logs", ()), tail(why)]
     return logs
 
@@ -201,8 +201,8 @@ def _log(attempt: Try, started_ms: int | None) -> dict[str, Any]:
         broken = attempt.exit_code not in (None, 0) and attempt.reason in _OWN
         if broken and not any(step.exit_code for step in report.steps[-1:]):
             log["logs"].append({"exit_code": attempt.exit_code, "end_time": log["end_time"]})
-    said = [f"{attempt.reason}: {attempt.message}" if attempt.message else attempt.reason]
-    words = [*(said if attempt.reason not in _PLAIN else ()), *map(image_words, report.images)]
+    outcome = [f"{attempt.reason}: {attempt.message}" if attempt.message else attempt.reason]
+    words = [*(outcome if attempt.reason not in _PLAIN else ()), *map(image_words, report.images)]
     if words:
         log["system_logs"] = list(map(tail, words))
     return log
@@ -226,10 +226,10 @@ def _step(step: Step) -> dict[str, Any]:
 
 
 def _file(file: File) -> dict[str, str]:
-    said = {"url": file.uri, "path": file.path}
+    entry = {"url": file.uri, "path": file.path}
     if file.size_bytes <= LARGEST_SIZE:
-        said["size_bytes"] = str(file.size_bytes)
-    return said
+        entry["size_bytes"] = str(file.size_bytes)
+    return entry
 
 
 def tail(text: str) -> str:
@@ -268,15 +268,15 @@ def with_notes(
 
 def in_basic(logs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Logs as the view BASIC shows them: without outputs of programs and without the system's words."""
-    kept = []
+    shortened = []
     for log in logs:
         short = {name: value for name, value in log.items() if name != "system_logs"}
         short["logs"] = [
             {name: value for name, value in step.items() if name not in ("stdout", "stderr")}
             for step in log["logs"]
         ]
-        kept.append(short)
-    return kept
+        shortened.append(short)
+    return shortened
 
 
 #: In bodies as `encode_task` makes them.
@@ -291,10 +291,10 @@ def joined(ident: str, state: str, created_ms: int, body: bytes, logs: Sequence[
         body: A JSON object with at least one member, as `encode_task` made it.
         logs: As `task_logs` made them.
     """
-    said: dict[str, Any] = {"id": ident, "state": state, "creation_time": time_text(created_ms)}
+    answer: dict[str, Any] = {"id": ident, "state": state, "creation_time": time_text(created_ms)}
     if logs:
-        said["logs"] = _as_asked(logs, body) if _FILE_URL in body else logs
-    return msgspec.json.encode(said)[:-1] + b"," + body[1:]
+        answer["logs"] = _as_asked(logs, body) if _FILE_URL in body else logs
+    return msgspec.json.encode(answer)[:-1] + b"," + body[1:]
 
 
 class _Asked(msgspec.Struct):

@@ -134,7 +134,7 @@ def _document(task: Task, asked: Asked, known: Mapping[str, str], call: Call | N
     if labels:
         document["labels"] = dict(list(labels.items())[:_MOST_LABELS])
     if call is not None:
-        document["call"] = _said(call)
+        document["call"] = _known_fields(call)
     document["stages"] = [_stage(task, asked, known)]
     if call is not None and call.source == CROMWELL:
         _exchange_return_codes(task, document["stages"][0]["files"])
@@ -169,16 +169,16 @@ def _number(text: str) -> int | str:
     return int(text) if re.fullmatch(r"[+-]?[0-9]{1,12}", text.strip()) else text
 
 
-def _said(call: Call) -> dict[str, Any]:
+def _known_fields(call: Call) -> dict[str, Any]:
     """A call without what is not known."""
-    said = {name: getattr(call, name) for name in Call.__struct_fields__}
-    return {name: value for name, value in said.items() if value not in (None, 0, "", ())}
+    fields = {name: getattr(call, name) for name in Call.__struct_fields__}
+    return {name: value for name, value in fields.items() if value not in (None, 0, "", ())}
 
 
 def _stage(task: Task, asked: Asked, known: Mapping[str, str]) -> dict[str, Any]:
     files: dict[str, Any] = {}
     if task.inputs:
-        files["inputs"] = [_placed(given) for given in task.inputs]
+        files["inputs"] = [_placed(task_input) for task_input in task.inputs]
     if task.outputs:
         files["outputs"] = [_delivered(taken) for taken in task.outputs]
     if task.volumes:
@@ -245,12 +245,12 @@ def _step(executor: TaskExecutor) -> dict[str, Any]:
     return step
 
 
-def _placed(given: Input) -> dict[str, Any]:
-    if given.content is not None:
-        return {"path": given.path, "content": given.content}
-    if given.type == "DIRECTORY":
-        return {"path": _folder(given.path), "uri": _folder(given.url or ""), "directory": True}
-    return {"path": given.path, "uri": given.url}
+def _placed(task_input: Input) -> dict[str, Any]:
+    if task_input.content is not None:
+        return {"path": task_input.path, "content": task_input.content}
+    if task_input.type == "DIRECTORY":
+        return {"path": _folder(task_input.path), "uri": _folder(task_input.url or ""), "directory": True}
+    return {"path": task_input.path, "uri": task_input.url}
 
 
 def _delivered(taken: Output) -> dict[str, Any]:

@@ -51,34 +51,36 @@ def _cromwell(task: Task) -> Call | None:
         return None
     run = tags.get("root_workflow_id") or tags["workflow_id"]
     place = cromwell_place(script.path, run) or cromwell_place(script.url or "", run)
-    said = _DESCRIPTION.fullmatch(task.description or "")
-    attempt = max(1, int(said[3])) if said else 1
+    described = _DESCRIPTION.fullmatch(task.description or "")
+    attempt = max(1, int(described[3])) if described else 1
     if place is None:
-        name = said[1] if said else task.name or ""
-        shard = int(said[2]) if said and int(said[2]) >= 0 else None
-        known = f"{tags['workflow_id']}/{name}/{said[2]}"[-LONGEST:] if said else ""
-        return Call(run, name.partition(".")[0], CROMWELL, name, shard, attempt if said else 0, task=known)
+        name = described[1] if described else task.name or ""
+        shard = int(described[2]) if described and int(described[2]) >= 0 else None
+        known = f"{tags['workflow_id']}/{name}/{described[2]}"[-LONGEST:] if described else ""
+        return Call(
+            run, name.partition(".")[0], CROMWELL, name, shard, attempt if described else 0, task=known
+        )
     return Call(
         run=run,
         run_name=place.run_name,
         source=CROMWELL,
         node=place.node,
         shard=place.shard,
-        attempt=attempt if said else place.attempt,
+        attempt=attempt if described else place.attempt,
         task=place.task,
         after=_after(task, run, place.node),
     )
 
 
-def _is_script(given: Input) -> bool:
-    return given.name == "commandScript" and (given.description or "").endswith(".commandScript")
+def _is_script(task_input: Input) -> bool:
+    return task_input.name == "commandScript" and (task_input.description or "").endswith(".commandScript")
 
 
 def _after(task: Task, run: str, node: str) -> tuple[str, ...]:
     """The nodes that have the inputs below their folders, each once, in the order of the inputs."""
     nodes: dict[str, None] = {}
-    for given in task.inputs or ():
-        place = cromwell_place(given.url or "", run)
+    for task_input in task.inputs or ():
+        place = cromwell_place(task_input.url or "", run)
         if place is not None and place.node != node:
             nodes[place.node] = None
     return tuple(nodes)[:_MOST_AFTER]
@@ -134,10 +136,10 @@ def _snakemake_shard(properties: Mapping[str, Any]) -> int | None:
 
 def snakemake_job(task: Task) -> tuple[str, Mapping[str, Any]] | None:
     """(job script, its properties) of a job of Snakemake; None if the task is none."""
-    for given in task.inputs or ():
+    for task_input in task.inputs or ():
         line = (
-            _PROPERTIES.search(given.content)
-            if given.content and "# properties = " in given.content
+            _PROPERTIES.search(task_input.content)
+            if task_input.content and "# properties = " in task_input.content
             else None
         )
         if line is None:
@@ -147,7 +149,7 @@ def snakemake_job(task: Task) -> tuple[str, Mapping[str, Any]] | None:
         except msgspec.DecodeError:
             continue
         if isinstance(properties, dict):
-            return given.content or "", properties
+            return task_input.content or "", properties
     return None
 
 

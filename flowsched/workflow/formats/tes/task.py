@@ -271,11 +271,11 @@ def _tidy(task: Task) -> None:
         executor.env = _without_nulls(executor.env)
         for name in ("workdir", "stdin", "stdout", "stderr"):
             setattr(executor, name, getattr(executor, name) or None)
-    for given in task.inputs or ():
-        given.type = given.type or "FILE"
-        given.url = given.url or None
-        if given.content == "" and given.url is not None:
-            given.content = None
+    for task_input in task.inputs or ():
+        task_input.type = task_input.type or "FILE"
+        task_input.url = task_input.url or None
+        if task_input.content == "" and task_input.url is not None:
+            task_input.content = None
     for taken in task.outputs or ():
         taken.type = taken.type or "FILE"
         taken.path_prefix = taken.path_prefix or None
@@ -293,10 +293,10 @@ def _faults(task: Task) -> Iterable[Fault]:
     """The faults of a task beside the types, as far as only TES knows them."""
     if not task.executors:
         yield Fault("$.executors", "an array of 0", "at least one executor")
-    for number, given in enumerate(task.inputs or ()):
-        if given.url is None and given.content is None:
+    for number, task_input in enumerate(task.inputs or ()):
+        if task_input.url is None and task_input.content is None:
             yield Fault(f"$.inputs[{number}]", "neither url nor content", "one of url and content")
-        if given.content and given.type == "DIRECTORY":
+        if task_input.content and task_input.type == "DIRECTORY":
             yield Fault(f"$.inputs[{number}].type", '"DIRECTORY"', '"FILE": content is of a file')
     asked = task.resources or Asked()
     for name in ("cpu_cores", "ram_gb", "disk_gb"):

@@ -104,12 +104,12 @@ class Walk:
     """Goes through one workflow.
 
     Args:
-        given: Inputs by name, without the workflow's own: `joint.Genotype.memory`.
-        complete: Whether `given` is all there is: then an optional input that is not in it is missing; else it is unknown.
+        inputs: Inputs by name, without the workflow's own: `joint.Genotype.memory`.
+        complete: Whether `inputs` is all there is: then an optional input that is not in it is missing; else it is unknown.
         files: The known facts about files.
     """
 
-    given: Mapping[str, Value.Base]
+    inputs: Mapping[str, Value.Base]
     complete: bool
     files: Files
     nodes: dict[str, Draft] = field(default_factory=dict)
@@ -154,8 +154,8 @@ class Walk:
             if passed is not None and not (isinstance(passed.value, Value.Null) and decl.expr is not None):
                 return replace(passed, value=passed.value.coerce(decl.type), kind=decl.type)
             key = frame.relative + decl.name
-            if passed is None and key in self.given:
-                return Bound(self.given[key].coerce(decl.type), decl.type)
+            if passed is None and key in self.inputs:
+                return Bound(self.inputs[key].coerce(decl.type), decl.type)
         if decl.expr is not None:
             return evaluated(decl.expr, place.scope, frame.library, decl.type)
         if decl.type.optional and self.complete:
@@ -210,10 +210,10 @@ class Walk:
         if isinstance(asked.value, Value.Boolean):
             holds = "yes" if asked.value.value else "no"
         ident = f"{place.frame.path}.{section.workflow_node_id}"
-        told = ConditionPlan(ident, shown(section.expr), holds, None, tuple(sorted(hidden)))
+        plan = ConditionPlan(ident, shown(section.expr), holds, None, tuple(sorted(hidden)))
         if tasks is not None:  # nothing waits for anything: it is only not the same for all
-            told = ConditionPlan(ident, told.text, "some", tasks)
-        self.conditions.append(told)
+            plan = ConditionPlan(ident, plan.text, "some", tasks)
+        self.conditions.append(plan)
         inner = replace(
             place,
             scope=Scope(place.scope),
@@ -281,7 +281,7 @@ class Walk:
             scope.lazy[decl.name] = partial(self._declared, decl, inside, decl.name in inputs)
         section = f"{relative}runtime."
         overrides = {
-            key.removeprefix(section): value for key, value in self.given.items() if key.startswith(section)
+            key.removeprefix(section): value for key, value in self.inputs.items() if key.startswith(section)
         }
         bound = {name: scope.find(name) for name in sorted(inputs)}
         files, more = _known_files({name: each for name, each in bound.items() if each is not None})
@@ -547,14 +547,14 @@ def _devices(value: Value.Base) -> int:
     return int(str(value.value))
 
 
-def _known_files(given: Mapping[str, Bound]) -> tuple[tuple[PlannedFile, ...], int]:
+def _known_files(inputs: Mapping[str, Bound]) -> tuple[tuple[PlannedFile, ...], int]:
     """Files among a call's inputs that are known ahead, also those that differ between shards.
 
     Returns:
         The first `FILES` of them, each once, and how many more there are.
     """
     found: dict[PlannedFile, None] = {}
-    for name, bound in given.items():
+    for name, bound in inputs.items():
         waiting = deque([bound.value])
         while waiting:
             for each in parts(waiting.popleft()):

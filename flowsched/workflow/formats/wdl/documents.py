@@ -185,7 +185,7 @@ class Documents:
         finally:
             workflow.name = name
 
-    def _typecheck(self, callee: Callee, *given: Any, **options: Any) -> None:
+    def _typecheck(self, callee: Callee, *arguments: Any, **options: Any) -> None:
         """Check the types of a task or workflow, with names of their own for outputs that have the name of something else in it."""
         others = (body for body in _bodies(callee) if body is not callee.outputs)
         names = {each.name for body in others for each in body if isinstance(each, Tree.Decl | Tree.Call)}
@@ -201,7 +201,7 @@ class Documents:
                 outputs[number] = renamed
         check: Any = type(callee).typecheck
         try:
-            check(callee, *given, **options)
+            check(callee, *arguments, **options)
         except (Error.ValidationError, Error.MultipleValidationErrors) as error:
             faults = error.exceptions if isinstance(error, Error.MultipleValidationErrors) else [error]
             if isinstance(callee, Tree.Workflow) or not all(
@@ -273,8 +273,8 @@ def _span(text: str, pos: Error.SourcePosition) -> tuple[int, int]:
 
 def _call_inputs(text: str, at: int, end: int) -> Iterator[tuple[str, int]]:
     """The inputs of a call, and where they begin."""
-    said = re.search(r"^\s*version\s+(\S+)", text, re.MULTILINE)
-    version = said[1] if said else "draft-2"
+    declared = re.search(r"^\s*version\s+(\S+)", text, re.MULTILINE)
+    version = declared[1] if declared else "draft-2"
     while match := _CALL_INPUT.match(text, at, end):
         yield match[1], match.start(1)
         at = match.end()

@@ -24,7 +24,7 @@ NOTES: Final = 50
 
 
 def plan_wdl(
-    given: Sources,
+    sources: Sources,
     inputs: Mapping[str, Any] | None = None,
     *,
     sizes: Mapping[str, int] | None = None,
@@ -45,11 +45,11 @@ def plan_wdl(
     """
 
     def read(uri: str, importer: str | None) -> tuple[str, str] | None:
-        name = given.main if importer is None else given.find(uri, importer)
-        return None if name is None else (given.texts[name], name)
+        name = sources.main if importer is None else sources.find(uri, importer)
+        return None if name is None else (sources.texts[name], name)
 
-    known = sorted(name for name in given.texts if name != given.main)
-    return plan_from(given.main, read, inputs, files=files_of(sizes or {}, contents or {}), offered=known)
+    known = sorted(name for name in sources.texts if name != sources.main)
+    return plan_from(sources.main, read, inputs, files=files_of(sizes or {}, contents or {}), offered=known)
 
 
 def plan_from(

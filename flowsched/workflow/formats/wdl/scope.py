@@ -122,9 +122,9 @@ def named(expr: Expr.Base) -> Iterator[str]:
         stack.extend(child for child in each.children if isinstance(child, Expr.Base))
 
 
-def together(*given: Iterable[str]) -> Paths:
+def together(*groups: Iterable[str]) -> Paths:
     """All of them."""
-    return frozenset().union(*given)
+    return frozenset().union(*groups)
 
 
 def merged(names: Mapping[str, Bound], prefix: str) -> dict[str, Bound]:

@@ -99,11 +99,11 @@ def sources(main: str, imports: Mapping[str, str] | bytes = b"", name: str = MAI
         TooLarge: A source, or all of them, are beyond a limit.
         InvalidRequest: The zip file is none.
     """
-    given = unzipped(imports) if isinstance(imports, bytes) else dict(imports)
-    if name in given:
+    imported = unzipped(imports) if isinstance(imports, bytes) else dict(imports)
+    if name in imported:
         name = f"{name.removesuffix('.wdl')}-submitted.wdl"
     texts = {
-        **{posixpath.normpath(key) if "://" not in key else key: text for key, text in given.items()},
+        **{posixpath.normpath(key) if "://" not in key else key: text for key, text in imported.items()},
         name: main,
     }
     total = 0
