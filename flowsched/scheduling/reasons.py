@@ -406,10 +406,6 @@ def _allows(quota: str, limit: QuotaLimit, ever: str = "") -> str:
     return f"ResourceQuota {quota} {ever}allows {'more than ' if ever else ''}{quantity(limit.axis, limit.hard)}{named}"
 
 
-#: From so many thousandths on, an amount that is not whole is written as 100.5 rather than 100500m.
-_LARGE_MILLIS: Final = 100_000
-
-
 def quantity(axis: str, amount: int) -> str:
     """An amount of a resource for people: 1.5 CPU, 4 CPU, 2 GiB memory, 100 MB/s disk bandwidth."""
     word = _WORDS.get(axis, axis)
@@ -428,11 +424,6 @@ def quantity(axis: str, amount: int) -> str:
 
 def _nodes(number: int) -> str:
     return f"{number} node{'s' * (number != 1)}"
-
-
-def vector_text(axes: Sequence[str], amounts: Sequence[int]) -> str:
-    """The amounts that are not zero, for people."""
-    return ", ".join(quantity(axis, n) for axis, n in zip(axes, amounts, strict=False) if n) or "nothing"
 
 
 # ---- refusals that are remembered ----
