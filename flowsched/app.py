@@ -72,7 +72,7 @@ def key_value(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """What all workflows that have not ended may have together. The service refuses what is beyond."""
+    """Limits of all workflows that have not ended, together. The service refuses requests beyond them."""
 
     max_live_tasks: Annotated[
         int, Option("Tasks of all workflows that have not ended; more is refused (429).", least=1)
@@ -268,7 +268,7 @@ def check_address(settings: Settings) -> None:
 
 
 def cautions(settings: Settings, host: str) -> list[str]:
-    """What is accepted and may be unsafe: a short token, and an address of `host` that other machines reach.
+    """Warnings of accepted settings that may be unsafe: a short token, and an address of `host` that other machines reach.
 
     On Kubernetes a Service and an Ingress are in front of the address.
     """
@@ -287,7 +287,7 @@ def cautions(settings: Settings, host: str) -> list[str]:
 
 
 def left_behind(settings: Settings) -> str:
-    """What is said of a root whose SQLite file has workflows, while another database was chosen; "" where there is nothing to say.
+    """The warning of a root whose SQLite file has workflows, while another database was chosen; "" where none is due.
 
     Raises:
         ConfigurationError: A workflow in it has not ended: its tasks may run, and a service that does not know them ends them.
@@ -403,7 +403,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
 
 
 def _term_settings(settings: Settings, clock: Callable[[], int]) -> TermSettings:
-    """What each term of a leader is told."""
+    """The settings of each term of a leader."""
     from flowsched.control.leading.leader import TermSettings
     from flowsched.scheduling.transfers import parse_piece_size
 
@@ -497,7 +497,7 @@ async def _executor(
 
 
 def _shared_secret(settings: Settings) -> bytes:
-    """What gang tokens are derived from: the same in all replicas, where there are several."""
+    """The secret of which gang tokens are derived: the same in all replicas, where there are several."""
     if settings.kubernetes is not None and settings.kubernetes.agent_key:
         return hashlib.sha256(b"gangs " + settings.kubernetes.agent_key.encode()).digest()
     return _secret(settings.root)
@@ -707,10 +707,10 @@ async def serve(
 
 
 def spare_the_collector(thresholds: tuple[int, int, int] = COLLECT) -> None:
-    """Let the garbage collector look less often: a service keeps what it makes, and hardly any of it is in cycles.
+    """Let the garbage collector run less often: a service keeps the objects that it makes, and hardly any are in cycles.
 
-    Python's defaults look after every 700 new objects, and took a third of the CPU of placing pods (`bench/kube`). What is
-    there now is never looked at again.
+    With Python's defaults it runs after every 700 new objects, and took a third of the CPU of placing pods (`bench/kube`). It
+    never visits the objects that exist now again.
     """
     gc.freeze()  # not collected before: that would hold the event loop for up to half a second
     gc.set_threshold(*thresholds)
@@ -730,7 +730,7 @@ def give_memory_back() -> None:
 
 
 class FreedMemory:
-    """What a large workflow leaves behind in the C library's heap, between blocks that live on."""
+    """The memory that a large workflow leaves in the C library's heap, between blocks that live on."""
 
     def __init__(self) -> None:
         self._trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
@@ -757,7 +757,7 @@ async def database_upgrade(url: str) -> tuple[str | None, str]:
 
 
 async def database_facts(url: str) -> dict[str, Any]:
-    """What `doctor` tells of a database (looks from beside: a running service is not disturbed)."""
+    """The facts that `doctor` reports of a database (read from beside: a running service is not disturbed)."""
     from flowsched.store.database import Database
 
     async with await Database.open(

@@ -175,7 +175,7 @@ class Binds:
         return found
 
     def _encoded_member(self, candidate: Candidate, pod: Pod, alike: Likeness) -> bytes:
-        """The launch order of a gang's member as its own row. What it shares with others becomes a row once a round."""
+        """The launch order of a gang's member as its own row. The part that members share becomes a row once a round."""
         assert pod.gang is not None
         delivers = pod.container is not None and pod.container.delivers
         key = id(alike), id(pod.gang.roster), delivers
@@ -419,7 +419,7 @@ class Others(Protocol):
 def place(recorder: Recorder, others: Others) -> None:
     """Offer what waits to the scheduler and carry out its plan, if it is time to look at it."""
     state = recorder.state
-    # 1. What follows from events and from time alone.
+    # 1. Changes that events and time alone have caused.
     _bring_up_to_date(recorder)
     held_back = others.settle()
     # 2. Whether a round is due: of others alone while enough of our own pods are on their way.
@@ -464,7 +464,7 @@ def place(recorder: Recorder, others: Others) -> None:
             ours.binds.take()  # claims keep the order in which they were decided
             others.carry_out(placement)
     ours.finish()
-    # 6. What stays, why, and when the next round is due.
+    # 6. The groups that stay, why, and when the next round is due.
     look_at = _sooner(plan.look_at, ours.spacing.next_ms)
     plan = structs.replace(plan, reasons=(*plan.reasons, *ours.refused, *told), look_at=look_at)
     if recorder.evictable is not None and not at_limit:
@@ -583,7 +583,7 @@ def _sooner(one: int | None, other: int | None) -> int | None:
 
 
 def _rest(group: PodGroup, placed: Placement) -> PodGroup:
-    """What of a bag was not placed."""
+    """The request for the pods of a bag that were not placed."""
     if group.gang:
         return group
     role = group.roles[0]
@@ -627,10 +627,10 @@ def _may_give_up(state: EngineState, workflow: str, number: int) -> bool:
 
 
 class _Ours:
-    """What is done with the placements of flowsched's own groups in one round.
+    """Carries out the placements of flowsched's own groups in one round.
 
     Attributes:
-        refused: Why something of a group that was placed must wait all the same.
+        refused: Why pods of a placed group must wait all the same.
     """
 
     def __init__(self, recorder: Recorder, offered: Iterable[PodGroup]) -> None:

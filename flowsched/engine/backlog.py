@@ -83,7 +83,7 @@ def collect(state: EngineState, now: int, evictable: Evictable | None = None) ->
     Args:
         state: Its memory of what was offered is brought up to date.
         now: Wall-clock ms.
-        evictable: What caches with a limit may drop; None = no cache has a limit.
+        evictable: The copies that caches with a limit may drop; None = no cache has a limit.
     """
     backlog = Backlog({}, [], [], None)
     common, homes = _common_basis(state), Homes(state)
@@ -146,7 +146,7 @@ def _by_size(state: EngineState, backlog: Backlog, told: Sequence[Candidate]) ->
 
 
 def _common_basis(state: EngineState) -> tuple[object, ...]:
-    """What `_basis` says of all stages."""
+    """The part of `_basis` that all stages share."""
     catalogue, policy = state.cluster.catalogue, state.policy
     return (
         catalogue.dropped,
@@ -160,11 +160,11 @@ def _common_basis(state: EngineState) -> tuple[object, ...]:
 def _basis(
     state: EngineState, run: WorkflowRun, stage: StageRun, common: tuple[object, ...]
 ) -> tuple[object, ...]:
-    """What `_again` looks at, but for gather nodes, full caches, and what is said of single groups (`WorkState.outdate`)."""
+    """The facts that `_again` compares, except gather nodes, full caches and facts of single groups (`WorkState.outdate`)."""
     kind, work = (run.spec.name, stage.spec.name), state.work
     inputs = work.inputs.get(
         (run.id, stage.number)
-    )  # what all shards read, unless each reads something of its own
+    )  # datasets that all shards read, unless each reads some of its own
     return common, work.estimates.known_of(*kind), work.corrections.get(kind), inputs
 
 
@@ -257,7 +257,7 @@ def _find_homes(homes: Homes, run: WorkflowRun, stage: StageRun, offered: Offere
 
 
 class _Alike:
-    """What the groups of one stage have in common, worked out once in a round. Of two that read as much the same is expected."""
+    """The common part of the groups of one stage, worked out once a round. Equal input sizes give equal estimates."""
 
     def __init__(
         self, state: EngineState, run: WorkflowRun, stage: StageRun, evictable: Evictable | None, homes: Homes
@@ -290,7 +290,7 @@ class _Alike:
     def roles(
         self, tasks: tuple[Indices, ...], demands: tuple[Demand | None, ...], first: int = 0
     ) -> tuple[RoleRequest, ...]:
-        """What a group of these tasks asks for. `first`: the number of the first role."""
+        """The role requests of a group of these tasks. `first`: the number of the first role."""
         steps = [memory_steps(self.stage, of_role) for of_role in tasks]
         key = (first, *map(len, tasks), *steps, demands)
         found = self._roles.get(key)
@@ -396,7 +396,7 @@ def _closing(
 
 
 def group_name(run: WorkflowRun, stage: StageRun, key: GroupKey) -> str:
-    """What people see: workflow/stage, with the shard where the group is one shard of several."""
+    """The name for users: workflow/stage, with the shard where the group is one shard of several."""
     one = key.shard < 0 or stage.spec.width == 1
     return f"{run.spec.name}/{stage.spec.name}" + ("" if one else f"[{key.shard}]")
 
@@ -432,7 +432,7 @@ def memory_steps(stage: StageRun, tasks: Indices) -> int:
 def resources_of(
     state: EngineState, run: WorkflowRun, stage: StageRun, role: int, memory_steps: int
 ) -> Resources:
-    """What one pod asks for now: memory grows after each time it was too little, up to the most that a node has for it."""
+    """The present request of one pod: its memory grows after each attempt that lacked some, up to the most that a node has."""
     given = stage.spec.roles[role].resources
     if memory_steps == 0:
         return given
@@ -443,13 +443,13 @@ def resources_of(
 
 
 def memory_limit(stage: StageRun, role: RoleSpec, memory_steps: int, most_bytes: int) -> int | None:
-    """What one pod may use at most now: grows with what it asks for. None where the document says nothing of it.
+    """The present memory limit of one pod, in bytes: it grows with the request. None where the document states no limit.
 
     Args:
         stage: Of the pod.
         role: Of the pod.
         memory_steps: How often its memory has grown.
-        most_bytes: What it asks for now. Where that has reached its node's memory, the limit grows no further either.
+        most_bytes: Its present request. Where that has reached its node's memory, the limit grows no further either.
     """
     if role.limits is None or role.limits.memory_bytes == 0:
         return None
@@ -462,7 +462,7 @@ def memory_limit(stage: StageRun, role: RoleSpec, memory_steps: int, most_bytes:
 def memory_ahead(
     state: EngineState, run: WorkflowRun, stage: StageRun, task: int, held_bytes: int
 ) -> tuple[str, bool]:
-    """What a node's size means for the next attempt of a task that ran out of memory.
+    """How the nodes' memory bounds the next attempt of a task that ran out of memory.
 
     Args:
         state: For the nodes.
@@ -472,7 +472,8 @@ def memory_ahead(
         held_bytes: The memory that it had.
 
     Returns:
-        What to tell of it, and whether no attempt can get more than it had. ("", False) where its memory grows freely.
+        A clause for the message of the failure, and whether no attempt can get more than it had. ("", False) where its memory
+        grows freely.
     """
     role, steps = int(stage.role_of[task % stage.members]), memory_steps(stage, np.array([task]))
     wanted = _grown(stage, stage.spec.roles[role].resources.memory_bytes, steps + 1)

@@ -28,7 +28,7 @@ def told(choices: Sequence[Choice | None], names: Sequence[str], *, staged: bool
 
 
 def kept(row: str) -> ChoiceView | None:
-    """What a row keeps; None where it keeps nothing."""
+    """The choice in a row; None where the row has none."""
     return _DECODER.decode(row) if row else None
 
 

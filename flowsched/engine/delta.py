@@ -59,9 +59,9 @@ class Intent(NamedTuple):
 
 
 class GangOrderWrite(NamedTuple):
-    """What the launch orders of a gang's members have in common (replaces what there was under the same key).
+    """The common part of the launch orders of a gang's members (replaces an earlier one with the same key).
 
-    `pod` is what `pod_orders.encode_shared` made. Each member's own `Intent.pod` names the key.
+    `pod` comes from `pod_orders.encode_shared`. Each member's own `Intent.pod` names the key.
     """
 
     workflow: str

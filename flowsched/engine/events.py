@@ -101,11 +101,11 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class LookedUp(msgspec.Struct, frozen=True):
-    """What ready shards of a stage read from outside, and what the cache of results has for them.
+    """The datasets from outside that ready shards of a stage read, and the cached results for these shards.
 
     Args:
         workflow, stage: Of the shards.
-        found: What the cache has for shards.
+        found: The cached results, by shard.
         others: Shards that the cache was not asked for.
         names: URI -> the dataset that it is now.
         in_place: Those of them that nodes read where they lie.

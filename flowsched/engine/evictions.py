@@ -1,9 +1,8 @@
 """Evictions: pods that leave for a nominated group or for a drained node, and the room that is held meanwhile.
 
 A nomination is in memory alone: after a restart the same group gets the same room again, since room that other pods leave
-counts as its own (`scheduling.preemption`). Durable is that the victims leave. Claims hold the free part of a nominated group's
-room from the moment of the decision. What its victims leave is held in the step in which they have left, before any other group
-is placed.
+counts as its own (`scheduling.preemption`). Durable is that the victims leave. Claims reserve the free part of the group's room
+from the moment of the decision. The step in which its victims have left reserves their room, before it places any other group.
 """
 
 from __future__ import annotations
@@ -162,8 +161,8 @@ def _evict(recorder: Recorder, eviction: Eviction, refs: Sequence[PodRef]) -> No
 #
 # No new pod starts there from a moment on: now, or the begin of a maintenance. Before that moment only pods start there that will
 # have ended by then (`backlog`). Pods run to their end; with a deadline, those that have not ended by it are evicted, and their
-# tasks run elsewhere. A drain is a row in SQL, and an event tells the engine of it, again after a restart. What the cluster
-# reports of the node meanwhile is remembered until the node is given back.
+# tasks run elsewhere. A drain is a row in SQL, and an event tells the engine of it, again after a restart. The drain
+# stores the cluster's latest report of the node until the node is given back.
 
 
 EMPTIED: Final = "its node is being emptied"

@@ -228,7 +228,7 @@ _FOR_ROOM: Final = frozenset(
 
 
 class Facts:
-    """What the state says of one live run, by stage. Made for one answer: each part is looked through once, for all stages.
+    """The state of one live run, by stage. Made for one answer: each part is read once, for all stages.
 
     Args:
         state, run: Not modified. Nothing may change them while this is in use.
@@ -390,7 +390,7 @@ def first_reason(state: EngineState, run: WorkflowRun, now: int) -> Explanation 
 
 
 def _all_held(facts: Facts) -> Explanation | None:
-    """What the first of a few running tasks is held by, if all of them are."""
+    """Why the first of a few running tasks waits, if the pods of all of them wait."""
     running = facts.run.counts[:, _RUNNING]
     if not facts.state.work.held or running.sum() > NAMED:
         return None
@@ -514,7 +514,7 @@ _TURN: Final = ReasonCode.BACKLOG_WINDOW, "ready; it is placed as soon as its tu
 
 
 def _paused(state: EngineState, run: WorkflowRun) -> str:
-    """What is paused, the workflow or the first paused queue on the way to its own, and the command that takes it back."""
+    """Name what is paused, the workflow or the first paused queue on the way to its own, and the command that resumes it."""
     if run.paused:
         return f"the workflow is paused; `flowsched resume {run.id}` lets it go on"
     name = next(queue.name for queue in state.policy.queues.path(run.spec.queue) if queue.paused)
@@ -751,7 +751,7 @@ def _on_silent_nodes(engine: EngineState, stage: StageRun, state: TaskState) -> 
 
 
 def _held(facts: Facts, stage: StageRun, state: TaskState, what: str) -> Explanation | None:
-    """What the cluster says of pods that were asked for and do not start, or do not end."""
+    """The cluster's reason why ordered pods do not start, or do not end."""
     told = _held_tasks(facts, stage, state)
     if not told:
         return None

@@ -21,14 +21,14 @@ from flowsched.workflow.estimates import CPU, DISK, ENOUGH, READ, WRITTEN
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.spec import StageSpec, Traffic
 
-#: What uses less than this part of a disk is not counted: it could not fill one with a hundred of its kind.
+#: Tasks that use less than this part of a disk are not counted: a hundred of a kind could not fill one.
 _SLIGHT: Final = 128
-#: What uses less than this part of a shared storage is not counted.
+#: Tasks that use less than this part of a shared storage are not counted.
 _TRIFLE: Final = 4096
 #: So many leading binary digits of an amount count.
 _DIGITS: Final = 3
 _PERCENT: Final = 100
-#: What corrections are counted in.
+#: The unit of corrections.
 PER_MILLE: Final = 1_000
 
 
@@ -69,11 +69,11 @@ def direct_demand(
     inputs: tuple[int, ...],
     storage: Storage,
 ) -> Demand:
-    """What a pod asks of a shared storage: rates as they are said; else bytes over the time it takes alone.
+    """The rates that a pod requests from a shared storage: the declared ones; else its bytes over its runtime alone.
 
-    Bytes are what its document says, and where all data are mounted its inputs and outputs; else what was learned. An input that
-    all shards read is read once on each node. The time is that of its CPU where that was learned, else what its user expects,
-    and of moving its bytes. Where neither is known nothing is counted: how long others took says how full the storage was.
+    The bytes are the declared ones, and where all data are mounted its inputs and outputs; else the learned ones. Each node
+    reads an input of all shards once. The time is that of its CPU where that was learned, else its user's estimate, plus that
+    of moving its bytes. Where neither is known the rates are 0: how long others took shows only how full the storage was.
     """
     io, spec = traffic_of(stage.spec, role), stage.spec
     kind = (run.spec.name, spec.name)
@@ -112,7 +112,7 @@ def _asked(storage: Storage, read: int, wrote: int) -> tuple[tuple[str, int], ..
 def learned_demand(
     state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]
 ) -> Demand | None:
-    """What a task of a stage that reads these datasets is taken to use of a disk.
+    """The learned disk use of a task of a stage that reads these datasets.
 
     None where the document declares it, where no node states its disk's rate, where too little is known, and where it would be
     too little to count. Of gangs with several roles nothing is known: samples do not say of which role they are.
@@ -182,7 +182,7 @@ def rounded(amount: int) -> int:
 
 
 def said_demand(stage: StageSpec, role: int) -> Demand:
-    """What its document says of a pod of a role: of the role, else of its stage; 0 where it says nothing."""
+    """The disk use that the document declares for a pod of a role: by the role, else by its stage; 0 where it declares none."""
     io = traffic_of(stage, role)
     if io.storage:
         return Demand()
@@ -190,7 +190,7 @@ def said_demand(stage: StageSpec, role: int) -> Demand:
 
 
 def traffic_of(stage: StageSpec, role: int) -> Traffic:
-    """What a pod of a role is said to read and write: by its role, else by its stage."""
+    """The declared traffic of a pod of a role: by its role, else by its stage."""
     own = stage.roles[role].io
     return stage.io if own is None else own
 

@@ -35,7 +35,7 @@ Parts = dict[str, Any]
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What an input from outside is known by.
+    """The identity of an input from outside.
 
     Args:
         version: Which a run reads, as its dataset's name has it.
@@ -66,13 +66,13 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class ShardLookup(msgspec.Struct, frozen=True):
-    """What the cache has for one shard.
+    """The cached results for one shard.
 
     Args:
         shard: Its number.
         key: Its cache key; empty = it has none.
         place: See `place_of`.
-        parts: JSON of what the key was made of.
+        parts: JSON of the parts of the key.
         hits: Tasks with the same key, the newest first.
         why: Why there is none, in words; empty where there is.
     """
@@ -107,7 +107,7 @@ def waiting_shards(stage: StageRun) -> tuple[NDArray[np.int64], NDArray[np.int64
     return np.flatnonzero(whole & ~stage.cache_checked), np.flatnonzero(part & ~stage.cache_checked)
 
 
-#: What inputs that all shards of a stage share are known by, by name: (part of the key, why they have none).
+#: The identities of inputs that all shards of a stage share, by name: (part of the key, why they have none).
 Shared = dict[str, tuple[Any, str]]
 
 
@@ -118,7 +118,7 @@ def parts_of(
     known: Mapping[str, Known],
     shared: Shared | None = None,
 ) -> tuple[Parts, str]:
-    """What makes a shard the task that it is.
+    """The parts of a shard's cache key: equal parts mean equal work.
 
     Args:
         run: With the outputs that its stages have published.
@@ -160,7 +160,7 @@ def _input(
     shard: int,
     known: Mapping[str, Known],
 ) -> tuple[Any, str]:
-    """What one input is known by; and why it is not, in words."""
+    """The identity of one input; and why it has none, in words."""
     read: list[list[str]] = []
     unknown = ""
     if given.stage is None:
@@ -201,7 +201,7 @@ def encode_parts(parts: Parts) -> str:
 
 
 def difference(run: str, now: Parts, before: Parts) -> str:
-    """What differs between two shards, in words; empty where nothing does.
+    """The differences between two shards, in words; empty where there are none.
 
     Args:
         run: The run of the first shard: what it reads may have been taken from another run.

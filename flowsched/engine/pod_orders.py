@@ -28,8 +28,8 @@ _DECODER: Final = msgspec.json.Decoder(Pod)
 
 
 class MemberOrder(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the row of a gang's member keeps of its launch order: some 120 bytes. Rows of the gang have the rest
-    (`delta.GangOrderWrite`): one the roster, and one for each role what all of its members are told.
+    """The member's own part of its launch order, in the member's row: some 120 bytes. Rows of the gang have the rest
+    (`delta.GangOrderWrite`): one the roster, and one for each role the part that all of its members share.
     """
 
     shared: str = ""  #: key of the row that has the rest
@@ -145,7 +145,7 @@ def gang_token(state: EngineState, run: WorkflowRun, stage: StageRun, tasks: NDA
 
 
 class Likeness(msgspec.Struct, frozen=True):
-    """What all pods of one role of one group have in common. Its mappings are theirs too, and only read."""
+    """The common part of all pods of one role of one group. Its mappings are theirs too, and only read."""
 
     number: int
     role: RoleSpec
@@ -165,7 +165,7 @@ Likenesses = dict[tuple[int, int, int], Likeness]
 
 
 def likeness(state: EngineState, candidate: Candidate, number: int, known: Likenesses) -> Likeness:
-    """What all pods of a role of a group have in common. `number`: of the role; `known`: what was found before is there."""
+    """The common part of all pods of a role of a group. `number`: of the role; `known`: earlier results of this function."""
     stage = candidate.stage
     steps = memory_steps(stage, candidate.tasks[candidate.at(number)])
     key = id(stage), number, steps

@@ -38,7 +38,7 @@ from flowsched.workflow.spec import On, WorkflowSpec, gets_whole_cores, qos_clas
 _S = TaskState
 #: Rows in these states held nothing: they are offered anew.
 _OFFER_AGAIN: Final = (_S.QUEUED, _S.STAGING, _S.ALLOCATED)
-#: What a task without a row is, by the state its stage ended in.
+#: The state of a task without a row, by the state in which its stage ended.
 _UNTOUCHED: Final[Mapping[RunState, TaskState]] = {
     RunState.SUCCEEDED: _S.SKIPPED,
     RunState.SKIPPED: _S.SKIPPED,
@@ -240,7 +240,7 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
 
 
 def _wanted(stage: StageRun, pods: Sequence[Pod]) -> dict[str, Pod]:
-    """Those that are the present attempts of tasks that hold room, by name."""
+    """The pods that are present attempts of tasks that hold room, by name."""
     if stage.uniform is not None:
         return {}
     at = [pod.index for pod in pods]
@@ -255,8 +255,8 @@ def _wanted(stage: StageRun, pods: Sequence[Pod]) -> dict[str, Pod]:
 def _claims(state: EngineState, run: WorkflowRun, stage: StageRun, pods: Sequence[Pod]) -> Iterator[Claim]:
     """The claims of pods of one stage.
 
-    A gang is one unit: without one of its members it would start anew. What a pod asked for when it was bound counts: its memory
-    may have grown since the document was written.
+    A gang is one unit: without one of its members it would start anew. A claim is the request of the pod when it was bound: its
+    memory may have grown since the document was written.
     """
     at = np.array([pod.index for pod in pods], dtype=np.int64)
     columns = [stage.task_state[at], stage.role_of[at % stage.members], *stage.times[at].T[[BOUND, STARTED]]]
@@ -326,7 +326,7 @@ def _inputs(state: EngineState, pod: Pod) -> tuple[int, ...]:
 def _demand(
     state: EngineState, run: WorkflowRun, stage: StageRun, role: int, inputs: tuple[int, ...]
 ) -> Demand:
-    """What it is said to use of its node's disk, else what is known of it now: that is not written down."""
+    """The demand for its node's disk as far as it is known now (SQL keeps none), else the declared one."""
     known = demands_of(state, run, stage, inputs)
     demand = known[role] if known else None
     return demand if demand is not None else said_demand(stage.spec, role)

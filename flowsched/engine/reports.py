@@ -127,7 +127,7 @@ def _find(recorder: Recorder, name: str) -> tuple[WorkflowRun, StageRun, PodRef]
 
 
 def _room_of(recorder: Recorder, name: str) -> AttemptResources:
-    """What an attempt holds, by its claim: what it asked for when it was bound, its memory as far as it had grown."""
+    """The allocation of an attempt, by its claim: its request when it was bound, with its memory as it had grown."""
     claim = recorder.state.cluster.snapshot.claims.get(name)
     if claim is None or claim.kind is ClaimKind.STAGING:
         return AttemptResources()
@@ -213,8 +213,8 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
 
 
 def returned_by(event: PodEnded) -> int:
-    """What an attempt that ended well has returned to its client: what it wrote into its file for that, else its last step's exit
-    code, which is not 0 where the failure of a step is to be ignored.
+    """The exit code that a successful attempt returns to its client: the number in its file `return_code`, else its last step's
+    exit code, which is not 0 where the failure of a step is to be ignored.
     """
     report = event.container
     if report is None or event.exit_code or event.reason:

@@ -55,14 +55,14 @@ from flowsched.workflow.run.run import StageRun, WorkflowRun
 
 
 class Step(msgspec.Struct):
-    """What one step decided.
+    """The decisions of one step.
 
     Attributes:
         delta: Rows to commit before anything is done.
         launches: Pods to launch, once committed.
         binds: Foreign pods to bind, once committed.
-        evictions: Foreign pods to take away.
-        releases: Names of pods to take away, once committed.
+        evictions: Foreign pods to evict.
+        releases: Names of pods to end, once committed.
         drops: Copies to delete, once committed and before any of `transfers` starts.
         transfers: Copies to start.
         lookups: (workflow, stage) with shards to be looked up in the cache of results.
@@ -100,8 +100,8 @@ class Step(msgspec.Struct):
         self.state.note_undone()
 
 
-#: All others may. What RoomTaken, BudgetSeen, LoadMeasured, QuotaChanged and TransferDone change, they say themselves.
-_LETS_NOBODY_START = (PodStarted, PodHeld, RoomTaken, BudgetSeen, LoadMeasured, QuotaChanged, TransferDone)
+#: These let no group start, or (RoomTaken, BudgetSeen, LoadMeasured, QuotaChanged, TransferDone) set `dirty` themselves.
+_FREE_NO_ROOM = (PodStarted, PodHeld, RoomTaken, BudgetSeen, LoadMeasured, QuotaChanged, TransferDone)
 
 
 def step(
@@ -116,14 +116,14 @@ def step(
 
     Args:
         state: Everything; changed, see the module.
-        events: What happened, in order.
+        events: The events since the last step, in order.
         now: Wall-clock ms; never less than in the step before (the caller sees to it).
         placing: Off while a recovery brings workflows back slice by slice: room is given only once all claims are known.
         tape: Where the cycle of this step is recorded, if there is one; with it the backlog is looked at in any case.
     """
     recorder = Recorder(state, Statement(), now, ticked=not events, tape=tape)
     state.cluster.snapshot.usage.begin(now, state.policy.profile.half_life_ms)
-    # 1. What happened, in order; each event with all that follows inside its workflow.
+    # 1. The events, in order; each with all that follows inside its workflow.
     for room_taken, some in groupby(events, _is_room_taken):
         if room_taken:
             take_rooms(recorder, [event for event in some if isinstance(event, RoomTaken)])
@@ -176,7 +176,7 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:  # noqa: C901 # one 
     state, statement = recorder.state, recorder.statement
     if isinstance(event, Tick):
         recorder.ticked = True
-    elif not isinstance(event, _LETS_NOBODY_START):
+    elif not isinstance(event, _FREE_NO_ROOM):
         recorder.dirty = True
     match event:
         case Accepted(run):
@@ -277,8 +277,8 @@ def _looked_up(recorder: Recorder, event: LookedUp) -> None:
 
 
 def _is_there(state: EngineState, run: WorkflowRun, stage: StageRun, hit: Hit) -> bool:
-    """Whether a result can be taken: what no stage of this run reads must be on some node. What a stage reads, and no node has any
-    more, is made again when that stage runs.
+    """Whether this run can reuse a result: an output that none of its stages reads must be on some node. An output that a stage
+    reads, and no node has any more, is made again when that stage runs.
     """
     read = {
         spec.output

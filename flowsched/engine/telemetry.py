@@ -1,12 +1,12 @@
-"""Telemetry: what was measured of disks, network cards and shared storages, and what is learned of tasks that ended well.
+"""Telemetry: measurements of disks, network cards and shared storages, and profiles learned of tasks that ended well.
 
-Two things follow from a measurement. What other programs than our pods use leaves less to give: a node's disk, or a storage,
+Two things follow from a measurement. Programs other than our pods leave less to allocate: a node's disk, or a storage,
 has only the rest, and so have copies over a node's network card. If pods of a kind use more or less than was counted for them,
 the next of the kind count for that: a factor for each kind, drawn by each measurement a little towards measured / expected,
 between a fifth and five times.
 
 A full disk says nothing about the demand of the tasks that wait for it: factors fall only while at most half of its rate is in
-use. What a user stated is never corrected; it is only subtracted first.
+use. A declared rate is never corrected; it is only subtracted first.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _note_link(recorder: Recorder, load: Load, changed: dict[int, NodeInfo]) -> 
 
 
 def _expected(recorder: Recorder) -> tuple[dict[int, _Expected], dict[str, _Expected]]:
-    """What running pods with a learned demand are expected to use, by node and by storage."""
+    """The expected use of running pods with a learned demand, by node and by storage."""
     fill = recorder.state.policy.profile.io_fill_percent
     nodes: dict[int, _Expected] = {}
     storages: dict[str, _Expected] = {}
@@ -155,7 +155,7 @@ def _compare(
 
 
 def _others(recorder: Recorder, load: Load, ours: int) -> int:
-    """What other programs use of a place, in bytes/s: the moving average with this measurement."""
+    """The rate of other programs on one disk, card or storage, in bytes/s: the moving average with this measurement."""
     used, known = max(0, load.rate - max(0, ours)), recorder.state.cluster.others.get(load.name)
     if known is None and not used:
         return 0
@@ -218,7 +218,7 @@ def _wrote(outputs: Mapping[str, int], some: bool) -> int:
 
 
 def _measured(size: int, used: Usage, wrote: int) -> Measured:
-    """What was measured of a task.
+    """The measurements of a task.
 
     Not every executor measures everything. Every process uses CPU time, memory and I/O: a zero means that it was not measured.
     """

@@ -49,7 +49,7 @@ _DURABLE: Final = mask_of(
 
 
 class Result(msgspec.Struct):
-    """What `finish` made of it."""
+    """The rows and the ended workflows that `finish` returns."""
 
     delta: Delta
     ended: list[str]
@@ -71,7 +71,7 @@ class Recorder(msgspec.Struct):
     #: (workflow, stage) with shards that are ready and have not been looked up in the cache of results.
     lookups: dict[tuple[str, int], None] = msgspec.field(default_factory=dict)
     wake_ms: int | None = None
-    #: What caches with a limit may drop, in this step; None = not asked, or no cache has a limit.
+    #: The copies that caches with a limit may drop, in this step; None = not asked, or no cache has a limit.
     evictable: Evictable | None = None
     #: Where this step's cycle is recorded; None = nowhere. Decides nothing.
     tape: Tape | None = None

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 #: The only field of a node that Kubernetes lets a pod select.
 NODE_NAME_FIELD: Final = "metadata.name"
-#: What a host port without an address is bound to: every address of the node.
+#: The address of a host port that names none: every address of the node.
 ANY_ADDRESS: Final = "0.0.0.0"
 
 
@@ -241,7 +241,7 @@ def narrowed(rules: Rules, watched: frozenset[str] | None) -> Rules | None:
 
     Args:
         rules: The pod's rules, with all of its labels.
-        watched: What the rules of all other pods look at, those on nodes and those that wait (`watched_by`).
+        watched: Labels that the rules of all other pods look at, those on nodes and those that wait (`watched_by`).
 
     Returns:
         The rules, canonical; None = nothing about the pod matters to any rule.

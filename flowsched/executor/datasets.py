@@ -5,7 +5,7 @@
     flowsched:w1…/call/0/0/vcf       an output; its name has the attempt that wrote it
 
 The name says what a copy on a node is a copy of. A copy of another version has another name, so it is never taken for the input.
-What is known of a version where: docs/locality.md, "Versions of inputs".
+Where each part of flowsched learns a version: docs/locality.md, "Versions of inputs".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAME: Final = re.compile(rf"(.*){_MARK}([0-9a-f]{{32}}|{_OF_RUN}[0-9A-Za-z-]+)"
 
 
 class Dataset(NamedTuple):
-    """What a name says. `version`: a digest of what the source calls the version, `of-RUN`, or "" where the name has none."""
+    """The parts of a dataset's name. `version`: a digest of the source's name for it, `of-RUN`, or "" where there is none."""
 
     uri: str
     version: str = ""

@@ -18,10 +18,10 @@ from flowsched.workflow.spec import Resources
 
 @dataclass(frozen=True, slots=True, eq=True)
 class PodTemplate:
-    """What foreign pods have in common that influences where they may go: equal templates are one shape.
+    """The properties of foreign pods that decide where they may go: equal templates are one shape.
 
     Args:
-        resources: What one pod asks for, as the API server's own scheduler adds it up.
+        resources: The request of one pod, as the API server's own scheduler adds it up.
         selector: (label, value) pairs a node must carry, sorted.
         tolerations: (key, operator, value, effect) rows, sorted.
         rules: Affinity, spread, ports and the like; None where it has none.
@@ -59,7 +59,7 @@ class ForeignPod(msgspec.Struct, frozen=True):
         version: Its resourceVersion, a precondition of the binding.
         group: Key of its group.
         role: Its role in the group, "" where it has none.
-        template: What it asks for.
+        template: Its request and its constraints.
         priority: Higher goes first.
         created_ms: When it was made (wall-clock ms).
         owned: Whether a controller would make it again if it were deleted.
@@ -165,11 +165,11 @@ class RoomTaken(msgspec.Struct, frozen=True, gc=False):
     Args:
         owner: The engine's name of one of our own pods, else the pod's UID.
         node: Where.
-        resources: What it takes.
+        resources: Its request.
         queue: The queue that pays.
         group: Key of its group if it is a foreign pod that we placed (or would have).
         role: Its role there.
-        rules: What others' rules may look at: its namespace, labels, anti-affinity, ports.
+        rules: Properties that others' rules may look at: its namespace, labels, anti-affinity, ports.
         leaving: Whether it is being deleted.
         since_ms: Since when.
         owned: Whether a controller would make it again.

@@ -11,7 +11,7 @@ from flowsched.values import replace
 
 #: The axis of a pod that a kubelet aligns to one NUMA zone: each takes 1 of it. The axis exists where nodes report zones.
 ALIGNED: Final = "aligned"
-#: What a node has of that axis: more than any number of pods.
+#: A node's capacity on that axis: more than any number of pods.
 PLENTY: Final = 1 << 30
 #: Images are datasets of this kind: those that a node has are its replicas.
 IMAGE: Final = "image:"
@@ -97,7 +97,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class LoadMeasured(msgspec.Struct, frozen=True):
-    """What disks and network cards of nodes and shared storages really carried.
+    """The measured traffic of disks and network cards of nodes, and of shared storages.
 
     An executor that can measure it reports it every few seconds.
     """

@@ -1,7 +1,7 @@
-"""What an executor is asked and what it reports. docs/executors.md shows how one is written.
+"""The requests to an executor and its reports. docs/executors.md shows how one is written.
 
 The engine decides; an executor acts and reports what it sees. Everything is idempotent by name: a pod's name is
-`fs-<workflow>-<stage>-<index>-<attempt>`, and there is at most one pod of a name, ever. What is asked for has been committed
+`fs-<workflow>-<stage>-<index>-<attempt>`, and there is at most one pod of a name, ever. Each request has been committed
 to SQL before. Nothing here raises for an expected refusal: refusals come back as events.
 """
 
@@ -183,9 +183,9 @@ class UsedImage(msgspec.Struct, frozen=True):
 
 
 class ContainerReport(msgspec.Struct, frozen=True):
-    """What an attempt of a container task did: the steps that ended, in order, and the files that were delivered.
+    """The report of an attempt of a container task: the steps that ended, in order, and the files that were delivered.
 
-    `returned` is what the task has written into its file `return_code`; None where there is no such file or no number in it.
+    `returned` is the number that the task has written into its file `return_code`; None where it has written none.
     An attempt of a task with a command has no steps and no files here, only the `images`, if it names one.
     """
 
@@ -232,7 +232,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What an attempt really used (rusage; bytes by /proc/PID/io where the system tells)."""
+    """The measured use of an attempt (rusage; bytes by /proc/PID/io where the system tells)."""
 
     cpu_ms: int = 0
     max_rss_bytes: int = 0
@@ -243,7 +243,7 @@ class Usage(msgspec.Struct, frozen=True):
     disk_bytes: int = -1  #: of what it read and wrote, what really went to and from disks; -1 = not measured
 
 
-# What an executor reports. `at_ms` is wall-clock ms where it happened; nodes have clocks of their own, which may be wrong.
+# Reports of an executor. `at_ms` is wall-clock ms where it happened; nodes have clocks of their own, which may be wrong.
 # A duration is therefore never a difference of such moments: `ran_ms` is how long the task ran, measured by one clock. None = it
 # was not measured, and the time between the reports of its start and of its end counts.
 
@@ -381,7 +381,7 @@ ClusterEvent = (
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
-    """What identifies the content of a dataset from outside.
+    """The identity of the content of a dataset from outside.
 
     Args:
         version: Equal versions of the same uri have equal content.
@@ -427,7 +427,7 @@ Expired = Callable[[Collection[str]], Awaitable[Collection[str]]]
 
 
 class Binder(Protocol):
-    """What an executor can do beside, where others make pods too and leave it to us to place them."""
+    """The further methods of an executor on whose cluster others make pods too, and leave it to flowsched to place them."""
 
     async def nodes(self) -> Sequence[NodeInfo]:
         """The nodes that there are now: a process that stands by hears of no change. Changes from now on follow as events."""
@@ -464,7 +464,7 @@ class Binder(Protocol):
 
 
 class LeaderLease(Protocol):
-    """What one process has in the cluster itself: a leader with another database is told apart by nothing else."""
+    """The lease of one process in the cluster itself. It alone finds a second leader that has another database."""
 
     async def hold(self, holder: str, database: str, duration_s: float, *, unled: bool) -> str:
         """Take it or renew it. "" = this process holds it now; else the name of the process that does.
@@ -473,7 +473,7 @@ class LeaderLease(Protocol):
             holder: This process.
             database: Id of its database, for people.
             duration_s: For so long no other process takes it from now on.
-            unled: No process leads the database: what no process holds is free at once.
+            unled: No process leads the database: a lease that no process holds is then free at once.
 
         Raises:
             Unavailable: It cannot be read or written, or this process does not see the cluster.
@@ -490,7 +490,7 @@ async def _pass(_: str) -> None:
 
 
 class ServiceContext(msgspec.Struct, frozen=True):
-    """What the service gives the factory of each executor, beside the executor's own settings.
+    """The arguments of the service to the factory of each executor, beside the executor's own settings.
 
     Args:
         root: The service's folder, absolute. An executor makes folders of its own in it.
@@ -560,7 +560,7 @@ class Executor(ABC):
 
     @abstractmethod
     def events(self) -> AsyncIterator[Sequence[ClusterEvent]]:
-        """What happens, in batches, in order per pod; ends after `stop`. The service has one reader at a time."""
+        """The reports, in batches, in order per pod; ends after `stop`. The service has one reader at a time."""
 
     @abstractmethod
     async def logs(
@@ -591,7 +591,7 @@ class Executor(ABC):
         Called after `start` and before `adopt`, by the process that leads.
 
         Returns:
-            What is not as it was, in words; "" = nothing.
+            The changes since the last pairing, in words; "" = none.
 
         Raises:
             ConfigurationError: The two do not go together; the message says what to do.
@@ -599,7 +599,7 @@ class Executor(ABC):
         return ""
 
     async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
-        """What identifies the content of datasets from outside as they are now, or why it cannot be told, in words.
+        """The identity of the present content of datasets from outside, or why it is unknown, in words.
 
         Args:
             uris: Of inputs.
@@ -631,7 +631,7 @@ class Executor(ABC):
 
     @property
     def leader_lease(self) -> LeaderLease | None:
-        """What the leader holds beside the row of its database; None where the cluster belongs to one process anyway."""
+        """The leader's lease beside the row of its database; None where the cluster belongs to one process anyway."""
         return None
 
     @property
@@ -658,7 +658,7 @@ class Executor(ABC):
         """Remove logs and records of ended attempts of workflows that have expired; returns how many.
 
         Args:
-            expired: Which of some workflows the database has removed. Those that it has never had are another database's, and stay.
+            expired: Which of some workflows the database has removed. Workflows of another database, which it never had, stay.
         """
         return 0
 
@@ -667,5 +667,5 @@ class Executor(ABC):
         return {}
 
     def counters(self) -> Mapping[str, int]:
-        """What it counts of its own connections since the start, by a name in snake_case, for metrics."""
+        """Counts of its own connections since the start, by a name in snake_case, for metrics."""
         return {}

@@ -6,13 +6,13 @@ import msgspec
 
 
 class QuotaLimit(msgspec.Struct, frozen=True):
-    """What a quota allows of one resource, in the unit of its axis.
+    """The limit of a quota for one resource, in the unit of its axis.
 
     Args:
         resource: As the quota names it: pods, requests.cpu, limits.memory.
         axis: The axis (`Snapshot.axes`) on which pods ask for it.
         hard: All pods under the quota may have so much.
-        others: What pods have that flowsched did not make, and flowsched's own that its claims do not count any more.
+        others: The amount of pods that flowsched did not make, and of its own pods that its claims do not count any more.
     """
 
     resource: str

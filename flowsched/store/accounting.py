@@ -72,7 +72,7 @@ class Accounting:
         until_ms: int | None = None,
         queue: str | None = None,
     ) -> list[UsageSum]:
-        """What workflows held, most core-ms first.
+        """The usage of workflows, summed by name; most core-ms first.
 
         Args:
             by: "queue", "user", or "label:KEY".

@@ -109,7 +109,7 @@ def update(
 
     Args:
         kind: "sqlite" or "postgresql".
-        table: What to update.
+        table: The table to update.
         sets: Column → its new value, where `{new}` is the parameter and `{old}` the column itself.
         keys: Parameter → the column it must equal (the parameter's type is that column's).
         condition: A further condition on the old row, over bare column names with `{old}` before them.

@@ -36,7 +36,7 @@ class Same(NamedTuple):
 
 
 class Before(NamedTuple):
-    """What a shard was made of when it was last looked up."""
+    """The parts of a shard's key at its last look-up."""
 
     workflow: str
     stage: str
@@ -46,7 +46,7 @@ class Before(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a look-up found: see `CacheKeyWrite`."""
+    """The result of a look-up: see `CacheKeyWrite`."""
 
     stage: int
     shard: int
@@ -66,7 +66,7 @@ class CacheKeys:
         """Shards with these keys that have succeeded: those that ran, then those that took a result, the newest first.
 
         Args:
-            keys: What is looked for.
+            keys: The keys to look up.
             members: Tasks of a shard.
             besides: A workflow whose own shards are left out.
             first: The workflow that a run resumes. Its shards come first: the run then finds also what read their outputs.
@@ -122,7 +122,7 @@ class CacheKeys:
         }
 
     async def found(self, workflow: str) -> list[Found]:
-        """What the look-ups of a workflow found, in the order of its stages and shards."""
+        """The results of a workflow's look-ups, in the order of its stages and shards."""
         query = select(_k.stage, _k.shard, _k.source, _k.why).where(_k.workflow_id == workflow)
         return [Found._make(row) for row in await self._database.rows(query.order_by(_k.stage, _k.shard))]
 

@@ -1,6 +1,6 @@
 """The database: opening SQLite (one process) or PostgreSQL (several), its schema and lock, and errors that pass by themselves.
 
-What differs between the two is decided here. SQLite runs in WAL mode with `synchronous=FULL`: a commit that was answered
+This module decides wherever the two differ. SQLite runs in WAL mode with `synchronous=FULL`: a commit that was answered
 survives a power cut. A write transaction begins IMMEDIATE, so that it fails at its start rather than in its middle; a reading
 one never waits for the writer.
 """
@@ -129,7 +129,7 @@ class FileLock:
 REVISION: Final = "0.1.0_2"
 #: Revisions of builds before the release of 0.1.0. In those that made "0.1.0" states of tasks had other numbers.
 _UNRELEASED: Final = re.compile(r"00\d\d|0\.1\.0")
-#: What to do with a database that has one of them.
+#: The advice for a database that has one of them.
 START_ANEW: Final = (
     "let its runs end with that version and fetch their results; then start this one on a new --db or --root"
 )
@@ -242,9 +242,7 @@ def downgrade(connection: Connection, to: str) -> None:
 
 
 def differences(connection: Connection) -> list[Any]:
-    """What the database has and `tables` has not, or the other way round: empty when the migrations are
-    complete.
-    """
+    """The differences between the database's schema and `tables`: empty when the migrations are complete."""
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
@@ -267,7 +265,7 @@ def _config(connection: Connection | None = None) -> Config:
 # ---- opening ----
 
 
-#: What is no path of a file: a URL of PostgreSQL without its colon or slashes, or a string of libpq.
+#: Matches a text that is no path of a file: a URL of PostgreSQL without its colon or slashes, or a string of libpq.
 _MISTYPED: Final = re.compile(r"^(postgres\w*|sqlite)(:|//)|//[^/]*@|\b(dbname|host)=")
 _DRIVERS: Final = {
     "sqlite": "sqlite",
@@ -431,7 +429,7 @@ T = TypeVar("T")
 #: The ids that a query of `Database.rows_of` is about.
 IDS: Final[ColumnElement[Any]] = bindparam("ids", expanding=True)
 _IDS_AT_ONCE: Final = 500
-#: What a transaction does, on an open connection.
+#: The statements of a transaction, on an open connection.
 Work: TypeAlias = Callable[[Connection], T]
 
 
@@ -439,8 +437,8 @@ class Outage(msgspec.Struct, frozen=True):
     """The database does not answer, or cannot be written.
 
     Args:
-        since: When that was first seen, on the monotonic clock, in s.
-        message: What was tried and what the database or the system said.
+        since: The first failure, on the monotonic clock, in s.
+        message: The attempt, and the answer of the database or the system.
     """
 
     since: float
@@ -657,7 +655,7 @@ class Database:
         return self.outage
 
     def _fullness(self) -> str:
-        """What is free on the file system of a SQLite file, in words, where that is a reason why it cannot be written."""
+        """The free space of a SQLite file's file system, in words, where lack of it may be why the file cannot be written."""
         if self.kind != "sqlite":
             return ""
         folder = Path(str(self.url.database)).parent
@@ -769,7 +767,7 @@ class Database:
         return await self._way.write_group(work, before_commit)
 
     async def _done(self, asked: Coroutine[Any, Any, T]) -> T:
-        """What was asked, with database errors translated."""
+        """Await a query or a transaction, with database errors translated."""
         with closing(asked):
             await self.opened()
             try:
@@ -1007,7 +1005,7 @@ def _check_file(path: Path, create: bool) -> None:
         raise ConfigurationError(f"cannot make the folder {path.parent}: {error.strerror}") from error
 
 
-#: What PostgreSQL says of a URL that no waiting mends -> what is wrong with it. It sends no SQLSTATE before a connection is there.
+#: Texts of PostgreSQL about a URL that no waiting mends -> its fault. No SQLSTATE comes before a connection is there.
 _REFUSALS: Final = {
     "password authentication failed": "the user or the password in the URL is wrong",
     "no password supplied": "the URL has no password",
@@ -1019,7 +1017,7 @@ _REFUSALS: Final = {
 
 
 def _remedy(error: BaseException) -> str:
-    """What to change where waiting will probably not help; "" = wait."""
+    """The fault to mend where waiting will probably not help; "" = wait."""
     said = str(getattr(error, "orig", None) or error)
     found = next((remedy for sign, remedy in _REFUSALS.items() if sign in said), "")
     return f" ({found})" if found else ""

@@ -1,4 +1,4 @@
-"""What SQLite and PostgreSQL spell differently. The dialect of one is not loaded for the other: PostgreSQL's takes 25 ms."""
+"""SQL that SQLite and PostgreSQL spell differently. Only the dialect in use is loaded: PostgreSQL's takes 25 ms."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def begins(column: ColumnElement[Any], given: ColumnElement[Any]) -> ColumnEleme
 
 
 def contains(column: ColumnElement[Any], given: ColumnElement[Any], kind: str) -> ColumnElement[bool]:
-    """Whether the text of a column contains a given one; the case of ASCII letters is ignored, that of others counts.
+    """Whether the text of a column contains another one; the case of ASCII letters is ignored, that of others counts.
 
     Args:
         column: The column.
-        given: What it may contain.
+        part: The text that it may contain.
         kind: "sqlite" or "postgresql", whose `lower` knows other letters too.
     """
     if kind == "sqlite":

@@ -91,7 +91,7 @@ class Lease:
         return Holding(row.epoch, row.holder, row.renewed_ms, row.expires_ms, bool(row.live))
 
     async def server_ms(self) -> int | None:
-        """What the server's clock shows; None on SQLite, which has none."""
+        """The time of the server's clock; None on SQLite, which has none."""
         if self._database.kind == "sqlite":
             return None
         return int((await self._database.rows(_SERVER_NOW))[0][0])
@@ -112,8 +112,8 @@ def _renewing(now: str) -> TextClause:
     )
 
 
-#: What a session that renews waits for locks and answers: then it asks again, on another connection if need be. The server waits as
-#: long for its commit: a process that is stopped before it must not keep the row locked.
+#: Time limits of a session that renews, for locks and answers: after them it asks again, on another connection if need be. The
+#: server waits as long for its commit: a process that is stopped before it must not keep the row locked.
 _IMPATIENT: Final = (
     "SET lock_timeout = '3s'",
     "SET statement_timeout = '4s'",

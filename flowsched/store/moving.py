@@ -13,9 +13,9 @@ from flowsched.store import tables
 from flowsched.store.database import Database, engine_of_a_thread
 from flowsched.store.lease import Lease
 
-#: Of a process that is not there any more; the new database has its own.
+#: Tables of a process that has ended; the new database has its own rows.
 _LEFT: Final = frozenset({tables.marks})
-#: What a service writes into a database that has no workflow yet, beside `identity`.
+#: Tables that a service fills in a database that has no workflow yet.
 _FIRST: Final = frozenset({tables.lease, tables.counters, tables.marks, tables.identity})
 _MOVED: Final = tables.metadata.sorted_tables  # a table after those that it refers to
 _ROWS: Final = 1_000

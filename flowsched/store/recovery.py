@@ -151,7 +151,7 @@ def _streamed(connection: Connection, query: Select[Any]) -> Iterator[Sequence[R
 
 
 class Removed(NamedTuple):
-    """What one round of expiry removed. Both zero: nothing is left to remove."""
+    """The numbers that one round of expiry removed. Both zero: nothing is left to remove."""
 
     workflows: int
     rows: int
@@ -169,7 +169,7 @@ async def remove_finished(
     find.
 
     Args:
-        database: What to remove from.
+        database: The database to remove from.
         before_ms: Workflows that ended before this go.
         workflows: Of at most so many workflows at a time.
         rows: At most about so many rows of each kind at a time.

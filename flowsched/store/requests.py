@@ -22,7 +22,7 @@ _COMPRESSION: Final = 6
 
 
 class TesTask(msgspec.Struct, frozen=True):
-    """What a TES client sent, kept beside the workflow that it becomes."""
+    """The document of a TES client, stored beside the workflow that it becomes."""
 
     name: str
     tags: Mapping[str, str]
@@ -69,7 +69,7 @@ class Submitting(NamedTuple):
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """What became of a submission. Not `created`: the same request was accepted before, under this id."""
+    """The outcome of a submission. Not `created`: the same request was accepted before, under this id."""
 
     workflow_id: str
     created: bool
@@ -226,7 +226,7 @@ class Requests:
         return taken
 
     def _holders(self, connection: Statements, keys: Set[tuple[str, str]]) -> dict[tuple[str, str], Any]:
-        """What each key stands for: body hash, workflow, its number, its state, when the key was used."""
+        """The row of each key: body hash, workflow, its number, its state, when the key was used."""
         found = select_among(
             connection,
             self._kind,

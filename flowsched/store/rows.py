@@ -161,7 +161,7 @@ class Living(NamedTuple):
 
 
 class Recovery(msgspec.Struct):
-    """What a new leader reads first: one consistent look at everything that lives, without the workflows themselves."""
+    """The first read of a new leader: one consistent view of everything that lives, without the workflows themselves."""
 
     living: list[Living]  #: in order of submission
     pods: list[

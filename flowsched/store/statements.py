@@ -1,4 +1,4 @@
-"""What a transaction of the group writer does: statements on SQLAlchemy's connection, or directly on SQLite's."""
+"""The statements of a transaction of the group writer: on SQLAlchemy's connection, or directly on SQLite's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Statements(Protocol):
-    """What writes need of an open transaction: SQLAlchemy's `Connection` has it, and `SqliteStatements`."""
+    """The methods that writes call on an open transaction: of SQLAlchemy's `Connection` and of `SqliteStatements`."""
 
     def execute(self, statement: TextClause, parameters: Mapping[str, Any] | None = None) -> Any:
         """Execute a text with named parameters."""
@@ -55,7 +55,7 @@ class SqliteStatements:
 
 
 class Rows(list[Any]):
-    """What a statement gave back: rows whose columns are attributes, and how many rows it touched."""
+    """The result of a statement: rows whose columns are attributes, and how many rows it touched."""
 
     def __init__(self, rows: Iterable[Any], rowcount: int) -> None:
         super().__init__(rows)

@@ -208,7 +208,7 @@ attempts: Final = Table(
 )
 Index("ix_attempts_task", attempts.c.workflow_id, attempts.c.stage, attempts.c["index"])
 
-#: What the launch orders of a gang's members have in common (`engine.delta.GangOrderWrite`). The rows go with their workflow.
+#: The common part of the launch orders of a gang's members (`engine.delta.GangOrderWrite`). The rows go with their workflow.
 gang_orders: Final = Table(
     "gang_orders",
     metadata,
@@ -301,8 +301,8 @@ runs: Final = Table(
     _text("reason"),
 )
 
-#: What a TES client sent, beside the workflow that it became (of the same id). `body` is compressed JSON, `tags` JSON. `state`
-#: and `logs` (JSON) are what remains of the workflow when it has expired, and empty before: an id stays answerable for 30 days.
+#: The document of a TES client, beside the workflow that it became (of the same id). `body` is compressed JSON, `tags` JSON.
+#: `state` and `logs` (JSON) remain of the workflow when it has expired, and are empty before: an id stays answerable for 30 days.
 tes_tasks: Final = Table(
     "tes_tasks",
     metadata,
@@ -317,7 +317,7 @@ tes_tasks: Final = Table(
 )
 Index("ix_tes_tasks_seq", tes_tasks.c.seq)
 
-#: What is known of runs before they start. `body` is a compressed `workflow.plan.Plan`; `run` is the run it was made for.
+#: Plans of runs, made before the runs start. `body` is a compressed `workflow.plan.Plan`; `run` is the run it was made for.
 plans: Final = Table(
     "plans",
     metadata,
@@ -403,8 +403,8 @@ queues: Final = Table(
     Column("order", Text, nullable=False, server_default="best-effort"),
 )
 
-#: What users of queues have used, faded: `past` is JSON, resource -> amount x ms as decimal text (it outgrows 64 bits), as of
-#: `at_ms`. The user is "" where the submission named none.
+#: The past usage of users of queues, decayed: `past` is JSON, resource -> amount x ms as decimal text (it outgrows 64 bits), as
+#: of `at_ms`. The user is "" where the submission named none.
 queue_usage: Final = Table(
     "queue_usage",
     metadata,
@@ -417,7 +417,7 @@ queue_usage: Final = Table(
     sqlite_with_rowid=False,
 )
 
-#: What workflows held that have expired: sums by the day (since the epoch, UTC) on which they ended, and by queue, user and labels
+#: The usage of expired workflows: sums by the day (since the epoch, UTC) on which they ended, and by queue, user and labels
 #: (JSON, as in `workflows`). `key` is a hash of these three, which may be longer than what an index takes.
 past_usage: Final = Table(
     "past_usage",

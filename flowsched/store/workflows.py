@@ -300,7 +300,7 @@ class Workflows:
     async def outputs(
         self, workflow_id: str, stage: int | None = None, index: int | None = None
     ) -> Sequence[OutputWrite]:
-        """What it has published so far, by stage, index and name."""
+        """The outputs that it has published so far, by stage, index and name."""
         query = select(*OUTPUT_COLUMNS).where(_o.workflow_id == workflow_id)
         if stage is not None:
             query = query.where(_o.stage == stage)
@@ -312,7 +312,7 @@ class Workflows:
     async def outputs_between(
         self, workflow_id: str, first: tuple[int, int], last: tuple[int, int]
     ) -> Sequence[OutputWrite]:
-        """What its tasks from `first` to `last` (stage, index) have published, by stage, index and name."""
+        """The outputs that its tasks from `first` to `last` (stage, index) have published, by stage, index and name."""
         place = tuple_(_o.stage, _o["index"])
         query = select(*OUTPUT_COLUMNS).where(
             _o.workflow_id == workflow_id, place >= tuple_(*first), place <= tuple_(*last)
@@ -342,7 +342,7 @@ class Workflows:
         return int(rows[0][0])
 
     async def commands(self, limit: int = MOST_PER_PAGE) -> Sequence[CommandRow]:
-        """What users want and the leader has not done yet, oldest first."""
+        """The commands of users that the leader has not carried out yet, oldest first."""
         rows = await self._database.rows(_COMMANDS, {"limit": _bounded(limit)})
         return [CommandRow(row.id, row.workflow_id, row.kind, decode(row.body), row.at_ms) for row in rows]
 
@@ -375,7 +375,7 @@ _BEGINNINGS: Final = ("ref", "search")
 
 
 class Shape(NamedTuple):
-    """What a list asks for, without the values: lists of one shape have one statement."""
+    """The filters of a list, without the values: lists of one shape have one statement."""
 
     given: frozenset[str]  #: fields of `Which`
     labels: tuple[tuple[str, str], ...]
@@ -416,7 +416,7 @@ def _holds(states: Sequence[RunState], task: TaskState) -> tuple[ColumnElement[b
 
 
 def search_of(table: Any, kind: str) -> ColumnElement[bool]:
-    """What `search` asks of the columns of workflows or of runs."""
+    """The condition of `search` on the columns of workflows or of runs."""
     return or_(contains(table.name, bindparam("search"), kind), begins(table.id, bindparam("search")))
 
 

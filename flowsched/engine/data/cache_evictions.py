@@ -61,7 +61,7 @@ def begin_round(recorder: Recorder) -> None:
 
 
 def note_planned(recorder: Recorder, plan: Plan, candidates: Mapping[int, Candidate]) -> None:
-    """What this step's pods find on their nodes, or read on others, is not dropped for other pods of the same step."""
+    """Protect copies that this step's pods find on their nodes, or read on others, from eviction for other pods of the step."""
     evictable, catalogue = recorder.evictable, recorder.state.cluster.catalogue
     if evictable is None:
         return
@@ -273,7 +273,7 @@ def full(recorder: Recorder, candidate: Candidate) -> Reason:
 
 
 def explained(recorder: Recorder, reason: Reason, group: PodGroup) -> Reason:
-    """What a full cache holds, in numbers: of the node where least is lacking."""
+    """The reason with the contents of a full cache in numbers: of the node where least is lacking."""
     state, evictable = recorder.state, recorder.evictable
     caches, key = state.cluster.catalogue.caches, state.work.groups.get(reason.group)
     run = state.work.runs.get(key.workflow) if isinstance(key, GroupKey) else None

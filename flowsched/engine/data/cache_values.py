@@ -34,7 +34,7 @@ CERTAIN = 1_000
 
 
 class Use(NamedTuple):
-    """What is still to be done with a dataset.
+    """The expected uses of a dataset.
 
     Args:
         readers: Shards that read it and have not succeeded.
@@ -71,7 +71,7 @@ class Readers:
         self._furthest: dict[str, int] = {}
 
     def use(self, dataset: int) -> Use:
-        """What is still to be done with a dataset."""
+        """The expected uses of a dataset."""
         known = self._known.get(dataset)
         if known is None:
             known = self._known[dataset] = self._find(dataset)
@@ -193,7 +193,7 @@ def _outside(state: EngineState, run: WorkflowRun, stage: StageRun) -> Iterator[
 
 
 def _reused(state: EngineState, run: WorkflowRun) -> Iterator[tuple[int, int, int | None]]:
-    """What a run took from other workflows, with who reads it in this one: dataset, stage, shard (None = all)."""
+    """The datasets that a run reuses from other workflows, with their readers: dataset, stage, shard (None = all)."""
     for (number, name), shards in run.outputs.items():
         stage = run.stages[number]
         if not stage.totals[CACHED]:
@@ -251,7 +251,7 @@ _EXPECTED_HERE: Final = 4
 
 
 class Evictable:
-    """What may be dropped where, in one step."""
+    """The copies that each node's cache may drop in one step."""
 
     def __init__(self, state: EngineState) -> None:
         note_outside(state)
@@ -264,7 +264,7 @@ class Evictable:
         self._loose: dict[int, tuple[int, int, dict[int, int]]] = {}
 
     def copies(self, node: int, spare: Collection[int] = (), most: Need = Need.ELSEWHERE) -> list[Copy]:
-        """What may be dropped on a node. `spare`: not these."""
+        """The copies that a node's cache may drop. `spare`: not these."""
         caches = self.state.cluster.catalogue.caches
         assert caches is not None
         cache, lru = caches.of[node], self.state.policy.profile.eviction == "lru"
@@ -305,7 +305,7 @@ class Evictable:
         return known[1] - sum([known[2].get(dataset, 0) for dataset in without])
 
     def value(self, dataset: int, node: int) -> int:
-        """What it would cost to have a dataset again on a node, for each byte, times how surely it is read there."""
+        """The cost of copying a dataset to a node again, for each byte, times how surely it is read there."""
         state, use = self.state, self.readers.use(dataset)
         others = self._others(dataset, node)
         weight = use.weight
@@ -387,7 +387,7 @@ def shut_nodes(
     """Nodes on which a task's inputs and outputs do not fit the cache, even after every allowed eviction.
 
     Args:
-        evictable: What caches with a limit may drop; None = no cache has a limit.
+        evictable: The copies that caches with a limit may drop; None = no cache has a limit.
         run, stage: Of the task.
         inputs: Dataset ids.
         key: Number of its group: room that other groups leave to it is its own.

@@ -82,7 +82,7 @@ def _reads_no_shards(run: WorkflowRun, spec: InputSpec) -> bool:
 
 
 def outputs_of(stage: StageRun, role: int) -> tuple[OutputSpec, ...]:
-    """What member 0 of a role writes: each of a stage's outputs is written by one member."""
+    """The outputs that member 0 of a role writes: one member writes each of a stage's outputs."""
     return tuple([spec for spec in stage.spec.outputs if _writer(stage, spec) == role])
 
 

@@ -88,9 +88,9 @@ def _count(recorder: Recorder, node: int, size_bytes: int) -> None:
 
 # ---- datasets that move in pieces ----
 #
-# What has come where, of which version, and which datasets do not move in pieces. SQL does not keep which pieces a node has:
-# they are on the node's disk. After a restart nodes report what they have (`seen`). If a piece is ordered where it is already,
-# the node answers without copying it.
+# The catalogue knows which pieces of which version each node has, and which datasets do not move in pieces. SQL does not keep
+# the pieces of a node: they are on its disk. After a restart nodes report their pieces (`pieces_found`). A node that is
+# ordered to copy a piece that it has answers without copying it.
 
 
 #: An origin that gives another version each time it is asked (mirrors that do not agree) is read as a whole, from one of them.
@@ -100,8 +100,8 @@ _MOST_EDITIONS: Final = 3
 def landed(recorder: Recorder, pair: tuple[int, int], event: TransferDone, ordered: bool) -> bool:
     """Note a piece that has come to a node. Returns whether the node has all of the dataset now.
 
-    What it says of the dataset's size and version is believed. Pieces of another version than the others do not count: they
-    are ordered again, now with the version said.
+    The catalogue adopts the size and the version that the event states. Pieces of another version than the others do not count:
+    they are ordered again, now with the stated version.
     """
     state, statement = recorder.state, recorder.statement
     dataset, node = pair
@@ -212,7 +212,7 @@ def spreads_of(run: WorkflowRun, nodes: int) -> tuple[Spread, ...]:
 
 
 def spreading(recorder: Recorder) -> Iterator[TransferWant]:
-    """What shall be on every node before it is asked for there."""
+    """Copies of datasets that every node shall have before its tasks ask for them."""
     state = recorder.state
     data, catalogue, snapshot = state.data, state.cluster.catalogue, state.cluster.snapshot
     if not state.policy.profile.locality or len(snapshot) < 2:

@@ -97,7 +97,7 @@ def begin_reading(state: EngineState, stage: StageRun, ref: PodRef, statement: S
 
 
 def hold_sources(state: EngineState, ref: PodRef, statement: Statement) -> None:
-    """What a pod reads elsewhere stays there."""
+    """Pin the copies that a pod reads on other nodes: they stay there."""
     for pair in _pairs(state, ref):
         statement.put(state.data.read_from, pair, state.data.read_from.get(pair, 0) + 1)
 

@@ -98,10 +98,10 @@ MAX_TRIES = 8
 
 
 class Targets:
-    """What one round gives targets. Tasks of bags are moved together (`move`), those of gangs at once: their states tell seats."""
+    """The tasks that get target nodes in one round. Tasks of bags move together (`move`), a gang's at once: states tell seats."""
 
     def __init__(self, recorder: Recorder, note: Callable[[Claim], None]) -> None:
-        """`note`: is told of their claims."""
+        """`note`: is called with each of their claims."""
         self._recorder, self._note = recorder, note
         self._stages: dict[int, tuple[Candidate, list[int], list[int]]] = {}
 

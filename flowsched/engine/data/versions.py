@@ -33,7 +33,7 @@ def read_versions(
     Args:
         recorder: Of the step.
         run, stage: The stage that asked.
-        seen: What was found out.
+        seen: The answer to its look-up.
         only_known: No task reads them yet: they may be copied ahead, and what is read is looked at again.
     """
     state, catalogue = recorder.state, recorder.state.cluster.catalogue

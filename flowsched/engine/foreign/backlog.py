@@ -377,7 +377,7 @@ def _serve(recorder: Recorder, key: str, work: ForeignWork) -> list[Reason]:
 
 
 def _rest(state: EngineState, work: ForeignWork, held: list[Claim]) -> list[tuple[int, tuple[int, ...]]]:
-    """What of the held room is still to be kept: no more than the group's minimum less what it has, nor than was kept."""
+    """The room that stays reserved: no more than the group's minimum less its present room, and no more than before."""
     if work.group is None or work.group.min_resources is None:
         return []
     left = list(state.cluster.snapshot.vector(work.group.min_resources))

@@ -1,7 +1,7 @@
-"""Pods that others made: what is told of them, and how a decision about them becomes bindings.
+"""Pods that others made: the reports of them, and how a decision about them becomes bindings.
 
-They have no workflow and no rows of their own; the API server is the truth about them. What SQL keeps is the decision to bind
-one (`delta.bindings`), from the moment before it is asked for until its outcome is seen. A pod that is *assumed* (asked for,
+They have no workflow and no rows of their own; the API server is the truth about them. SQL keeps only the decision to bind
+one (`delta.bindings`), from the moment before the request until its outcome is seen. A pod that is *assumed* (asked for,
 not yet seen) holds its room until then, and never loses it by age.
 """
 
@@ -285,7 +285,7 @@ def _taken(
         event.group,
         event.rules,
         user=event.namespace if event.queue else "",
-        # What is at stake with it is settled later in the step.
+        # Its disruption cost is settled later in the step.
         unit=known.unit,
         priority=known.priority,
         qos=known.qos,

@@ -17,11 +17,11 @@ UNKNOWN_MS: Final = 86_400_000
 
 
 class DrainOrder(msgspec.Struct, frozen=True):
-    """What an administrator ordered for one node: no new pods from a moment on, and why. Times are wall-clock ms.
+    """An administrator's order for one node: no new pods from a moment on, and why. Times are wall-clock ms.
 
     Args:
         from_ms: From then on no pod starts on the node. Before it, only pods start that will have ended by then.
-        until_ms: What has not ended by then is taken away; None = it runs to its end.
+        until_ms: Pods that have not ended by then are evicted; None = they run to their end.
         reason: Why, in the administrator's words.
         author: The administrator, as the client named them.
         at_ms: When it was ordered.
@@ -35,7 +35,7 @@ class DrainOrder(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """Who ordered it, and why, as the end of a sentence; empty where neither is known."""
+        """The author and the reason, as the end of a sentence; empty where neither is known."""
         by = f" by {self.author}" if self.author else ""
         return f"{by}: {self.reason}" if self.reason else by
 
@@ -44,7 +44,7 @@ class Drain(msgspec.Struct, frozen=True):
     """One node that takes no new pods, now or from a later moment on.
 
     Args:
-        order: What was ordered.
+        order: The administrator's order.
         node: The node as the cluster says it is.
         asked_ms: When foreign pods there were asked to go last.
     """

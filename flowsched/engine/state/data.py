@@ -40,7 +40,7 @@ class Backoff(msgspec.Struct):
 
 
 class Coming(NamedTuple):
-    """What is still to come of a dataset to a node, and in how many copies (of pieces) that are under way."""
+    """The bytes of a dataset that are still to come to a node, and the number of copies (of pieces) that bring them."""
 
     size_bytes: int
     copies: int = 0
@@ -82,20 +82,20 @@ class DataState(msgspec.Struct):
 
     Attributes:
         staging: Groups in STAGING, by their number.
-        wanted: What they wait for, by their number.
+        wanted: The datasets that they wait for, by their number.
         next_staging: The next number of such a group.
-        unswept: (workflow, stage) of which tasks have changed since `staging.sweep` last looked.
-        swept: What else it looks at, as it was then: replicas dropped, nodes that are ready; None = look at all.
+        unswept: (workflow, stage) of which tasks have changed since the last `staging.sweep`.
+        swept: The replicas dropped and the ready nodes at that sweep, which it compares too; None = it sweeps all.
         moving: Transfers under way, by (dataset, node, piece).
         copying: Of those from a storage with a budget: (storage/read, bytes/s) they count for.
-        coming_in: (dataset, node) -> what is still to come of it, of those that have begun to.
+        coming_in: (dataset, node) -> the part that is still to come, once some of it is under way.
         chosen: (workflow, stage) -> task -> (the node its inputs are copied to, why it was chosen).
         backoff: (dataset, node) -> when a transfer that failed is tried again.
         read_from: (dataset, node) -> how many pods elsewhere read it there.
-        pushes: (dataset, node) -> what shall be copied to its gather node, and for which stage: (want, workflow, stage).
+        pushes: (dataset, node) -> the copy to its gather node, and the stage that it is for: (want, workflow, stage).
         push_backlog: Node -> bytes of `pushes` to it.
-        spreads: Workflow -> what may be worth having on each of `spread_over` ready nodes.
-        foreseen: What tasks that wait for room will read where they will probably run.
+        spreads: Workflow -> datasets that may be worth having on each of `spread_over` ready nodes.
+        foreseen: (dataset, node) that tasks which wait for room will probably read there.
         gathers: (workflow, stage) -> how its outputs are gathered.
         gathered: (workflow, stage) -> stages it gathers, and of how many of their shards.
         coming: (workflow, stage) -> shard -> (its gather node, bytes on their way there); until a producer changes.

@@ -26,7 +26,7 @@ class ClassKey(NamedTuple):
 
 
 class ForeignKey(NamedTuple):
-    """What a backlog item of foreign pods stands for: a group as a whole, or (part) its pods of one class."""
+    """The key of a backlog item of foreign pods: a group as a whole, or (part) its pods of one class."""
 
     group: str
     part: ClassKey | None

@@ -15,7 +15,7 @@ class RoundState(msgspec.Struct):
 
     Attributes:
         reasons: Why a group was not placed in the last round, by its number.
-        refused: What those groups asked for, the most important first.
+        refused: The requests of those groups, the most important first.
         reservations: Room that is reserved.
         reserved_starts: Group -> the first start that was reserved for it.
         disk_free_at: Node -> when the next task that keeps its disk busy may start.

@@ -59,7 +59,7 @@ ShapeKey: TypeAlias = tuple[str, int, int, int, Demand | None]
 
 
 class GroupKey(NamedTuple):
-    """What a backlog item stands for: a shard of a stage, or (shard -1) all its ready shards of one memory step, or (with a role)
+    """The key of a backlog item: a shard of a stage, or (shard -1) all its ready shards of one memory step, or (with a role)
     the members of one role that join the shard's gang while it goes on.
     """
 
@@ -94,13 +94,13 @@ class GangSeats(NamedTuple):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """What a pod group of the backlog stands for: the tasks of each of its roles (all of the stage's, or one), in replica order."""
+    """A pod group of the backlog with the tasks of each of its roles (all of the stage's, or one), in replica order."""
 
     run: WorkflowRun
     stage: StageRun
     group: PodGroup
     tasks: tuple[NDArray[np.int64], ...]
-    #: By role, what it is taken to use of disks and storages beyond what is said.
+    #: By role, its expected use of disks and storages where that is not the declared one.
     demands: tuple[Demand | None, ...] = ()
 
     def at(self, role: int) -> int:
@@ -116,7 +116,7 @@ class Offered(msgspec.Struct):
         own: They differ in inputs or gather nodes.
         shards: Of each bag, the first shard.
         routes: Of each bag, which task gathers its outputs; None = none does, as far as is known yet.
-        basis: What all but their gather nodes was worked out from (`backlog.collect`); None = something has changed.
+        basis: The facts from which all but their gather nodes was worked out (`backlog.collect`); None = one has changed.
     """
 
     candidates: list[Candidate]
@@ -147,8 +147,8 @@ class WorkState(msgspec.Struct):
         inputs: (workflow, stage) -> dataset ids, where all shards read the same.
         offers: (workflow, stage) -> the bags of a stage that has not changed since.
         staged_on: Backlog item -> nodes to which its inputs were copied.
-        estimates: What was learned of runtimes and amounts.
-        corrections: (workflow, stage) -> per mille of what was learned of its I/O that is counted, as measured.
+        estimates: The learned runtimes and amounts.
+        corrections: (workflow, stage) -> per mille of its learned I/O that is counted, by measurements.
     """
 
     runs: dict[str, WorkflowRun] = msgspec.field(default_factory=dict)
@@ -190,7 +190,7 @@ class WorkState(msgspec.Struct):
         return self.equal_shapes.setdefault(shape, shape)
 
     def outdate(self, groups: Iterable[int]) -> None:
-        """What is known of some backlog items has changed: the offers of their stages are worked out again."""
+        """Note that facts of some backlog items have changed: the requests of their stages are worked out again."""
         for number in groups:
             group = self.groups.get(number)
             if isinstance(group, GroupKey):
