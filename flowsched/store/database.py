@@ -773,7 +773,7 @@ class Database:
             try:
                 done = await asked
             except Exception as error:
-                self._translate(error)
+                await self._translate(error)
                 raise
         if (
             self.outage is not None and self.kind != "sqlite"
@@ -781,14 +781,14 @@ class Database:
             self.answered()
         return done
 
-    def _translate(self, error: Exception) -> None:
+    async def _translate(self, error: Exception) -> None:
         """Raise a database's error as one of ours: Unavailable where waiting helps. Others are left to the caller.
 
         Drivers raise errors of their own too: what is sent to a new connection first is not wrapped by SQLAlchemy.
         """
         if isinstance(error, FlowschedError):
             return
-        read = self.read_error(error)
+        read = await self.read_error(error)
         if read is None and is_corrupt(error):
             raise StorageCorrupt(f"{self.shown} is damaged: {_first_line(error)}") from error
         if is_transient(error) or read is not None:
@@ -796,16 +796,17 @@ class Database:
             busy = StorageBusy if self.kind == "sqlite" else Unavailable
             raise busy(outage.message) from error
 
-    def read_error(self, error: BaseException) -> OSError | None:
+    async def read_error(self, error: BaseException) -> OSError | None:
         """The disk's error behind SQLite's word that its file is damaged: SQLite says so of every read that fails with EIO, too.
 
-        Another process reads the file. If this one closed it, its own locks on the file would be gone.
+        Another process reads it, and a thread waits for that. If this process closed the file, its own locks on it would be gone.
         """
         if self.kind != "sqlite" or not is_corrupt(error):
             return None
         command = [sys.executable, "-I", "-S", "-c", _READ, str(self.url.database)]
-        said = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-        return OSError(f"it cannot be read: {said}") if said else None
+        read = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+        message = read.stdout.strip()
+        return OSError(f"it cannot be read: {message}") if message else None
 
     async def current(self) -> str | None:
         """The schema's revision; None if the database is empty."""

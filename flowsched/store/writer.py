@@ -306,7 +306,7 @@ class GroupWriter:
                     self._database.answered()
                     return attempt
             except Exception as error:
-                read = self._database.read_error(error)
+                read = await self._database.read_error(error)
                 if read is None and is_corrupt(error):
                     raise StorageCorrupt(f"{self._database.shown} is damaged: {error}") from error
                 if not (is_transient(error) or read is not None or attempt.in_doubt):

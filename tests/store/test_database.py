@@ -10,6 +10,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -362,3 +363,26 @@ async def test_an_error_of_the_disk_is_no_damage(tmp_path: Path, monkeypatch: py
                 await database.read(refused)
         with pytest.raises(StorageCorrupt, match="is damaged: database disk image is malformed"):
             await database.read(refused)
+
+
+async def test_a_damaged_file_is_read_again_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file may be large and its disk slow: the event loop goes on while another process reads it."""
+    malformed = sqlite3.DatabaseError("database disk image is malformed")
+    malformed.sqlite_errorcode = 11
+    threads: list[threading.Thread] = []
+
+    def refused(_: Connection) -> None:
+        raise malformed
+
+    def read(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        threads.append(threading.current_thread())
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    async with await Database.open(url_for(tmp_path / "flowsched.db")) as database:
+        monkeypatch.setattr(subprocess, "run", read)
+        with pytest.raises(StorageCorrupt):
+            await database.read(refused)
+    assert len(threads) == 1
+    assert threads[0] is not threading.current_thread()
