@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from flowsched.engine import evictions, pacing
 from flowsched.engine.backlog import Backlog, collect
-from flowsched.engine.choices import NO_COSTS
-from flowsched.engine.choices import told as choice_rows
+from flowsched.engine.choices import NO_COSTS, choice_rows
 from flowsched.engine.data import cache_evictions
-from flowsched.engine.data.cache_evictions import hold_room
+from flowsched.engine.data.cache_evictions import reserve_room
 from flowsched.engine.data.prefetch import foresee
 from flowsched.engine.data.remote_reads import begin_reading, sources
 from flowsched.engine.data.staging import Targets, chosen_before_staging, sweep
@@ -107,7 +106,7 @@ class Binds:
         part_of = stage.members if gang else 1  # a gang is taken away as a whole (`recovery.standing`)
         task_numbers, node_numbers = tasks.tolist(), nodes.tolist()
         steps = placement.steps(len(tasks), gang=group.gang)
-        told = choice_rows(placement.choices, state.cluster.snapshot.names, staged=False)
+        rows = choice_rows(placement.choices, state.cluster.snapshot.names, staged=False)
         for task, node, promoted in zip(task_numbers, node_numbers, steps, strict=True):
             number = int(stage.role_of[task % stage.members]) if gang else 0
             gpus: Parts = () if devices is None else devices[task]
@@ -129,13 +128,13 @@ class Binds:
             if pod.remote:
                 begin_reading(state, stage, ref, recorder.statement)
             if limited:
-                hold_room(recorder, candidate, task, node, bound=True)
-            why = told[candidate.at(number)].get(node, NO_COSTS) if told else NO_COSTS
+                reserve_room(recorder, candidate, task, node, bound=True)
+            why = rows[candidate.at(number)].get(node, NO_COSTS) if rows else NO_COSTS
             why = chosen_before_staging(recorder, run, stage, task, node) or why
             encoded = self._encoded_member(candidate, pod, alike[number]) if gang else encode_pod(pod)
             recorder.intend(run, stage, pod, encoded, why)
         if gang or limited or devices is not None:
-            self.take()
+            self.book_claims()
         names = state.cluster.snapshot.names
         where = [names[node_numbers[0]]] if len(node_numbers) == 1 else [names[n] for n in {*node_numbers}]
         event = {
@@ -155,7 +154,7 @@ class Binds:
         """
         if not any(role.shape.requests[GPU] > 0 for role in candidate.group.roles):
             return None
-        self.take()
+        self.book_claims()
         found: dict[int, Parts] = {}
         free: dict[int, list[int]] = {}
         for at, (task, node) in enumerate(zip(tasks.tolist(), nodes.tolist(), strict=True)):
@@ -197,7 +196,7 @@ class Binds:
         """A claim that is made with the others, in its turn."""
         self._claims.append(claim)
 
-    def take(self) -> None:
+    def book_claims(self) -> None:
         """Book all noted claims in one call, before this step reads the snapshot again."""
         state, statement = self._recorder.state, self._recorder.statement
         if self._claims:
@@ -210,7 +209,7 @@ class Binds:
 
     def move(self) -> None:
         """Make the claims, and move the tasks that have been noted."""
-        self.take()
+        self.book_claims()
         for candidate, *noted in self._stages.values():
             self._move(candidate, *(np.array(parts) for parts in noted))
         self._stages.clear()
@@ -400,10 +399,10 @@ class Others(Protocol):
     """Pods that flowsched did not make: a source of groups for a round, and a sink of its orders about them."""
 
     def settle(self) -> list[Reason]:
-        """Do what follows from their events and from time alone. Returns why those wait for which room is held."""
+        """Do what follows from their events and from time alone. Returns why groups with reserved room wait."""
         ...
 
-    def offer(self) -> tuple[list[PodGroup], list[Reason]]:
+    def collect_groups(self) -> tuple[list[PodGroup], list[Reason]]:
         """The groups that wait for room, and why others wait for something else."""
         ...
 
@@ -421,11 +420,11 @@ def place(recorder: Recorder, others: Others) -> None:
     state = recorder.state
     # 1. Changes that events and time alone have caused.
     _bring_up_to_date(recorder)
-    held_back = others.settle()
+    foreign_reasons = others.settle()
     # 2. Whether a round is due: of others alone while enough of our own pods are on their way.
     if not pacing.is_due(recorder):
-        if held_back:
-            reasons = {**state.round.reasons, **{reason.group: reason for reason in held_back}}
+        if foreign_reasons:
+            reasons = {**state.round.reasons, **{reason.group: reason for reason in foreign_reasons}}
             recorder.statement.assign(state.round, "reasons", reasons)
         return
     at_limit = bool(state.work.ready) and (state.round.at_limit or pacing.is_full(state))
@@ -435,16 +434,16 @@ def place(recorder: Recorder, others: Others) -> None:
             return
     recorder.dirty = False
     # 3. The groups that wait.
-    theirs, told = others.offer()
-    told = [*held_back, *told]
+    theirs, more_reasons = others.collect_groups()
+    foreign_reasons += more_reasons
     backlog = _as_before(recorder) if at_limit else _collected(recorder)
     groups = [*(candidate.group for candidate in backlog.candidates.values()), *theirs]
     by_key = {group.key: group for group in groups}
     if not at_limit:
         evictions.drop_unwanted(recorder, by_key)
         if not groups:
-            if state.round.reasons or state.round.reservations or told:
-                _keep(recorder, Plan(reasons=tuple(told)), {})  # no group waits any more
+            if state.round.reasons or state.round.reservations or foreign_reasons:
+                _keep(recorder, Plan(reasons=tuple(foreign_reasons)), {})  # no group waits any more
             pacing.round_ended(recorder, 0, backlog.wake_ms)
             return
     # 4. The plan.
@@ -461,12 +460,12 @@ def place(recorder: Recorder, others: Others) -> None:
         if candidate is not None:
             ours.carry_out(candidate, placement)
         else:
-            ours.binds.take()  # claims keep the order in which they were decided
+            ours.binds.book_claims()  # claims keep the order in which they were decided
             others.carry_out(placement)
     ours.finish()
     # 6. The groups that stay, why, and when the next round is due.
     look_at = _sooner(plan.look_at, ours.spacing.next_ms)
-    plan = structs.replace(plan, reasons=(*plan.reasons, *ours.refused, *told), look_at=look_at)
+    plan = structs.replace(plan, reasons=(*plan.reasons, *ours.refused, *foreign_reasons), look_at=look_at)
     if recorder.evictable is not None and not at_limit:
         plan = cache_evictions.end_round(recorder, plan, by_key)
     evictions.carry_out(recorder, plan, others.make_way)
@@ -496,7 +495,7 @@ def _as_before(recorder: Recorder) -> Backlog:
 
 def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
     state = recorder.state
-    given = (
+    arguments = (
         state.cluster.snapshot,
         state.cluster.catalogue,
         state.policy.queues,
@@ -505,15 +504,15 @@ def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
         recorder.now,
         pacing.STEP,
     )
-    plan = cycle(*given)
+    plan = cycle(*arguments)
     if recorder.tape is not None:  # a user asks for a snapshot
-        taped(recorder.tape, plan, given)
+        taped(recorder.tape, plan, arguments)
     return plan
 
 
 def recorded_idle(state: EngineState, now: int) -> Draft:
     """A cycle with nothing to look at: the cluster as it is."""
-    given = (
+    arguments = (
         state.cluster.snapshot,
         state.cluster.catalogue,
         state.policy.queues,
@@ -522,7 +521,7 @@ def recorded_idle(state: EngineState, now: int) -> Draft:
         now,
         pacing.STEP,
     )
-    return recorded(cycle(*given), *given)
+    return recorded(cycle(*arguments), *arguments)
 
 
 def _serve(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> None:
@@ -557,12 +556,12 @@ def _keep(recorder: Recorder, plan: Plan, offered: Mapping[int, PodGroup], *, ou
     """
     state, statement = recorder.state, recorder.statement
     if not ours_too:
-        kept = [
+        our_reasons = [
             each
             for each in state.round.reasons.values()
             if isinstance(state.work.groups.get(each.group), GroupKey)
         ]
-        plan = structs.replace(plan, reasons=(*kept, *plan.reasons))
+        plan = structs.replace(plan, reasons=(*our_reasons, *plan.reasons))
         offered = {**state.round.refused, **offered}
     refused = {each.group: offered[each.group] for each in plan.reasons if each.group in offered}
     for placed in plan.placements:
@@ -595,10 +594,10 @@ def _rest(group: PodGroup, placed: Placement) -> PodGroup:
 def _reserved_starts(before: Mapping[int, int], plan: Plan) -> dict[int, int]:
     """The first start that was reserved for each group that still waits."""
     waiting = {reason.group for reason in plan.reasons}
-    kept = {group: start for group, start in before.items() if group in waiting}
+    starts = {group: start for group, start in before.items() if group in waiting}
     for reservation in plan.reservations:
-        kept.setdefault(reservation.group, reservation.start_ms)
-    return kept
+        starts.setdefault(reservation.group, reservation.start_ms)
+    return starts
 
 
 def _give_up_waiting(recorder: Recorder) -> None:
@@ -708,12 +707,12 @@ def _may_move(recorder: Recorder, candidate: Candidate, nodes: Indices) -> bool:
     have none: where there is some, the cycle knows it, and going elsewhere pays.
     """
     snapshot = recorder.state.cluster.snapshot
-    seen = [node for node in candidate.group.staged_on if snapshot.ready[node]]
-    if recorder.evictable is not None and seen:  # a full cache may have lost its data since
-        there = _really_missing(recorder, candidate, np.array(seen)) == 0
-        seen = [node for node, all_there in zip(seen, there.tolist(), strict=True) if all_there]
-    if len(seen) < _MAX_TARGETS or set(nodes.tolist()) <= set(seen):
+    staged = [node for node in candidate.group.staged_on if snapshot.ready[node]]
+    if recorder.evictable is not None and staged:  # a full cache may have lost its data since
+        there = _really_missing(recorder, candidate, np.array(staged)) == 0
+        staged = [node for node, all_there in zip(staged, there.tolist(), strict=True) if all_there]
+    if len(staged) < _MAX_TARGETS or set(nodes.tolist()) <= set(staged):
         return True
     asked = np.array(candidate.group.roles[0].shape.requests)
-    free = snapshot.allocatable[seen] - snapshot.used[seen]
+    free = snapshot.allocatable[staged] - snapshot.used[staged]
     return bool((free >= asked)[:, asked > 0].all(axis=1).any())

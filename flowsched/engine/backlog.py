@@ -15,11 +15,11 @@ from flowsched.engine.data.cache_values import Evictable, shut_nodes
 from flowsched.engine.data.gather_nodes import Homes, consumer_shard, divided, gather_of
 from flowsched.engine.data.inputs import MissingInput, dataset_ids, private
 from flowsched.engine.data.remote_reads import remote_ids, remote_specs
-from flowsched.engine.io_demand import demands_of, said_demand
+from flowsched.engine.io_demand import declared_demand, demands_of
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.cluster import UNKNOWN_MS
 from flowsched.engine.state.data import Gather
-from flowsched.engine.state.work import Candidate, Demand, GroupKey, Offered
+from flowsched.engine.state.work import CachedBags, Candidate, Demand, GroupKey
 from flowsched.scheduling.feasibility import most_of
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.state.data import Catalogue
@@ -69,7 +69,7 @@ class Unrunnable(msgspec.Struct, frozen=True):
 
 
 class Backlog(msgspec.Struct):
-    """One cycle's offer."""
+    """The pod groups of one cycle."""
 
     candidates: dict[int, Candidate]
     unrunnable: list[Unrunnable]
@@ -81,7 +81,7 @@ def collect(state: EngineState, now: int, evictable: Evictable | None = None) ->
     """Everything that may be placed now, at most `profile.window` groups a stage (the rest waits its turn).
 
     Args:
-        state: Its memory of what was offered is brought up to date.
+        state: Its cached bags (`work.bags`) are brought up to date.
         now: Wall-clock ms.
         evictable: The copies that caches with a limit may drop; None = no cache has a limit.
     """
@@ -96,25 +96,27 @@ def collect(state: EngineState, now: int, evictable: Evictable | None = None) ->
             queued = queued[stage.cache_checked[queued // stage.members]]
         all_of_it = stage.holds_only("not_before", 0)
         if not all_of_it:
-            held = stage.not_before[queued] > now
-            all_of_it = not held.any()
+            delayed = stage.not_before[queued] > now
+            all_of_it = not delayed.any()
         if not all_of_it:
-            wake = int(stage.not_before[queued[held]].min())
+            wake = int(stage.not_before[queued[delayed]].min())
             backlog.wake_ms = wake if backlog.wake_ms is None else min(backlog.wake_ms, wake)
-            queued = queued[~held]
+            queued = queued[~delayed]
         if len(queued) == 0:
             continue
-        offer = _gangs if stage.spec.gang else _bags
+        grouped = _gangs if stage.spec.gang else _bags
         alike = _Alike(state, run, stage, evictable, homes)
-        added = [_add(backlog, alike, key, tasks, now) for key, tasks in offer(state, run, stage, queued)]
-        told = [each for each in added if each is not None]
+        added = [_add(backlog, alike, key, tasks, now) for key, tasks in grouped(state, run, stage, queued)]
+        candidates = [each for each in added if each is not None]
         if not alike.shared and not stage.spec.gang:
-            told = _by_size(state, backlog, told)
+            candidates = _by_size(state, backlog, candidates)
         if all_of_it and not stage.spec.gang:
             own = not alike.shared or divided(state, run, stage) is not None
-            shards = [int(each.tasks[0][0]) // stage.members for each in told]
+            shards = [int(each.tasks[0][0]) // stage.members for each in candidates]
             basis = _basis(state, run, stage, common)
-            state.work.offers[run.id, number] = Offered(told, own, shards, [None] * len(told), basis)
+            state.work.bags[run.id, number] = CachedBags(
+                candidates, own, shards, [None] * len(candidates), basis
+            )
     return backlog
 
 
@@ -133,11 +135,11 @@ def _offering(state: EngineState) -> list[tuple[WorkflowRun, int]]:
     return [(run, number) for _, number, run in found]
 
 
-def _by_size(state: EngineState, backlog: Backlog, told: Sequence[Candidate]) -> list[Candidate]:
+def _by_size(state: EngineState, backlog: Backlog, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Shards that read more than others are expected to take longer, and go first."""
-    ranks = ranks_by_size(state.cluster.catalogue, [each.group for each in told])
+    ranks = ranks_by_size(state.cluster.catalogue, [each.group for each in candidates])
     ordered = []
-    for candidate, rank_ms in zip(told, ranks, strict=True):
+    for candidate, rank_ms in zip(candidates, ranks, strict=True):
         if rank_ms != candidate.group.rank_ms:
             candidate = structs.replace(candidate, group=structs.replace(candidate.group, rank_ms=rank_ms))
             backlog.candidates[candidate.group.key] = candidate
@@ -178,32 +180,30 @@ def _again(
     common: tuple[object, ...],
     homes: Homes,
 ) -> bool:
-    """Offer a bag as it was offered last, if nothing of its stage has changed since: of a thousand stages that wait, few
-    change at a time.
-    """
-    offered = state.work.offers.get((run.id, stage.number))
-    if offered is None or not offered.candidates:
+    """Offer a stage's cached bags if nothing of it has changed: of a thousand stages that wait, few change at a time."""
+    cached = state.work.bags.get((run.id, stage.number))
+    if cached is None or not cached.candidates:
         return False
     basis = _basis(state, run, stage, common)
-    if evictable is not None or state.cluster.drains or offered.basis != basis:
-        told = _told(state, offered, moment, evictable)
-        if told is None:
+    if evictable is not None or state.cluster.drains or cached.basis != basis:
+        candidates = _refreshed(state, cached, moment, evictable)
+        if candidates is None:
             return False
-        offered.candidates, offered.basis = told, basis
-    _find_homes(homes, run, stage, offered)
-    for candidate in offered.candidates:
+        cached.candidates, cached.basis = candidates, basis
+    _find_homes(homes, run, stage, cached)
+    for candidate in cached.candidates:
         backlog.candidates[candidate.group.key] = candidate
     return True
 
 
-def _told(
-    state: EngineState, offered: Offered, moment: int, evictable: Evictable | None
+def _refreshed(
+    state: EngineState, cached: CachedBags, moment: int, evictable: Evictable | None
 ) -> list[Candidate] | None:
-    """The same offers with what is known now of their tasks' runtime; None where they must be made anew."""
-    axes, candidates = len(state.cluster.snapshot.axes), offered.candidates
+    """The same bags with the present estimates of their tasks' runtime; None where they must be made anew."""
+    axes, candidates = len(state.cluster.snapshot.axes), cached.candidates
     if any(len(role.shape.requests) != axes for role in candidates[0].group.roles):
         return None
-    told = []
+    refreshed = []
     shared = state.work.inputs.get((candidates[0].run.id, candidates[0].stage.number))
     for candidate in candidates:
         run, stage, group = candidate.run, candidate.stage, candidate.group
@@ -212,7 +212,7 @@ def _told(
         steps = state.work.groups[group.key].memory_steps  # type: ignore[union-attr]
         if steps and group.roles[0].shape != shape_of(state, run, stage, 0, steps, *candidate.demands):
             return None  # the largest node is another one
-        others = not offered.own and shared is not group.inputs
+        others = not cached.own and shared is not group.inputs
         if group.reads and (others or state.cluster.catalogue.lost_of(group.reads)):
             return None
         if demands_of(state, run, stage, group.reads) != candidate.demands:
@@ -231,20 +231,20 @@ def _told(
                 group, runtime_ms=runtime_ms, high_ms=high_ms, staged_on=staged_on, promised_ms=promised_ms
             )
             candidate = structs.replace(candidate, group=group)
-        told.append(candidate)
-    return told
+        refreshed.append(candidate)
+    return refreshed
 
 
-def _find_homes(homes: Homes, run: WorkflowRun, stage: StageRun, offered: Offered) -> None:
-    """Tell offers their gather nodes. Other stages send data there: nothing of this stage has to change for that."""
-    locality, routes = homes.state.policy.profile.locality, offered.routes
+def _find_homes(homes: Homes, run: WorkflowRun, stage: StageRun, cached: CachedBags) -> None:
+    """Give cached bags their gather nodes. Other stages send data there: nothing of this stage has to change for that."""
+    locality, routes = homes.state.policy.profile.locality, cached.routes
     if locality and routes[0] is None and gather_of(homes.state, run, stage) is None:
         return  # a stage is known to be gathered before any of its groups has a gather node
     last, at_last = None, None  # mostly all shards of a stage have one route
-    for at, candidate in enumerate(offered.candidates):
+    for at, candidate in enumerate(cached.candidates):
         home, route = None, routes[at]
         if locality and route is None:
-            route = routes[at] = homes.route(run, stage, offered.shards[at])
+            route = routes[at] = homes.route(run, stage, cached.shards[at])
             if route == last:
                 route = routes[at] = last
         if locality and route is not None:
@@ -253,7 +253,7 @@ def _find_homes(homes: Homes, run: WorkflowRun, stage: StageRun, offered: Offere
             home = at_last
         if home is not candidate.group.home and home != candidate.group.home:
             group = structs.replace(candidate.group, home=home)
-            offered.candidates[at] = structs.replace(candidate, group=group)
+            cached.candidates[at] = structs.replace(candidate, group=group)
 
 
 class _Alike:
@@ -273,19 +273,19 @@ class _Alike:
         self.gang = stage.spec.gang and state.policy.profile.gang
         self.homed = state.policy.profile.locality and not stage.spec.gang
         self.min_resources = _min_resources(state, stage)
-        self._said: dict[int, tuple[int | None, int | None, tuple[Demand | None, ...]]] = {}
+        self._estimates: dict[int, tuple[int | None, int | None, tuple[Demand | None, ...]]] = {}
         self._roles: dict[tuple[object, ...], tuple[RoleRequest, ...]] = {}
 
     def expected(self, inputs: tuple[int, ...]) -> tuple[int | None, int | None, tuple[Demand | None, ...]]:
         """The runtime of a task that reads these, a high quantile of it (ms), and what its roles ask of disks."""
         sizes = self.state.cluster.catalogue.sizes
         size = sum([sizes[dataset] for dataset in inputs])
-        said = self._said.get(size)
-        if said is None:
+        estimates = self._estimates.get(size)
+        if estimates is None:
             runtime_ms, high_ms = expected(self.state, self.run, self.stage, inputs)
-            said = runtime_ms, high_ms, demands_of(self.state, self.run, self.stage, inputs)
-            self._said[size] = said
-        return said
+            estimates = runtime_ms, high_ms, demands_of(self.state, self.run, self.stage, inputs)
+            self._estimates[size] = estimates
+        return estimates
 
     def roles(
         self, tasks: tuple[Indices, ...], demands: tuple[Demand | None, ...], first: int = 0
@@ -408,15 +408,15 @@ def expected(
 
     The user's estimate, else what was learned. The high one is never below it: it says for how long other groups may have to wait.
     """
-    said = stage.spec.estimate.runtime_ms
+    declared_ms = stage.spec.estimate.runtime_ms
     kind = (run.spec.name, stage.spec.name)
     if state.work.estimates.samples(*kind) == 0:
-        return said, None
-    if said is None:
+        return declared_ms, None
+    if declared_ms is None:
         size = sum(state.cluster.catalogue.sizes[dataset] for dataset in inputs)
         return state.work.estimates.runtime_ms(*kind, size), state.work.estimates.high_ms(*kind, size)
-    high = state.work.estimates.high_declared_ms(*kind, said)
-    return said, high if high is not None and high > said else None
+    high = state.work.estimates.high_declared_ms(*kind, declared_ms)
+    return declared_ms, high if high is not None and high > declared_ms else None
 
 
 def memory_steps(stage: StageRun, tasks: Indices) -> int:
@@ -433,12 +433,12 @@ def resources_of(
     state: EngineState, run: WorkflowRun, stage: StageRun, role: int, memory_steps: int
 ) -> Resources:
     """The present request of one pod: its memory grows after each attempt that lacked some, up to the most that a node has."""
-    given = stage.spec.roles[role].resources
+    declared = stage.spec.roles[role].resources
     if memory_steps == 0:
-        return given
-    memory_bytes = _grown(stage, given.memory_bytes, memory_steps)
+        return declared
+    memory_bytes = _grown(stage, declared.memory_bytes, memory_steps)
     return replace(
-        given, memory_bytes=min(memory_bytes, _most_memory(state, run, stage, role) or memory_bytes)
+        declared, memory_bytes=min(memory_bytes, _most_memory(state, run, stage, role) or memory_bytes)
     )
 
 
@@ -460,7 +460,7 @@ def memory_limit(stage: StageRun, role: RoleSpec, memory_steps: int, most_bytes:
 
 
 def memory_ahead(
-    state: EngineState, run: WorkflowRun, stage: StageRun, task: int, held_bytes: int
+    state: EngineState, run: WorkflowRun, stage: StageRun, task: int, allocated_bytes: int
 ) -> tuple[str, bool]:
     """How the nodes' memory bounds the next attempt of a task that ran out of memory.
 
@@ -469,7 +469,7 @@ def memory_ahead(
         run: Of the task.
         stage: Of the task.
         task: Its number.
-        held_bytes: The memory that it had.
+        allocated_bytes: The memory that it had.
 
     Returns:
         A clause for the message of the failure, and whether no attempt can get more than it had. ("", False) where its memory
@@ -480,8 +480,8 @@ def memory_ahead(
     gets = resources_of(state, run, stage, role, steps + 1).memory_bytes
     if stage.spec.retry.memory_factor_percent <= 100 or gets == wanted:
         return "", False
-    if 0 < gets <= held_bytes:
-        return f"it had {format_bytes(held_bytes)}, and no node has more for it", True
+    if 0 < gets <= allocated_bytes:
+        return f"it had {format_bytes(allocated_bytes)}, and no node has more for it", True
     return (
         f"the next attempt gets {format_bytes(gets)}, the most that a node has for it, not {format_bytes(wanted)}",
         False,
@@ -635,7 +635,7 @@ def shape_of(
     spec = stage.spec
     rules = spec.rules
     aligned = gets_whole_cores(resources, spec.roles[role].limits)
-    io = demand if demand is not None else said_demand(spec, role)
+    io = demand if demand is not None else declared_demand(spec, role)
     shape = Shape(
         requests=state.cluster.snapshot.pod_vector(resources, io.rate, aligned=aligned),
         selector=tuple(sorted(rules.selector.items())),

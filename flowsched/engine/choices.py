@@ -17,17 +17,17 @@ from flowsched.workflow.views import ChoiceView, NodeCostView
 #: Nothing but packing was weighed.
 NO_COSTS: Final = "{}"
 #: By role: node -> the choice as a row keeps it.
-Told = Sequence[Mapping[int, str]]
+ChoiceRows = Sequence[Mapping[int, str]]
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(ChoiceView)
 
 
-def told(choices: Sequence[Choice | None], names: Sequence[str], *, staged: bool) -> Told:
+def choice_rows(choices: Sequence[Choice | None], names: Sequence[str], *, staged: bool) -> ChoiceRows:
     """The choices of a placement as rows keep them. `names`: of nodes, by index. `staged`: copies come first."""
     return [{} if choice is None else _of_role(choice, names, staged) for choice in choices]
 
 
-def kept(row: str) -> ChoiceView | None:
+def read_choice(row: str) -> ChoiceView | None:
     """The choice in a row; None where the row has none."""
     return _DECODER.decode(row) if row else None
 

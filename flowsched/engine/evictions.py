@@ -1,4 +1,4 @@
-"""Evictions: pods that leave for a nominated group or for a drained node, and the room that is held meanwhile.
+"""Evictions: pods that leave for a nominated group or for a drained node, and the room that is reserved meanwhile.
 
 A nomination is in memory alone: after a restart the same group gets the same room again, since room that other pods leave
 counts as its own (`scheduling.preemption`). Durable is that the victims leave. Claims reserve the free part of the group's room
@@ -28,7 +28,7 @@ from flowsched.values import replace
 
 
 def keep_room(recorder: Recorder) -> None:
-    """Hold for nominated groups what has become free of their room; give up what can come to nothing."""
+    """Reserve the parts of nominated groups' room that have become free; give up nominations that cannot succeed."""
     state = recorder.state
     for key, nomination in list(state.cluster.snapshot.nominations.items()):
         usable = all(state.cluster.snapshot.ready[node] for node, _ in nomination.room)
@@ -36,7 +36,7 @@ def keep_room(recorder: Recorder) -> None:
             give_up(recorder, key)
             recorder.dirty = True
         else:
-            _hold(recorder, nomination)
+            _reserve(recorder, nomination)
             recorder.wake_at(nomination.until_ms)
 
 
@@ -51,7 +51,7 @@ def drop_unwanted(recorder: Recorder, offered: Collection[int]) -> None:
 
 
 def carry_out(recorder: Recorder, plan: Plan, make_way: Callable[[Sequence[str], str], None]) -> None:
-    """Take the victims away, and hold what is free of the room they make. `make_way`: how pods of others are asked to go."""
+    """Evict the victims, and reserve the free part of their room. `make_way`: how pods of others are asked to go."""
     state, statement = recorder.state, recorder.statement
     for eviction in plan.evictions:
         refs = [state.work.pods[owner] for owner in eviction.owners if owner in state.work.pods]
@@ -62,12 +62,12 @@ def carry_out(recorder: Recorder, plan: Plan, make_way: Callable[[Sequence[str],
     for nomination in plan.nominations:
         statement.put(state.cluster.snapshot.nominations, nomination.group, nomination)
         statement.pop(state.cluster.snapshot.spent, nomination.group)
-        _hold(recorder, nomination)
+        _reserve(recorder, nomination)
         recorder.wake_at(nomination.until_ms)
 
 
 def placed(recorder: Recorder, plan: Plan, groups: Sequence[PodGroup]) -> None:
-    """Nominated groups that get their room now: nothing is held for them any more. Where inputs are to be copied first, it is."""
+    """End the nominations of groups that get their room now. Where inputs are to be copied first, the room stays reserved."""
     nominations = recorder.state.cluster.snapshot.nominations
     if not nominations:
         return
@@ -104,23 +104,23 @@ def _end(recorder: Recorder, key: int) -> None:
         state.cluster.snapshot.unclaim(nomination.holder(node), statement)  # type: ignore[union-attr]
 
 
-def _hold(recorder: Recorder, nomination: Nomination) -> None:
+def _reserve(recorder: Recorder, nomination: Nomination) -> None:
     snapshot = recorder.state.cluster.snapshot
     for node, amounts in nomination.room:
-        held = np.array(claimed_for(snapshot, nomination, node), dtype=np.int64)
+        reserved = np.array(held_for(snapshot, nomination, node), dtype=np.int64)
         wanted = np.zeros(len(snapshot.axes), dtype=np.int64)
         wanted[: len(amounts)] = amounts
         free = np.maximum(snapshot.allocatable[node] - snapshot.used[node], 0)
-        more = np.minimum(wanted - held, free)
-        devices = _devices_to_hold(snapshot, nomination, node)
+        more = np.minimum(wanted - reserved, free)
+        devices = _devices_to_reserve(snapshot, nomination, node)
         if devices is not None:  # other devices may be free, but they are not for it
             lacks = sum(dict(nomination.devices)[node]) - sum(part for _, part in devices)
-            more[GPU] = max(0, min(more[GPU], wanted[GPU] - held[GPU] - lacks))
+            more[GPU] = max(0, min(more[GPU], wanted[GPU] - reserved[GPU] - lacks))
         if more.any():
             claim = Claim(
                 owner=nomination.holder(node),
                 node=node,
-                amount=tuple((held + more).tolist()),
+                amount=tuple((reserved + more).tolist()),
                 devices=devices or (),
                 kind=ClaimKind.NOMINATED,
                 queue=nomination.queue,
@@ -130,15 +130,15 @@ def _hold(recorder: Recorder, nomination: Nomination) -> None:
             snapshot.claim(claim, recorder.statement)
 
 
-def _devices_to_hold(snapshot: Snapshot, nomination: Nomination, node: int) -> Parts | None:
-    """The GPU parts of a node that are held for it already, plus free parts of the rest. None where any whole GPUs will do."""
+def _devices_to_reserve(snapshot: Snapshot, nomination: Nomination, node: int) -> Parts | None:
+    """The GPU parts of a node that are reserved for it already, plus free ones of the rest. None where any whole GPUs will do."""
     wanted = dict(nomination.devices).get(node)
     if wanted is None:
         return None
-    held = devices_claimed_for(snapshot, nomination, node).tolist()
+    reserved = devices_held_for(snapshot, nomination, node).tolist()
     free = snapshot.devices.free_on(node)
-    least = [min(want - has, max(left, 0)) for want, has, left in zip(wanted, held, free, strict=False)]
-    return parts_of([has + more for has, more in zip(held, least, strict=False)])
+    least = [min(want - has, max(left, 0)) for want, has, left in zip(wanted, reserved, free, strict=False)]
+    return parts_of([has + more for has, more in zip(reserved, least, strict=False)])
 
 
 def _is_staging(state: EngineState, group: GroupKey) -> bool:
@@ -178,8 +178,8 @@ def change_drain(recorder: Recorder, name: str, order: DrainOrder | None) -> Non
             state.cluster.snapshot.put_node(known.node, statement)
         return
     at = state.cluster.snapshot.index.get(name)
-    told = NodeInfo(name, 0, 0, ready=False) if at is None else state.cluster.snapshot.info(at)
-    node = told if known is None else known.node
+    reported = NodeInfo(name, 0, 0, ready=False) if at is None else state.cluster.snapshot.info(at)
+    node = reported if known is None else known.node
     statement.put(state.cluster.drains, name, Drain(order, node))
     if name in state.cluster.snapshot.index:
         state.cluster.snapshot.put_node(_closed(node, order, recorder.now), statement)

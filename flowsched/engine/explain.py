@@ -100,7 +100,7 @@ def estimate_text(state: EngineState, run: WorkflowRun, stage: StageRun, task: i
 
     The text also gives the task's learned use of a disk, if there is one.
     """
-    said = stage.spec.estimate.runtime_ms
+    declared_ms = stage.spec.estimate.runtime_ms
     try:
         inputs = dataset_ids(state, run, stage, task // stage.members)
     except MissingInput:
@@ -111,7 +111,7 @@ def estimate_text(state: EngineState, run: WorkflowRun, stage: StageRun, task: i
         return f"runtime unknown, counted as {format_duration(state.policy.profile.default_runtime_ms)}{disk}"
     size = sum(state.cluster.catalogue.sizes[dataset] for dataset in inputs)
     samples = state.work.estimates.samples(run.spec.name, stage.spec.name)
-    whose = "as its document says" if said is not None else f"learned from {samples}"
+    whose = "as its document says" if declared_ms is not None else f"learned from {samples}"
     spread = spread_of(state, run, stage, size) if samples else None
     if spread is None:
         return f"runs for {format_duration(expected_ms)}, {whose}{disk}"
@@ -125,13 +125,13 @@ def spread_of(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes
     Around the user's word, as far as such words were right of this kind; else as learned; from few samples, as a guess around
     their middle.
     """
-    said = stage.spec.estimate.runtime_ms
-    column, size = (RUNTIME, input_bytes) if said is None else (DECLARED, said)
+    declared_ms = stage.spec.estimate.runtime_ms
+    column, size = (RUNTIME, input_bytes) if declared_ms is None else (SAID, declared_ms)
     trend = state.work.estimates.trend(run.spec.name, stage.spec.name, column)
     if trend is None:
-        return None if said is None else guessed(said)
+        return None if declared_ms is None else guessed(declared_ms)
     if trend.samples < ENOUGH:
-        return guessed(said or trend.at(size))
+        return guessed(declared_ms or trend.at(size))
     # Beyond the first and the last sample the spread continues like the guess: the longest runtime may not have occurred yet.
     edge = 1_000 // (trend.samples + 1)
     low, high = trend.quantile(size, edge), trend.quantile(size, 1_000 - edge)
@@ -258,10 +258,10 @@ class Facts:
         return found
 
     @cached_property
-    def held(self) -> Mapping[int, Sequence[tuple[PodRef, str, str]]]:
+    def waiting_pods(self) -> Mapping[int, Sequence[tuple[PodRef, str, str]]]:
         """Pods of a stage that do not start or do not end, each with the cluster's reason and message."""
         found: dict[int, list[tuple[PodRef, str, str]]] = {}
-        for name, (reason, message) in self.state.work.held.items():
+        for name, (reason, message) in self.state.work.waiting_pods.items():
             pod = self.state.work.pods.get(name)
             if pod is not None and pod.workflow == self.run.id:
                 found.setdefault(pod.stage, []).append((pod, reason, message))
@@ -275,17 +275,17 @@ class Facts:
         """
         found: dict[int, str] = {}
         before: Counter[str] = Counter()
-        told = ""
+        text = ""
         for number, group in self.state.round.refused.items():
             why = self.state.round.reasons.get(number)
             if why is None or why.code not in _FOR_ROOM:
                 continue
             if group.queue != self.run.spec.queue:
                 before[group.queue] += sum(role.count for role in group.roles)
-                told = ""
+                text = ""
             elif before and _is_of(self.state.work.groups.get(number), self.run):
-                told = told or _comes_first(before)
-                found[number] = told
+                text = text or _comes_first(before)
+                found[number] = text
         return found
 
 
@@ -329,9 +329,9 @@ def explain_stage(facts: Facts, stage: StageRun, now: int, *, forecast: bool = T
             found.append(_in_passing(facts, stage, moving))
     if stage.counts[TaskState.RUNNING]:
         found.extend(_on_silent_nodes(state, stage, TaskState.RUNNING))
-        held = _held(facts, stage, TaskState.RUNNING, _UNENDED)
-        if held is not None:
-            found.append(held)
+        waiting = _waiting(facts, stage, TaskState.RUNNING, _UNENDED)
+        if waiting is not None:
+            found.append(waiting)
     return found
 
 
@@ -376,8 +376,8 @@ def first_reason(state: EngineState, run: WorkflowRun, now: int) -> Explanation 
     ready = np.flatnonzero(run.counts[:, _QUEUED:_RUNNING].any(axis=1))[:_STAGES_ASKED].tolist()
     facts = Facts(state, run)
     found = [stage_reason(facts, run.stages[number], now) for number in ready]
-    told = [each for each in found if each is not None]
-    for each in told:
+    reasons = [each for each in found if each is not None]
+    for each in reasons:
         if each.permanent:
             return each
     for stage in run.stages[:_STAGES_ASKED]:
@@ -385,19 +385,19 @@ def first_reason(state: EngineState, run: WorkflowRun, now: int) -> Explanation 
         if ahead is not None:
             return ahead
     if run.counts[:, _RUNNING].any():
-        return _all_held(facts)
-    return told[0] if told else None
+        return _all_waiting(facts)
+    return reasons[0] if reasons else None
 
 
-def _all_held(facts: Facts) -> Explanation | None:
+def _all_waiting(facts: Facts) -> Explanation | None:
     """Why the first of a few running tasks waits, if the pods of all of them wait."""
     running = facts.run.counts[:, _RUNNING]
-    if not facts.state.work.held or running.sum() > NAMED:
+    if not facts.state.work.waiting_pods or running.sum() > NAMED:
         return None
     stages = [facts.run.stages[number] for number in np.flatnonzero(running).tolist()]
-    if sum(len(_held_tasks(facts, stage, TaskState.RUNNING)) for stage in stages) < running.sum():
+    if sum(len(_waiting_tasks(facts, stage, TaskState.RUNNING)) for stage in stages) < running.sum():
         return None
-    return _held(facts, stages[0], TaskState.RUNNING, _UNENDED)
+    return _waiting(facts, stages[0], TaskState.RUNNING, _UNENDED)
 
 
 def stage_reason(facts: Facts, stage: StageRun, now: int) -> Explanation | None:
@@ -413,9 +413,9 @@ def stage_reason(facts: Facts, stage: StageRun, now: int) -> Explanation | None:
         if stage.counts[there]:
             silent = next(_on_silent_nodes(state, stage, there), None)
             what = _UNENDED if there is TaskState.RUNNING else "pods do not start"
-            held = silent or _held(facts, stage, there, what)
-            if held is not None:
-                return held
+            waiting = silent or _waiting(facts, stage, there, what)
+            if waiting is not None:
+                return waiting
     return _too_large(state, run, stage) or _pending(run, stage) if stage.counts[TaskState.PENDING] else None
 
 
@@ -436,8 +436,8 @@ def _larger_than_node(
 ) -> tuple[ReasonCode, tuple[str, dict[str, int]]] | None:
     largest = state.cluster.snapshot.largest
     for role in stage.spec.roles:
-        given = role.resources
-        asked = (given.cpu_millicores, given.memory_bytes, given.disk_bytes, given.gpu_millis)
+        request = role.resources
+        asked = (request.cpu_millicores, request.memory_bytes, request.disk_bytes, request.gpu_millis)
         for axis, (wants, has) in enumerate(zip(asked, largest, strict=False)):
             if wants > has and largest[0]:
                 name = state.cluster.snapshot.axes[axis]
@@ -457,14 +457,14 @@ def _larger_than_allowed(
     gang = stage.spec.gang and state.policy.profile.gang
     needs: dict[str, int] = {}
     for role in stage.spec.roles:
-        given, members = role.resources, role.minimum if gang else 1
+        request, members = role.resources, role.minimum if gang else 1
         asked = {
-            "cpu": given.cpu_millicores,
-            "memory": given.memory_bytes,
-            "disk": given.disk_bytes,
-            "gpu": given.gpu_millis,
+            "cpu": request.cpu_millicores,
+            "memory": request.memory_bytes,
+            "disk": request.disk_bytes,
+            "gpu": request.gpu_millis,
         }
-        for name, wants in (asked | dict(given.extended) | {PODS: 1}).items():
+        for name, wants in (asked | dict(request.extended) | {PODS: 1}).items():
             needs[name] = needs.get(name, 0) + members * wants
     axes = state.cluster.snapshot.axes
     least = [needs.get(name, 0) for name in axes]
@@ -478,11 +478,11 @@ def _larger_than_allowed(
 def _pending(run: WorkflowRun, stage: StageRun) -> Explanation:
     parents = [run.stages[edge.parent] for edge in run.graph.edges_in[stage.number]]
     waiting = [parent for parent in parents if not parent.state.terminal]
-    told = ", ".join(
+    names = ", ".join(
         p.spec.name if p.spec.width == 1 else f"{p.spec.name} ({p.done} of {p.spec.width} shards done)"
         for p in waiting[:NAMED]
     )
-    message = f"waits for {told}" if told else "waits for shards it reads from"
+    message = f"waits for {names}" if names else "waits for shards it reads from"
     numbers = {"stages_not_done": len(waiting)}
     return _of(stage, TaskState.PENDING, ReasonCode.WAITING_FOR_PARENTS, message, numbers)
 
@@ -497,7 +497,7 @@ def _first_queued(state: EngineState, run: WorkflowRun, stage: StageRun, now: in
     elif task in spare(stage):
         reason = _beyond(stage, task, _reason(state, run, stage, task))
     elif wait > 0:
-        reason = Reason(-1, ReasonCode.BACKOFF, _held_back(wait), {"wait_ms": wait})
+        reason = Reason(-1, ReasonCode.BACKOFF, _backoff_text(wait), {"wait_ms": wait})
     else:
         reason = _reason(state, run, stage, task) or reason
     found = _queued_for(stage, reason, np.array([task]))
@@ -521,7 +521,7 @@ def _paused(state: EngineState, run: WorkflowRun) -> str:
     return f"queue {name!r} is paused; `flowsched queue set {name} --resume` lets it go on"
 
 
-def _held_back(wait_ms: int) -> str:
+def _backoff_text(wait_ms: int) -> str:
     return f"the next attempt begins in {format_duration(wait_ms)} (it failed before)"
 
 
@@ -534,28 +534,28 @@ def _queued(facts: Facts, stage: StageRun, now: int, forecast: bool) -> Iterator
         return
     if not stage.holds_only("not_before", 0):
         waits = stage.not_before[queued] > now
-        held, queued = queued[waits], queued[~waits]
-        if len(held):
-            wait = int(stage.not_before[held].min()) - now
-            rests = Reason(-1, ReasonCode.BACKOFF, _held_back(wait), {"wait_ms": wait})
-            yield _queued_for(stage, rests, held)
+        delayed, queued = queued[waits], queued[~waits]
+        if len(delayed):
+            wait = int(stage.not_before[delayed].min()) - now
+            rests = Reason(-1, ReasonCode.BACKOFF, _backoff_text(wait), {"wait_ms": wait})
+            yield _queued_for(stage, rests, delayed)
     evicted = np.array([task for task, why in stage.reasons.items() if why in EVICTED], dtype=np.int64)
     for reason, tasks in _causes(facts, stage, queued):
         if reason is None:
             yield _of(stage, TaskState.QUEUED, *_TURN, tasks=tasks)
             continue
         message = reason.message + facts.ahead.get(reason.group, "") + _stopped(stage, tasks, evicted)
-        told = _queued_for(stage, structs.replace(reason, message=message), tasks)
+        found = _queued_for(stage, structs.replace(reason, message=message), tasks)
         if forecast:
-            told = structs.replace(told, estimate=estimate_text(state, run, stage, int(tasks[0])))
-        yield told
+            found = structs.replace(found, estimate=estimate_text(state, run, stage, int(tasks[0])))
+        yield found
 
 
 def _causes(facts: Facts, stage: StageRun, queued: Indices) -> list[tuple[Reason | None, Indices]]:
     """Queued tasks by what the last cycle said of them, in the order of their first tasks; None where it said nothing."""
-    said = facts.reasons.get(stage.number, ())
-    reasons = [reason for _, reason in said]
-    which = _matched(stage, queued, [key for key, _ in said])
+    pairs = facts.reasons.get(stage.number, ())
+    reasons = [reason for _, reason in pairs]
+    which = _matched(stage, queued, [key for key, _ in pairs])
     beyond = spare(stage)
     known: dict[tuple[object, ...], int] = {}
     for at in np.flatnonzero(np.isin(queued, beyond)).tolist() if len(beyond) else ():
@@ -689,26 +689,26 @@ def _staging(facts: Facts, stage: StageRun) -> Explanation:
     number = len(pending)
     size = f" ({format_bytes(left)})" if left else ""  # of some origins it is known only once the bytes come
     what = f"{number} input{'s' * (number != 1)}{size} {'are' if number != 1 else 'is'}"
-    told = f"{what} being copied to {', '.join(nodes)}"
+    message = f"{what} being copied to {', '.join(nodes)}"
     numbers = {"datasets": number, "bytes": left}
     if failed:
         (dataset, _), first = next((each for each in failed if each[1].why), failed[0])
         uri, more = uri_of(state.cluster.catalogue.uris[dataset]), len(pending) - 1
-        told = _tried_again(uri, first, len(failed))
-        told += f"; {more} more inputs of the stage are on their way" if more else ""
+        message = _tried_again(uri, first, len(failed))
+        message += f"; {more} more inputs of the stage are on their way" if more else ""
         numbers |= {"failed": len(failed), "tries": first.tries, "last_try_ms": last_try_ms(first)}
-    return _of(stage, TaskState.STAGING, ReasonCode.WAITING_FOR_DATA, told, numbers)
+    return _of(stage, TaskState.STAGING, ReasonCode.WAITING_FOR_DATA, message, numbers)
 
 
 def _tried_again(uri: str, failed: Backoff, number: int) -> str:
     """Of a copy that failed: what could not be read, why, and until when it is tried again."""
     why = failed.why or "the copy was broken off"
-    said = why if uri in why else f"{uri}: {why}"
+    cause = why if uri in why else f"{uri}: {why}"
     others = f" (and {number - 1} more)" if number > 1 else ""
     if not failed.tries:  # there was no room for it, or its source went away: neither is counted
-        return f"{said}{others}; tried again at {_clock(failed.not_before)}"
+        return f"{cause}{others}; tried again at {_clock(failed.not_before)}"
     return (
-        f"{said}{others}; tried {failed.tries} of {MAX_TRIES} times, trying again until {_clock(last_try_ms(failed))} at least; "
+        f"{cause}{others}; tried {failed.tries} of {MAX_TRIES} times, trying again until {_clock(last_try_ms(failed))} at least; "
         "the stage fails then"
     )
 
@@ -719,15 +719,15 @@ def _clock(moment_ms: int) -> str:
 
 
 def _in_passing(facts: Facts, stage: StageRun, state: TaskState) -> Explanation:
-    held = _held(facts, stage, state, "pods do not start") if state is TaskState.BINDING else None
-    if held is not None:
-        return held
-    said = "is being started"
+    waiting = _waiting(facts, stage, state, "pods do not start") if state is TaskState.BINDING else None
+    if waiting is not None:
+        return waiting
+    message = "is being started"
     if state is TaskState.RELEASING:
         leaving = np.flatnonzero(stage.task_state == state).tolist()
         why = sorted({stage.reasons[task] for task in leaving if task in stage.reasons})
-        said = "is being taken away" + (f": {', '.join(why)}" if why else "")
-    return _of(stage, state, "Starting" if state is TaskState.BINDING else "Releasing", said)
+        message = "is being taken away" + (f": {', '.join(why)}" if why else "")
+    return _of(stage, state, "Starting" if state is TaskState.BINDING else "Releasing", message)
 
 
 def _on_silent_nodes(engine: EngineState, stage: StageRun, state: TaskState) -> Iterator[Explanation]:
@@ -750,26 +750,26 @@ def _on_silent_nodes(engine: EngineState, stage: StageRun, state: TaskState) -> 
     yield _of(stage, state, ReasonCode.NODE_NOT_READY, message, numbers, tasks)
 
 
-def _held(facts: Facts, stage: StageRun, state: TaskState, what: str) -> Explanation | None:
+def _waiting(facts: Facts, stage: StageRun, state: TaskState, what: str) -> Explanation | None:
     """The cluster's reason why ordered pods do not start, or do not end."""
-    told = _held_tasks(facts, stage, state)
-    if not told:
+    pods = _waiting_tasks(facts, stage, state)
+    if not pods:
         return None
     tasks = int(stage.counts[state])
-    stuck = [each for each in told if each[1] != DELIVERING]
-    told = stuck or told
-    _, reason, message = told[0]
+    stuck = [each for each in pods if each[1] != DELIVERING]
+    pods = stuck or pods
+    _, reason, message = pods[0]
     if not stuck:
         what = "tasks deliver their files"
-    text = f"{len(told)} of {tasks} {what}: {message or reason}"
-    found = _of(stage, state, reason, text, {"held": len(told)}, np.array([task for task, _, _ in told]))
+    text = f"{len(pods)} of {tasks} {what}: {message or reason}"
+    found = _of(stage, state, reason, text, {"held": len(pods)}, np.array([task for task, _, _ in pods]))
     return structs.replace(found, tasks=tasks, state=state.name if stuck else DELIVERING.upper())
 
 
-def _held_tasks(facts: Facts, stage: StageRun, state: TaskState) -> list[tuple[int, str, str]]:
+def _waiting_tasks(facts: Facts, stage: StageRun, state: TaskState) -> list[tuple[int, str, str]]:
     """(task, reason, message) of the tasks of a state of which the cluster says what holds them."""
     return sorted(
         (pod.task, reason, message)
-        for pod, reason, message in facts.held.get(stage.number, ())
+        for pod, reason, message in facts.waiting_pods.get(stage.number, ())
         if stage.task_is(pod.task) is state and pod.attempt == int(stage.attempt[pod.task])
     )

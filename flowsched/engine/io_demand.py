@@ -88,17 +88,17 @@ def direct_demand(
     elif not read and not wrote and len(spec.roles) == 1 and state.work.estimates.samples(*kind) >= ENOUGH:
         read, wrote = (state.work.estimates.bytes_of(*kind, column, size) for column in (READ, WRITTEN))
     cpu, cores = state.work.estimates.trend(*kind, CPU), -(-spec.roles[role].resources.cpu_millicores // 1000)
-    takes: int | None = spec.estimate.runtime_ms
+    alone_ms: int | None = spec.estimate.runtime_ms
     if cpu is not None and cpu.samples >= ENOUGH and len(spec.roles) == 1:
-        takes = cpu.at(size) // max(1, cores)
-    if takes is None:
+        alone_ms = cpu.at(size) // max(1, cores)
+    if alone_ms is None:
         return Demand()
-    takes += sum(
+    alone_ms += sum(
         moved * 1000 // rate
         for moved, rate in ((read, storage.read_rate), (wrote, storage.write_rate))
         if rate
     )
-    over, factor = max(1, takes * BURSTS), correction(state, kind)
+    over, factor = max(1, alone_ms * BURSTS), correction(state, kind)
     asked = _asked(storage, read * factor // over, wrote * factor // over)
     return Demand(moved=rounded(read + wrote) if asked else 0, direct=asked, learned=factor)
 
@@ -181,7 +181,7 @@ def rounded(amount: int) -> int:
     return (amount + (1 << shift >> 1)) >> shift << shift
 
 
-def said_demand(stage: StageSpec, role: int) -> Demand:
+def declared_demand(stage: StageSpec, role: int) -> Demand:
     """The disk use that the document declares for a pod of a role: by the role, else by its stage; 0 where it declares none."""
     io = traffic_of(stage, role)
     if io.storage:

@@ -141,13 +141,13 @@ def parts_of(
         parts["shard"] = shard
     inputs: dict[str, Any] = {}
     unknown = ""
-    for given in spec.inputs:
-        found = None if shared is None else shared.get(given.name)
+    for input_spec in spec.inputs:
+        found = None if shared is None else shared.get(input_spec.name)
         if found is None:
-            found = _input(run, stage, given, shard, known)
-            if shared is not None and not is_own(given):
-                shared[given.name] = found
-        inputs[given.name], why = found
+            found = _input(run, stage, input_spec, shard, known)
+            if shared is not None and not is_own(input_spec):
+                shared[input_spec.name] = found
+        inputs[input_spec.name], why = found
         unknown = unknown or why
     parts["inputs"] = inputs
     return parts, unknown
@@ -156,25 +156,25 @@ def parts_of(
 def _input(
     run: WorkflowRun,
     stage: StageRun,
-    given: InputSpec,
+    input_spec: InputSpec,
     shard: int,
     known: Mapping[str, Known],
 ) -> tuple[Any, str]:
     """The identity of one input; and why it has none, in words."""
     read: list[list[str]] = []
     unknown = ""
-    if given.stage is None:
-        uri = uri_outside(stage, given, shard)
+    if input_spec.stage is None:
+        uri = uri_outside(stage, input_spec, shard)
         found = known.get(uri, _UNSEEN)
         read.append(
             [uri.rstrip("/").rpartition("/")[2] if found.content else uri, found.content or found.version]
         )
         if found.why:
-            read, unknown = [[uri, ""]], f"input {given.name} cannot be identified: {found.why}"
+            read, unknown = [[uri, ""]], f"input {input_spec.name} cannot be identified: {found.why}"
     else:
-        read = [[uri, ""] for uri, _ in datasets_of(run, stage, given, shard)]
+        read = [[uri, ""] for uri, _ in datasets_of(run, stage, input_spec, shard)]
     shown: Any = read if len(read) <= _MOST_NAMED else [len(read), _digest(read)]
-    return [given.manifest, shown], unknown
+    return [input_spec.manifest, shown], unknown
 
 
 def key_of(tenant: str, parts: Parts) -> str:

@@ -61,7 +61,7 @@ def left(recorder: Recorder, name: str) -> None:
     recorder.statement.exclude(recorder.state.round.under_way, name)
 
 
-def held(recorder: Recorder, name: str, reason: str) -> None:
+def delayed(recorder: Recorder, name: str, reason: str) -> None:
     """Something keeps a pod from starting."""
     if reason not in _ON_ITS_WAY:
         left(recorder, name)

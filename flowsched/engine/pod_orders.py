@@ -273,8 +273,8 @@ def container_of(stage: StageRun, shard: int, *, writes: bool = True) -> Contain
     if container is None or not stage.spec.scattered:
         return container
     inputs = tuple(
-        given if given.source is None else replace(given, source=filled(given.source, stage.spec, shard))
-        for given in container.inputs
+        file if file.source is None else replace(file, source=filled(file.source, stage.spec, shard))
+        for file in container.inputs
     )
     outputs = tuple(
         replace(output, uri=filled(output.uri, stage.spec, shard)) for output in container.outputs

@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.data.cache_values import hold_again
-from flowsched.engine.data.remote_reads import hold_sources
+from flowsched.engine.data.cache_values import pin_again
+from flowsched.engine.data.remote_reads import pin_sources
 from flowsched.engine.delta import OutputWrite, StageWrite, TaskWrite
-from flowsched.engine.io_demand import demands_of, said_demand
+from flowsched.engine.io_demand import declared_demand, demands_of
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import Demand, GangSeats, PodRef
 from flowsched.executor.nodes import NodeInfo
@@ -37,7 +37,7 @@ from flowsched.workflow.spec import On, WorkflowSpec, gets_whole_cores, qos_clas
 
 _S = TaskState
 #: Rows in these states held nothing: they are offered anew.
-_OFFER_AGAIN: Final = (_S.QUEUED, _S.STAGING, _S.ALLOCATED)
+_QUEUE_AGAIN: Final = (_S.QUEUED, _S.STAGING, _S.ALLOCATED)
 #: The state of a task without a row, by the state in which its stage ended.
 _UNTOUCHED: Final[Mapping[RunState, TaskState]] = {
     RunState.SUCCEEDED: _S.SKIPPED,
@@ -138,7 +138,7 @@ def _load(stage: StageRun, name: str, at: NDArray[np.int64], values: Sequence[in
 def _tasks(state: EngineState, stage: StageRun, rows: Sequence[TaskWrite]) -> None:
     stage.touch(np.zeros(stage.spec.width, dtype=np.int32))
     at = np.array([row.index for row in rows], dtype=np.int64)
-    stage.task_state[at] = [_S.PENDING if row.state in _OFFER_AGAIN else row.state for row in rows]
+    stage.task_state[at] = [_S.PENDING if row.state in _QUEUE_AGAIN else row.state for row in rows]
     _load(stage, "attempt", at, [row.attempt for row in rows])
     _load(stage, "version", at, [row.version for row in rows])
     stage.goal[at] = [row.goal for row in rows]
@@ -216,13 +216,13 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
         by_stage.setdefault(pod.stage, []).append(pod)
     for name, mine in by_stage.items():
         stage = run.stages[run.number_of(name)]
-        kept = _wanted(stage, mine)
-        orphans.extend(pod.name for pod in mine if pod.name not in kept)
-        claims_here = list(_claims(state, run, stage, list(kept.values())))
+        adopted = _wanted(stage, mine)
+        orphans.extend(pod.name for pod in mine if pod.name not in adopted)
+        claims_here = list(_claims(state, run, stage, list(adopted.values())))
         claims.extend(claims_here)
-        wanted.extend(zip(repeat(stage), kept.values(), claims_here))
-        begun = stage.task_state[[pod.index for pod in kept.values()]] == _S.BINDING
-        binding.extend(compress(kept, begun.tolist()))
+        wanted.extend(zip(repeat(stage), adopted.values(), claims_here))
+        begun = stage.task_state[[pod.index for pod in adopted.values()]] == _S.BINDING
+        binding.extend(compress(adopted, begun.tolist()))
     state.cluster.snapshot.claim_all(claims, statement)
     _credit(state, claims, statement)
     refs = {
@@ -232,8 +232,8 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
     statement.put_all(state.work.pods, refs)
     statement.include_all(state.round.under_way, binding)
     for stage, pod, claim in wanted:
-        hold_sources(state, refs[pod.name], statement)
-        hold_again(state, run, stage, pod.index, pod, claim, statement)
+        pin_sources(state, refs[pod.name], statement)
+        pin_again(state, run, stage, pod.index, pod, claim, statement)
         if pod.gang is not None:
             _remember_seats(state, run, stage, pod, pod.gang, statement)
     return orphans
@@ -307,10 +307,10 @@ def _claims(state: EngineState, run: WorkflowRun, stage: StageRun, pods: Sequenc
 
 def _credit(state: EngineState, claims: Sequence[Claim], statement: Statement) -> None:
     """Count for queues and users what these pods have held since they were bound."""
-    held: Counter[tuple[Payer, int, tuple[int, ...]]] = Counter(
+    allocations: Counter[tuple[Payer, int, tuple[int, ...]]] = Counter(
         (Payer(claim.queue, claim.user), claim.since_ms, claim.amount) for claim in claims
     )
-    for (payer, since_ms, amount), pods in held.items():
+    for (payer, since_ms, amount), pods in allocations.items():
         together = [pods * each for each in amount]
         state.cluster.snapshot.usage.credit(payer, together, since_ms, statement)
 
@@ -329,7 +329,7 @@ def _demand(
     """The demand for its node's disk as far as it is known now (SQL keeps none), else the declared one."""
     known = demands_of(state, run, stage, inputs)
     demand = known[role] if known else None
-    return demand if demand is not None else said_demand(stage.spec, role)
+    return demand if demand is not None else declared_demand(stage.spec, role)
 
 
 def elastic_of(stage: StageRun, task: int) -> tuple[int, int, int] | None:
@@ -339,8 +339,8 @@ def elastic_of(stage: StageRun, task: int) -> tuple[int, int, int] | None:
     member = task % stage.members
     number = int(stage.role_of[member])
     role = stage.spec.roles[number]
-    told = any(policy.event in (On.TASK_EVICTED, On.ANY) for policy in stage.spec.policies)
-    if not stage.spec.gang or role.minimum >= role.replicas or told:
+    has_policy = any(policy.event in (On.TASK_EVICTED, On.ANY) for policy in stage.spec.policies)
+    if not stage.spec.gang or role.minimum >= role.replicas or has_policy:
         return None
     return number, member, role.minimum
 

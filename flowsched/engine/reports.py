@@ -10,12 +10,12 @@ from msgspec import structs
 from flowsched.engine.backlog import memory_ahead
 from flowsched.engine.data.cache_evictions import came
 from flowsched.engine.data.inputs import producer_of
-from flowsched.engine.data.prefetch import note_written, seen
+from flowsched.engine.data.prefetch import note_written, pieces_found
 from flowsched.engine.data.staging import arrived, failed
-from flowsched.engine.data.versions import look_again
+from flowsched.engine.data.versions import replace_version
 from flowsched.engine.delta import AttemptEnd, ReplicaWrite
 from flowsched.engine.evictions import as_drained
-from flowsched.engine.pacing import held, left
+from flowsched.engine.pacing import delayed, left
 from flowsched.engine.pod_orders import default_timeout_ms
 from flowsched.engine.state.work import PodRef
 from flowsched.engine.telemetry import learn, note_load
@@ -62,7 +62,7 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
                 if recorder.advance(run).started(stage, ref.task, ref.attempt, began_ms):
                     recorder.state.cluster.snapshot.started(name, began_ms, recorder.statement)
         case PodHeld(name, reason, message):
-            _held(recorder, name, reason, message)
+            _pod_waits(recorder, name, reason, message)
         case PodEnded():
             _pod_ended(recorder, event)
         case PodGone():
@@ -79,7 +79,7 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
             else:
                 lose_replica(recorder, uri, node)
         case PiecesSeen():
-            seen(recorder, event)
+            pieces_found(recorder, event)
         case NodeChanged(node):
             at = recorder.state.cluster.snapshot.index.get(node.name)
             if at is not None:  # executors do not report what other programs use of its disk and network card
@@ -109,13 +109,13 @@ def _quota_changed(recorder: Recorder, event: QuotaChanged) -> None:
     )
 
 
-def _held(recorder: Recorder, name: str, reason: str, message: str) -> None:
+def _pod_waits(recorder: Recorder, name: str, reason: str, message: str) -> None:
     """Keep what keeps a pod from starting, for explanations. It is not in SQL, since the cluster reports it again."""
-    held(recorder, name, reason)
+    delayed(recorder, name, reason)
     if name in recorder.state.work.pods and reason:
-        recorder.statement.put(recorder.state.work.held, name, (reason, message))
+        recorder.statement.put(recorder.state.work.waiting_pods, name, (reason, message))
     else:
-        recorder.statement.pop(recorder.state.work.held, name)
+        recorder.statement.pop(recorder.state.work.waiting_pods, name)
 
 
 def _find(recorder: Recorder, name: str) -> tuple[WorkflowRun, StageRun, PodRef] | None:
@@ -181,8 +181,8 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     )
     state = recorder.state
     if event.reason == "Timeout" and stage.spec.timeout_ms is None and default_timeout_ms(state, run):
-        given = f"the document states none, so it has that of queue {run.spec.queue} (default_timeout_ms of its profile)"
-        event = structs.replace(event, message=f"{event.message}; {given}" if event.message else given)
+        source = f"the document states none, so it has that of queue {run.spec.queue} (default_timeout_ms of its profile)"
+        event = structs.replace(event, message=f"{event.message}; {source}" if event.message else source)
     node = state.cluster.snapshot.names[int(stage.node[ref.task])]
     _note_end(recorder, event, ran.started_ms, event.exit_code, event.usage, event.message, event.container)
     for output in event.outputs:
@@ -315,7 +315,7 @@ def lose_replica(recorder: Recorder, uri: str, node: str) -> None:
 
 def make_again(recorder: Recorder, run: WorkflowRun, uri: str) -> None:
     """Let the producer of a lost dataset run again, if a stage that reads it has not ended; look again at one from outside."""
-    look_again(recorder, run, uri)
+    replace_version(recorder, run, uri)
     producer = producer_of(run, uri)
     if producer is None or run.state.terminal or not _awaited(run, producer[0]):
         return

@@ -38,7 +38,7 @@ from flowsched.engine.events import (
 )
 from flowsched.engine.evictions import change_drain
 from flowsched.engine.foreign.backlog import ForeignPods
-from flowsched.engine.foreign.work import report_foreign, take_rooms
+from flowsched.engine.foreign.work import note_rooms, report_foreign
 from flowsched.engine.memoization import Hit, waiting_shards
 from flowsched.engine.recovery import none_later, note_served, reclaim
 from flowsched.engine.reports import report
@@ -126,7 +126,7 @@ def step(
     # 1. The events, in order; each with all that follows inside its workflow.
     for room_taken, some in groupby(events, _is_room_taken):
         if room_taken:
-            take_rooms(recorder, [event for event in some if isinstance(event, RoomTaken)])
+            note_rooms(recorder, [event for event in some if isinstance(event, RoomTaken)])
         else:
             for event in some:
                 _apply(recorder, event)
@@ -220,7 +220,7 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:  # noqa: C901 # one 
         case BindingsSettled(uids):
             recorder.delta.bindings_done.extend(uids)
         case LookedUp():
-            _looked_up(recorder, event)
+            _note_lookup(recorder, event)
         case Tick():
             return
         case _ if isinstance(event, ForeignEvent):
@@ -229,7 +229,7 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:  # noqa: C901 # one 
             report(recorder, event)
 
 
-def _looked_up(recorder: Recorder, event: LookedUp) -> None:
+def _note_lookup(recorder: Recorder, event: LookedUp) -> None:
     """Take the results that there are; the other shards are offered to the scheduler."""
     state = recorder.state
     run = state.work.runs.get(event.workflow)
@@ -286,15 +286,15 @@ def _is_there(state: EngineState, run: WorkflowRun, stage: StageRun, hit: Hit) -
         for spec in run.stages[edge.child].spec.inputs
         if spec.stage == stage.spec.name
     }
-    return all(name in read or _is_held(state, uri) for name, uri, _, _ in hit.outputs)
+    return all(name in read or _has_replica(state, uri) for name, uri, _, _ in hit.outputs)
 
 
 def _is_whole(state: EngineState, hit: Hit) -> bool:
     """Whether all outputs of a result are on some node: then nothing of it is made again."""
-    return all(_is_held(state, uri) for _, uri, _, _ in hit.outputs)
+    return all(_has_replica(state, uri) for _, uri, _, _ in hit.outputs)
 
 
-def _is_held(state: EngineState, uri: str) -> bool:
+def _has_replica(state: EngineState, uri: str) -> bool:
     dataset = state.cluster.catalogue.find(uri)
     return dataset is not None and state.cluster.catalogue.has_replica(dataset)
 

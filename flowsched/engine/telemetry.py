@@ -61,15 +61,15 @@ def note_load(recorder: Recorder, event: LoadMeasured) -> None:
     """Correct what is expected by what was measured since the last time."""
     state, snapshot = recorder.state, recorder.state.cluster.snapshot
     nodes, storages = _expected(recorder)
-    seen: dict[Kind, tuple[int, int]] = {}
+    by_kind: dict[Kind, tuple[int, int]] = {}
     changed: dict[int, NodeInfo] = {}  #: by node: each is written once
     for load in event.nodes:
         at = snapshot.index.get(load.name)
         if at is None or snapshot.disk_rate[at] <= 0:
             continue
         here, rate = nodes.get(at, _Expected()), int(snapshot.disk_rate[at])
-        said = max(0, int(snapshot.used[at, IO]) - here.counted)
-        others = _compare(recorder, load, rate, here, said, seen)
+        declared = max(0, int(snapshot.used[at, IO]) - here.counted)
+        others = _compare(recorder, load, rate, here, declared, by_kind)
         busy = rounded(others) if others * _TRIFLE >= rate else 0
         if busy != snapshot.info(at).disk_busy_rate:
             changed[at] = replace(snapshot.info(at), disk_busy_rate=busy)
@@ -84,13 +84,13 @@ def note_load(recorder: Recorder, event: LoadMeasured) -> None:
     for load in _by_name(state.policy.profile.storages, event.storages):
         if load.name in rates:
             here = storages.get(load.name, _Expected())
-            said = max(0, snapshot.direct.rates.get(load.name, 0) - here.counted)
-            others = _compare(recorder, load, rates[load.name], here, said, seen)
+            declared = max(0, snapshot.direct.rates.get(load.name, 0) - here.counted)
+            others = _compare(recorder, load, rates[load.name], here, declared, by_kind)
             busy = rounded(others) if others * _TRIFLE >= rates[load.name] else 0
             if busy != snapshot.direct.others.get(load.name, 0):
                 recorder.statement.put(snapshot.direct.others, load.name, busy)
                 recorder.dirty = True
-    for kind, (measured, bare) in seen.items():
+    for kind, (measured, bare) in by_kind.items():
         _correct(recorder, kind, measured, bare)
 
 
@@ -139,18 +139,23 @@ def _expected(recorder: Recorder) -> tuple[dict[int, _Expected], dict[str, _Expe
 
 
 def _compare(
-    recorder: Recorder, load: Load, rate: int, here: _Expected, said: int, seen: dict[Kind, tuple[int, int]]
+    recorder: Recorder,
+    load: Load,
+    rate: int,
+    here: _Expected,
+    declared: int,
+    by_kind: dict[Kind, tuple[int, int]],
 ) -> int:
     """Share out what was measured over the kinds at a place. Returns what other programs use there, in bytes/s."""
     total = sum(expected for expected, _ in here.kinds.values())
-    ours = load.ours if load.ours >= 0 else min(load.rate, total + said)
-    learned = max(0, ours - said)
+    ours = load.ours if load.ours >= 0 else min(load.rate, total + declared)
+    learned = max(0, ours - declared)
     if learned < total and load.rate * 2 > rate:
         learned = total  # it may be the disk that keeps them
     if total * _TRIFLE >= rate:
         for kind, (expected, bare) in here.kinds.items():
-            measured, before = seen.get(kind, (0, 0))
-            seen[kind] = measured + learned * expected // total, before + bare
+            measured, before = by_kind.get(kind, (0, 0))
+            by_kind[kind] = measured + learned * expected // total, before + bare
     return _others(recorder, load, ours)
 
 

@@ -144,7 +144,7 @@ class Recorder(msgspec.Struct):
         state = self.state
         state.cluster.snapshot.unclaim(name, self.statement)
         end_reading(state, name, self.statement)
-        self.statement.pop(state.work.held, name)
+        self.statement.pop(state.work.waiting_pods, name)
         self.statement.exclude(state.round.under_way, name)
         if state.cluster.catalogue.caches is not None:
             state.cluster.catalogue.caches.release(name, self.statement)

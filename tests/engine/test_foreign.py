@@ -6,7 +6,7 @@ from msgspec import structs
 
 from flowsched.engine.events import NodeDrained
 from flowsched.engine.foreign.backlog import verdicts
-from flowsched.engine.foreign.work import HOLD_MS, T_GANG_MS
+from flowsched.engine.foreign.work import RESERVED_MS, T_GANG_MS
 from flowsched.engine.state.cluster import DrainOrder
 from flowsched.executor.foreign import (
     BindRefused,
@@ -203,8 +203,8 @@ def test_room_that_nobody_comes_for_is_given_back_after_a_while() -> None:
     scene.tell(gang(minimum=1, min_resources=Resources(4000, 256 * MIB)), waits("driver"))
     scene.tell(sits("driver"), bag("other"), waits("x", "other"))
     assert (bound(scene), free(scene)) == ([], 0)
-    assert scene.last.wake_ms == 1_000 + HOLD_MS
-    scene.tell(after=HOLD_MS)
+    assert scene.last.wake_ms == 1_000 + RESERVED_MS
+    scene.tell(after=RESERVED_MS)
     assert bound(scene) == [("x", "n0")]
 
 

@@ -39,18 +39,17 @@ def collected(state: EngineState, now: int, evictable: Evictable | None = None) 
     """As `collect`; each offer that it remembered is looked at again, group by group, compared, and remembered as it was."""
     backlog = collect(state, now, evictable)
     kept = {
-        pair: (offered, list(offered.candidates), offered.basis)
-        for pair, offered in state.work.offers.items()
+        pair: (offered, list(offered.candidates), offered.basis) for pair, offered in state.work.bags.items()
     }
     for offered, _, _ in kept.values():
         offered.basis = None
     state.data.coming.clear()
     state.data.coming_from.clear()
     assert described(collect(state, now, evictable)) == described(backlog)
-    state.work.offers.clear()
+    state.work.bags.clear()
     for pair, (offered, candidates, basis) in kept.items():
         offered.candidates, offered.basis = candidates, basis
-        state.work.offers[pair] = offered
+        state.work.bags[pair] = offered
     return backlog
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from flowsched.engine.data.cache_values import Evictable
-from flowsched.engine.data.remote_reads import end_reading, hold_sources, reads_remotely, sources
+from flowsched.engine.data.remote_reads import end_reading, pin_sources, reads_remotely, sources
 from flowsched.engine.events import Stored
 from flowsched.engine.explain import expected_starts
 from flowsched.engine.recovery import reclaim
@@ -232,7 +232,7 @@ def test_who_has_it_and_is_read_from_least_is_read_from() -> None:
     statement = Statement()
     for name, at in (("a", 1), ("b", 1), ("c", 2)):
         on.state.work.pods[name] = PodRef("w", 0, 0, 0, {"part": f"n{at}"})
-        hold_sources(on.state, on.state.work.pods[name], statement)
+        pin_sources(on.state, on.state.work.pods[name], statement)
     who = bag(1, remote=(dataset,))
     assert sources(on.state, who, 3) == {"part": "n2"}
     assert sources(on.state, who, 1) == {}
@@ -280,7 +280,7 @@ def test_a_source_that_became_known_after_its_reader() -> None:
     ref = PodRef("w", 0, 0, 0, {part(1): "n9"})
     statement = Statement()
     on.state.work.pods["pod"] = ref
-    hold_sources(on.state, ref, statement)
+    pin_sources(on.state, ref, statement)
     assert on.state.data.read_from == {}
     on.tell(NodeChanged(linked("n9")))
     end_reading(on.state, "pod", statement)

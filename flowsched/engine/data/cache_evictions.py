@@ -171,8 +171,8 @@ def _is_writer(stage: StageRun, task: int) -> bool:
     return task % stage.members == 0
 
 
-def hold_room(recorder: Recorder, candidate: Candidate, task: int, node: int, *, bound: bool) -> None:
-    """Keep on a node what a task reads there, and room for what it will write. `bound`: it has its cores."""
+def reserve_room(recorder: Recorder, candidate: Candidate, task: int, node: int, *, bound: bool) -> None:
+    """Pin the inputs of a task on a node, and reserve room for its outputs. `bound`: it has its cores."""
     state, caches = recorder.state, recorder.state.cluster.catalogue.caches
     if caches is None:
         return
@@ -196,7 +196,7 @@ def admit_ahead(recorder: Recorder, orders: Sequence[TransferOrder]) -> list[Tra
     state, caches, evictable = recorder.state, recorder.state.cluster.catalogue.caches, recorder.evictable
     if caches is None or evictable is None:
         return list(orders)
-    kept = []
+    admitted = []
     evictable.sources |= {(order.dataset, order.source) for order in orders}  # decided in this very step
     for order in orders:
         cache = caches.of.get(order.dest)
@@ -208,9 +208,9 @@ def admit_ahead(recorder: Recorder, orders: Sequence[TransferOrder]) -> list[Tra
                 if not drops:
                     continue
                 _drop(recorder, order.dest, drops)
-        kept.append(order)
+        admitted.append(order)
         state.cluster.catalogue.expect(order.dataset, order.dest, recorder.statement)
-    return kept
+    return admitted
 
 
 def has_room(recorder: Recorder, want: TransferWant) -> bool:
@@ -294,9 +294,9 @@ def explained(recorder: Recorder, reason: Reason, group: PodGroup) -> Reason:
         return structs.replace(reason, message=text, numbers={"need_bytes": reads, "cache_bytes": largest})
     best = min(nodes, key=lambda node: (total - caches.of[node].free - evictable.loose(node), node))
     cache = caches.of[best]
-    held = sum(caches.sizes[dataset] for dataset in cache.pinned)
-    stays = max(0, cache.used - held - evictable.loose(best))
-    parts = [f"{_size(held)} are read by tasks there or wait for them"] if held else []
+    pinned_bytes = sum(caches.sizes[dataset] for dataset in cache.pinned)
+    stays = max(0, cache.used - pinned_bytes - evictable.loose(best))
+    parts = [f"{_size(pinned_bytes)} are read by tasks there or wait for them"] if pinned_bytes else []
     parts += [f"{_size(cache.due)} will be written"] if cache.due else []
     parts += [f"{_size(stays)} are results or nowhere else"] if stays else []
     name = state.cluster.snapshot.names[best]
@@ -306,7 +306,7 @@ def explained(recorder: Recorder, reason: Reason, group: PodGroup) -> Reason:
     numbers = {
         "need_bytes": total,
         "cache_bytes": cache.limit,
-        "held_bytes": held,
+        "held_bytes": pinned_bytes,
         "due_bytes": cache.due,
         "kept_bytes": stays,
     }
@@ -336,8 +336,8 @@ def end_round(recorder: Recorder, plan: Plan, groups: dict[int, PodGroup]) -> Pl
         if late:
             recorder.statement.assign(state.caches, "first", late[0].key)
             recorder.statement.assign(state.caches, "nodes", _nodes_for(recorder, late[0]))
-    told = {id(reason): explained(recorder, reason, groups[reason.group]) for reason in waiting}
-    return structs.replace(plan, reasons=tuple(told.get(id(reason), reason) for reason in plan.reasons))
+    by_id = {id(reason): explained(recorder, reason, groups[reason.group]) for reason in waiting}
+    return structs.replace(plan, reasons=tuple(by_id.get(id(reason), reason) for reason in plan.reasons))
 
 
 def _nodes_for(recorder: Recorder, group: PodGroup) -> frozenset[int]:

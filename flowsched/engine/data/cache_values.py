@@ -418,7 +418,7 @@ def shut_nodes(
     return tuple(sorted(set(shut)))
 
 
-def hold_again(
+def pin_again(
     state: EngineState,
     run: WorkflowRun,
     stage: StageRun,
@@ -430,7 +430,7 @@ def hold_again(
     """After a restart: a pod that may still be there goes on reading what it read, and writing."""
     if state.cluster.catalogue.caches is None:
         return
-    uris = dict.fromkeys(uri for given in pod.inputs for uri in given.uris)
+    uris = dict.fromkeys(uri for file in pod.inputs for uri in file.uris)
     reads = tuple(state.cluster.catalogue.intern(uri) for uri in uris)
     inputs = tuple(state.cluster.catalogue.intern(uri) for uri in uris if uri not in pod.remote)
     writes = written_by(state, run, stage, reads) if task % stage.members == 0 else 0

@@ -22,11 +22,11 @@ def private(stage: StageRun) -> bool:
     return any(map(is_own, stage.spec.inputs))
 
 
-def is_own(given: InputSpec) -> bool:
+def is_own(spec: InputSpec) -> bool:
     """Whether each shard reads other datasets as this input."""
-    if given.stage is not None:
-        return given.match in (Match.INDEX, Match.CHUNK)
-    return _templated(given.uri or "")
+    if spec.stage is not None:
+        return spec.match in (Match.INDEX, Match.CHUNK)
+    return _templated(spec.uri or "")
 
 
 def input_files(run: WorkflowRun, stage: StageRun, shard: int) -> tuple[InputFile, ...]:

@@ -135,7 +135,7 @@ def moved_by(recorder: Recorder, pair: tuple[int, int], event: TransferDone) -> 
     return event.moved_bytes + sum(order.size_bytes for order in late if order is not None)
 
 
-def seen(recorder: Recorder, event: PiecesSeen) -> None:
+def pieces_found(recorder: Recorder, event: PiecesSeen) -> None:
     """A node says which parts of a dataset it has, from before this service, or its agent, started."""
     state, statement = recorder.state, recorder.statement
     node = state.cluster.snapshot.index.get(event.node)

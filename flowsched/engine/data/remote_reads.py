@@ -93,10 +93,10 @@ def begin_reading(state: EngineState, stage: StageRun, ref: PodRef, statement: S
     """A pod is bound that reads elsewhere: that counts as moved for it, and stays where it is."""
     moved = sum(state.cluster.catalogue.sizes[state.cluster.catalogue.intern(uri)] for uri in ref.remote)
     statement.add(stage.own("moved"), np.array([ref.task]), moved)
-    hold_sources(state, ref, statement)
+    pin_sources(state, ref, statement)
 
 
-def hold_sources(state: EngineState, ref: PodRef, statement: Statement) -> None:
+def pin_sources(state: EngineState, ref: PodRef, statement: Statement) -> None:
     """Pin the copies that a pod reads on other nodes: they stay there."""
     for pair in _pairs(state, ref):
         statement.put(state.data.read_from, pair, state.data.read_from.get(pair, 0) + 1)

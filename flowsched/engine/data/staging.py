@@ -9,8 +9,8 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from flowsched.engine.choices import told
-from flowsched.engine.data.cache_evictions import admit_ahead, came, has_room, hold_room
+from flowsched.engine.choices import choice_rows
+from flowsched.engine.data.cache_evictions import admit_ahead, came, has_room, reserve_room
 from flowsched.engine.data.prefetch import landed, moved_by, pass_over, pushes, refused, spreading
 from flowsched.engine.data.versions import withdraw
 from flowsched.engine.delta import ReplicaWrite
@@ -126,7 +126,7 @@ class Targets:
         payer: dict[tuple[int, int], int] = {}
         # It holds no room yet, and when it will is not known: its end says how long it will run.
         until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
-        why = told(choices, state.cluster.snapshot.names, staged=True)
+        why = choice_rows(choices, state.cluster.snapshot.names, staged=True)
         for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):
             name = pod_name(run.id, stage.spec.name, task, stage.attempt.item(task))
             number = int(stage.role_of[task % stage.members]) if len(group.roles) > 1 else 0
@@ -140,7 +140,7 @@ class Targets:
                 statement.put(chosen, task, (node, why[number][node]))
             amount, kind = role.shape.requests, ClaimKind.STAGING
             self._note(Claim(name, node, amount, kind, group.queue, recorder.now, until, 0, group.name))
-            hold_room(recorder, candidate, task, node, bound=False)
+            reserve_room(recorder, candidate, task, node, bound=False)
             for dataset in group.inputs:
                 pair = (dataset, node)
                 if not catalogue.is_on(dataset, node) and pair not in pending:
@@ -170,8 +170,8 @@ class Targets:
             state.data.wanted.add(TransferWant(*pair, group.rank_ms, group.priority), number, statement)
         key = state.work.groups[group.key]
         assert isinstance(key, GroupKey)  # foreign groups are not staged
-        seen = state.work.staged_on.get(key, ())
-        statement.put(state.work.staged_on, key, (*seen, *sorted({*nodes.tolist()} - {*seen})))
+        staged = state.work.staged_on.get(key, ())
+        statement.put(state.work.staged_on, key, (*staged, *sorted({*nodes.tolist()} - {*staged})))
         state.work.outdate((group.key,))
 
     def move(self) -> None:
@@ -305,8 +305,8 @@ def _unswept(recorder: Recorder) -> list[tuple[int, StagingGroup]]:
     changed, state.data.unswept = state.data.unswept, set()
     if not state.data.staging:
         return []
-    seen = (state.cluster.catalogue.dropped, state.cluster.snapshot.ready.tobytes())
-    everything, state.data.swept = seen != state.data.swept, seen
+    current = (state.cluster.catalogue.dropped, state.cluster.snapshot.ready.tobytes())
+    everything, state.data.swept = current != state.data.swept, current
     return [
         (number, group)
         for number, group in state.data.staging.items()

@@ -26,25 +26,25 @@ _MOST_CHANGES: Final = 8
 
 
 def read_versions(
-    recorder: Recorder, run: WorkflowRun, stage: StageRun, seen: LookedUp, *, only_known: bool
+    recorder: Recorder, run: WorkflowRun, stage: StageRun, answer: LookedUp, *, only_known: bool
 ) -> None:
     """A run reads these versions, where it has not read others of the same inputs before.
 
     Args:
         recorder: Of the step.
         run, stage: The stage that asked.
-        seen: The answer to its look-up.
+        answer: The answer to its look-up.
         only_known: No task reads them yet: they may be copied ahead, and what is read is looked at again.
     """
     state, catalogue = recorder.state, recorder.state.cluster.catalogue
     sizes = {spec.uri: spec.size_bytes or 0 for spec in stage.spec.inputs if spec.stage is None}
-    for uri, name in seen.names.items():
+    for uri, name in answer.names.items():
         catalogue.newest[uri] = catalogue.intern(name, sizes.get(uri, 0), True)
-        if name in seen.in_place:
+        if name in answer.in_place:
             catalogue.read_in_place(catalogue.newest[uri])
     recorder.statement.undo_with(state.work.inputs.clear)
     state.work.inputs.pop((run.id, stage.number), None)  # it may have been asked for before it was ready
-    new = {uri: name for uri, name in seen.names.items() if uri not in run.versions}
+    new = {uri: name for uri, name in answer.names.items() if uri not in run.versions}
     if only_known or not new:
         return
     recorder.statement.put_all(run.versions, new)
@@ -82,7 +82,7 @@ def withdraw(recorder: Recorder, name: str) -> bool:
     return True
 
 
-def look_again(recorder: Recorder, run: WorkflowRun, name: str) -> None:
+def replace_version(recorder: Recorder, run: WorkflowRun, name: str) -> None:
     """A version that a run reads cannot be had any more: it looks for the one that there is now, or gives up."""
     uri = uri_of(name)
     if run.versions.get(uri) != name or run.state.terminal:

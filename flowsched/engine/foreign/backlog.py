@@ -11,7 +11,7 @@ import msgspec
 from msgspec import structs
 
 from flowsched.engine.foreign import preemption
-from flowsched.engine.foreign.work import HOLD_MS, ask_on_drained, bind, release_half_placed
+from flowsched.engine.foreign.work import RESERVED_MS, ask_on_drained, bind, release_half_placed
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.cluster import UNKNOWN_MS
 from flowsched.engine.state.foreign import ClassKey, ForeignKey, ForeignWork
@@ -49,13 +49,13 @@ def collect_foreign(state: EngineState, now: int) -> ForeignBacklog:
         waiting = waiting[: state.policy.profile.window]
     for key, work in waiting:
         if key in state.foreign.holding:
-            continue  # offered by itself, on the room that is held for it
+            continue  # offered by itself, on the room that is reserved for it
         refusal = _problem(state, key, work)
         if refusal is not None:
             backlog.reasons.append(refusal)
             continue
         backlog.reasons.extend(_problems(state, key, work))
-        for candidate in _offers(state, key, work, now):
+        for candidate in _candidates(state, key, work, now):
             backlog.candidates[candidate.group.key] = candidate
     return backlog
 
@@ -68,13 +68,13 @@ class ForeignPods:
         self._candidates: dict[int, ForeignCandidate] = {}
 
     def settle(self) -> list[Reason]:
-        """Bring up to date which may be evicted, take away what has waited too long, and serve room that is held."""
+        """Bring up to date which pods may be evicted, evict those that have waited too long, and serve reserved room."""
         preemption.settle(self._recorder)
         ask_on_drained(self._recorder)
         release_half_placed(self._recorder)
-        return serve_held(self._recorder)
+        return serve_reserved(self._recorder)
 
-    def offer(self) -> tuple[list[PodGroup], list[Reason]]:
+    def collect_groups(self) -> tuple[list[PodGroup], list[Reason]]:
         """The groups that wait for room, and why others wait for something else."""
         backlog = collect_foreign(self._recorder.state, self._recorder.now)
         self._candidates = backlog.candidates
@@ -90,31 +90,31 @@ class ForeignPods:
 
 
 def carry_out_foreign(recorder: Recorder, candidate: ForeignCandidate, placement: Placement) -> None:
-    """Bind the pods that were placed, in the order in which they came; hold what the group has room for beside them."""
+    """Bind the pods that were placed, in the order in which they came; reserve the rest of the group's room."""
     pods = sum(len(nodes) for nodes in placement.nodes)
     steps = iter(placement.steps(pods, gang=candidate.group.gang))
     for kind, nodes in zip(candidate.classes, placement.nodes, strict=True):
         if len(nodes):
             bind(recorder, candidate.key, kind, nodes.tolist(), list(islice(steps, len(nodes))))
     if placement.held:
-        _hold(recorder, candidate.key, placement.held)
+        _reserve(recorder, candidate.key, placement.held)
 
 
-def serve_held(recorder: Recorder) -> list[Reason]:
-    """Bind the pods of groups onto the room that is held for them, before the step looks at other groups.
+def serve_reserved(recorder: Recorder) -> list[Reason]:
+    """Bind the pods of groups onto the room that is reserved for them, before the step looks at other groups.
 
-    Held room that no pod has claimed in time is freed.
+    Reserved room that no pod has claimed in time is freed.
     """
     state = recorder.state
     reasons: list[Reason] = []
     for key in sorted(state.foreign.holding):
         work = state.foreign.groups[key]
-        if work.held_until is not None and recorder.now >= work.held_until:
-            _drop_hold(recorder, key)
+        if work.reserved_until is not None and recorder.now >= work.reserved_until:
+            _drop_reserved(recorder, key)
             recorder.dirty = True
             continue
-        if work.held_until is not None:
-            recorder.wake_at(work.held_until)
+        if work.reserved_until is not None:
+            recorder.wake_at(work.reserved_until)
         if work.waiting:
             reasons.extend(_serve(recorder, key, work))
             recorder.dirty = True
@@ -203,7 +203,7 @@ def _of_role(work: ForeignWork, role: str, *, waiting: bool = True) -> int:
     return placed + done + sum(len(a) for kind, a in work.waiting.items() if waiting and kind.role == role)
 
 
-def _offers(state: EngineState, key: str, work: ForeignWork, now: int) -> Iterator[ForeignCandidate]:
+def _candidates(state: EngineState, key: str, work: ForeignWork, now: int) -> Iterator[ForeignCandidate]:
     """A gang that lacks members is one group; whatever is beyond its minimum, and plain pods, are bags."""
     group = work.group
     assert group is not None
@@ -298,21 +298,21 @@ def _pod_group(
     )
 
 
-# ------------------------------------------------------------------------------------------ room that is held
+# -------------------------------------------------------------------------------------- room that is reserved
 
 
 def _owner(key: str, node: int) -> str:
     return f"hold/{key}/{node}"
 
 
-def _hold(recorder: Recorder, key: str, held: tuple[tuple[int, tuple[int, ...]], ...]) -> None:
-    """Keep the rest of a group's `min_resources` for pods that do not exist yet."""
+def _reserve(recorder: Recorder, key: str, rooms: tuple[tuple[int, tuple[int, ...]], ...]) -> None:
+    """Reserve the rest of a group's `min_resources` for pods that do not exist yet."""
     state, statement = recorder.state, recorder.statement
     work = state.foreign.groups[key]
     queue = work.group.queue if work.group is not None else "default"
     user = work.group.namespace if work.group is not None else ""
-    until = recorder.now + HOLD_MS
-    for node, amount in held:
+    until = recorder.now + RESERVED_MS
+    for node, amount in rooms:
         state.cluster.snapshot.claim(
             Claim(
                 _owner(key, node),
@@ -328,39 +328,41 @@ def _hold(recorder: Recorder, key: str, held: tuple[tuple[int, tuple[int, ...]],
             ),
             statement,
         )
-    statement.assign(work, "held_until", until)
-    statement.assign(work, "held_on", tuple(node for node, _ in held))
+    statement.assign(work, "reserved_until", until)
+    statement.assign(work, "reserved_on", tuple(node for node, _ in rooms))
     statement.include(state.foreign.holding, key)
 
 
-def _held(state: EngineState, key: str) -> list[Claim]:
-    owners = (_owner(key, node) for node in state.foreign.groups[key].held_on)
+def _reserved(state: EngineState, key: str) -> list[Claim]:
+    owners = (_owner(key, node) for node in state.foreign.groups[key].reserved_on)
     return [
         state.cluster.snapshot.claims[owner] for owner in owners if owner in state.cluster.snapshot.claims
     ]
 
 
-def _drop_hold(recorder: Recorder, key: str) -> list[Claim]:
+def _drop_reserved(recorder: Recorder, key: str) -> list[Claim]:
     state, statement = recorder.state, recorder.statement
-    held = _held(state, key)
-    for claim in held:
+    reserved = _reserved(state, key)
+    for claim in reserved:
         state.cluster.snapshot.unclaim(claim.owner, statement)
     statement.exclude(state.foreign.holding, key)
-    statement.assign(state.foreign.groups[key], "held_until", None)
-    statement.assign(state.foreign.groups[key], "held_on", ())
-    return held
+    statement.assign(state.foreign.groups[key], "reserved_until", None)
+    statement.assign(state.foreign.groups[key], "reserved_on", ())
+    return reserved
 
 
 def _serve(recorder: Recorder, key: str, work: ForeignWork) -> list[Reason]:
-    """Place the pods of one group where room is held for it; hold what is still to come."""
+    """Place the pods of one group where room is reserved for it; reserve room for those still to come."""
     state = recorder.state
-    until = work.held_until
-    held = _drop_hold(recorder, key)
+    until = work.reserved_until
+    reserved = _drop_reserved(recorder, key)
     refusal = _problem(state, key, work)
     if refusal is not None:
         reasons = [refusal]
     else:
-        candidates = {candidate.group.key: candidate for candidate in _offers(state, key, work, recorder.now)}
+        candidates = {
+            candidate.group.key: candidate for candidate in _candidates(state, key, work, recorder.now)
+        }
         groups = [candidate.group for candidate in candidates.values()]
         gentle = replace(state.policy.profile, preempt=False, reclaim=False)  # it has room already
         plan = cycle(
@@ -369,14 +371,14 @@ def _serve(recorder: Recorder, key: str, work: ForeignWork) -> list[Reason]:
         for placement in plan.placements:
             carry_out_foreign(recorder, candidates[placement.group], placement)
         reasons = list(plan.reasons)
-    rest = _rest(state, work, held)
+    rest = _rest(state, work, reserved)
     if rest and until is not None:
-        _hold(recorder, key, tuple(rest))
-        recorder.statement.assign(work, "held_until", until)
+        _reserve(recorder, key, tuple(rest))
+        recorder.statement.assign(work, "reserved_until", until)
     return reasons
 
 
-def _rest(state: EngineState, work: ForeignWork, held: list[Claim]) -> list[tuple[int, tuple[int, ...]]]:
+def _rest(state: EngineState, work: ForeignWork, reserved: list[Claim]) -> list[tuple[int, tuple[int, ...]]]:
     """The room that stays reserved: no more than the group's minimum less its present room, and no more than before."""
     if work.group is None or work.group.min_resources is None:
         return []
@@ -388,7 +390,7 @@ def _rest(state: EngineState, work: ForeignWork, held: list[Claim]) -> list[tupl
             left[axis] -= amount
             used.setdefault(placed.node, [0] * len(left))[axis] += amount
     rest = []
-    for claim in held:
+    for claim in reserved:
         free = state.cluster.snapshot.allocatable[claim.node] - state.cluster.snapshot.used[claim.node]
         amounts = [
             max(0, min(amount, more, room))

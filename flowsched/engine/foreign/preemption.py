@@ -39,7 +39,7 @@ def cover(recorder: Recorder, uid: str, key: str, stake: Stake) -> None:
         recorder.statement.pop(recorder.state.foreign.covered, uid)
 
 
-def budget_seen(recorder: Recorder, name: str, allowed: int | None) -> None:
+def note_budget(recorder: Recorder, name: str, allowed: int | None) -> None:
     """A disruption budget allows more or less than before."""
     state = recorder.state
     if allowed is None:
@@ -105,8 +105,8 @@ def ask(recorder: Recorder, owners: Iterable[str], message: str, *, begun: bool 
         if work.staying:
             continue
         statement.assign(work, "complete", False)  # it starts anew: then it must come together again
-        if work.held_until is not None:  # and room is not kept any more for pods of it that were to come
-            statement.assign(work, "held_until", recorder.now)
+        if work.reserved_until is not None:  # and its reserved room for pods to come is freed
+            statement.assign(work, "reserved_until", recorder.now)
 
 
 def stay(recorder: Recorder, uids: Sequence[str]) -> None:
@@ -135,17 +135,17 @@ def _unit(work: ForeignWork, key: str, uid: str) -> str:
 
 def _may_go(work: ForeignWork, placed: Placed) -> bool:
     """Whether a pod may be taken away at all, budgets aside."""
-    if work.group is None or not placed.seen or placed.stake.priority >= CRITICAL:
+    if work.group is None or not placed.confirmed or placed.stake.priority >= CRITICAL:
         return False
     if len(placed.stake.budgets) > 1:  # the API server evicts no pod that more than one covers
         return False
-    said = (placed.stake.preemptible, work.group.preemptible)
-    return False not in said and (placed.owned or True in said)
+    declared = (placed.stake.preemptible, work.group.preemptible)
+    return False not in declared and (placed.owned or True in declared)
 
 
 def _settle_gang(recorder: Recorder, key: str, work: ForeignWork) -> None:
     staying = work.staying
-    free = all(placed.seen for placed in staying.values())
+    free = all(placed.confirmed for placed in staying.values())
     free = free and key not in recorder.state.foreign.guarded and key not in recorder.state.foreign.spared
     elastic = _elastic(work, staying) if free else {}
     if free and not all(_may_go(work, placed) for placed in staying.values()):

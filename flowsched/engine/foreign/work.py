@@ -15,7 +15,7 @@ from msgspec import structs
 
 from flowsched.engine.delta import BindingWrite
 from flowsched.engine.evictions import EMPTIED
-from flowsched.engine.foreign.preemption import budget_seen, cover, stay
+from flowsched.engine.foreign.preemption import cover, note_budget, stay
 from flowsched.engine.pacing import left
 from flowsched.engine.recovery import node_index
 from flowsched.engine.state.foreign import ClassKey, ForeignWork, Placed
@@ -43,8 +43,8 @@ from flowsched.values import replace
 ASK_AGAIN_MS: Final = 60_000
 #: How long a gang may stay half placed before its placed pods are taken away (FAULTS.md P4).
 T_GANG_MS: Final = 60_000
-#: How long room of `min_resources` is kept for pods that do not come.
-HOLD_MS: Final = 600_000
+#: How long room of `min_resources` stays reserved for pods that do not come.
+RESERVED_MS: Final = 600_000
 #: Nothing is at stake with it.
 _NOTHING: Final = Claim("", -1, (), ClaimKind.RUNNING, "", 0, None)
 
@@ -65,7 +65,7 @@ def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:
         case PodWaits(pod):
             _waits(recorder, pod)
         case RoomTaken():
-            take_rooms(recorder, (event,))
+            note_rooms(recorder, (event,))
         case PodLeft():
             _left(recorder, event)
         case BindRefused(uid):
@@ -75,7 +75,7 @@ def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:
                 name, labels
             )  # not undone: the event comes again
         case BudgetSeen(name, allowed):
-            budget_seen(recorder, name, allowed)
+            note_budget(recorder, name, allowed)
         case EvictionRefused(uids):
             stay(recorder, uids)
 
@@ -142,7 +142,7 @@ def release_half_placed(recorder: Recorder) -> None:
             f"{len(work.placed)} of {work.group.minimum if work.group else 0} members had a node for too long"
         )
         for uid, placed in work.placed.items():
-            if placed.owned and placed.seen:
+            if placed.owned and placed.confirmed:
                 recorder.evictions.append(Evict(uid, placed.namespace, placed.name, reason))
         recorder.statement.assign(work, "short_since", recorder.now)  # asked again, if it does not help
         recorder.wake_at(recorder.now + T_GANG_MS)
@@ -161,7 +161,7 @@ def ask_on_drained(recorder: Recorder) -> None:
             if (each := state.foreign.groups[key].placed.get(uid)) is not None
             and each.node == at
             and each.owned
-            and each.seen
+            and each.confirmed
         ]
         if not placed:
             continue
@@ -210,7 +210,7 @@ def _waits(recorder: Recorder, pod: ForeignPod) -> None:
     statement.put(state.foreign.pods, pod.uid, pod.group)
 
 
-def take_rooms(recorder: Recorder, events: Sequence[RoomTaken]) -> None:
+def note_rooms(recorder: Recorder, events: Sequence[RoomTaken]) -> None:
     """Note pods on nodes, in order. The claims of those that are new are made together: after a restart that is every pod."""
     snapshot, statement = recorder.state.cluster.snapshot, recorder.statement
     fresh: dict[str, Claim] = {}
@@ -251,7 +251,7 @@ def _taken(
         known: Its claim so far.
     """
     state, statement = recorder.state, recorder.statement
-    _seen(recorder, event.owner)
+    _confirm(recorder, event.owner)
     asked = event.leaving or event.owner in state.foreign.making_way
     if event.group:
         _stop_waiting(recorder, event.owner)
@@ -329,7 +329,7 @@ def _left(recorder: Recorder, event: PodLeft) -> None:
     state, statement, owner = recorder.state, recorder.statement, event.owner
     if owner in state.work.pods:
         return  # its end is told as one of ours
-    _seen(recorder, owner)
+    _confirm(recorder, owner)
     key = state.foreign.pods.get(owner) or (event.group if event.succeeded else "")
     if not key:
         state.cluster.snapshot.unclaim(owner, statement)
@@ -352,14 +352,14 @@ def _refused(recorder: Recorder, uid: str) -> None:
     if key is None or uid not in state.foreign.assumed:
         return
     pod = state.foreign.groups[key].placed[uid].pod
-    _seen(recorder, uid)
+    _confirm(recorder, uid)
     _forget(recorder, uid)
     if pod is not None:
         _waits(recorder, pod)
     _judge(recorder, key)
 
 
-def _seen(recorder: Recorder, uid: str) -> None:
+def _confirm(recorder: Recorder, uid: str) -> None:
     """The outcome of a binding is known."""
     if recorder.statement.pop(recorder.state.foreign.assumed, uid) is not None:
         recorder.delta.bindings_done.append(uid)
@@ -398,11 +398,11 @@ def _judge(recorder: Recorder, key: str) -> None:
     work = state.foreign.groups[key]
     if work.group is None or not work.group.gang:
         return
-    seen = sum(placed.seen for placed in work.staying.values())
-    complete = work.complete or seen + len(work.done) >= work.group.minimum
+    confirmed = sum(placed.confirmed for placed in work.staying.values())
+    complete = work.complete or confirmed + len(work.done) >= work.group.minimum
     if complete and not work.complete:
         statement.assign(work, "complete", True)
-    half = not complete and seen > 0
+    half = not complete and confirmed > 0
     if half and work.short_since is None:
         statement.assign(work, "short_since", recorder.now)
         statement.include(state.foreign.halved, key)

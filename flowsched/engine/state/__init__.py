@@ -40,7 +40,7 @@ class EngineState(msgspec.Struct):
 
     def note_change(self, run: WorkflowRun, stage: StageRun) -> None:
         """Tasks of a stage have changed: what was worked out from them before holds no more."""
-        self.work.offers.pop((run.id, stage.number), None)
+        self.work.bags.pop((run.id, stage.number), None)
         self.data.unswept.add((run.id, stage.number))
         self.data.coming_from.pop((run.id, stage.number), None)
         for edge in run.graph.edges_out[stage.number]:
@@ -48,7 +48,7 @@ class EngineState(msgspec.Struct):
 
     def note_undone(self) -> None:
         """A step was undone: so is what was worked out in it."""
-        self.work.offers.clear()
+        self.work.bags.clear()
         self.data.coming.clear()
         self.data.coming_from.clear()
         self.data.swept = None

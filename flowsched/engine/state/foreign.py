@@ -41,7 +41,7 @@ class Placed(NamedTuple):
     name: str
     owned: bool
     node: int
-    seen: bool  #: it was seen there
+    confirmed: bool  #: it was seen there
     stake: Stake = NO_STAKE
     leaving: bool = False  #: it is being deleted, or was asked to make way
 
@@ -56,8 +56,8 @@ class ForeignWork(msgspec.Struct):
         done: Pods that ended well, by uid: they count for the minimum.
         short_since: Since when it stands half placed; None = it does not.
         complete: Once its minimum was seen on nodes: from then on what ends is its controller's business.
-        held_until: Room of `min_resources` is kept for it until then; None = none is.
-        held_on: The nodes it is kept on.
+        reserved_until: Room of `min_resources` is reserved for it until then; None = none is.
+        reserved_on: The nodes of this room.
     """
 
     group: ForeignGroup | None = None
@@ -66,8 +66,8 @@ class ForeignWork(msgspec.Struct):
     done: dict[str, str] = msgspec.field(default_factory=dict)
     short_since: int | None = None
     complete: bool = False
-    held_until: int | None = None
-    held_on: tuple[int, ...] = ()
+    reserved_until: int | None = None
+    reserved_on: tuple[int, ...] = ()
 
     @property
     def staying(self) -> dict[str, Placed]:
@@ -95,7 +95,7 @@ class ForeignState(msgspec.Struct):
         shapes: The shapes of waiting pods.
         assumed: Uid of a pod that is being bound -> since (ms).
         halved: Gangs that stand half placed.
-        holding: Groups for which room is held.
+        holding: Groups for which room is reserved.
         making_way: Uid of a pod that was asked to make way -> its unit.
         spared: Unit that could not be evicted -> (group, until ms).
         budgets: Disruption budget -> how many of its pods may go now.

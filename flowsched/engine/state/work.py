@@ -18,7 +18,7 @@ from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.spec import EMPTY
 
 #: Beyond this many different shapes all are forgotten (a bound on memory): equal ones may be several objects then.
-_KEPT: Final = 4096
+_MOST_SHAPES: Final = 4096
 
 
 class PodRef(NamedTuple):
@@ -108,7 +108,7 @@ class Candidate(msgspec.Struct, frozen=True):
         return 0 if len(self.tasks) == 1 else role
 
 
-class Offered(msgspec.Struct):
+class CachedBags(msgspec.Struct):
     """The bags of a stage that has not changed since.
 
     Attributes:
@@ -134,7 +134,7 @@ class WorkState(msgspec.Struct):
         ready: (workflow, stage) with at least one QUEUED task.
         impatient: Of `ready`, the stages that may give up waiting (gangs, policies).
         pods: Every pod that holds room, by name.
-        held: Pod -> why it does not start: (reason, message).
+        waiting_pods: Pod -> why it does not start: (reason, message).
         keys: The numbers of backlog items.
         groups: The backlog items by number.
         groups_of: The keys of a workflow's items, by workflow.
@@ -145,7 +145,7 @@ class WorkState(msgspec.Struct):
         shapes_of: The keys of `shapes`, by workflow.
         equal_shapes: Shape -> the one object that stands for it, in all stages that ask for the same.
         inputs: (workflow, stage) -> dataset ids, where all shards read the same.
-        offers: (workflow, stage) -> the bags of a stage that has not changed since.
+        bags: (workflow, stage) -> the bags of a stage that has not changed since.
         staged_on: Backlog item -> nodes to which its inputs were copied.
         estimates: The learned runtimes and amounts.
         corrections: (workflow, stage) -> per mille of its learned I/O that is counted, by measurements.
@@ -155,7 +155,7 @@ class WorkState(msgspec.Struct):
     ready: set[tuple[str, int]] = msgspec.field(default_factory=set)
     impatient: set[tuple[str, int]] = msgspec.field(default_factory=set)
     pods: dict[str, PodRef] = msgspec.field(default_factory=dict)
-    held: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)
+    waiting_pods: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)
     keys: dict[GroupKey | ForeignKey, int] = msgspec.field(default_factory=dict)
     groups: dict[int, GroupKey | ForeignKey] = msgspec.field(default_factory=dict)
     groups_of: dict[str, list[GroupKey]] = msgspec.field(default_factory=dict)
@@ -166,7 +166,7 @@ class WorkState(msgspec.Struct):
     shapes_of: dict[str, list[ShapeKey]] = msgspec.field(default_factory=dict)
     equal_shapes: dict[Shape, Shape] = msgspec.field(default_factory=dict)
     inputs: dict[tuple[str, int], tuple[int, ...] | None] = msgspec.field(default_factory=dict)
-    offers: dict[tuple[str, int], Offered] = msgspec.field(default_factory=dict)
+    bags: dict[tuple[str, int], CachedBags] = msgspec.field(default_factory=dict)
     staged_on: dict[GroupKey, tuple[int, ...]] = msgspec.field(default_factory=dict)
     estimates: Estimates = msgspec.field(default_factory=Estimates)
     corrections: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
@@ -185,7 +185,7 @@ class WorkState(msgspec.Struct):
 
     def one_of_equal(self, shape: Shape) -> Shape:
         """The object that stands for all equal shapes. A cycle tells kinds of pods apart by it, without hashing requests."""
-        if len(self.equal_shapes) >= _KEPT:
+        if len(self.equal_shapes) >= _MOST_SHAPES:
             self.equal_shapes.clear()
         return self.equal_shapes.setdefault(shape, shape)
 
@@ -194,9 +194,9 @@ class WorkState(msgspec.Struct):
         for number in groups:
             group = self.groups.get(number)
             if isinstance(group, GroupKey):
-                offered = self.offers.get((group.workflow, group.stage))
-                if offered is not None:
-                    offered.basis = None
+                cached = self.bags.get((group.workflow, group.stage))
+                if cached is not None:
+                    cached.basis = None
 
     def forget(self, workflow: str) -> list[int]:
         """Drop what is kept about a workflow that has ended. Returns the numbers of its backlog items."""
@@ -214,7 +214,7 @@ class WorkState(msgspec.Struct):
             self.ready.discard(pair)
             self.impatient.discard(pair)
             self.inputs.pop(pair, None)
-            self.offers.pop(pair, None)
+            self.bags.pop(pair, None)
             if stage.spec.gang:
                 for shard in range(stage.spec.width):
                     self.gang_seats.pop((*pair, shard), None)
