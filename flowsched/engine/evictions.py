@@ -107,7 +107,7 @@ def _end(recorder: Recorder, key: int) -> None:
 def _reserve(recorder: Recorder, nomination: Nomination) -> None:
     snapshot = recorder.state.cluster.snapshot
     for node, amounts in nomination.room:
-        reserved = np.array(held_for(snapshot, nomination, node), dtype=np.int64)
+        reserved = np.array(claimed_for(snapshot, nomination, node), dtype=np.int64)
         wanted = np.zeros(len(snapshot.axes), dtype=np.int64)
         wanted[: len(amounts)] = amounts
         free = np.maximum(snapshot.allocatable[node] - snapshot.used[node], 0)
@@ -135,7 +135,7 @@ def _devices_to_reserve(snapshot: Snapshot, nomination: Nomination, node: int) -
     wanted = dict(nomination.devices).get(node)
     if wanted is None:
         return None
-    reserved = devices_held_for(snapshot, nomination, node).tolist()
+    reserved = devices_claimed_for(snapshot, nomination, node).tolist()
     free = snapshot.devices.free_on(node)
     least = [min(want - has, max(left, 0)) for want, has, left in zip(wanted, reserved, free, strict=False)]
     return parts_of([has + more for has, more in zip(reserved, least, strict=False)])

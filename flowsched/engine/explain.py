@@ -126,7 +126,7 @@ def spread_of(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes
     their middle.
     """
     declared_ms = stage.spec.estimate.runtime_ms
-    column, size = (RUNTIME, input_bytes) if declared_ms is None else (SAID, declared_ms)
+    column, size = (RUNTIME, input_bytes) if declared_ms is None else (DECLARED, declared_ms)
     trend = state.work.estimates.trend(run.spec.name, stage.spec.name, column)
     if trend is None:
         return None if declared_ms is None else guessed(declared_ms)
