@@ -113,6 +113,17 @@ async def test_lines_of_no_format_are_passed_over(node: Served) -> None:
     assert (await read(node)).body == b"one\ntwo\n"
 
 
+async def test_a_rotated_file_that_cannot_be_opened_hides_no_other(node: Served) -> None:
+    """The agent follows no link in a folder of logs, and opens nothing but files."""
+    task = container(node)
+    task.write("stdout", "one")
+    task.rotate("20260701-000002")
+    task.write("stdout", "two")
+    (task.folder / "0.log.20260701-000001").symlink_to("0.log")
+    (task.folder / "0.log.20260701-000003").mkdir()
+    assert (await read(node)).body == b"one\ntwo\n"
+
+
 async def test_a_log_goes_on_through_its_rotations(node: Served) -> None:
     """Plain, compressed, and while it is followed: offsets stay true."""
     task = container(node)

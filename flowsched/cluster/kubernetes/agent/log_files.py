@@ -24,6 +24,8 @@ _ROTATED: Final = re.compile(r"0\.log\.(\d{8}-\d{6})(\.gz)?")
 _BLOCK: Final = 256 << 10
 #: Tries, when files are rotated while they are opened.
 _TRIES: Final = 5
+#: Errors that pass: without that file the offsets of the files behind it would change for a time.
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class Rotated(Exception):
@@ -147,9 +149,19 @@ def _opened(folder: Path, held: Mapping[str, LogFile]) -> dict[str, LogFile] | N
         if LIVE in held and live is None and held[LIVE].inode not in inodes.values():
             return None
         with suppress(Rotated):
-            now = {
-                name: known.get(inode or 0) or _open(folder / name, inode) for name, inode in inodes.items()
-            }
+            now = {}
+            refused: OSError | None = None
+            for name, inode in inodes.items():
+                try:
+                    now[name] = known.get(inode or 0) or _open(folder / name, inode)
+                except (
+                    OSError
+                ) as error:  # a rotated file that the agent can never open, a link say, hides no other file
+                    if name == LIVE or error.errno in _NO_DESCRIPTOR:
+                        raise
+                    refused = error
+            if refused is not None and not now:
+                raise refused
             if _inode(folder / LIVE) == live:
                 return now
     raise OSError(errno.EAGAIN, f"the logs in {folder} are rotated faster than they can be opened")
