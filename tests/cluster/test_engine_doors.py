@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -11,8 +13,11 @@ import pytest
 
 from flowsched.cluster.local.images import ContainerSettings
 from flowsched.cluster.local.runner.engine import Engine
+from flowsched.cluster.local.runner.kin import living
 from flowsched.cluster.local.runner.outputs import Refused
+from tests.cluster import lives
 from tests.cluster.conftest import RealWorld
+from tests.cluster.test_crashes import until
 from tests.cluster.test_engines import engine_that, version
 from tests.executors.executor_contract import pod
 
@@ -136,6 +141,35 @@ async def test_an_answer_that_is_not_understood_ends_the_task(
         end = await ear.ended("a")
     assert (end.exit_code, end.reason) == (126, "ImageRefused")
     assert "the container engine's answer about its images is not understood" in end.message
+
+
+async def test_an_engine_that_outlives_runner_and_shim_starts_no_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rootless podman works in a child, which does not die with its parent: its container began after the attempt was lost."""
+    facts = '[{"Id": "sha256:1", "RepoDigests": [], "Size": 7}]'
+    going = f"touch {tmp_path}/begun; (sleep 3; touch {tmp_path}/container) & wait"
+    engine_that(
+        tmp_path,
+        "podman",
+        version("4.3.1") + f"""*" image inspect "*) echo '{facts}';;\n*" --cidfile "*) {going};;""",
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    async with OddEngineWorld(tmp_path) as world:
+        cluster, ear, _ = await world.open()
+        await cluster.launch([pod("a", "true", image="tool:1")])
+        await until((tmp_path / "begun").exists, "the engine")
+        found = lives.found(world.attempt("a"))
+        assert found is not None
+        pids = [living(found[0].shim), *lives.living_runners(world.root)]
+        assert len(pids) == 2
+        assert all(pids)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                os.kill(pid, number)
+        assert (await ear.gone("a")).reason == "RunnerLost"
+        await asyncio.sleep(3.5)
+    assert not (tmp_path / "container").exists()
 
 
 async def test_a_program_that_its_engine_cannot_be_given_ends_the_task(

@@ -271,7 +271,8 @@ class InImage(Task):
             self.note(),
             reads=self.reads(),
         )
-        os.execve(program, argv, env)
+        # Rootless podman works in a child that outlives it. Should the runner and the shim be killed, the service finds it by this.
+        os.execve(program, argv, env | {"FLOWSCHED_FOLDER": self.folder})
 
     def reads(self) -> bool:
         """Whether it reads the standard input."""
