@@ -42,7 +42,7 @@ class EventQueue:
         """The pods with an end that the reader has not taken yet."""
         return {event.name for event in self._pending if isinstance(event, PodEnded | PodGone)}
 
-    def take(self) -> list[ClusterEvent]:
+    def drain(self) -> list[ClusterEvent]:
         """All events since the last call."""
         batch, self._pending = self._pending, []
         return batch
@@ -57,7 +57,7 @@ class EventQueue:
         while True:
             await self._arrived.wait()
             self._arrived.clear()
-            batch = self.take()
+            batch = self.drain()
             if batch:
                 yield batch
             if self._closed and not self._pending:

@@ -25,12 +25,12 @@ def executors() -> dict[str, Offer]:
     found = {
         name: Offer(name, "flowsched", EntryPoint(name, where, GROUP)) for name, where in BUILT_IN.items()
     }
-    for name, offer in offers(GROUP).items():
+    for name, plugin in offers(GROUP).items():
         own = found.get(name)
-        if own is None or offer.clash:
-            found[name] = offer
-        elif not offer.origin.startswith("flowsched "):
-            found[name] = replace(own, clash=f"both flowsched and {offer.origin} offer it: uninstall one")
+        if own is None or plugin.clash:
+            found[name] = plugin
+        elif not plugin.origin.startswith("flowsched "):
+            found[name] = replace(own, clash=f"both flowsched and {plugin.origin} offer it: uninstall one")
     return dict(sorted(found.items()))
 
 
@@ -61,23 +61,23 @@ async def open_executor(name: str, settings: Any, service: ServiceContext) -> Ex
         ConfigurationError: There is none of this name, its package is broken, or it refuses the settings.
         OSError: It cannot be made now.
     """
-    offer = find_executor(name)
+    plugin = find_executor(name)
     try:
-        factory: Any = offer.load()
+        factory: Any = plugin.load()
     except ConfigurationError as error:
-        raise ConfigurationError(f"{_of(offer)} cannot be loaded: {error}") from error
+        raise ConfigurationError(f"{_of(plugin)} cannot be loaded: {error}") from error
     try:
         executor = await factory(settings, service)
     except (FlowschedError, OSError):
         raise
     except Exception as error:  # others' code: whatever it raises is reported
-        raise ConfigurationError(f"{_of(offer)} is broken: {type(error).__name__}: {error}") from error
+        raise ConfigurationError(f"{_of(plugin)} is broken: {type(error).__name__}: {error}") from error
     if not isinstance(executor, Executor):
         raise ConfigurationError(
-            f"{_of(offer)} is broken: {offer.point.value} gave {executor!r}, no Executor"
+            f"{_of(plugin)} is broken: {plugin.point.value} gave {executor!r}, no Executor"
         )
     return executor
 
 
-def _of(offer: Offer) -> str:
-    return f"the executor {offer.name!r} of {offer.origin}"
+def _of(plugin: Offer) -> str:
+    return f"the executor {plugin.name!r} of {plugin.origin}"

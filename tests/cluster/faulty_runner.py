@@ -27,7 +27,7 @@ def act():
         time.sleep(0.005)
 
 
-real_take, real_prepare, real_flush = serve.Runner._take, serve.prepare, journal.Journal.flush
+real_take, real_prepare, real_flush = serve.Runner._accept, serve.prepare, journal.Journal.flush
 real_publish = serve.Runner._publish
 
 
@@ -64,7 +64,7 @@ def flush(self):
         act()
 
 
-serve.Runner._take, serve.prepare, journal.Journal.flush = take, prepare, flush
+serve.Runner._accept, serve.prepare, journal.Journal.flush = take, prepare, flush
 serve.Runner._publish = publish
 serve.main(*sys.argv[4:])
 os._exit(0)

@@ -82,7 +82,7 @@ def test_many_files_of_one_folder_are_synced_together(
         places, Stores(None), {str(each["local"]): str(each["local"]) for each in outputs}
     ) as delivery:
         for each in outputs:
-            delivery.take(each)
+            delivery.deliver(each)
         delivery.flush()
         assert len(delivery.files) == 1_000
     files = [inode for inode in disk.synced if inode != target.stat().st_ino]
@@ -114,7 +114,7 @@ def test_a_delivery_that_is_killed_leaves_whole_files_and_is_done_again(tmp_path
         os.rename = deadly
         try:
             with Delivery(places, Stores(None), {}) as delivery:
-                delivery.take(wanted)
+                delivery.deliver(wanted)
                 delivery.flush()
         finally:
             os._exit(0)
@@ -124,7 +124,7 @@ def test_a_delivery_that_is_killed_leaves_whole_files_and_is_done_again(tmp_path
     assert sum(text != "an older file" for text in found.values()) == moment - 1
     assert all(text in (new[name], "an older file") for name, text in found.items())
     with Delivery(places, Stores(None), {}) as delivery:
-        delivery.take(wanted)
+        delivery.deliver(wanted)
         delivery.flush()
         assert len(delivery.files) == 600
     assert {name: (target / name).read_text() for name in new} == new
@@ -135,7 +135,7 @@ def test_what_cannot_have_its_name_leaves_the_others_theirs(tmp_path: Path) -> N
     places, target = left(tmp_path, 4), tmp_path / "out"
     (target / "f2").mkdir(parents=True)
     with Delivery(places, Stores(None), {}) as delivery:
-        delivery.take(output(f"{places.room}/d", target))
+        delivery.deliver(output(f"{places.room}/d", target))
         with pytest.raises(IsADirectoryError) as caught:
             delivery.flush()
         assert [each["uri"] for each in delivery.files] == [f"{target}/f0", f"{target}/f1"]
@@ -155,7 +155,7 @@ def test_a_file_that_cannot_be_synced_gets_no_name(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "fsync", broken)
     with Delivery(places, Stores(None), {}) as delivery, pytest.raises(OSError, match="broken"):
-        delivery.take(output(f"{places.room}/d", target))
+        delivery.deliver(output(f"{places.room}/d", target))
     assert os.listdir(tmp_path) == ["room"]
     assert delivery.files == []
     with pytest.raises(OSError, match="broken"):
@@ -183,8 +183,8 @@ def test_a_file_that_found_no_room_is_delivered_when_there_is_some(
     )
     with Delivery(places, Stores(None), {}) as delivery:
         with pytest.raises(OSError, match="full"):
-            delivery.take(wanted)
-        delivery.take(wanted)
+            delivery.deliver(wanted)
+        delivery.deliver(wanted)
         delivery.flush()
         assert len(delivery.files) == 4
     assert tree(target) == {"f0": "0", "f1": "1", "f2": "2", "f3": "3"}
@@ -243,7 +243,7 @@ def test_files_are_told_as_they_are_delivered(tmp_path: Path) -> None:
     task: Any = SimpleNamespace(waits=lambda why, reason: told.append((reason, why)))
     with Delivery(places, Stores(None), {}, Progress(task, lambda: count(places, outputs), 0)) as delivery:
         for each in outputs:
-            delivery.take(each)
+            delivery.deliver(each)
     assert told == [("Delivering", f"{files} of 4 files") for files in (1, 2, 3, 4)]
 
 
@@ -296,7 +296,7 @@ def test_eight_files_are_uploaded_at_a_time(tmp_path: Path, meeting: type[Meetin
     ]
     with Delivery(places, Stores(UPLOAD), {}) as delivery:
         for each in outputs:
-            delivery.take(each)
+            delivery.deliver(each)
         delivery.flush()
         assert sorted(str(each["uri"]) for each in delivery.files) == sorted(
             f"meet://lab/d/f{n}" for n in range(24)
@@ -316,7 +316,7 @@ def test_what_a_store_refuses_is_named_and_the_others_are_told(
     ]
     with Delivery(places, Stores(UPLOAD), {}) as delivery:
         for each in outputs:
-            delivery.take(each)
+            delivery.deliver(each)
         with pytest.raises(Refused, match="cannot write meet://lab/refused: PermissionError"):
             delivery.flush()
         delivery.flush()

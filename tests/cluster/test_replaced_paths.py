@@ -329,7 +329,9 @@ def test_a_result_that_is_exchanged_after_it_was_looked_at_is_refused(
     for name in ("w/file", "w/d/file"):
         (tmp_path / name).write_text("own")
     work = os.open(tmp_path / "w", os.O_RDONLY)
-    (found,) = outputs.look(work, [{"name": "o", "path": way, "uri": "u", "optional": False, "value": False}])
+    (found,) = outputs.find_outputs(
+        work, [{"name": "o", "path": way, "uri": "u", "optional": False, "value": False}]
+    )
     first = way.split("/", maxsplit=1)[0] if kind == "folder" else way
     os.rename(f"w/{first}", "w/away")
     EXCHANGES[kind](f"w/{first}", user)

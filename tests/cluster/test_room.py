@@ -73,7 +73,7 @@ def test_a_result_that_could_not_be_published_is_still_there(
 
     work = os.open(tmp_path / "work", os.O_RDONLY)
     wanted = {"name": "f", "path": "f", "uri": "flowsched://f", "optional": False, "value": False}
-    (found,) = outputs.look(work, [wanted])
+    (found,) = outputs.find_outputs(work, [wanted])
     with monkeypatch.context() as patch:
         patch.setattr(*fails, full)
         with pytest.raises(OSError, match="full"):

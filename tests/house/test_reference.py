@@ -18,7 +18,7 @@ ROOT = CODE.parent
 #: Calls whose texts are reasons of attempts, and keys whose values are.
 REFUSING = {
     "Refused", "Refusal", "refuse", "_refused", "_gone", "gone", "ended", "failed", "write_void", "_absent", "_no_room",
-    "fail_waiting", "PodGone", "PodEnded", "_take_existing", "Waiting", "Transient",
+    "fail_waiting", "PodGone", "PodEnded", "_adopt_existing", "Waiting", "Transient",
 }  # fmt: skip
 WORD = re.compile(r"OOMKilled|Timeout|Released|(?:[A-Z][a-z]+){2,}")
 #: Found there, and no reason of an attempt.

@@ -203,8 +203,8 @@ def test_the_most_memory_that_was_seen_of_a_pod_is_kept(host: Host, tmp_path: Pa
     assert meter.used(ONE)["max_rss_bytes"] == 300_000_000
     host.pod(TWO, 1, 2, memory=7)
     assert meter.used(TWO)["max_rss_bytes"] == 7
-    assert kernel.held_memory_bytes("anon 5\nfile 70\nshmem 30\n") == 35
-    assert kernel.held_memory_bytes("") == 0
+    assert kernel.used_memory_bytes("anon 5\nfile 70\nshmem 30\n") == 35
+    assert kernel.used_memory_bytes("") == 0
     shutil.rmtree(host.cgroup / "kubepods.slice")
     meter.measure((0, 0), 5_000)
     assert meter.used(ONE) == {}

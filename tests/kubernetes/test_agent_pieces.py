@@ -174,7 +174,7 @@ async def test_the_service_hears_of_each_piece(
     service.agents.start()
     stack.push_async_callback(service.agents.close)
     for served in (first, second):
-        service.agents.seen(served.node.name, served.url)
+        service.agents.observe(served.node.name, served.url)
     orders = [Transfer(origin.uri, 100 * KB, "node-0", None, n * 100 * KB, whole=False) for n in range(3)]
     await service.agents.transfer(orders)
     ends = await service.ends(3)
@@ -201,7 +201,7 @@ async def test_the_service_hears_that_a_disk_is_full(
     service = Service()
     service.agents.start()
     stack.push_async_callback(service.agents.close)
-    service.agents.seen(only.node.name, only.url)
+    service.agents.observe(only.node.name, only.url)
     found = os.statvfs(tmp_path)
     full = os.statvfs_result((*found[:4], 0, *found[5:]))
     monkeypatch.setattr("flowsched.cluster.node.space.os.statvfs", lambda _: full)
@@ -226,7 +226,7 @@ async def test_pieces_under_way_are_ordered_again_from_an_agent_that_starts_agai
     stack.push_async_callback(service.agents.close)
     origin.held = 100_000
     with AgentProcess(node, "--network", "127.0.0.0/8") as agent:
-        service.agents.seen("node-0", agent.url())
+        service.agents.observe("node-0", agent.url())
         orders = [Transfer(origin.uri, 100 * KB, "node-0", None, n * 100 * KB, whole=False) for n in range(3)]
         await service.agents.transfer(orders)
         await service.ends(2)
@@ -235,7 +235,7 @@ async def test_pieces_under_way_are_ordered_again_from_an_agent_that_starts_agai
     origin.held = None
     origin.go.set()
     again = await stack.enter_async_context(Served(node))
-    service.agents.seen("node-0", again.url)
+    service.agents.observe("node-0", again.url)
     last = (await service.ends(3))[2]
     assert isinstance(last, TransferDone)
     assert (last.offset, last.whole, last.moved_bytes) == (100_000, True, 100_000)

@@ -242,7 +242,7 @@ async def test_a_step_is_not_kept_waiting_for_long(stack: AsyncExitStack, tmp_pa
     app = web.Application()
     app.router.add_get("/x", slow)
     origin = await stack.enter_async_context(TestServer(app))
-    node = await stack.enter_async_context(Served(Node(tmp_path / "n"), hold_s=0.1))
+    node = await stack.enter_async_context(Served(Node(tmp_path / "n"), long_poll_s=0.1))
     uid = node.node.pod()
     told = order(inputs=[reads(str(origin.make_url("/x")), "x")])
     for _ in range(2):

@@ -87,7 +87,7 @@ async def test_an_agent_is_asked_for_copies_once_it_is_listened_to(
     agents: Agents, agent: ToldAgent, told: list[ClusterEvent]
 ) -> None:
     """What it did before would be found there when it is asked for again, and nobody would know what it has moved."""
-    agents.seen("n0", await agent.start())
+    agents.observe("n0", await agent.start())
     await until(lambda: agent.lists)
     await agents.transfer([Transfer("s3://lab/x", 90, "n0")])
     assert agent.asked == []
@@ -109,7 +109,7 @@ async def test_what_an_agent_measures_is_told_on(
 ) -> None:
     """As one event, within a second or so."""
     agent.ready.set()
-    agents.seen("n0", await agent.start())
+    agents.observe("n0", await agent.start())
     load = {
         "over_ms": 5_000,
         "disk_bytes": 500_000_000,
@@ -129,15 +129,15 @@ async def test_a_question_after_a_start_waits_for_the_first_agent(agents: Agents
     asked = asyncio.create_task(agents.fingerprints(["s3://lab/x"], by_content=False))
     await asyncio.sleep(0.05)
     assert not asked.done()
-    agents.seen("n0", await agent.start())
+    agents.observe("n0", await agent.start())
     assert await asked == {"s3://lab/x": "no such file"}
 
 
 async def test_all_agents_look_for_lost_copies_at_the_same_time(agents: Agents, agent: ToldAgent) -> None:
     """An agent that does not answer delays no other agent's look."""
     other = ToldAgent()
-    agents.seen("n0", await agent.start())
-    agents.seen("n1", await other.start())
+    agents.observe("n0", await agent.start())
+    agents.observe("n1", await other.start())
     asked = asyncio.create_task(agents.lost_copies(["s3://lab/x"]))
     await until(lambda: agent.looks and other.looks)
     agent.ready.set()

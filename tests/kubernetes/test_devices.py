@@ -218,21 +218,21 @@ def test_a_claim_of_ours_pins_its_number_and_others_take_devices_away() -> None:
 def test_a_number_in_use_may_be_higher_than_there_are_devices() -> None:
     """Then there are numbers below it that nobody can have; devices that are free come first."""
     known = book("a", "b", "c")
-    known.take(own(2, "c"))
-    known.take(claim("theirs", "a"))
+    known.record(own(2, "c"))
+    known.record(claim("theirs", "a"))
     assert known.devices("n1") == {0: DeviceId("n1", "b"), 2: DeviceId("n1", "c")}
     assert known.count("n1") == (3, 1)
-    known.take(own(2, "", version=2))
+    known.record(own(2, "", version=2))
     assert known.count("n1") == (2, 0)
 
 
 def test_what_is_older_than_what_is_known_is_left_out() -> None:
     """An answer may be faster than the watch; a claim that was made anew is not mixed up with the one before."""
     known = book("a")
-    known.take(own(0, "a", version=5, uid="new"))
-    known.take(own(0, "", version=4, uid="new"))
+    known.record(own(0, "a", version=5, uid="new"))
+    known.record(own(0, "", version=4, uid="new"))
     assert known.devices("n1") == {0: DeviceId("n1", "a")}
-    known.take(own(0, "", version=3, uid="old"))
+    known.record(own(0, "", version=3, uid="old"))
     assert known.gone(own(0, "", version=9, uid="old")) == set()
     assert known.ours[own(0).metadata.name].metadata.uid == "new"
     assert known.gone(own(0, "", version=9, uid="new")) == {"n1"}
@@ -243,10 +243,10 @@ def test_what_is_chosen_is_nobody_elses_until_it_is_settled() -> None:
     known = book("a", "b")
     first, second = (Place("n1", n, claim_name("n1", n, SETTINGS)) for n in (0, 1))
     assert known.choose(second) == DeviceId("n1", "b")
-    known.take(claim("theirs", "a"))
+    known.record(claim("theirs", "a"))
     assert known.choose(first) is None
     assert known.devices("n1") == {1: DeviceId("n1", "b")}
-    known.take(claim("more", "b"))
+    known.record(claim("more", "b"))
     assert known.choose(second) is None
     known.settled(second)
     assert known.devices("n1") == {}
@@ -269,7 +269,7 @@ def test_an_allocation_that_is_not_ours_to_understand_keeps_its_number() -> None
     results = msgspec.structs.replace(other.status.allocation.devices.results[0], driver="other")  # type: ignore[union-attr]
     document = msgspec.to_builtins(other)
     document["status"]["allocation"]["devices"]["results"] = [msgspec.to_builtins(results)]
-    known.take(msgspec.convert(document, ResourceClaim))
+    known.record(msgspec.convert(document, ResourceClaim))
     assert known.devices("n1") == {1: DeviceId("n1", "a"), 2: DeviceId("n1", "b")}
 
 
@@ -295,9 +295,9 @@ def test_only_a_claim_with_all_marks_is_ours(changes: dict[str, Any]) -> None:
 def test_a_claim_that_loses_its_marks_is_somebody_elses() -> None:
     """Then its device is taken."""
     known = book("a", "b")
-    known.take(own(0, "a"))
+    known.record(own(0, "a"))
     plain = own(0, "a", version=2)
-    known.take(msgspec.structs.replace(plain, metadata=msgspec.structs.replace(plain.metadata, labels={})))
+    known.record(msgspec.structs.replace(plain, metadata=msgspec.structs.replace(plain.metadata, labels={})))
     assert known.ours == {}
     assert known.devices("n1") == {0: DeviceId("n1", "b")}
 
@@ -307,7 +307,7 @@ def test_looking_on_takes_nothing() -> None:
     known = book("a")
     told = msgspec.to_builtins(claim("monitor", "a"))
     told["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
-    known.take(msgspec.convert(told, ResourceClaim))
+    known.record(msgspec.convert(told, ResourceClaim))
     assert known.count("n1") == (1, 0)
 
 

@@ -18,7 +18,7 @@ def test_only_images_that_are_wanted_are_told() -> None:
     """A node's other forty-nine are nobody's business; what is wanted later is told then."""
     heard: list[ClusterEvent] = []
     images = Images(heard.append)
-    images.seen(node("n1", ("docker.io/library/python:3.11", 50), ("bwa:0.7", 9)))
+    images.observe(node("n1", ("docker.io/library/python:3.11", 50), ("bwa:0.7", 9)))
     assert heard == []
     images.wanted("python:3.11")
     assert heard == [ReplicaSeen("image:python:3.11", "n1", 50)]
@@ -32,8 +32,8 @@ def test_what_a_node_has_lost_is_told() -> None:
     heard: list[ClusterEvent] = []
     images = Images(heard.append)
     images.wanted("bwa:0.7")
-    images.seen(node("n1", ("bwa:0.7", 9)))
-    images.seen(node("n1"))
-    images.seen(node("n1", ("bwa:0.7", 9)))
+    images.observe(node("n1", ("bwa:0.7", 9)))
+    images.observe(node("n1"))
+    images.observe(node("n1", ("bwa:0.7", 9)))
     images.gone("n1")
     assert [event.present for event in heard if isinstance(event, ReplicaSeen)] == [True, False, True, False]

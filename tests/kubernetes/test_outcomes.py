@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowsched.cluster.kubernetes.objects.pod import Pod
-from flowsched.cluster.kubernetes.pods.status import Outcome, Waiting, outcome, told_all
+from flowsched.cluster.kubernetes.pods.status import Outcome, Waiting, is_complete, outcome
 from flowsched.cluster.kubernetes.step_messages import shortened
 from flowsched.executor.protocol import PodEnded, PodGone, PodStarted, Published, Usage
 
@@ -585,10 +585,10 @@ def test_a_node_that_is_not_heard_of() -> None:
 def test_a_message_that_found_no_room() -> None:
     """Then the agent has to be asked for the rest."""
     cut = {**PUBLISHED, "more": True}
-    assert not told_all(pod("Succeeded", STAGED, ended("stage-out", 0, message=cut), ended("task", 0)))
-    assert told_all(pod("Succeeded", *WELL))
-    assert told_all(pod("Succeeded", STAGED, ended("stage-out", 0, message="{"), ended("task", 0)))
-    assert told_all(pod("Pending"))
+    assert not is_complete(pod("Succeeded", STAGED, ended("stage-out", 0, message=cut), ended("task", 0)))
+    assert is_complete(pod("Succeeded", *WELL))
+    assert is_complete(pod("Succeeded", STAGED, ended("stage-out", 0, message="{"), ended("task", 0)))
+    assert is_complete(pod("Pending"))
 
 
 #: Things that stand where JSON should: of the right kind, nearly so, and not at all.

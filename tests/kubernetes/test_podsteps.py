@@ -94,7 +94,7 @@ class Rig:
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    async with Served(Node(tmp_path / "n"), hold_s=0.3) as served:
+    async with Served(Node(tmp_path / "n"), long_poll_s=0.3) as served:
         made = Rig(served)
         yield made
         for pod in made.pods:

@@ -137,7 +137,7 @@ async def third_parties(running: Running, world: KubeWorld, form: Form) -> None:
     await running.until(placed)
     found = json.loads((await client.call("GET", f"{pods}/third-0")).body)
     await running.cluster.evict_pods([Evict(found["metadata"]["uid"], space, "third-0", "a test")])
-    await running.cluster._binding._look(  # what follows a lost answer
+    await running.cluster._binding._check_bound(  # what follows a lost answer
         type("Order", (), {"uid": "x", "namespace": space, "name": "third-1", "node": "n"})(),
         f"{pods}/third-1",
         None,

@@ -545,7 +545,7 @@ def test_lines_do_not_depend_on_how_a_stream_is_cut(pieces: list[bytes]) -> None
     found = [line for piece in pieces for line in lines.feed(piece)]
     *whole, _ = b"".join(pieces).split(b"\n")
     assert found == [line for line in whole if line]
-    assert lines.take_dropped() == 0
+    assert lines.drain_dropped() == 0
 
 
 @given(PIECES)
@@ -564,9 +564,9 @@ def test_a_line_that_never_ends_takes_no_memory() -> None:
     lines = Lines(longest_bytes=1000)
     for _ in range(1000):
         assert lines.feed(b"x" * 100) == []
-    assert lines.take_dropped() == 1
+    assert lines.drain_dropped() == 1
     assert lines.feed(b"x\nnext\n") == [b"next"]
-    assert lines.take_dropped() == 0
+    assert lines.drain_dropped() == 0
 
 
 def test_memory_of_the_dead_is_bounded() -> None:
@@ -582,7 +582,7 @@ def test_memory_of_the_dead_is_bounded() -> None:
     assert not memory.is_news(Metadata(uid="back", resource_version="8"), buried=False)
     assert not memory.is_news(Metadata(uid=f"u{GRAVES}", resource_version="9"), buried=False)
     assert not memory.is_news(Metadata(uid="another", resource_version="5"), buried=False)
-    assert len(memory._seen) == GRAVES + 2
+    assert len(memory._versions) == GRAVES + 2
     assert memory.newest == 10 + GRAVES + 9
 
 

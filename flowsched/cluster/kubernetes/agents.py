@@ -128,7 +128,7 @@ REPLICAS: Final = msgspec.json.Decoder(Replicas)
 #: What an agent measured counts for so long: three of its measurements may be late.
 _FRESH_S: Final = 3 * INTERVAL_S
 #: Of so many pods it is remembered what they moved.
-_KEPT: Final = 50_000
+_MOST_PODS: Final = 50_000
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ class Loads:
 
     is_ours: Callable[[str], bool] = lambda _: False  #: whether a pod, by uid, is one of ours
     _last: dict[str, tuple[float, NodeLoad]] = field(default_factory=dict)
-    _told: dict[str, float] = field(default_factory=dict)
+    _reported: dict[str, float] = field(default_factory=dict)
     _used: dict[str, tuple[int, int]] = field(default_factory=dict)  #: uid -> (bytes, CPU ms) in all
     _due: float = 0.0
 
@@ -153,13 +153,13 @@ class Loads:
         for uid, (_, total, cpu_ms) in (load.pods or {}).items():
             self._used.pop(uid, None)
             self._used[uid] = total, cpu_ms
-        while len(self._used) > _KEPT:
+        while len(self._used) > _MOST_PODS:
             del self._used[next(iter(self._used))]
 
     def forget(self, node: str) -> None:
         """The agent of a node is gone."""
         self._last.pop(node, None)
-        self._told.pop(node, None)
+        self._reported.pop(node, None)
 
     def used_by(self, uid: str) -> tuple[int, int]:
         """Bytes that a pod has moved on its node's disk (-1 = never reported) and its CPU time in ms, as last reported."""
@@ -176,8 +176,8 @@ class Loads:
             return None
         self._due = now + INTERVAL_S
         fresh = {node: load for node, (at, load) in self._last.items() if now - at <= _FRESH_S}
-        news = [node for node in fresh if self._told.get(node) != self._last[node][0]]
-        self._told |= {node: self._last[node][0] for node in news}
+        news = [node for node in fresh if self._reported.get(node) != self._last[node][0]]
+        self._reported |= {node: self._last[node][0] for node in news}
         nodes = tuple(self._disk(node, fresh[node]) for node in news if fresh[node].disk_bytes is not None)
         links = tuple(each for node in news for each in _card(node, fresh[node]))
         whole = bool(news) and set(agents) <= fresh.keys()
@@ -229,7 +229,7 @@ _LONGEST_PAUSE_S: Final = 5.0
 _CHUNK: Final = 1 << 20
 #: Datasets in one question for their fingerprints, and how long an agent may look at them: it may have to read genomes.
 _ASKED: Final = 500
-_LOOK_S: Final = 600.0
+_FINGERPRINTS_S: Final = 600.0
 #: How long an agent may look for files of its own cache.
 _FILES_S: Final = 30.0
 #: So long after a start a question waits for the first agent. Without one, inputs have no known version, and are copied anew.
@@ -305,7 +305,7 @@ class Agents:
 
     # --- which there are -------------------------------------------------------------------------------------
 
-    def seen(self, node: str, url: str) -> None:
+    def observe(self, node: str, url: str) -> None:
         """The agent of a node is there, at this address."""
         known = self._agents.get(node)
         if known is not None and known.url == url:
@@ -391,9 +391,9 @@ class Agents:
         for start in range(0, len(uris), _ASKED):
             for agent in list(self._agents.values()):
                 some = uris[start : start + _ASKED]
-                seen = await self._look(agent, some, _LOOK_S, by_content=by_content)
-                if seen is not None:
-                    found |= {**seen.seen, **seen.unknown}
+                answer = await self._fingerprints_of(agent, some, _FINGERPRINTS_S, by_content=by_content)
+                if answer is not None:
+                    found |= {**answer.seen, **answer.unknown}
                     break
         return found
 
@@ -401,17 +401,17 @@ class Agents:
         """See `Executor.lost_copies`: all agents look for all of them, at the same time."""
         lost: list[ReplicaSeen] = []
 
-        async def look(agent: _Agent) -> None:
+        async def check(agent: _Agent) -> None:
             for start in range(0, len(uris), _ASKED):
-                seen = await self._look(agent, uris[start : start + _ASKED], _FILES_S)
-                for uri in seen.unknown if seen is not None else ():
+                answer = await self._fingerprints_of(agent, uris[start : start + _ASKED], _FILES_S)
+                for uri in answer.unknown if answer is not None else ():
                     size = agent.replicas.pop(uri, 0)
                     lost.append(ReplicaSeen(uri, agent.node, size, present=False))
 
-        await asyncio.gather(*map(look, list(self._agents.values())))
+        await asyncio.gather(*map(check, list(self._agents.values())))
         return lost
 
-    async def _look(
+    async def _fingerprints_of(
         self, agent: _Agent, uris: Sequence[str], limit_s: float, *, by_content: bool = False
     ) -> Fingerprints | None:
         """What one agent sees of datasets; None if it does not answer in time."""
@@ -440,7 +440,7 @@ class Agents:
         return answer is not None and answer.status < 300
 
     async def _asked(
-        self, node: str, method: str, path: str, limit_s: float = 30.0, **given: Any
+        self, node: str, method: str, path: str, limit_s: float = 30.0, **options: Any
     ) -> _Answer | None:
         """What the agent of a node answers; None if there is none, or no answer."""
         agent = self._agents.get(node)
@@ -449,7 +449,7 @@ class Agents:
         limit = aiohttp.ClientTimeout(limit_s)
         try:
             async with self._session.request(
-                method, f"{agent.url}/v1/{path}", timeout=limit, **given
+                method, f"{agent.url}/v1/{path}", timeout=limit, **options
             ) as answer:
                 return _Answer(answer.status, await answer.read(), answer.headers)
         except _LOST:
@@ -483,21 +483,21 @@ class Agents:
         async with self._http.get(
             f"{agent.url}/v1/replicas", timeout=aiohttp.ClientTimeout(30), raise_for_status=True
         ) as answer:
-            told = REPLICAS.decode(await answer.read())
-        now = {replica.uri: replica.size_bytes for replica in told.replicas}
+            listing = REPLICAS.decode(await answer.read())
+        now = {replica.uri: replica.size_bytes for replica in listing.replicas}
         for uri, size in agent.replicas.items():
             if uri not in now:
                 self._report(ReplicaSeen(uri, agent.node, size, present=False))
         for uri, size in now.items():
             if agent.replicas.get(uri) != size:
                 self._report(ReplicaSeen(uri, agent.node, size))
-        for part in told.partials:
+        for part in listing.partials:
             self._report(PiecesSeen(part.uri, agent.node, part.size_bytes, part.version, part.spans))
         agent.replicas, agent.heard = now, True
-        if told.cache_bytes != self.limits.get(agent.node, 0):
-            self.limits[agent.node] = told.cache_bytes
+        if listing.cache_bytes != self.limits.get(agent.node, 0):
+            self.limits[agent.node] = listing.cache_bytes
             self.limited(agent.node)
-        return told.seq
+        return listing.seq
 
     async def _read_events(self, agent: _Agent, seq: int) -> None:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=SILENCE_S)
@@ -571,7 +571,7 @@ class Agents:
 
     async def _ask(self, agent: _Agent, orders: Sequence[Transfer]) -> None:
         """Give an agent its orders. If it does not answer, they are given again when it is back."""
-        told = []
+        sent = []
         for order in orders:
             source = None
             if order.source is not None:
@@ -583,18 +583,18 @@ class Agents:
             wanted: dict[str, Any] = {"uri": order.uri, "size_bytes": order.size_bytes, "source": source}
             if not order.whole:
                 wanted |= {"offset": order.offset, "whole": False, "version": order.version}
-            told.append(wanted)
-        if not told:
+            sent.append(wanted)
+        if not sent:
             return
         with contextlib.suppress(*_LOST):
             async with self._http.post(
-                f"{agent.url}/v1/transfers", json={"orders": told}, timeout=aiohttp.ClientTimeout(30)
+                f"{agent.url}/v1/transfers", json={"orders": sent}, timeout=aiohttp.ClientTimeout(30)
             ) as answer:
                 if answer.status >= 400:
-                    said = (await answer.text())[:300]
-                    for one in told:
+                    why = (await answer.text())[:300]
+                    for one in sent:
                         key = one["uri"], one.get("offset", -1)
-                        self._fail(agent, key, f"the agent refuses: {answer.status} {said}")
+                        self._fail(agent, key, f"the agent refuses: {answer.status} {why}")
 
     def _fail(self, agent: _Agent, key: tuple[str, int], message: str) -> None:
         for order in agent.orders.pop(key, []):

@@ -433,10 +433,10 @@ class KubernetesCluster(Executor):
         return handle
 
     async def _bring_volumes(self, uid: str, node: str) -> str:
-        seen = self._view.pods.get(uid)
-        if seen is None or seen.pod is None or not seen.pod.spec.volumes:
+        known = self._view.pods.get(uid)
+        if known is None or known.pod is None or not known.pod.spec.volumes:
             return ""
-        return await self._claims.follow(seen.pod, node)
+        return await self._claims.follow(known.pod, node)
 
     async def _sweep(self) -> None:
         while True:

@@ -65,17 +65,17 @@ class LeaseObject:
         self._watches = watches
         self._clock = clock
         self._version = ""  #: of the object as it was seen last
-        self._seen_at = self._looked_at = float("-inf")
+        self._unchanged_since = self._read_at = float("-inf")
         self._holder = ""  #: this process, once it has held it
 
     async def hold(self, holder: str, database: str, duration_s: float, *, unled: bool) -> str:
         """See `LeaderLease.hold`."""
         for _ in range(TRIES):
-            found = await self._look()
+            found = await self._read()
             owner = (found.spec.holder_identity or "") if found is not None else ""
             if owner != holder:
                 lasts_s = (found.spec.lease_duration_seconds if found is not None else 0) or duration_s
-                if not (unled and not owner) and self._clock() - self._seen_at < lasts_s:
+                if not (unled and not owner) and self._clock() - self._unchanged_since < lasts_s:
                     return owner or "no process"
             is_blind = self._watches.problem if owner != holder else self._watches.blind_s > 2 * duration_s
             if is_blind:
@@ -89,13 +89,13 @@ class LeaseObject:
         """See `LeaderLease.give_back`."""
         try:
             with contextlib.suppress(FlowschedError):
-                found = await self._look() if self._holder else None
+                found = await self._read() if self._holder else None
                 if found is not None and found.spec.holder_identity == self._holder:
                     await self._write(found, "", found.metadata.annotations.get(DATABASE, ""), 1)
         finally:
             await self.client.close()
 
-    async def _look(self) -> core.Lease | None:
+    async def _read(self) -> core.Lease | None:
         """The object, or None. Notes since when it has not changed."""
         answer = await self.client.call("GET", self._path)
         now = self._clock()
@@ -104,9 +104,9 @@ class LeaseObject:
             self._check(answer)
             found = msgspec.json.decode(answer.body, type=core.Lease)
         version = "" if found is None else found.metadata.resource_version
-        if version != self._version or now - self._looked_at > GAP_S:
-            self._seen_at = now
-        self._version, self._looked_at = version, now
+        if version != self._version or now - self._read_at > GAP_S:
+            self._unchanged_since = now
+        self._version, self._read_at = version, now
         return found
 
     async def _write(self, found: core.Lease | None, holder: str, database: str, duration_s: float) -> bool:

@@ -79,7 +79,7 @@ class Order:
     @property
     def uris(self) -> tuple[str, ...]:
         """The datasets it reads, each once."""
-        return tuple(dict.fromkeys(uri for given in self.inputs for uri in given.uris))
+        return tuple(dict.fromkeys(uri for stage_input in self.inputs for uri in stage_input.uris))
 
     @property
     def output_records(self) -> list[dict[str, object]]:
@@ -102,8 +102,8 @@ def sign(key: bytes, text: str) -> str:
 
 def is_signed(key: bytes, text: str, signature: str) -> bool:
     """Whether this text was signed with the key. Takes the same time for every wrong signature."""
-    given = signature.encode("utf-8", "surrogatepass")
-    return hmac.compare_digest(sign(key, text).encode(), given)
+    presented = signature.encode("utf-8", "surrogatepass")
+    return hmac.compare_digest(sign(key, text).encode(), presented)
 
 
 def digest(text: str) -> str:
@@ -119,7 +119,7 @@ def read(text: str) -> Order:
     """
     try:
         order = _order(json.loads(unpacked(text)))
-        for path in (*order.folders, *(given.path for given in order.inputs)):
+        for path in (*order.folders, *(stage_input.path for stage_input in order.inputs)):
             parts_of(path)
         for output in order.outputs:
             parts_of(output.path)
@@ -130,7 +130,7 @@ def read(text: str) -> Order:
         raise BadOrder(f"this is no order: {type(error).__name__}: {error}"[:300]) from error
     except Unsafe as error:
         raise BadOrder(str(error)) from error
-    if any(len(given.uris) != 1 and not given.manifest for given in order.inputs):
+    if any(len(stage_input.uris) != 1 and not stage_input.manifest for stage_input in order.inputs):
         raise BadOrder("an input without a manifest is one dataset")
     return order
 
@@ -147,53 +147,53 @@ def check_uri(uri: str) -> None:
         raise BadOrder(f"not the name of a dataset: {uri[:100]!r}")
 
 
-def placed(given: Input, names: Mapping[str, str]) -> Iterator[Placed]:
+def placed(stage_input: Input, names: Mapping[str, str]) -> Iterator[Placed]:
     """Where the datasets of an input go: the one to its path, those of a manifest each into a folder of its own.
 
     Args:
-        given: The input.
+        stage_input: The input.
         names: The file name of each dataset, by uri.
     """
-    if not given.manifest:
-        yield Placed(given.uris[0], given.path)
+    if not stage_input.manifest:
+        yield Placed(stage_input.uris[0], stage_input.path)
         return
-    top = given.path.removesuffix(".manifest") + ".d"
-    for number, uri in enumerate(given.uris):
+    top = stage_input.path.removesuffix(".manifest") + ".d"
+    for number, uri in enumerate(stage_input.uris):
         yield Placed(uri, f"{top}/{number}/{line_safe(names[uri])}")
 
 
-def manifest(given: Input, names: Mapping[str, str], inputs_path: str) -> str:
+def manifest(stage_input: Input, names: Mapping[str, str], inputs_path: str) -> str:
     """The text of a manifest: where the task finds each file, one to a line, in the input's order."""
-    return "".join(f"{inputs_path.rstrip('/')}/{file.path}\n" for file in placed(given, names))
+    return "".join(f"{inputs_path.rstrip('/')}/{file.path}\n" for file in placed(stage_input, names))
 
 
-def _order(given: Any) -> Order:
-    pod, gang = _text(given["pod"]), given["gang"]
+def _order(raw: Any) -> Order:
+    pod, gang = _text(raw["pod"]), raw["gang"]
     return Order(
         pod=pod,
-        inputs=tuple(_input(each) for each in _list(given["inputs"])),
-        outputs=tuple(_output(each) for each in _list(given["outputs"])),
-        folders=tuple(_text(each) for each in _list(given["folders"]) if each not in ("", ".")),
+        inputs=tuple(_input(each) for each in _list(raw["inputs"])),
+        outputs=tuple(_output(each) for each in _list(raw["outputs"])),
+        folders=tuple(_text(each) for each in _list(raw["folders"]) if each not in ("", ".")),
         gang=None if gang is None else _gang(gang),
-        expires_ms=_number(given["expires_ms"]),
+        expires_ms=_number(raw["expires_ms"]),
     )
 
 
-def _gang(given: Any) -> Gang:
-    runs = tuple((_text(role), _number(first), _number(count)) for role, first, count in _list(given["runs"]))
+def _gang(raw: Any) -> Gang:
+    runs = tuple((_text(role), _number(first), _number(count)) for role, first, count in _list(raw["runs"]))
     if not 0 < sum(count for _, _, count in runs) <= MOST_MEMBERS or any(count < 1 for _, _, count in runs):
         raise ValueError(f"a gang has 1 to {MOST_MEMBERS} members")
-    return Gang(runs, _text(given["service"]), _number(given["slots"]), _number(given["port"]))
+    return Gang(runs, _text(raw["service"]), _number(raw["slots"]), _number(raw["port"]))
 
 
-def _input(given: Any) -> Input:
-    uris = tuple(_text(uri) for uri in _list(given["uris"]))
-    return Input(_text(given["name"]), uris, given["manifest"] is True, _text(given["path"]))
+def _input(raw: Any) -> Input:
+    uris = tuple(_text(uri) for uri in _list(raw["uris"]))
+    return Input(_text(raw["name"]), uris, raw["manifest"] is True, _text(raw["path"]))
 
 
-def _output(given: Any) -> Output:
-    name, path, uri = (_text(given[key]) for key in ("name", "path", "uri"))
-    return Output(name, path, uri, given["optional"] is True, given["value"] is True)
+def _output(raw: Any) -> Output:
+    name, path, uri = (_text(raw[key]) for key in ("name", "path", "uri"))
+    return Output(name, path, uri, raw["optional"] is True, raw["value"] is True)
 
 
 def _text(value: Any) -> str:

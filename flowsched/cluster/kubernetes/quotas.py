@@ -55,7 +55,7 @@ class Quotas:
         self._settings = settings
         self._report = report
         self._quotas: dict[str, list[_Row]] = {}
-        self._told: dict[str, QuotaChanged] = {}
+        self._reported: dict[str, QuotaChanged] = {}
         self._pods: dict[
             str, dict[str, int]
         ] = {}  #: by uid: what counts of a pod, as "requests.cpu", by axis
@@ -63,7 +63,7 @@ class Quotas:
 
     def everything(self) -> list[QuotaChanged]:
         """All that was told, once more."""
-        return list(self._told.values())
+        return list(self._reported.values())
 
     def changed(self, batch: Batch[ResourceQuota]) -> None:
         """Quotas came, changed or went."""
@@ -75,8 +75,8 @@ class Quotas:
             if ignored and change == "ADDED":
                 log.info("quota not followed", quota=quota.metadata.name, why=ignored)
             if change != "DELETED" and not ignored:
-                taken(self._take, quota)
-        self.tell()
+                taken(self._apply, quota)
+        self.report_changes()
 
     def observe(self, pod: Pod) -> None:
         """A pod of ours as it is now. One that has ended counts no more."""
@@ -90,21 +90,21 @@ class Quotas:
         """A pod of ours is no more."""
         self._ours.subtract(self._pods.pop(uid, {}))
 
-    def tell(self) -> None:
+    def report_changes(self) -> None:
         """Report the quotas that are not as they were told last."""
-        for name in self._told.keys() - self._quotas.keys():
-            del self._told[name]
+        for name in self._reported.keys() - self._quotas.keys():
+            del self._reported[name]
             self._report(QuotaChanged(name))
         for name, rows in self._quotas.items():
             limits = (
                 QuotaLimit(r.resource, r.axis, r.hard, max(0, r.used - self._ours[r.counts])) for r in rows
             )
             event = QuotaChanged(name, tuple(limits))
-            if event != self._told.get(name, QuotaChanged(name)):
-                self._told[name] = event
+            if event != self._reported.get(name, QuotaChanged(name)):
+                self._reported[name] = event
                 self._report(event)
 
-    def _take(self, quota: ResourceQuota) -> None:
+    def _apply(self, quota: ResourceQuota) -> None:
         """Note what the quota enforces: without a controller that has counted, nothing is."""
         rows = []
         for resource, amount in sorted(quota.status.hard.items()):
@@ -139,8 +139,8 @@ class Quotas:
         """Why a quota does not count our pods, or not all of them, by its scopes; "" = it counts each."""
         scopes = [Requirement(name, "Exists") for name in quota.spec.scopes]
         if quota.spec.scope_selector is not None:
-            given = quota.spec.scope_selector.match_expressions
-            scopes += [Requirement(each.scope_name, each.operator, each.values) for each in given]
+            expressions = quota.spec.scope_selector.match_expressions
+            scopes += [Requirement(each.scope_name, each.operator, each.values) for each in expressions]
         for scope in scopes:
             match scope.key:
                 case "NotBestEffort":  # each of our pods has a limit of its memory

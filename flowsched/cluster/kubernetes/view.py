@@ -60,20 +60,20 @@ class Images:
         self._report = report
         self._wanted: set[str] = set()
         self._here: dict[str, dict[str, int]] = {}  #: node -> uri -> bytes
-        self._told: set[tuple[str, str]] = set()  #: (uri, node)
+        self._reported: set[tuple[str, str]] = set()  #: (uri, node)
 
-    def seen(self, node: Node) -> None:
+    def observe(self, node: Node) -> None:
         """A node as it is now."""
         name = node.metadata.name
         self._here[name] = dict(images_of(node))
         for uri in self._wanted:
-            self._tell(uri, name)
+            self._report_node(uri, name)
 
     def gone(self, name: str) -> None:
         """A node is no more."""
         self._here[name] = {}
         for uri in self._wanted:
-            self._tell(uri, name)
+            self._report_node(uri, name)
         del self._here[name]
 
     def wanted(self, image: str | None) -> None:
@@ -83,19 +83,19 @@ class Images:
             return
         self._wanted.add(uri)
         for name in self._here:
-            self._tell(uri, name)
+            self._report_node(uri, name)
 
     def everything(self) -> list[ClusterEvent]:
         """All that was told, once more."""
-        return [ReplicaSeen(uri, node, self._here[node][uri]) for uri, node in sorted(self._told)]
+        return [ReplicaSeen(uri, node, self._here[node][uri]) for uri, node in sorted(self._reported)]
 
-    def _tell(self, uri: str, node: str) -> None:
+    def _report_node(self, uri: str, node: str) -> None:
         size = self._here[node].get(uri)
-        if size is not None and (uri, node) not in self._told:
-            self._told.add((uri, node))
+        if size is not None and (uri, node) not in self._reported:
+            self._reported.add((uri, node))
             self._report(ReplicaSeen(uri, node, size))
-        elif size is None and (uri, node) in self._told:
-            self._told.discard((uri, node))
+        elif size is None and (uri, node) in self._reported:
+            self._reported.discard((uri, node))
             self._report(ReplicaSeen(uri, node, 0, present=False))
 
 
@@ -142,7 +142,7 @@ AGENT_COMPONENT: Final = "node-agent"
 
 
 @dataclass(slots=True)
-class Seen:
+class KnownPod:
     """A foreign pod, as it was reported last."""
 
     namespace: str
@@ -189,7 +189,7 @@ class View:
     images: Images
     devices: DeviceClaims | None = None
     nodes: dict[str, NodeInfo] = field(default_factory=dict)
-    pods: dict[str, Seen] = field(default_factory=dict)  #: by uid, not ours
+    pods: dict[str, KnownPod] = field(default_factory=dict)  #: by uid, not ours
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
     kinds: Kinds = field(init=False)
     budgets: Budgets = field(init=False)
@@ -216,7 +216,7 @@ class View:
         events += [NamespaceSeen(name, labels) for name, labels in self.namespaces.items()]
         events += self.images.everything()
         events += (*self.groups.everything(), *self.budgets.everything())
-        events += [seen.event for seen in self.pods.values()]
+        events += [known.event for known in self.pods.values()]
         events += self._gaps.values()
         for name, kind in self._owned.values():
             obj = self.own.object_of(name)
@@ -245,7 +245,7 @@ class View:
             info = replace(info, gpu_millis=self.devices.gpus(info.name)[0])
         self._declared[info.name] = info.cache_bytes
         info = self._with_cache(info)
-        self.images.seen(node)
+        self.images.observe(node)
         self._note(info)
         self._note_gap(info.name)
 
@@ -258,10 +258,10 @@ class View:
 
     def _with_cache(self, info: NodeInfo) -> NodeInfo:
         """The node with the limit of its cache: the lower of its annotation and its agent's limit; 0 = no limit."""
-        said = [
+        limits = [
             each for each in (self._declared.get(info.name, 0), self.agents.limits.get(info.name, 0)) if each
         ]
-        limit = min(said, default=0)
+        limit = min(limits, default=0)
         return info if info.cache_bytes == limit else replace(info, cache_bytes=limit)
 
     def _cache_limited(self, name: str) -> None:
@@ -341,28 +341,28 @@ class View:
             if change == "DELETED":
                 taken(self._pod_gone, pod)
             else:
-                self._take(pod)
-        self.quotas.tell()
+                self._apply(pod)
+        self.quotas.report_changes()
         if self.kinds.widened:
-            self._tell_again()
+            self._report_again()
 
     def reconsider(self, uids: Iterable[str]) -> None:
         """Something that waiting pods depend on has changed: their PodGroup, a volume."""
         for uid in list(uids):
-            seen = self.pods.get(uid)
-            if seen is not None and seen.pod is not None:
-                self._take(seen.pod)
+            known = self.pods.get(uid)
+            if known is not None and known.pod is not None:
+                self._apply(known.pod)
 
     def waits(self, uid: str) -> PodWaits | None:
         """A pod as it waits now; None if it does not."""
-        seen = self.pods.get(uid)
-        return seen.event if seen is not None and isinstance(seen.event, PodWaits) else None
+        known = self.pods.get(uid)
+        return known.event if known is not None and isinstance(known.event, PodWaits) else None
 
     def waiting(self) -> Sequence[str]:
         """Pods that wait for us, by uid."""
-        return [uid for uid, seen in self.pods.items() if seen.pod is not None]
+        return [uid for uid, known in self.pods.items() if known.pod is not None]
 
-    def _take(self, pod: Pod) -> None:
+    def _apply(self, pod: Pod) -> None:
         """A pod that is not understood takes room all the same, as far as can be seen."""
         if not taken(self._pod, pod):
             taken(self._plain, pod)
@@ -373,7 +373,7 @@ class View:
             return
         resources = requests_of(pod, self.settings.gpu.resource)
         event = RoomTaken(uid, pod.spec.node_name, resources, namespace=meta.namespace, name=meta.name)
-        self.pods[uid] = Seen(meta.namespace, meta.name, event)
+        self.pods[uid] = KnownPod(meta.namespace, meta.name, event)
         self.report(event)
 
     def _pod(self, pod: Pod) -> None:
@@ -400,28 +400,28 @@ class View:
             known.pod, known.group, known.labels = waits, group, pod.metadata.labels
             return
         meta = pod.metadata
-        self.pods[uid] = Seen(meta.namespace, meta.name, event, waits, group, kind, meta.labels)
+        self.pods[uid] = KnownPod(meta.namespace, meta.name, event, waits, group, kind, meta.labels)
         self.report(event)
 
-    def _tell_again(self) -> None:
+    def _report_again(self) -> None:
         """Report pods again after a pod's rules began to look at further labels: those labels matter now."""
         self.kinds.widened = False
-        for seen in self.pods.values():
-            event = seen.event
-            if seen.kind is None:
+        for known in self.pods.values():
+            event = known.event
+            if known.kind is None:
                 continue
             if isinstance(event, RoomTaken):
-                rules = self.kinds.rules(seen.kind, seen.labels)
+                rules = self.kinds.rules(known.kind, known.labels)
                 fresh: ForeignEvent = structs.replace(event, rules=rules)
             elif isinstance(event, PodWaits):
-                told = event.pod.template
-                volumes = told.rules.volumes if told.rules is not None else ()
-                template = self.kinds.template(seen.kind, seen.labels, volumes, told.problem)
+                before = event.pod.template
+                volumes = before.rules.volumes if before.rules is not None else ()
+                template = self.kinds.template(known.kind, known.labels, volumes, before.problem)
                 fresh = PodWaits(replace(event.pod, template=template))
             else:
                 continue
             if fresh != event:
-                seen.event = fresh
+                known.event = fresh
                 self.report(fresh)
 
     def _event(self, pod: Pod, group: str, role: str) -> tuple[ForeignEvent | None, Alike | None]:
@@ -490,23 +490,23 @@ class View:
             self._forget(uid, pod.status.phase == "Succeeded")
 
     def _forget(self, uid: str, succeeded: bool) -> None:
-        seen = self.pods.pop(uid)
-        if not isinstance(seen.event, PodLeft):
-            self.report(PodLeft(uid, succeeded, seen.group))
-        if seen.group:
-            self.groups.lost(uid, seen.group)
+        known = self.pods.pop(uid)
+        if not isinstance(known.event, PodLeft):
+            self.report(PodLeft(uid, succeeded, known.group))
+        if known.group:
+            self.groups.lost(uid, known.group)
 
     def budgets_changed(self, batch: Batch[PodDisruptionBudget]) -> None:
         """Disruption budgets came, changed or went: pods that others of them cover now are told again."""
         touched = self.budgets.changed(batch)
-        for seen in self.pods.values() if touched else ():
-            event = seen.event
-            if seen.namespace in touched and isinstance(event, RoomTaken) and event.group:
-                now = self.budgets.covering(seen.namespace, seen.labels)
+        for known in self.pods.values() if touched else ():
+            event = known.event
+            if known.namespace in touched and isinstance(event, RoomTaken) and event.group:
+                now = self.budgets.covering(known.namespace, known.labels)
                 if now != event.stake.budgets:
                     stake = structs.replace(event.stake, budgets=now)
-                    seen.event = structs.replace(event, stake=stake)
-                    self.report(seen.event)
+                    known.event = structs.replace(event, stake=stake)
+                    self.report(known.event)
 
     # --- ours, and agents ------------------------------------------------------------------------------------
 
@@ -539,7 +539,7 @@ class View:
         if status.phase == "Running" and pod.metadata.deletion_timestamp is None:
             self._agent_pods[pod.metadata.uid] = pod.spec.node_name
             host = f"[{status.pod_ip}]" if ":" in status.pod_ip else status.pod_ip
-            self.agents.seen(pod.spec.node_name, f"http://{host}:{self.settings.agent_port}")
+            self.agents.observe(pod.spec.node_name, f"http://{host}:{self.settings.agent_port}")
 
 
 def is_owned(pod: Pod) -> bool:

@@ -43,9 +43,9 @@ class Live(msgspec.Struct, eq=False):
     pod: Pod | None = None  #: None: only its end is wanted
     folder: Path | None = None
     busy: bool = False  #: being launched: not to be looked at yet
-    is_held: bool = False  #: another attempt writes what it writes
-    told_start: bool = False
-    told_held: str = ""  #: what it waits for, as the engine knows it
+    waits_for_writer: bool = False  #: another attempt writes what it writes
+    start_reported: bool = False
+    reported_wait: str = ""  #: what it waits for, as the engine knows it
     overdue_at: float | None = None  #: monotonic; set by a release
     kills: int = 0  #: how often it was overdue
     bereft: bool = False  #: its folder is gone, so its processes were killed: their end tells nothing
@@ -56,11 +56,11 @@ class Live(msgspec.Struct, eq=False):
         pod = self.pod
         if pod is None:
             return frozenset()
-        return frozenset((uri, pod.remote.get(uri, pod.node)) for given in pod.inputs for uri in given.uris)
+        return frozenset((uri, pod.remote.get(uri, pod.node)) for file in pod.inputs for uri in file.uris)
 
 
 #: An attempt, and how it stands; None: that is not known now.
-Seen = tuple[Live, Sight | None]
+Observed = tuple[Live, Sight | None]
 
 
 class AttemptStates:
@@ -82,7 +82,7 @@ class AttemptStates:
         #: Attempts that there was no room to void in a folder. None of them has one, and while this process has the root none
         #: is made; after a restart SQL says whether their end is known.
         self._denied: dict[str, PodGone] = {}
-        self._unseen_said: float | None = None
+        self._unreadable_logged: float | None = None
 
     def lock(self, name: str) -> threading.Lock:
         """What keeps a look at an attempt, its launch and its release apart."""
@@ -100,24 +100,24 @@ class AttemptStates:
             return None
         return Sight(life.started_ms, life.end, life.waits, life.reason)
 
-    def look(self, lives: Sequence[Live]) -> list[Seen]:
+    def observe(self, lives: Sequence[Live]) -> list[Observed]:
         """Look how attempts stand, and end what must not go on."""
-        return [(live, self._look_at(live)) for live in lives]
+        return [(live, self._observe_one(live)) for live in lives]
 
-    def _look_at(self, live: Live) -> Sight | None:
+    def _observe_one(self, live: Live) -> Sight | None:
         """One that cannot be read now (a full disk, a damaged record) is left to the next scan."""
         if live.busy:
             return None
         try:
             with self.lock(live.name):
-                return self._stands(live)
+                return self._state_of(live)
         except (OSError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, OSError) and is_full(error):
                 self.space.note(error)
-            self.say_unseen("attempt not seen", pod=live.name)
+            self.log_unreadable("attempt not seen", pod=live.name)
             return None
 
-    def _stands(self, live: Live) -> Sight | None:
+    def _state_of(self, live: Live) -> Sight | None:
         folder = live.folder = live.folder or self.find(live.name)
         found = self.runners.find(live.name)
         if found is None:
@@ -154,11 +154,11 @@ class AttemptStates:
             log.warning("attempt lost with its runner", pod=life.name, runner=runner.name)
         return PodGone(life.name, at_ms, reason, life.started_ms is not None)
 
-    def say_unseen(self, what: str, **more: str) -> None:
+    def log_unreadable(self, what: str, **more: str) -> None:
         """Log the exception that is handled, now and then."""
         now = time.monotonic()
-        if self._unseen_said is None or now - self._unseen_said > UNSEEN_S:
-            self._unseen_said = now
+        if self._unreadable_logged is None or now - self._unreadable_logged > UNSEEN_S:
+            self._unreadable_logged = now
             log.exception(what, **more)
 
     def find(self, name: str) -> Path | None:
@@ -173,12 +173,12 @@ class AttemptStates:
         """Whether a folder of an attempt is there. Raises as `find`."""
         return self._really(lambda: attempts.is_folder(folder))
 
-    def _really(self, look: Callable[[], T]) -> T:
+    def _really(self, find: Callable[[], T]) -> T:
         """What is missing in a folder that is away is not missing: it is looked for again once none is."""
-        found = look()
+        found = find()
         if not found:
             self.site.presence.check()
-            found = look()
+            found = find()
         return found
 
     # --- those that there are none of ------------------------------------------------------------------------
@@ -213,18 +213,18 @@ class AttemptStates:
 
     # --- what must end ---------------------------------------------------------------------------------------
 
-    def release(self, lives: Sequence[Live], grace_ms: int) -> list[Seen]:
+    def release(self, lives: Sequence[Live], grace_ms: int) -> list[Observed]:
         """Ask for the ends of attempts, and wake their runners."""
         overdue_at = time.monotonic() + grace_ms / 1000 + OVERDUE_S
         awake: dict[str, Runner] = {}
-        seen: list[Seen] = []
+        observations: list[Observed] = []
         for live in lives:
             live.overdue_at = min(live.overdue_at or overdue_at, overdue_at)
             with self.lock(live.name):
-                seen.append((live, self._release(live, grace_ms, awake)))
+                observations.append((live, self._release(live, grace_ms, awake)))
         for runner in awake.values():
             runner.signal(signal.SIGTERM)
-        return seen
+        return observations
 
     def _release(self, live: Live, grace_ms: int, awake: dict[str, Runner]) -> Sight | None:
         sight = self.reported(live)
@@ -251,7 +251,7 @@ class AttemptStates:
             return None
         those = self.runners.those_with(live.name)
         awake.update({runner.name: runner for runner in those})
-        return None if those or live.busy else self._stands(live)
+        return None if those or live.busy else self._state_of(live)
 
     def _kill(self, folder: Path, life: Life) -> bool:
         """Kill the processes of an attempt whose runner lives. Returns whether there were any."""

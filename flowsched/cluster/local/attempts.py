@@ -325,8 +325,8 @@ def open_log(folder: Path, stream: str) -> BinaryIO:
             file.close()
             raise Unsafe(f"{stream!r} is a file that has another name elsewhere")
     except (Unsafe, NotADirectoryError) as error:
-        said = f"flowsched: what the task said is lost, for it has replaced its log: {error}\n"
-        return BytesIO(said.encode(errors="replace"))
+        text = f"flowsched: what the task said is lost, for it has replaced its log: {error}\n"
+        return BytesIO(text.encode(errors="replace"))
     return file
 
 

@@ -108,8 +108,8 @@ class Engine:
 
     def ask(self, *arguments: str) -> tuple[str, str]:
         """Run a command of it, in a thread: what it answered, and why it failed ("" = it did not)."""
-        answer, said, failed = ask((self.program, *arguments), self.env)
-        return answer, said if failed else ""
+        answer, errors, failed = ask((self.program, *arguments), self.env)
+        return answer, errors if failed else ""
 
     def copies_images(self) -> bool:
         """Whether it has a storage without layers, where every container begins with a copy of its image. Blocks."""
@@ -176,10 +176,10 @@ class Engine:
         if self.kind == "apptainer":
             path = _sif_path(image, store)
             return Image(image, str(path), "", path.stat().st_size) if path.is_file() else None
-        said, why = self.ask("image", "inspect", "--", image)
+        answer, why = self.ask("image", "inspect", "--", image)
         if why:
             return None
-        facts: dict[str, Any] = json.loads(said)[0]
+        facts: dict[str, Any] = json.loads(answer)[0]
         digests = facts.get("RepoDigests") or []
         digest = next((d.partition("@")[2] for d in digests if d.partition("@")[0] in image), "")
         digest = (
@@ -209,10 +209,10 @@ class Engine:
         attempt = "index .Labels" if self.kind == "podman" else ".Label"
         form = f'{{{{.Names}}}} {{{{{attempt} "flowsched.attempt"}}}}'
         of_root = f"label=flowsched.root={mark_of(root)}"
-        said, why = self.ask("ps", "--all", "--filter", of_root, "--format", form)
+        answer, why = self.ask("ps", "--all", "--filter", of_root, "--format", form)
         if why:
             raise OSError(f"{self.kind} ps: {why}")
-        found = (line.split() for line in said.splitlines())
+        found = (line.split() for line in answer.splitlines())
         return [(words[0], words[1]) for words in found if len(words) == 2]
 
 
@@ -275,16 +275,16 @@ def _tried(kind: str, network: str) -> tuple[Engine | None, str]:
 def _trial(engine: Engine, options: Sequence[str]) -> tuple[str, bool]:
     """Run a container of podman without an image, of this machine's programs: what it said on stderr, and whether it failed."""
     with tempfile.TemporaryDirectory(prefix="flowsched-trial-") as folder:
-        seen = [f"--volume={path}:{path}:ro" for path in _PROGRAMS if os.path.isdir(path)]
-        command = ["run", "--rm", "--network", "none", *options, *seen, "--rootfs", folder, "true"]
+        volumes = [f"--volume={path}:{path}:ro" for path in _PROGRAMS if os.path.isdir(path)]
+        command = ["run", "--rm", "--network", "none", *options, *volumes, "--rootfs", folder, "true"]
         return ask((engine.program, *command), engine.env)[1:]
 
 
 def _advised(why: str) -> str:
     """The words of an engine, with what to do about them."""
-    said = " ".join(why.split())[-300:]
+    words = " ".join(why.split())[-300:]
     remedy = next((remedy for sign, remedy in _REMEDIES if sign in why.lower()), "")
-    return f"{said}; {remedy}" if remedy else said
+    return f"{words}; {remedy}" if remedy else words
 
 
 def mark_of(root: Path) -> str:
@@ -345,7 +345,7 @@ def layout_of(pod: Pod, staged: Mapping[str, str]) -> dict[str, Any] | Refusal:
     """
     container = pod.container
     assert container is not None
-    layout = lay_out(container, _MACHINE, seen=False)
+    layout = lay_out(container, _MACHINE, shown=False)
     if isinstance(layout, Refusal):
         return layout
     mounts = {
@@ -354,22 +354,22 @@ def layout_of(pod: Pod, staged: Mapping[str, str]) -> dict[str, Any] | Refusal:
     }
     view = dict(layout.view)
     copies = list(layout.copies)
-    for given in container.inputs:
-        place = layout.inputs.get(given.input) if given.input is not None else None
-        if place is None or given.input is None:
+    for placed in container.inputs:
+        place = layout.inputs.get(placed.input) if placed.input is not None else None
+        if place is None or placed.input is None:
             continue
-        source = staged[given.input]
+        source = staged[placed.input]
         if any(apart == place for apart, _ in copies):  # for a folder of the user's
             copies = [(source if apart == place else apart, target) for apart, target in copies]
         else:
-            path = "/" + os.path.normpath(given.path).lstrip("/")
+            path = "/" + os.path.normpath(placed.path).lstrip("/")
             mounts[path], view[path] = (source, True), source
     links = []
     for place, source in layout.links:
         folder, name = os.path.split(source)
-        seen = f"{_LINKED}{folder}"
-        mounts[seen], view[seen] = (folder, True), folder
-        links.append((place, f"{seen}/{name}"))
+        linked = f"{_LINKED}{folder}"
+        mounts[linked], view[linked] = (folder, True), folder
+        links.append((place, f"{linked}/{name}"))
     return {
         "view": sorted(view.items(), key=lambda each: (-len(each[0]), each[0])),
         "mounts": [(place, path, read_only) for path, (place, read_only) in sorted(mounts.items())],
@@ -379,8 +379,8 @@ def layout_of(pod: Pod, staged: Mapping[str, str]) -> dict[str, Any] | Refusal:
         "copies": copies,
         "links": links,
         "texts": [
-            (layout.place(given.path), given.content)
-            for given in container.inputs
-            if given.content is not None
+            (layout.place(placed.path), placed.content)
+            for placed in container.inputs
+            if placed.content is not None
         ],
     }

@@ -167,12 +167,12 @@ class LocalCluster(Executor):
             log.warning("another folder was here before: its tasks were ended", runners=strangers)
         await self._in_thread(self._attempts.watch, site.presence)
         # 2. The objects that see to them. Containers that an earlier service has left are removed.
-        self._watch = Watch(self._states, self._pool, self._eyes, self._tell_end)
+        self._watch = Watch(self._states, self._pool, self._eyes, self._report_end)
         for cache in self._caches.values():
             cache.folder.mkdir(parents=True, exist_ok=True)
         self._identities = Identities(self._origins)
         self._staging = Staging(site, self._caches, self._origins, in_place=self._in_place)
-        self._images = Images(self._containers, site.root, self._eyes, self._tell_image, self._is_over)
+        self._images = Images(self._containers, site.root, self._eyes, self._report_image, self._is_over)
         self._launch = Launch(self._states, self._watch, self._images, self._staging, self._pool)
         self._swept = self._loops.begin(self._images.sweep(), name="containers of earlier services")
         # 3. What the caches have.
@@ -271,21 +271,21 @@ class LocalCluster(Executor):
         lives = []
         for pod in pods:
             live = self._watch.lives.setdefault(pod.name, Live(pod.name))
-            live.pod, live.told_start, live.told_held = pod, False, ""
+            live.pod, live.start_reported, live.reported_wait = pod, False, ""
             lives.append(live)
         there = await self._launch.enter(lives)
         await self._in_thread(self._runners.refresh)
-        await self._watch.act(there, self._states.look)
+        await self._watch.act(there, self._states.observe)
         self._watch.wake()
 
     async def release(self, names: Sequence[str], grace_ms: int) -> None:
         """End pods. A final event follows for each, or is waiting in the queue already."""
-        told = self._queue.ended()
-        todo = [self._watch.lives.setdefault(name, Live(name)) for name in names if name not in told]
+        ended = self._queue.ended()
+        todo = [self._watch.lives.setdefault(name, Live(name)) for name in names if name not in ended]
         await self._watch.act(todo, lambda part: self._states.release(part, grace_ms))
         self._watch.wake()
 
-    def _tell_end(self, live: Live, end: PodEnded | PodGone) -> None:
+    def _report_end(self, live: Live, end: PodEnded | PodGone) -> None:
         """Tell the end of an attempt, and first what has become of its data; then others may begin."""
         self._images.ended(live.name)
         for uri in end.changed_inputs if isinstance(end, PodEnded) else ():
@@ -297,7 +297,7 @@ class LocalCluster(Executor):
         self._site.report(end)
         self._launch.ended(live.name)
 
-    def _tell_image(self, name: str, size_bytes: int) -> None:
+    def _report_image(self, name: str, size_bytes: int) -> None:
         """Tell that an image is here: all nodes are this machine."""
         for node in self._site.nodes:
             self._site.report(ReplicaSeen(f"{IMAGE}{name}", node, size_bytes))
@@ -335,10 +335,10 @@ class LocalCluster(Executor):
         if not self._in_place:
             return found
         return {
-            uri: replace(seen, in_place=uri.startswith(("/", "file:")))
-            if isinstance(seen, Fingerprint)
-            else seen
-            for uri, seen in found.items()
+            uri: replace(identity, in_place=uri.startswith(("/", "file:")))
+            if isinstance(identity, Fingerprint)
+            else identity
+            for uri, identity in found.items()
         }
 
     async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
@@ -426,10 +426,10 @@ class LocalCluster(Executor):
 
     async def expire(self, expired: Expired) -> int:
         """Remove finished attempts of workflows that have expired."""
-        kept = await self._in_thread(
+        present = await self._in_thread(
             lambda: {attempts.workflow_of(folder.name) for folder in self._attempts.all()}
         )
-        gone = await expired(kept)
+        gone = await expired(present)
         return await self._in_thread(self._expire, frozenset(gone))
 
     def _expire(self, gone: frozenset[str]) -> int:

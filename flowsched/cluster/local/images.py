@@ -29,11 +29,11 @@ PULLING: Final = "ImagePulling"
 PULL_FAILED: Final = "ErrImagePull"
 REFUSED: Final = "ImageRefused"
 #: An image that was seen is looked for again after this: people remove images.
-_SEEN_S: Final = 60.0
+_FRESH_S: Final = 60.0
 #: Between two attempts to pull: at first, and at most.
 _PAUSES_S: Final = (2.0, 60.0)
 #: How often a pull tells how far it is.
-_TELL_S: Final = 5.0
+_REPORT_S: Final = 5.0
 #: How long containers that have ended stay: they are removed together.
 _SWEEP_S: Final = 5.0
 #: At the end of a service so many times, with a pause between, while a runner has not said yet what it still starts.
@@ -59,7 +59,7 @@ class ContainerSettings(msgspec.Struct, frozen=True):
 
 
 #: Called with the reason and message of a pod that is held; "" and "" when it no longer is.
-Tell = Callable[[str, str], None]
+ReportWait = Callable[[str, str], None]
 
 
 class Images:
@@ -69,7 +69,7 @@ class Images:
         settings: What the user chose.
         root: Of the cluster.
         pool: For calls of the engine.
-        seen: Called with the name and size of each image that is here now.
+        report_image: Called with the name and size of each image that is here now.
         is_over: Whether an attempt of a name has ended, None where that is not known yet; called in threads.
     """
 
@@ -78,21 +78,21 @@ class Images:
         settings: ContainerSettings,
         root: Path,
         pool: Pool,
-        seen: Callable[[str, int], None],
+        report_image: Callable[[str, int], None],
         is_over: Callable[[str], bool | None],
     ) -> None:
         self._is_over = is_over
         self._settings = settings
         self._root = root
         self._pool = pool
-        self._told = seen
+        self._report_image = report_image
         self._engine: Engine | None = None
         self._tried: asyncio.Task[None] | None = None
         self._reasons: list[str] = []
         self._here: dict[str, tuple[Image, float]] = {}
         self._pulls: dict[str, asyncio.Task[str]] = {}  #: of images that are looked for or pulled
-        self._telling: dict[str, set[Tell]] = {}
-        self._said: dict[str, tuple[str, str]] = {}  #: of each pull, what was told last
+        self._listeners: dict[str, set[ReportWait]] = {}
+        self._last_reports: dict[str, tuple[str, str]] = {}  #: of each pull, what was told last
 
         self._gpus = False
         self._background = BackgroundTasks("containers that have ended")
@@ -133,15 +133,15 @@ class Images:
             return True
         return self._engine is not None and all(self._fresh(name) is not None for name in names)
 
-    async def have(self, pod: Pod, tell: Tell) -> None:
+    async def have(self, pod: Pod, report: ReportWait) -> None:
         """Wait until the images of a pod are here, or are known never to be: `order` says so then.
 
         Args:
             pod: It.
-            tell: Called when the pod is held, with why, and when it is no longer.
+            report: Called when the pod is held, with why, and when it is no longer.
         """
         try:
-            refusal = await self._find_all(pod, tell)
+            refusal = await self._find_all(pod, report)
         except Exception as error:  # one task's images must not end the others'
             log.exception("images not asked for", pod=pod.name)
             refusal = Refusal(
@@ -150,16 +150,16 @@ class Images:
         if refusal is not None:
             self._refused[pod.name] = refusal
 
-    async def _find_all(self, pod: Pod, tell: Tell) -> Refusal | None:
+    async def _find_all(self, pod: Pod, report: ReportWait) -> Refusal | None:
         """Find or pull the images of a pod; the reason why there is one that cannot be had, or no engine."""
         await self._choose()
         if self._engine is None:
             return Refusal(REFUSED, self._no_engine(pod))
         for name in images_of(pod):
-            why = await self._have(name, tell)
+            why = await self._have(name, report)
             if why:
                 return Refusal(PULL_FAILED, f"the image {name} cannot be pulled: {why}")
-        tell("", "")
+        report("", "")
         return None
 
     async def digests(self, names: Sequence[str]) -> dict[str, str]:
@@ -202,23 +202,23 @@ class Images:
 
     def _fresh(self, name: str) -> Image | None:
         known = self._here.get(name)
-        return known[0] if known is not None and time.monotonic() - known[1] < _SEEN_S else None
+        return known[0] if known is not None and time.monotonic() - known[1] < _FRESH_S else None
 
-    async def _have(self, name: str, tell: Tell) -> str:
+    async def _have(self, name: str, report: ReportWait) -> str:
         """Find an image or pull it, once for all who wait for it; why it cannot be had, or ""."""
         if self._fresh(name) is not None:
             return ""
         if name not in self._pulls:
             self._pulls[name] = asyncio.create_task(self._pull(name), name=f"image {name}")
             self._pulls[name].add_done_callback(lambda _: self._pull_ended(name))
-        telling = self._telling.setdefault(name, set())
-        telling.add(tell)
-        if name in self._said:
-            tell(*self._said[name])
+        listeners = self._listeners.setdefault(name, set())
+        listeners.add(report)
+        if name in self._last_reports:
+            report(*self._last_reports[name])
         try:
             return await asyncio.shield(self._pulls[name])
         finally:
-            telling.discard(tell)
+            listeners.discard(report)
 
     async def _find(self, name: str) -> bool:
         assert self._engine is not None
@@ -228,7 +228,7 @@ class Images:
             self._here.pop(name, None)
             return False
         self._here[name] = (image, time.monotonic())
-        self._told(name, image.size_bytes)
+        self._report_image(name, image.size_bytes)
         return True
 
     async def _pull(self, name: str) -> str:
@@ -237,7 +237,7 @@ class Images:
             return ""
         began, pause_s = time.monotonic(), _PAUSES_S[0]
         while True:
-            self._tell(name, PULLING, f"pulls the image {name}")
+            self._report(name, PULLING, f"pulls the image {name}")
             why = await self._pull_once(name)
             if not why and await self._find(name):
                 log.info("image pulled", image=name, seconds=round(time.monotonic() - began, 1))
@@ -246,13 +246,13 @@ class Images:
             log.warning("image not pulled", image=name, why=why)
             if is_hopeless(why) or time.monotonic() - began + pause_s > self._settings.pull_s:
                 return why
-            self._tell(name, PULL_FAILED, f"the image {name} cannot be pulled yet: {why}")
+            self._report(name, PULL_FAILED, f"the image {name} cannot be pulled yet: {why}")
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSES_S[1])
 
     def _pull_ended(self, name: str) -> None:
         self._pulls.pop(name, None)
-        self._said.pop(name, None)
+        self._last_reports.pop(name, None)
 
     async def _pull_once(self, name: str) -> str:
         """Run the engine's pull to its end; its words if it failed."""
@@ -265,25 +265,25 @@ class Images:
             stderr=asyncio.subprocess.STDOUT,
         )
         assert process.stdout is not None
-        said: list[str] = []
-        told = time.monotonic()
+        lines: list[str] = []
+        reported_at = time.monotonic()
         try:
             while block := await process.stdout.read(4096):
-                said = [*said, *_CONTROL.sub("\n", block.decode(errors="replace")).splitlines()]
-                said = [line.strip() for line in said if line.strip()][-8:]
-                if said and time.monotonic() - told > _TELL_S:
-                    told = time.monotonic()
-                    self._tell(name, PULLING, f"pulls the image {name}: {said[-1][:200]}")
-            return "" if await process.wait() == 0 else last_words(said)
+                lines = [*lines, *_CONTROL.sub("\n", block.decode(errors="replace")).splitlines()]
+                lines = [line.strip() for line in lines if line.strip()][-8:]
+                if lines and time.monotonic() - reported_at > _REPORT_S:
+                    reported_at = time.monotonic()
+                    self._report(name, PULLING, f"pulls the image {name}: {lines[-1][:200]}")
+            return "" if await process.wait() == 0 else last_words(lines)
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
 
-    def _tell(self, name: str, reason: str, message: str) -> None:
-        self._said[name] = reason, message
-        for tell in list(self._telling.get(name, ())):
-            tell(reason, message)
+    def _report(self, name: str, reason: str, message: str) -> None:
+        self._last_reports[name] = reason, message
+        for report in list(self._listeners.get(name, ())):
+            report(reason, message)
 
     # --- what a runner is told -------------------------------------------------------------------------------
 
@@ -392,11 +392,10 @@ class Images:
             return ""
 
 
-def last_words(said: Sequence[str]) -> str:
+def last_words(lines: Sequence[str]) -> str:
     """Why an engine has not pulled an image: the last line that names an error, without what stands before it."""
-    line = next(
-        (line for line in reversed(said) if "error" in line.lower()), said[-1] if said else "it says nothing"
-    )
+    last = lines[-1] if lines else "it says nothing"
+    line = next((line for line in reversed(lines) if "error" in line.lower()), last)
     return line.rpartition("Error: ")[2][-800:].strip()
 
 

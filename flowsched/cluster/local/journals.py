@@ -114,13 +114,13 @@ def ended_of(name: str, record: Mapping[str, Any]) -> PodEnded:
 
 
 def _report(record: Mapping[str, Any]) -> ContainerReport | None:
-    said, images = record.get("container"), record.get("images") or ()
-    if said is None and not images:
+    container, images = record.get("container"), record.get("images") or ()
+    if container is None and not images:
         return None
-    said = said or {"steps": (), "outputs": ()}
+    container = container or {"steps": (), "outputs": ()}
     return ContainerReport(
-        tuple(StepEnd(**step) for step in said["steps"]),
-        tuple(DeliveredFile(file["path"], file["uri"], file["size"]) for file in said["outputs"]),
-        said.get("returned"),
+        tuple(StepEnd(**step) for step in container["steps"]),
+        tuple(DeliveredFile(file["path"], file["uri"], file["size"]) for file in container["outputs"]),
+        container.get("returned"),
         tuple(UsedImage(name, digest) for name, digest in images),
     )

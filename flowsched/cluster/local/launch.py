@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from flowsched.background import BackgroundTasks
 from flowsched.cluster.local import attempts
-from flowsched.cluster.local.attempt_states import AttemptStates, Live, Seen
+from flowsched.cluster.local.attempt_states import AttemptStates, Live, Observed
 from flowsched.cluster.local.attempts import Sight
 from flowsched.cluster.local.images import Images
 from flowsched.cluster.local.orders import compose, cpu_limit, staged_files
@@ -100,8 +100,8 @@ class Launch:
         for live in lives:
             assert live.pod is not None
             why = self._writers.why(live.name)
-            live.is_held = bool(why)
-            self._watch.tell_held(live, WRITER, why)
+            live.waits_for_writer = bool(why)
+            self._watch.report_wait(live, WRITER, why)
             if why:
                 continue
             if self._images.is_ready(live.pod):
@@ -118,23 +118,23 @@ class Launch:
     async def _with_images(self, live: Live) -> None:
         """Launch an attempt when its images are here, or when it is known that they never will be."""
         assert live.pod is not None
-        await self._images.have(live.pod, lambda reason, why: self._watch.tell_held(live, reason, why))
+        await self._images.have(live.pod, lambda reason, why: self._watch.report_wait(live, reason, why))
         if self._watch.lives.get(live.name) is live:  # it was not released meanwhile
             await self._go_on([live])
 
     def ended(self, name: str) -> None:
         """An attempt is no more: those that it has held go on."""
         behind = [self._watch.lives.get(other) for other in self._writers.leave(name)]
-        held = [live for live in behind if live is not None and live.is_held]
-        for live in held:
-            live.is_held = False  # at once: the end of another one must not launch it a second time
-        if held:
-            names = ", ".join(live.name for live in held)
-            self._background.begin(self._go_on(held), name=f"launch of {names}")
+        waiting = [live for live in behind if live is not None and live.waits_for_writer]
+        for live in waiting:
+            live.waits_for_writer = False  # at once: the end of another one must not launch it a second time
+        if waiting:
+            names = ", ".join(live.name for live in waiting)
+            self._background.begin(self._go_on(waiting), name=f"launch of {names}")
 
     # --- in threads ------------------------------------------------------------------------------------------
 
-    def _order(self, lives: Sequence[Live]) -> list[Seen]:
+    def _order(self, lives: Sequence[Live]) -> list[Observed]:
         """Make the folders of some attempts, and give their orders in one piece. Returns how all of them stand then."""
         if away := self._site.presence.away():
             log.warning("attempts not ordered", pods=[live.name for live in lives], error=away)
@@ -154,15 +154,15 @@ class Launch:
             for live in lives:
                 self._runners.dismiss(live.name)
                 live.busy = False
-        seen: list[Seen] = []
+        observations: list[Observed] = []
         for live in lives:
             if live.name in orders:  # it may have begun while its news was not heard
-                seen.append((live, self._states.reported(live)))
+                observations.append((live, self._states.reported(live)))
             elif live.name in known:
-                seen.append((live, known[live.name]))
+                observations.append((live, known[live.name]))
             else:
-                seen += self._states.look([live])
-        return seen
+                observations += self._states.observe([live])
+        return observations
 
     def _give(self, orders: Mapping[str, dict[str, Any]]) -> None:
         if not orders:
@@ -210,8 +210,8 @@ class Launch:
         changed = self._staging.changed(live.inputs)
         charged = [
             self._staging.charge(uri, pod.node, pod.remote.get(uri))
-            for given in pod.inputs
-            for uri in dict.fromkeys(given.uris)
+            for file in pod.inputs
+            for uri in dict.fromkeys(file.uris)
         ]
         return {
             **compose(folder, pod, self._caches, images, self._staging.origins.upload, changed),

@@ -46,8 +46,8 @@ def compose(
         lost: Inputs that are read in place, and are another version now.
     """
     work = folder / "work"
-    inputs = [_input(given, pod, caches, lost) for given in pod.inputs]
-    links = {given.name: f"{work}/{order['link']}" for given, order in zip(pod.inputs, inputs, strict=True)}
+    inputs = [_input(file, pod, caches, lost) for file in pod.inputs]
+    links = {file.name: f"{work}/{order['link']}" for file, order in zip(pod.inputs, inputs, strict=True)}
     env, argv = environment(pod, Paths(str(folder), str(work), links, search_path()))
     if "image" in images:
         env = {key: value for key, value in env.items() if key not in OF_THE_IMAGE or key in pod.env}
@@ -157,12 +157,12 @@ def outside(container: Container) -> dict[str, Any]:
 def staged_files(pod: Pod, caches: Mapping[str, Cache]) -> dict[str, tuple[str, str]]:
     """Name of an input -> (uri, its file or folder, in a cache or where it lies), of those that are one dataset each."""
     staged = {}
-    for given in pod.inputs:
-        if given.uris:
-            uri = given.uris[0]
+    for file in pod.inputs:
+        if file.uris:
+            uri = file.uris[0]
             cache = caches[pod.remote.get(uri, pod.node)]
             entry = cache.entries.get(uri)
-            staged[given.name] = uri, cache.place(entry) if entry else str(cache.home(uri) / file_name(uri))
+            staged[file.name] = uri, cache.place(entry) if entry else str(cache.home(uri) / file_name(uri))
     return staged
 
 
@@ -178,22 +178,22 @@ def inside(path: str) -> bool:
 
 
 def _input(
-    given: InputFile, pod: Pod, caches: Mapping[str, Cache], lost: Collection[str] = ()
+    file: InputFile, pod: Pod, caches: Mapping[str, Cache], lost: Collection[str] = ()
 ) -> dict[str, Any]:
     """One input: its files in the cache of the node that it is read from, also those that are not there (the runner will say
     so), and its link.
     """
     files = []
-    for uri in given.uris:
+    for uri in file.uris:
         cache = caches[pod.remote.get(uri, pod.node)]
         entry = cache.entries.get(uri)
         name = entry.name if entry else file_name(uri)
         files.append((uri, "" if uri in lost else str(cache.home(uri) / name)))
-    safe = _UNSAFE.sub("_", given.name) or "_"
+    safe = _UNSAFE.sub("_", file.name) or "_"
     safe = f"_{safe}" if safe.startswith(".") else safe
     name = os.path.basename(files[0][1]) if files else ""
-    link = f"inputs/{safe}.manifest" if given.manifest else f"inputs/{safe}/{name}"
-    return {"name": given.name, "files": files, "manifest": given.manifest, "link": link}
+    link = f"inputs/{safe}.manifest" if file.manifest else f"inputs/{safe}/{name}"
+    return {"name": file.name, "files": files, "manifest": file.manifest, "link": link}
 
 
 # ---- the secrets of a root ----

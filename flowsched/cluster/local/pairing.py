@@ -28,12 +28,12 @@ class _Record(msgspec.Struct):
     place: str
 
 
-def pair(root: Path, given: Pairing, *, is_used: bool, running: Sequence[str]) -> str:
+def pair(root: Path, pairing: Pairing, *, is_used: bool, running: Sequence[str]) -> str:
     """Note which database the root goes with from now on.
 
     Args:
         root: Of the cluster.
-        given: The database.
+        pairing: The database.
         is_used: The root holds attempts.
         running: The attempts that run there.
 
@@ -43,15 +43,15 @@ def pair(root: Path, given: Pairing, *, is_used: bool, running: Sequence[str]) -
     Raises:
         ConfigurationError: It is another one, and tasks of the last one run.
     """
-    last, now = _read(root), _Record(given.database, given.place)
+    last, now = _read(root), _Record(pairing.database, pairing.place)
     if last is None:  # a new root, or one that an earlier version has used with this database
-        same = given.is_known or not is_used
+        same = pairing.is_known or not is_used
     else:
         same = last.id == now.id
     before = "another database" if last is None else last.place
-    if not same and running and not given.forced:
+    if not same and running and not pairing.forced:
         raise ConfigurationError(
-            f"{len(running)} tasks of {before} run in {root} ({running[0]} …), and {given.place} does not know them: start the "
+            f"{len(running)} tasks of {before} run in {root} ({running[0]} …), and {pairing.place} does not know them: start the "
             "service with --db of that database, and let them end or cancel them. --take-over ends them, if that database is "
             "gone for good"
         )
@@ -61,7 +61,7 @@ def pair(root: Path, given: Pairing, *, is_used: bool, running: Sequence[str]) -
     if same:
         return ""
     return (
-        f"{root} was used with {before}, and now with {given.place}, another database: workflows, logs and results of the "
+        f"{root} was used with {before}, and now with {pairing.place}, another database: workflows, logs and results of the "
         "former stay, but are not shown. If this is a mistake, start the service with --db of the former; to take its "
         "workflows along, run `flowsched db move FROM TO` first"
     )

@@ -106,7 +106,7 @@ class RootSpace:
         self._root = Space(site.root)
         self._spaces = [self._root, *beside]
         self._cache_bytes = 0  #: what each node's cache may hold, as last measured
-        self._told = False, 0
+        self._reported = False, 0
         self.away = ""  #: which folder is away, in words
 
     @property
@@ -117,7 +117,7 @@ class RootSpace:
     def open(self) -> list[NodeInfo]:
         """Measure it. Returns the nodes as they are now. Blocks."""
         self.measure()
-        self._told = bool(self.trouble), self._cache_bytes
+        self._reported = bool(self.trouble), self._cache_bytes
         return self.nodes()
 
     async def watch(self, pool: Pool) -> None:
@@ -125,7 +125,7 @@ class RootSpace:
         while True:
             await asyncio.sleep(SPACE_S)
             await asyncio.get_running_loop().run_in_executor(pool, self.measure)
-            self.tell()
+            self.report_changes()
 
     def note(self, error: OSError) -> None:
         """A write in the root has found no room."""
@@ -133,13 +133,13 @@ class RootSpace:
 
     def measure(self) -> None:
         """Measure it. Blocks."""
-        self.look_for()
+        self.find_away()
         for space in self._spaces:
             space.measure()
         if self._percent:
             self._measure_part()
 
-    def look_for(self) -> str:
+    def find_away(self) -> str:
         """Look which folder is away. Blocks."""
         self.away = self._site.presence.away()
         return self.away
@@ -171,12 +171,12 @@ class RootSpace:
             nodes = [replace(node, cache_bytes=self._cache_bytes) for node in nodes]
         return nodes
 
-    def tell(self) -> None:
+    def report_changes(self) -> None:
         """Let the nodes be ready, or not, and say what their caches may hold."""
-        was, now = self._told, (bool(self.trouble), self._cache_bytes)
+        was, now = self._reported, (bool(self.trouble), self._cache_bytes)
         if now == was:
             return
-        self._told = now
+        self._reported = now
         if now[0] and not was[0]:
             log.warning("nothing new is started", why=self.trouble)
         elif was[0] and not now[0]:

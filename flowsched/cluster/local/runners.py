@@ -39,7 +39,7 @@ from flowsched.errors import ConfigurationError
 
 COMMAND: Final = (sys.executable, "-I", "-S", "-X", "utf8", str(Path(__file__).with_name("run_attempt.py")))
 #: A runner that takes no orders for so long gets no more; the next ones go to another.
-_TAKES_S: Final = 10.0
+_WRITE_S: Final = 10.0
 #: One that has nothing to do is waited for at the end of the service.
 _ENDS_S: Final = 1.0
 _LENGTH_BYTES: Final = 4
@@ -103,7 +103,7 @@ class Runner:
         found: list[str] = []
         try:
             fd = os.open(f"{self.folder}/{self.segment:06d}", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # somebody has removed it: what was read of it stays known
+        except FileNotFoundError:  # the file was removed: the records that were read stay known
             self._check()
             return found
         size = _BLOCK
@@ -126,7 +126,7 @@ class Runner:
         """The numbers of the segments that are to be read at a start."""
         try:
             names = self.segments()
-        except FileNotFoundError:  # somebody has removed it
+        except FileNotFoundError:  # the folder was removed
             self._check()
             return []
         return [int(name) for name in names if not name.endswith(DONE)]
@@ -446,8 +446,8 @@ class Runners:
         poll = select.poll()
         poll.register(self._orders, select.POLLOUT)
         while view:
-            if not poll.poll(_TAKES_S * 1000):
-                raise TimeoutError(f"the runner takes no orders for {_TAKES_S:g} s")
+            if not poll.poll(_WRITE_S * 1000):
+                raise TimeoutError(f"the runner takes no orders for {_WRITE_S:g} s")
             view = view[os.write(self._orders, view) :]
 
     def _opened(self) -> Runner:
@@ -460,11 +460,11 @@ class Runners:
         read, write = os.pipe()
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            said = self._root / "runner.log"
-            if said.is_dir():
-                leave_alone(said)
-                said = Path(os.devnull)
-            errors = (str(said), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            log_path = self._root / "runner.log"
+            if log_path.is_dir():
+                leave_alone(log_path)
+                log_path = Path(os.devnull)
+            errors = (str(log_path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             streams = (
                 (os.POSIX_SPAWN_DUP2, read, 0),
                 (os.POSIX_SPAWN_DUP2, lock, 1),

@@ -154,13 +154,13 @@ async def open_cluster(settings: LocalSettings, service: ServiceContext) -> Loca
     )
 
 
-def _some(option: str, parse: Callable[[object], int], said: str | None) -> int | None:
+def _some(option: str, parse: Callable[[object], int], text: str | None) -> int | None:
     """What each node has of a resource; None if nothing is said."""
     from flowsched.workflow.resources import parse_option
 
-    if not said:
+    if not text:
         return None
-    amount = parse_option(option, parse, said)
+    amount = parse_option(option, parse, text)
     if amount <= 0:
-        raise ConfigurationError(f"{option} {said}: a node needs more than that to run a task")
+        raise ConfigurationError(f"{option} {text}: a node needs more than that to run a task")
     return amount

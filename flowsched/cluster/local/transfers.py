@@ -25,7 +25,7 @@ from flowsched.cluster.local.root_space import Site
 from flowsched.cluster.local.runner.safe_paths import Unsafe, open_any
 from flowsched.cluster.node.cache import Cache, Entry, file_name
 from flowsched.cluster.node.origins import NotFetched, Origins, Section, copy_open
-from flowsched.cluster.node.ranges import Landed, changed_at, held_section
+from flowsched.cluster.node.ranges import Landed, cached_section, changed_at
 from flowsched.cluster.node.rates import TokenBucket, block_bytes
 from flowsched.cluster.node.transfers import NodeTransfers, OriginSource, Source
 from flowsched.executor.datasets import digest_of, parse, uri_of
@@ -208,9 +208,9 @@ class Staging:
     def _link(self, order: Transfer) -> Landed | None:
         """Let a node read a file or folder of this machine where it lies; None if it has to be copied."""
         cache, wanted = self.caches[order.dest], parse(order.uri)
-        held = cache.find(order.uri)
-        if held is not None and (not held.in_place or self._is_now(order.uri)):
-            return Landed(held.size_bytes, held.version, 0, held)
+        present = cache.find(order.uri)
+        if present is not None and (not present.in_place or self._is_now(order.uri)):
+            return Landed(present.size_bytes, present.version, 0, present)
         path = self.origins.local_path(wanted.uri) if wanted.is_known else None
         if path is None or UNMOUNTABLE & set(str(path)):
             return None
@@ -252,14 +252,14 @@ class Staging:
         if self._checked.get(name, 0.0) > now:
             return True
         try:
-            seen = self.origins.fingerprint(wanted.uri)
+            current = self.origins.fingerprint(wanted.uri)
         except (NotFetched, Unsafe, OSError):
             return False
         took_s = time.monotonic() - now
         if len(self._checked) > _CHECKS:
             self._checked.clear()
         self._checked[name] = now + _TRUSTED * took_s
-        return digest_of(seen.version) == wanted.version
+        return digest_of(current.version) == wanted.version
 
     async def _drive(
         self, steps: Generator[int, None, Landed], block_bytes: int, way: Sequence[TokenBucket]
@@ -287,25 +287,25 @@ class NodeSource(msgspec.Struct, frozen=True):
 
     def section(self, start: int, end: int) -> Section:
         """See `Source`."""
-        section = held_section(self.cache, self.uri, start, end)
+        section = cached_section(self.cache, self.uri, start, end)
         if section is None:
             raise NotFetched(f"{self.node} no longer has {self.uri}", lost=True)
         return section
 
     def copy(self, into: Path, block_bytes: int) -> Generator[int, None, Entry]:
         """See `Source`."""
-        held = self.cache.find(self.uri)
-        if held is None:
+        entry = self.cache.find(self.uri)
+        if entry is None:
             raise NotFetched(f"{self.node} no longer has {self.uri}", lost=True)
         try:
-            reading = open_any(None, str(self.cache.payload(held)))
+            reading = open_any(None, str(self.cache.payload(entry)))
             try:
-                size = yield from copy_open(reading, into / held.name, block_bytes)
+                size = yield from copy_open(reading, into / entry.name, block_bytes)
             finally:
                 os.close(reading)
         except FileNotFoundError as error:
             raise NotFetched(f"{self.node} lost {self.uri} meanwhile", lost=True) from error
-        return Entry(self.uri, size, held.name, held.directory, held.version)
+        return Entry(self.uri, size, entry.name, entry.directory, entry.version)
 
 
 def _next(steps: Generator[int, None, Landed], block_bytes: int) -> tuple[int, Landed | None]:

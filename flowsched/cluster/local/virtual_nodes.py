@@ -64,7 +64,7 @@ def virtual_nodes(
     )
 
 
-def cache_limit(said: str) -> tuple[int, int]:
+def cache_limit(text: str) -> tuple[int, int]:
     """What each node's cache may hold: an amount (`50G`), or a part (`80%`) of the disk, which all nodes share.
 
     Returns:
@@ -73,16 +73,16 @@ def cache_limit(said: str) -> tuple[int, int]:
     Raises:
         ConfigurationError: It is neither.
     """
-    if not said.endswith("%"):
+    if not text.endswith("%"):
         try:
-            return parse_bytes(said), 0
+            return parse_bytes(text), 0
         except InvalidRequest as error:
             raise ConfigurationError(
-                f"--cache {said!r}: 50G, 80% or 0 (no limit) was expected: {error}"
+                f"--cache {text!r}: 50G, 80% or 0 (no limit) was expected: {error}"
             ) from error
-    part = said.removesuffix("%").strip()
+    part = text.removesuffix("%").strip()
     if not part.isdecimal() or not 0 < int(part) <= 100:
-        raise ConfigurationError(f"--cache {said!r}: a part of the disk between 1% and 100% was expected")
+        raise ConfigurationError(f"--cache {text!r}: a part of the disk between 1% and 100% was expected")
     return 0, int(part)
 
 
@@ -93,12 +93,12 @@ def labelled(nodes: tuple[NodeInfo, ...], labels: Sequence[str]) -> tuple[NodeIn
         ConfigurationError: One is said otherwise, or of no such node.
     """
     more: dict[str, dict[str, str]] = {node.name: {} for node in nodes}
-    for said in labels:
-        name, _, pair = said.partition(":")
+    for label in labels:
+        name, _, pair = label.partition(":")
         key, equals, value = pair.partition("=")
         if name not in more or not key or not equals:
             raise ConfigurationError(
-                f"--label {said!r}: expected NODE:KEY=VALUE, such as {next(iter(more), 'node-0')}:disktype=ssd; "
+                f"--label {label!r}: expected NODE:KEY=VALUE, such as {next(iter(more), 'node-0')}:disktype=ssd; "
                 f"the nodes: {', '.join(list(more)[:10])}"
             )
         more[name][key] = value

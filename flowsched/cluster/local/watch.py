@@ -15,7 +15,7 @@ from concurrent.futures import Executor as Pool
 from pathlib import Path
 from typing import Final
 
-from flowsched.cluster.local.attempt_states import AttemptStates, Live, Seen
+from flowsched.cluster.local.attempt_states import AttemptStates, Live, Observed
 from flowsched.cluster.local.attempts import Sight
 from flowsched.cluster.node.meter import INTERVAL_S, DiskMeter
 from flowsched.executor.protocol import DELIVERING, PodEnded, PodGone, PodHeld, PodStarted
@@ -87,14 +87,14 @@ class Watch:
                     await self._hear(self._runners.read())
                 if loop.time() >= scanned_at + SCAN_S:
                     scanned_at = loop.time()
-                    away = await loop.run_in_executor(self._eyes, self._space.look_for)
-                    self._space.tell()
+                    away = await loop.run_in_executor(self._eyes, self._space.find_away)
+                    self._space.report_changes()
                     if away:
                         continue
                     await self._hear(await loop.run_in_executor(self._eyes, self._runners.refresh))
-                    await self.act(list(self.lives.values()), self._states.look, self._eyes)
+                    await self.act(list(self.lives.values()), self._states.observe, self._eyes)
             except OSError:  # a journal that cannot be read now is read by the next scan
-                self._states.say_unseen("journals not read")
+                self._states.log_unreadable("journals not read")
 
     async def _hear(self, names: Sequence[str]) -> None:
         """Apply the news of attempts."""
@@ -109,38 +109,38 @@ class Watch:
             else:
                 self._site.failpoint("look.seen")
                 self._apply(live, sight)
-        await self.act(todo, self._states.look, self._eyes)
+        await self.act(todo, self._states.observe, self._eyes)
 
     async def act(
-        self, lives: Sequence[Live], act: Callable[[Sequence[Live]], list[Seen]], pool: Pool | None = None
+        self, lives: Sequence[Live], act: Callable[[Sequence[Live]], list[Observed]], pool: Pool | None = None
     ) -> None:
         """Do something to attempts in threads, a few at a time, and tell what it shows."""
         loop = asyncio.get_running_loop()
         parts = [lives[at : at + _BATCH] for at in range(0, len(lives), _BATCH)]
         runs = [loop.run_in_executor(pool or self._pool, act, part) for part in parts]
-        for seen in await asyncio.gather(*runs):
-            for live, sight in seen:
+        for observations in await asyncio.gather(*runs):
+            for live, sight in observations:
                 if sight is not None:
                     self._apply(live, sight)
 
     def _apply(self, live: Live, sight: Sight) -> None:
         if self.lives.get(live.name) is not live:
             return  # its end was told meanwhile
-        if sight.started_ms is not None and not live.told_start:
-            live.told_start = True
+        if sight.started_ms is not None and not live.start_reported:
+            live.start_reported = True
             self._site.report(PodStarted(live.name, sight.started_ms))
         if sight.final is not None:
-            self._space.tell()  # first: what found no room is offered again at once
+            self._space.report_changes()  # first: what found no room is offered again at once
             del self.lives[live.name]
             self._ended(live, sight.final)
         elif sight.started_ms is not None:
-            self.tell_held(live, sight.reason, sight.waits)
+            self.report_wait(live, sight.reason, sight.waits)
 
-    def tell_held(self, live: Live, reason: str, why: str) -> None:
+    def report_wait(self, live: Live, reason: str, why: str) -> None:
         """Tell what an attempt waits for, once; "" = for nothing any more."""
-        if why == live.told_held:
+        if why == live.reported_wait:
             return
-        live.told_held = why
+        live.reported_wait = why
         if why and reason != DELIVERING:
             log.info("attempt waits", pod=live.name, reason=reason, why=why)
         self._site.report(PodHeld(live.name, reason if why else "", why))

@@ -205,9 +205,9 @@ class Partials:
         """
         try:
             with open(open_file(None, str(folder / RECORD)), "rb") as file:
-                told = json.loads(file.read())
-            header = Header(told["uri"], told["size"], told["version"], told["name"], told["mode"])
-            spans = [(int(first), int(last)) for first, last in told["spans"]]
+                record = json.loads(file.read())
+            header = Header(record["uri"], record["size"], record["version"], record["name"], record["mode"])
+            spans = [(int(first), int(last)) for first, last in record["spans"]]
             long_enough = (folder / header.name).stat().st_size == header.size_bytes
             idle_s = time.time() - (folder / RECORD).stat().st_mtime
         except (OSError, ValueError, KeyError, TypeError, Unsafe):

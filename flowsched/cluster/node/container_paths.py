@@ -137,33 +137,33 @@ def local_path(uri: str) -> str | None:
     return None if path is None else tidy(path)
 
 
-def lay_out(container: Container, shared: Sequence[SharedVolume], *, seen: bool = True) -> Layout | Refusal:
+def lay_out(container: Container, shared: Sequence[SharedVolume], *, shown: bool = True) -> Layout | Refusal:
     """Find a place for every path of a container task.
 
     Args:
         container: What it asks for.
         shared: The installation's volumes that every task sees.
-        seen: Whether a task sees these volumes at their own paths, whatever it asks for.
+        shown: Whether a task sees these volumes at their own paths, whatever it asks for.
 
     Returns:
         The layout, or why there is none: a path that no other node sees, a folder that cannot be mounted.
     """
     try:
-        return _Planner(container, shared, seen=seen).plan()
+        return _Planner(container, shared, shown=shown).plan()
     except _Refused as refused:
         return refused.refusal
 
 
 class _Planner:
-    def __init__(self, container: Container, shared: Sequence[SharedVolume], *, seen: bool) -> None:
-        self._at_own_paths = seen
+    def __init__(self, container: Container, shared: Sequence[SharedVolume], *, shown: bool) -> None:
+        self._at_own_paths = shown
         self._container = container
         self._shared = sorted(
             ((tidy(each.path), number, each.read_only) for number, each in enumerate(shared)),
             key=lambda each: -len(each[0]),
         )
         self._mounts: dict[str, Bind] = {}
-        self._view: dict[str, str] = {path: path for path, _, _ in self._shared} if seen else {}
+        self._view: dict[str, str] = {path: path for path, _, _ in self._shared} if shown else {}
         self._wanted: dict[str, str] = {}  #: folder that has to be mounted -> for what
         self._alone: dict[str, str] = {}  #: file that is mounted alone -> its place
         self._folders: set[str] = set()
@@ -180,12 +180,12 @@ class _Planner:
             self._file(path, what)
         for path, what in _folders_of(self._container):
             self._folder(path, what)
-        for given in self._container.inputs:
-            if given.directory:
-                self._input_folder(tidy(given.path), f"the input {given.path}")
+        for placed in self._container.inputs:
+            if placed.directory:
+                self._input_folder(tidy(placed.path), f"the input {placed.path}")
         self._mount_folders()
-        for number, given in enumerate(self._container.inputs):
-            self._input(number, given)
+        for number, placed in enumerate(self._container.inputs):
+            self._input(number, placed)
         self._make_folders()
         for output in self._container.outputs:
             self._check_target(output)
@@ -232,7 +232,7 @@ class _Planner:
     def _file(self, path: str, what: str) -> None:
         """A file that the task reads or writes: its folder is mounted, or it alone where that is the system's."""
         folder = posixpath.dirname(path)
-        if self._seen(path):
+        if self._is_visible(path):
             return
         self._check(path, what)
         if folder in SYSTEM and not is_pattern(path):
@@ -248,7 +248,7 @@ class _Planner:
                 self._files.append(self._alone[path])
 
     def _folder(self, path: str, what: str) -> None:
-        if self._seen(path):
+        if self._is_visible(path):
             return
         while ":" in path:  # no mount path may have a colon; the folder above does as well
             path = posixpath.dirname(path[: path.index(":")])
@@ -276,9 +276,9 @@ class _Planner:
 
         But for folders of outputs in one that a step works in: the program makes these by itself, as `mkdir out`.
         """
-        given = [tidy(each.path) for each in self._container.inputs if each.source is None]
+        placed = [tidy(each.path) for each in self._container.inputs if each.source is None]
         unmade = _made_by_the_program(self._container)
-        for path in (*given, *(path for path, _ in _written(self._container))):
+        for path in (*placed, *(path for path, _ in _written(self._container))):
             if path in unmade:
                 continue
             self._make(
@@ -296,7 +296,7 @@ class _Planner:
 
     def _input_folder(self, path: str, what: str) -> None:
         """A folder that is given as a whole is put, or mounted, into the one above it."""
-        if self._seen(path):
+        if self._is_visible(path):
             return
         self._check_folder(path, what)
         if posixpath.dirname(path) in SYSTEM:
@@ -304,20 +304,20 @@ class _Planner:
         else:
             self._folder(posixpath.dirname(path), what)
 
-    def _input(self, number: int, given: Placed) -> None:
-        path = tidy(given.path)
-        if given.source is not None:
-            self._source(path, local_path(given.source) or given.source, given.directory)
+    def _input(self, number: int, placed: Placed) -> None:
+        path = tidy(placed.path)
+        if placed.source is not None:
+            self._source(path, local_path(placed.source) or placed.source, placed.directory)
             return
         place = self._place(path)
-        if given.input is None:
+        if placed.input is None:
             return
         if place.startswith("/"):  # agents see no shared volume: stage-in brings it there
             apart = f"f/{number}-shared/{posixpath.basename(path)}"
             self._copies.append((apart, place))
-            self._inputs[given.input] = apart
+            self._inputs[placed.input] = apart
         else:
-            self._inputs[given.input] = place
+            self._inputs[placed.input] = place
 
     def _source(self, path: str, source: str, directory: bool) -> None:
         volume, inner = self._claim(source, f"the input {path}", writes=False)
@@ -346,7 +346,7 @@ class _Planner:
     def _place(self, path: str) -> str:
         return place_in(self._sorted_view(), path)
 
-    def _seen(self, path: str) -> bool:
+    def _is_visible(self, path: str) -> bool:
         """Whether a path lies on something shared."""
         return self._place(path).startswith("/")
 
@@ -383,9 +383,9 @@ class _Planner:
 
 def _files_of(container: Container) -> Iterator[tuple[str, str]]:
     """Files that a task reads or writes, and what each is."""
-    for given in container.inputs:
-        if not given.directory:
-            yield tidy(given.path), f"the input {given.path}"
+    for placed in container.inputs:
+        if not placed.directory:
+            yield tidy(placed.path), f"the input {placed.path}"
     yield from _written(container)
 
 

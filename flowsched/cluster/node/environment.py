@@ -73,8 +73,8 @@ def environment(pod: Pod, paths: Paths, address: Address = loopback) -> tuple[di
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, pod.gpu_ids))
     elif pod.gpu_millis == 0:
         env.setdefault("CUDA_VISIBLE_DEVICES", "")
-    for given in pod.inputs:
-        env[f"FLOWSCHED_INPUT_{folded(given.name)}"] = paths.inputs[given.name]
+    for input_file in pod.inputs:
+        env[f"FLOWSCHED_INPUT_{folded(input_file.name)}"] = paths.inputs[input_file.name]
     for output in pod.outputs:
         env[f"FLOWSCHED_OUTPUT_{folded(output.name)}"] = f"{paths.work}/{output.path}"
     if pod.gang is not None:
@@ -143,7 +143,7 @@ def _lists(seat: GangSeat, address: Address) -> dict[str, str]:
     cluster = _cluster(seat.roster, seat.master_port, address)
     return {
         "FLOWSCHED_HOSTS": ",".join(hosts),
-        **{f"FLOWSCHED_HOSTS_{folded(role)}": ",".join(held) for role, held in of_role.items()},
+        **{f"FLOWSCHED_HOSTS_{folded(role)}": ",".join(addresses) for role, addresses in of_role.items()},
         "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": seat.role, "index": seat.role_index}}),
     }
 

@@ -28,10 +28,10 @@ class Identities:
     async def of(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
         """As `Executor.fingerprints`."""
         loop, wanted = asyncio.get_running_loop(), list(dict.fromkeys(uris))
-        looks = (loop.run_in_executor(self._pool, self._look, uri, by_content) for uri in wanted)
+        looks = (loop.run_in_executor(self._pool, self._identify, uri, by_content) for uri in wanted)
         return dict(zip(wanted, await asyncio.gather(*looks), strict=True))
 
-    def _look(self, uri: str, by_content: bool) -> Fingerprint | str:
+    def _identify(self, uri: str, by_content: bool) -> Fingerprint | str:
         try:
             plain = self._origins.fingerprint(uri)
             if not by_content:

@@ -25,5 +25,5 @@ _HOPEFUL: Final = ("no such host", "timeout", "too many requests", "toomanyreque
 
 def is_hopeless(message: str) -> bool:
     """Whether waiting changes nothing, unless a user or an administrator acts."""
-    said = message.lower()
-    return any(words in said for words in _HOPELESS) and not any(words in said for words in _HOPEFUL)
+    lowered = message.lower()
+    return any(words in lowered for words in _HOPELESS) and not any(words in lowered for words in _HOPEFUL)

@@ -44,8 +44,8 @@ def pod_bytes(io_stat: str, numbers: Collection[str]) -> int:
     for line in io_stat.splitlines():
         device, *fields = line.split() or [""]
         if device in numbers:
-            said = dict(field.split("=", 1) for field in fields if "=" in field)
-            found = max(found, _number(said.get("rbytes")) + _number(said.get("wbytes")))
+            counts = dict(field.split("=", 1) for field in fields if "=" in field)
+            found = max(found, _number(counts.get("rbytes")) + _number(counts.get("wbytes")))
     return found
 
 
@@ -58,13 +58,13 @@ def cpu_ms(cpu_stat: str) -> int:
     return 0
 
 
-def held_memory_bytes(memory_stat: str) -> int:
+def used_memory_bytes(memory_stat: str) -> int:
     """Memory of a control group that the kernel cannot take back by itself, by its `memory.stat`; 0 where it does not say.
 
     That is anonymous memory and shared memory, without the cache of files.
     """
-    said = dict(line.partition(" ")[::2] for line in memory_stat.splitlines())
-    return _number(said.get("anon")) + _number(said.get("shmem"))
+    counts = dict(line.partition(" ")[::2] for line in memory_stat.splitlines())
+    return _number(counts.get("anon")) + _number(counts.get("shmem"))
 
 
 def cards(route: str) -> tuple[str, ...]:
@@ -75,13 +75,13 @@ def cards(route: str) -> tuple[str, ...]:
 
 def carried(dev: str, names: Collection[str]) -> tuple[int, int] | None:
     """Bytes that have come and gone over some network cards, by /proc/net/dev; None if none of them is there."""
-    came, went, seen = 0, 0, False
+    came, went, found = 0, 0, False
     for line in dev.splitlines():
         name, colon, rest = line.partition(":")
         fields = rest.split()
         if colon and name.strip() in names and len(fields) > 8:
-            came, went, seen = came + _number(fields[0]), went + _number(fields[8]), True
-    return (came, went) if seen else None
+            came, went, found = came + _number(fields[0]), went + _number(fields[8]), True
+    return (came, went) if found else None
 
 
 def mounts(mountstats: str) -> Mapping[str, tuple[int, int]]:
@@ -142,12 +142,12 @@ class DiskMeter(msgspec.Struct):
         disk = disk_of(self.folder, self.proc)
         before, self._total = self._total, disk.carried if disk is not None else None
         ours = dict.fromkeys(self.nodes, 0)
-        seen: dict[str, int] = {}
+        totals: dict[str, int] = {}
         for name, node, pid in attempts if self._total is not None else ():
             counts = [io_counts(each) for each in descendants([pid])]
-            seen[name] = sum(each["read_bytes"] + each["write_bytes"] for each in counts)
-            ours[node] = ours.get(node, 0) + max(0, seen[name] - self._by_attempt.get(name, 0))
-        self._by_attempt = seen
+            totals[name] = sum(each["read_bytes"] + each["write_bytes"] for each in counts)
+            ours[node] = ours.get(node, 0) + max(0, totals[name] - self._by_attempt.get(name, 0))
+        self._by_attempt = totals
         if before is None or self._total is None or seconds <= 0:
             return None
         others = max(0, self._total - before - sum(ours.values())) // max(1, len(self.nodes))
@@ -225,7 +225,7 @@ class Meter(msgspec.Struct):
     cache: Path
     host: Path
     _before: _Reading | None = None
-    _told: dict[str, int] = msgspec.field(
+    _reported: dict[str, int] = msgspec.field(
         default_factory=dict
     )  #: uid -> bytes in all, as they were last told
     _folders: dict[str, Path] = msgspec.field(default_factory=dict)
@@ -247,24 +247,24 @@ class Meter(msgspec.Struct):
         self._before = now
         if before is None or over_ms <= 0:
             return None
-        told: dict[str, Any] = {"over_ms": over_ms}
+        load: dict[str, Any] = {"over_ms": over_ms}
         if before.disk is not None and now.disk is not None and before.disk.numbers == now.disk.numbers:
-            told["disk_bytes"] = max(0, now.disk.carried - before.disk.carried)
+            load["disk_bytes"] = max(0, now.disk.carried - before.disk.carried)
             if now.pods is not None and before.pods is not None:
-                told["pods"] = self._grown(before.pods, now.pods)
+                load["pods"] = self._grown(before.pods, now.pods)
         if before.card is not None and now.card is not None:
-            told["card"], told["copied"] = _since(before.card, now.card), _since(before.copied, now.copied)
+            load["card"], load["copied"] = _since(before.card, now.card), _since(before.copied, now.copied)
         mounts = {
             name: _since(before.mounts[name], pair)
             for name, pair in now.mounts.items()
             if name in before.mounts
         }
-        return told | ({"mounts": mounts} if mounts else {})
+        return load | ({"mounts": mounts} if mounts else {})
 
     def _grown(self, before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, tuple[int, int, int]]:
         """Of pods of which something new is to be told: bytes since the last time, bytes and ms of CPU time in all."""
-        news = {uid: total for uid, total in now.items() if total != self._told.get(uid, 0)}
-        self._told = dict(now)
+        news = {uid: total for uid, total in now.items() if total != self._reported.get(uid, 0)}
+        self._reported = dict(now)
         return {
             uid: (max(0, total - before.get(uid, 0)), total, self._cpu_ms(uid)) for uid, total in news.items()
         }
@@ -275,17 +275,17 @@ class Meter(msgspec.Struct):
         The memory is the most that `measure` and this call have seen; a peak between two measurements is missed.
         """
         disk, folder = disk_of(self.cache, self.host / "proc"), self._folder(uid)
-        told: dict[str, int] = {}
+        measured: dict[str, int] = {}
         if folder is None:
-            return told
+            return measured
         stat, cpu_ms = _text(folder / "io.stat"), self._cpu_ms(uid)
         if stat is not None and disk is not None:
-            told["disk_bytes"] = pod_bytes(stat, disk.numbers)
+            measured["disk_bytes"] = pod_bytes(stat, disk.numbers)
         if cpu_ms:
-            told["cpu_ms"] = cpu_ms
-        if memory := max(self._peaks.get(uid, 0), _held(folder)):
-            told["max_rss_bytes"] = memory
-        return told
+            measured["cpu_ms"] = cpu_ms
+        if memory := max(self._peaks.get(uid, 0), _used_memory(folder)):
+            measured["max_rss_bytes"] = memory
+        return measured
 
     def _cpu_ms(self, uid: str) -> int:
         """CPU time of a pod so far; 0 where it cannot be told."""
@@ -310,7 +310,7 @@ class Meter(msgspec.Struct):
             stat = _text(folder / "io.stat")
             if stat is not None:
                 found[uid] = pod_bytes(stat, disk.numbers)
-        self._peaks = {uid: max(self._peaks.get(uid, 0), _held(self._folders[uid])) for uid in found}
+        self._peaks = {uid: max(self._peaks.get(uid, 0), _used_memory(self._folders[uid])) for uid in found}
         return found
 
     def _folder(self, uid: str) -> Path | None:
@@ -342,8 +342,8 @@ def _since(before: Pair, now: Pair) -> Pair:
     return max(0, now[0] - before[0]), max(0, now[1] - before[1])
 
 
-def _held(folder: Path) -> int:
-    return held_memory_bytes(_text(folder / "memory.stat") or "")
+def _used_memory(folder: Path) -> int:
+    return used_memory_bytes(_text(folder / "memory.stat") or "")
 
 
 def _text(path: Path) -> str | None:

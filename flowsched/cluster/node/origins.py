@@ -325,12 +325,12 @@ class Origins(msgspec.Struct, frozen=True):
         stream = self._http_stream(uri, scheme, {"Range": f"bytes={start}-{end - 1}"})
         answer = stream.r
         version = version_of(answer)
-        told = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-        if answer.status != 206 or told is None or int(told[1]) != start or not version:
+        span = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+        if answer.status != 206 or span is None or int(span[1]) != start or not version:
             stream.close()
-            why = "it tells no ETag" if answer.status == 206 and told is not None else "it gives no ranges"
+            why = "it tells no ETag" if answer.status == 206 and span is not None else "it gives no ranges"
             raise NotFetched(f"{uri} moves as a whole: {why}", undivided=True)
-        return Section(Body(stream, uri), int(told[2]), version, name)
+        return Section(Body(stream, uri), int(span[2]), version, name)
 
     def _stored_section(self, uri: str, scheme: str, start: int, name: str) -> Section:
         files, path = self._store(uri, scheme)
@@ -593,8 +593,8 @@ def version_of(answer: Any) -> str:
 def _object_version(details: Mapping[str, Any]) -> str:
     """The version of an object in a store: its version id if there is one, and its ETag."""
     tag = str(details.get("ETag") or details.get("etag") or "").strip('"')
-    kept = str(details.get("VersionId") or details.get("version_id") or "")
-    return f"{tag} {kept}" if tag and kept not in ("", "null") else tag
+    version_id = str(details.get("VersionId") or details.get("version_id") or "")
+    return f"{tag} {version_id}" if tag and version_id not in ("", "null") else tag
 
 
 def file_version(status: os.stat_result) -> str:
@@ -712,9 +712,9 @@ def put(path: str, uri: str) -> None:
     except Exception as error:  # each of fsspec's file systems has errors of its own
         if isinstance(error, (ImportError, ValueError)) and not _astray(error):
             raise _unknown(scheme, error, "write") from error
-        told = failure(uri, error)
+        refusal = failure(uri, error)
         raise NotFetched(
-            str(told).replace("cannot fetch", "cannot write", 1), permanent=told.permanent
+            str(refusal).replace("cannot fetch", "cannot write", 1), permanent=refusal.permanent
         ) from error
 
 
@@ -737,8 +737,8 @@ def failure(uri: str, error: Exception) -> NotFetched:
     """An error of a file system as a failed transfer."""
     status = getattr(error, "status", None)
     astray = _astray(error)
-    said = astray or (f"answered {status}" if status else _no_connection(error))
-    said = said or f"{type(error).__name__}: {error}"
+    text = astray or (f"answered {status}" if status else _no_connection(error))
+    text = text or f"{type(error).__name__}: {error}"
     refused = isinstance(error, PermissionError) or type(error).__name__ == "NoCredentialsError"
     hint = "; give the service credentials (AWS_ACCESS_KEY_ID …)" if refused and uri.startswith("s3") else ""
     permanent = bool(
@@ -747,7 +747,7 @@ def failure(uri: str, error: Exception) -> NotFetched:
         or status in _GONE_FOR_GOOD
         or any(isinstance(each, Forbidden) for each in _causes(error))
     )
-    return NotFetched(f"cannot fetch {uri}: {said}{hint}", permanent=permanent)
+    return NotFetched(f"cannot fetch {uri}: {text}{hint}", permanent=permanent)
 
 
 def _astray(error: Exception) -> str:

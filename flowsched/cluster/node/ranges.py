@@ -94,17 +94,17 @@ def bring(
     return Landed(partial.header.size_bytes, partial.header.version, moved, entry)
 
 
-def held_section(cache: Cache, uri: str, start: int, end: int) -> Section | None:
+def cached_section(cache: Cache, uri: str, start: int, end: int) -> Section | None:
     """A range of a dataset that a cache has, whole or in this part; None if it has not.
 
     Raises:
         NotFetched: It is a folder, which has no ranges.
     """
     # It may become whole, and so move, between two looks.
-    return _held_section(cache, uri, start, end) or _held_section(cache, uri, start, end)
+    return _cached_section(cache, uri, start, end) or _cached_section(cache, uri, start, end)
 
 
-def _held_section(cache: Cache, uri: str, start: int, end: int) -> Section | None:
+def _cached_section(cache: Cache, uri: str, start: int, end: int) -> Section | None:
     entry = cache.find(uri)
     try:
         if entry is not None:

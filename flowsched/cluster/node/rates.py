@@ -76,7 +76,7 @@ class Rates:
         """How long to wait until so many bytes have been read here and sent."""
         return self._wait_s(amount, self._out)
 
-    def take_in(self, amount: int) -> None:
+    def admit(self, amount: int) -> None:
         """Wait, in a thread, until so many bytes have come and been written.
 
         Raises:

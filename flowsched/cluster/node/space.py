@@ -108,8 +108,8 @@ def check_room(folder: Path, size_bytes: int) -> None:
 
 def no_room(folder: Path, error: OSError) -> str:
     """Why a write below a folder found no room: the system's words with the file system, or those of `shortage`."""
-    said = error.strerror or str(error)
-    return f"{said}: {_file_system(folder)}" if said == os.strerror(error.errno or 0) else said
+    words = error.strerror or str(error)
+    return f"{words}: {_file_system(folder)}" if words == os.strerror(error.errno or 0) else words
 
 
 def _file_system(folder: Path) -> str:

@@ -171,7 +171,7 @@ async def test_fault_28_no_metadata_stops_the_service(fake: FakeApi, fake_world:
         @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
         @given(st.lists(pods(), min_size=1, max_size=3), st.lists(groups(), max_size=2))
         def survives(strange: Sequence[dict[str, Any]], odd: Sequence[dict[str, Any]]) -> None:
-            cluster.queue.take()
+            cluster.queue.drain()
             for form, kind in FORMS:
                 view.groups.changed(
                     form, Batch(replaced=[each for one in odd for each in decoded(kind, one)])
@@ -184,7 +184,7 @@ async def test_fault_28_no_metadata_stops_the_service(fake: FakeApi, fake_world:
             state = EngineState()
             for node in nodes:
                 state.cluster.snapshot.put_node(node)
-            events = [*view.everything(), *cluster.queue.take()]
+            events = [*view.everything(), *cluster.queue.drain()]
             step(state, events, 1_700_000_000_000).keep()
             step(state, [], 1_700_000_001_000).keep()
 

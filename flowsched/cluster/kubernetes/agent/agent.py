@@ -57,7 +57,7 @@ class Settings:
         networks: See `Guard`.
         copies: A runtime labels what lies in a pod's volume for that pod alone, and a linked file has one label for all.
         kept_log_bytes: At most so much of them; the oldest go first. 0 = no limit.
-        hold_s: How long a pod's step is kept waiting before it is told to ask again.
+        long_poll_s: How long a pod's step is kept waiting before it is told to ask again.
         heartbeat_s: How often a follower of events hears something.
         stall_s: The agent closes the connection of a reader that takes nothing for so long.
         sweep_s: How often the agent looks which pods are gone.
@@ -124,7 +124,7 @@ class Settings:
         ),
     ] = None
     kept_log_bytes: int = KEPT_LOG_BYTES
-    hold_s: float = 20.0
+    long_poll_s: float = 20.0
     heartbeat_s: float = 10.0
     stall_s: float = 60.0
     sweep_s: float = 30.0
@@ -200,7 +200,7 @@ class Agent:
         link: Link | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        clock = clock or ServiceClock(jumped=_tell_jump).now_ms
+        clock = clock or ServiceClock(jumped=_log_jump).now_ms
         self.settings = settings
         self.instance = secrets.token_hex(8)
         self.news = News(self.instance)
@@ -323,7 +323,7 @@ class Agent:
             await asyncio.to_thread(self.logs.expire, before_ms, self.settings.kept_log_bytes)
 
 
-def _tell_jump(jump_ms: int) -> None:
+def _log_jump(jump_ms: int) -> None:
     """The node's wall clock was set: the agent goes on as before."""
     log.warning(
         "the wall clock jumped; this agent follows it by 1 %: restart it to take it over", by_s=jump_ms / 1000

@@ -34,7 +34,7 @@ class News:
 
     def replica(self, uri: str, size_bytes: int, present: bool) -> None:
         """Tell that a dataset is here, or no longer is."""
-        self._tell(kind="replica", uri=uri, size_bytes=size_bytes, present=present)
+        self._publish(kind="replica", uri=uri, size_bytes=size_bytes, present=present)
 
     def transfer(
         self,
@@ -46,7 +46,7 @@ class News:
         **piece: Any,
     ) -> None:
         """Tell how a transfer ended. `piece`: more of a piece's, see `transfers`."""
-        self._tell(
+        self._publish(
             kind="transfer", uri=uri, source=source, moved_bytes=moved_bytes, size_bytes=size_bytes, error=error,
             **piece,
         )  # fmt: skip
@@ -77,7 +77,7 @@ class News:
         finally:
             self._bells.discard(event)
 
-    def _tell(self, **fields: Any) -> None:
+    def _publish(self, **fields: Any) -> None:
         self.seq += 1
         self._lines.append(_line({"seq": self.seq, **fields}))
         self._ring()

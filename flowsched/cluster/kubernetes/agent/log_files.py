@@ -69,7 +69,7 @@ class LogFiles:
     live: LogFile | None
 
 
-class HeldLogs:
+class OpenLogs:
     """The open files of pods' logs. May be used from several threads."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class HeldLogs:
             Whether the kubelet still has logs of the pod. If not, what is held is all that is left.
         """
         with self._lock:
-            held = self._pods.setdefault(pod, {})
+            by_container = self._pods.setdefault(pod, {})
             try:
                 names = os.listdir(pod)
             except (FileNotFoundError, NotADirectoryError):
@@ -91,26 +91,26 @@ class HeldLogs:
             removed = 0
             for name in names:
                 with suppress(OSError):  # no log yet, or no descriptor is left: the next time will do
-                    files = _opened(pod / name, held.get(name, {}))
+                    files = _opened(pod / name, by_container.get(name, {}))
                     removed += files is None
                     if files is not None:
-                        held[name] = files
-            gone = removed + len(held.keys() - set(names))
-            return not held or gone < len(held)
+                        by_container[name] = files
+            gone = removed + len(by_container.keys() - set(names))
+            return not by_container or gone < len(by_container)
 
     def drop(self, pod: Path) -> None:
         """Let go of a pod's logs."""
         with self._lock:
             self._pods.pop(pod, None)
 
-    def held(self, pod: Path) -> set[str]:
+    def open_containers(self, pod: Path) -> set[str]:
         """The containers of a pod of which a file is held."""
         with self._lock:
             return {name for name, files in self._pods.get(pod, {}).items() if files}
 
     def containers(self, pod: Path) -> set[str]:
         """The containers of a pod that have logs: those that the kubelet has, and those of which files are held."""
-        found = self.held(pod)
+        found = self.open_containers(pod)
         with suppress(FileNotFoundError, NotADirectoryError):
             found |= set(os.listdir(pod))
         return found
@@ -123,13 +123,13 @@ class HeldLogs:
             OSError: They cannot be opened now.
         """
         with self._lock:
-            held = dict(self._pods.get(folder.parent, {}).get(folder.name, {}))
+            retained = dict(self._pods.get(folder.parent, {}).get(folder.name, {}))
         try:
-            found = _opened(folder, held) or held
+            found = _opened(folder, retained) or retained
         except FileNotFoundError:
-            if not held:
+            if not retained:
                 raise
-            found = held
+            found = retained
         rotated: dict[str, LogFile] = {}
         for name in sorted(found, reverse=True):  # a plain file stands before its compressed copy, and wins
             match = _ROTATED.fullmatch(name)
@@ -138,30 +138,25 @@ class HeldLogs:
         return LogFiles(rotated, found.get(LIVE))
 
 
-def _opened(folder: Path, held: Mapping[str, LogFile]) -> dict[str, LogFile] | None:
+def _opened(folder: Path, before: Mapping[str, LogFile]) -> dict[str, LogFile] | None:
     """The files of a container as they are now, those that are held among them; None if the kubelet has removed them."""
-    known = {file.inode: file for file in held.values()}
+    known = {file.inode: file for file in before.values()}
     for _ in range(_TRIES):
         live = _inode(folder / LIVE)
         inodes = {name: _inode(folder / name) for name in os.listdir(folder) if _ROTATED.fullmatch(name)}
         if live is not None:
             inodes[LIVE] = live
-        if LIVE in held and live is None and held[LIVE].inode not in inodes.values():
+        if LIVE in before and live is None and before[LIVE].inode not in inodes.values():
             return None
         with suppress(Rotated):
             now = {}
-            refused: OSError | None = None
             for name, inode in inodes.items():
                 try:
                     now[name] = known.get(inode or 0) or _open(folder / name, inode)
-                except (
-                    OSError
-                ) as error:  # a rotated file that the agent can never open, a link say, hides no other file
-                    if name == LIVE or error.errno in _NO_DESCRIPTOR:
+                except OSError as error:
+                    # A rotated file that can never be opened, a link say, hides no other file.
+                    if name == LIVE or len(inodes) == 1 or error.errno in _NO_DESCRIPTOR:
                         raise
-                    refused = error
-            if refused is not None and not now:
-                raise refused
             if _inode(folder / LIVE) == live:
                 return now
     raise OSError(errno.EAGAIN, f"the logs in {folder} are rotated faster than they can be opened")

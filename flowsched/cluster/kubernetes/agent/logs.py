@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from flowsched.cluster.kubernetes.agent.ledger import is_uid
-from flowsched.cluster.kubernetes.agent.log_files import HeldLogs, LogFile, LogFiles
+from flowsched.cluster.kubernetes.agent.log_files import LogFile, LogFiles, OpenLogs
 from flowsched.cluster.kubernetes.objects.names import pod_name
 from flowsched.cluster.local.runner.records import sync, write_record
 from flowsched.cluster.node.strangers import leave_alone
@@ -71,11 +71,11 @@ class Reader:
     """Reads logs, and remembers where it has been.
 
     Args:
-        held: Descriptors of files that the kubelet may have removed.
+        open_logs: Descriptors of files that the kubelet may have removed.
     """
 
-    def __init__(self, held: HeldLogs | None = None) -> None:
-        self._held = held or HeldLogs()
+    def __init__(self, open_logs: OpenLogs | None = None) -> None:
+        self._open_logs = open_logs or OpenLogs()
         self._marks: OrderedDict[tuple[str, str], _Marks] = OrderedDict()
         self._lock = threading.Lock()
         self._unzipped: tuple[LogFile, str, bytes] | None = None
@@ -92,7 +92,7 @@ class Reader:
             if len(self._marks) > _REMEMBERED:
                 self._marks.popitem(last=False)
         with marks.lock:
-            return self._read(self._held.files(folder), stream, offset, limit, marks)
+            return self._read(self._open_logs.files(folder), stream, offset, limit, marks)
 
     def end(self, folder: Path, stream: str, limit: int) -> bytes:
         """The last bytes that a container wrote to a stream, of those in the file that is still written to.
@@ -100,11 +100,11 @@ class Reader:
         Raises:
             FileNotFoundError: It has no such folder.
         """
-        kept = b""
-        live = self._held.files(folder).live
+        tail = b""
+        live = self._open_logs.files(folder).live
         for data, _length in _blocks(live.pieces(), stream.encode()) if live is not None else ():
-            kept = (kept + data)[-limit:]
-        return kept
+            tail = (tail + data)[-limit:]
+        return tail
 
     def length(self, folder: Path, stream: str) -> int:
         """How many bytes a container has written to a stream so far, of those that are left.
@@ -112,7 +112,7 @@ class Reader:
         Raises:
             FileNotFoundError: It has no such folder.
         """
-        files = self._held.files(folder)
+        files = self._open_logs.files(folder)
         every = [*files.rotated.values(), *([files.live] if files.live is not None else [])]
         return sum(len(data) for file in every for data in self._decoded(file, stream, 0, _Marks()))
 
@@ -169,17 +169,17 @@ class Reader:
         if known is not None and (known[0].inode, known[1]) == (log.inode, stream):
             yield known[2][local:]
             return
-        kept: bytearray | None = bytearray()
+        whole: bytearray | None = bytearray()
         decoded = 0
         with gzip.GzipFile(fileobj=io.BytesIO(b"".join(log.pieces()))) as file:
             for data, _ in _blocks(iter(partial(file.read, _UNPACKED), b""), stream.encode()):
-                if kept is not None:
-                    kept = kept + data if len(kept) + len(data) <= _UNZIPPED else None
+                if whole is not None:
+                    whole = whole + data if len(whole) + len(data) <= _UNZIPPED else None
                 if decoded + len(data) > local:
                     yield data[max(0, local - decoded) :]
                 decoded += len(data)
-        if kept is not None:
-            self._unzipped = (log, stream, bytes(kept))
+        if whole is not None:
+            self._unzipped = (log, stream, bytes(whole))
 
 
 def _blocks(pieces: Iterator[bytes], stream: bytes) -> Iterator[tuple[bytes, int]]:
@@ -248,7 +248,7 @@ class PodId:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Saved:
     name: str
     at_ms: int
     size_bytes: int
@@ -260,22 +260,22 @@ class Logs:
 
     Args:
         live: Where the kubelet has them.
-        kept: Where the agent keeps them.
+        saved: Where the agent keeps them.
         has_pod: Whether a pod's volumes are still on the node: then it may write on.
         clock: Wall-clock ms.
     """
 
     def __init__(
-        self, live: Path, kept: Path, has_pod: Callable[[str], bool], clock: Callable[[], int]
+        self, live: Path, saved: Path, has_pod: Callable[[str], bool], clock: Callable[[], int]
     ) -> None:
         self._live = live
-        self._folder = kept
+        self._folder = saved
         self._has_pod = has_pod
         self._clock = clock
-        self._held = HeldLogs()
-        self._reader = Reader(self._held)
+        self._open_logs = OpenLogs()
+        self._reader = Reader(self._open_logs)
         self._followed: dict[str, tuple[PodId, str]] = {}
-        self._kept: dict[str, _Kept] = {}
+        self._saved: dict[str, _Saved] = {}
         self._numbers = itertools.count()
         self._keeping = threading.Lock()
 
@@ -288,11 +288,11 @@ class Logs:
             ):
                 leave_alone(path)
                 continue
-            kept = None if path.name.startswith(_TEMPORARY) else _read_kept(path)
-            if kept is None:
+            saved = None if path.name.startswith(_TEMPORARY) else _read_saved(path)
+            if saved is None:
                 shutil.rmtree(path, ignore_errors=True)
             else:
-                self._kept[path.name] = kept
+                self._saved[path.name] = saved
 
     def read(self, pod: PodId, container: str, stream: str, offset: int, limit: int) -> tuple[Piece, bool]:
         """A piece of a log, and whether more may come.
@@ -302,9 +302,9 @@ class Logs:
         """
         if not _LABEL.fullmatch(container) or stream not in STREAMS:
             raise BadName(f"no container's stream is called {container[:80]!r}/{stream[:80]!r}")
-        kept = self._kept.get(pod.uid)
-        if kept is not None:
-            return self._read_kept(pod.uid, kept, f"{container}.{stream}", offset, limit)
+        saved = self._saved.get(pod.uid)
+        if saved is not None:
+            return self._read_saved(pod.uid, saved, f"{container}.{stream}", offset, limit)
         goes_on = self._has_pod(pod.uid)  # asked first: then nothing is written after the read
         local = offset
         for step in self._before(self._live / pod.folder, container):
@@ -335,7 +335,7 @@ class Logs:
         """The logs that come before a container's: a task of several steps has theirs, one after the other."""
         if container != "task":
             return []
-        found = [name for name in self._held.containers(folder) if _STEP.fullmatch(name)]
+        found = [name for name in self._open_logs.containers(folder) if _STEP.fullmatch(name)]
         return [folder / name for name in sorted(found, key=lambda name: int(name.removeprefix("step-")))]
 
     def pod_of(self, uid: str) -> str | None:
@@ -362,27 +362,29 @@ class Logs:
         """
         pod = self._followed[uid][0] if uid in self._followed else self._find(uid)
         if pod is not None:
-            self._held.refresh(self._live / pod.folder)
+            self._open_logs.refresh(self._live / pod.folder)
             self._followed[uid] = (pod, name)
 
     def holds(self, uid: str) -> set[str]:
         """The containers of a pod with logs that are held open."""
-        return self._held.held(self._live / self._followed[uid][0].folder) if uid in self._followed else set()
+        if uid not in self._followed:
+            return set()
+        return self._open_logs.open_containers(self._live / self._followed[uid][0].folder)
 
     def refresh(self) -> None:
         """Open what the tasks' pods have begun to write. Keep the logs of those that the kubelet has removed."""
         self._discover()
         for uid, (pod, name) in list(self._followed.items()):
             folder = self._live / pod.folder
-            if self._held.refresh(folder):
+            if self._open_logs.refresh(folder):
                 continue
             try:
-                if uid not in self._kept:
+                if uid not in self._saved:
                     self.keep(pod, name)
             except OSError as error:  # a full disk: what is held would keep the removed files on it
                 log.warning("logs of a deleted pod are lost", pod=name, error=str(error))
             del self._followed[uid]
-            self._held.drop(folder)
+            self._open_logs.drop(folder)
 
     def _discover(self) -> None:
         """Follow the tasks that have no stage-in to tell of them. The engine's name of such a pod is not known here."""
@@ -394,7 +396,7 @@ class Logs:
             parts = name.split("_")
             if len(parts) != 3 or not parts[1].startswith(_TASKS) or not is_uid(parts[2]):
                 continue
-            if parts[2] not in self._followed and parts[2] not in self._kept:
+            if parts[2] not in self._followed and parts[2] not in self._saved:
                 self._followed[parts[2]] = (PodId(*parts), parts[1])
 
     # --- logs that are kept ----------------------------------------------------------------------------------
@@ -405,9 +407,9 @@ class Logs:
         """The same of a kept log, by the engine's name of the pod: its uid may be forgotten by then."""
         if not _LABEL.fullmatch(container) or stream not in STREAMS:
             raise BadName(f"no container's stream is called {container[:80]!r}/{stream[:80]!r}")
-        for uid, kept in list(self._kept.items()):
-            if kept.name in (name, pod_name(name)):
-                return self._read_kept(uid, kept, f"{container}.{stream}", offset, limit)
+        for uid, saved in list(self._saved.items()):
+            if saved.name in (name, pod_name(name)):
+                return self._read_saved(uid, saved, f"{container}.{stream}", offset, limit)
         for pod, followed in list(self._followed.values()):
             if followed in (name, pod_name(name)):
                 return self.read(pod, container, stream, offset, limit)
@@ -424,9 +426,9 @@ class Logs:
             return self._keep(pod, name, source)
 
     def _keep(self, pod: PodId, name: str, source: Path) -> bool:
-        containers = self._held.containers(source)
+        containers = self._open_logs.containers(source)
         if not containers:
-            return pod.uid in self._kept
+            return pod.uid in self._saved
         into = self._folder / f"{_TEMPORARY}{os.getpid()}-{next(self._numbers)}"
         into.mkdir()
         try:
@@ -446,20 +448,20 @@ class Logs:
             shutil.rmtree(into, ignore_errors=True)
             raise
         sync(str(self._folder))
-        kept = _read_kept(home)
-        if kept is not None:
-            self._kept[pod.uid] = kept
+        saved = _read_saved(home)
+        if saved is not None:
+            self._saved[pod.uid] = saved
         return True
 
     def expire(self, before_ms: int, limit_bytes: int = 0) -> int:
         """Remove what was kept before a moment, and the oldest until no more than `limit_bytes` are left (0: any)."""
         removed = 0
-        left = sum(kept.size_bytes for kept in self._kept.values())
-        for uid, kept in sorted(self._kept.items(), key=lambda item: item[1].at_ms):
-            if kept.at_ms >= before_ms and (not limit_bytes or left <= limit_bytes):
+        left = sum(saved.size_bytes for saved in self._saved.values())
+        for uid, saved in sorted(self._saved.items(), key=lambda item: item[1].at_ms):
+            if saved.at_ms >= before_ms and (not limit_bytes or left <= limit_bytes):
                 break
-            del self._kept[uid]
-            left -= kept.size_bytes
+            del self._saved[uid]
+            left -= saved.size_bytes
             doomed = self._folder / f"{_TEMPORARY}{os.getpid()}-{next(self._numbers)}"
             with suppress(FileNotFoundError):
                 (self._folder / uid).rename(doomed)
@@ -493,8 +495,8 @@ class Logs:
             piece = self._reader.read(folder, stream, piece.offset + len(piece.data), _PIECE)
         return first
 
-    def _read_kept(self, uid: str, kept: _Kept, name: str, offset: int, limit: int) -> tuple[Piece, bool]:
-        first = kept.files.get(name, 0)
+    def _read_saved(self, uid: str, saved: _Saved, name: str, offset: int, limit: int) -> tuple[Piece, bool]:
+        first = saved.files.get(name, 0)
         offset = max(offset, first)
         try:
             with open(self._folder / uid / name, "rb") as file:
@@ -508,11 +510,11 @@ class Logs:
             return Piece(offset, b""), False
 
 
-def _read_kept(folder: Path) -> _Kept | None:
+def _read_saved(folder: Path) -> _Saved | None:
     try:
         meta: dict[str, Any] = json.loads((folder / "meta.json").read_bytes())
         files = {str(name): int(first) for name, first in meta["files"].items()}
         size = sum((folder / name).stat().st_size for name in files)
-        return _Kept(str(meta["name"]), int(meta["at_ms"]), size, files)
+        return _Saved(str(meta["name"]), int(meta["at_ms"]), size, files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

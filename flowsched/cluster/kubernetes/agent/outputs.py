@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from flowsched.cluster.local.runner import trees
-from flowsched.cluster.local.runner.outputs import Found, Refused, take
+from flowsched.cluster.local.runner.outputs import Found, Refused, move_out
 from flowsched.cluster.local.runner.safe_paths import Unsafe
 from flowsched.cluster.node.cache import Cache, Entry, stored_name
 
@@ -50,8 +50,8 @@ class Publisher:
             OSError: It cannot be done now.
         """
         answers = []
-        for number, given in enumerate(moving):
-            found = Found(**given)
+        for number, record in enumerate(moving):
+            found = Found(**record)
             try:
                 entry = self._publish(self._outgoing / uid / str(number), work, found)
             except Unsafe as error:
@@ -72,7 +72,7 @@ class Publisher:
         payload = box / stored_name(found.way[-1])
         if not os.path.lexists(payload):
             box.mkdir(parents=True, exist_ok=True)
-            take(work, found, str(payload))
+            move_out(work, found, str(payload))
             self._at("moved")
         size = trees.seal(str(payload))
         self._at("sealed")

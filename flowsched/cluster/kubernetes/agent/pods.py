@@ -31,7 +31,7 @@ from flowsched.cluster.kubernetes.agent.trees import Link
 from flowsched.cluster.kubernetes.objects.names import address_below, pod_name
 from flowsched.cluster.kubernetes.orders import Order, manifest, placed
 from flowsched.cluster.local.runner import safe_paths
-from flowsched.cluster.local.runner.outputs import Refused, look
+from flowsched.cluster.local.runner.outputs import Refused, find_outputs
 from flowsched.cluster.node.cache import Cache
 from flowsched.cluster.node.environment import gang_files
 from flowsched.cluster.node.origins import NotFetched
@@ -40,7 +40,7 @@ from flowsched.log_lines import get_logger
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Dataset:
     """A dataset that is here: the path of its own file or folder, which is named as it was at its origin."""
 
     path: str
@@ -52,30 +52,30 @@ class Held:
 
 
 def lay_inputs(
-    inputs: int, order: Order, held: Mapping[str, Held], inputs_path: str, link: trees.Link = os.link
+    inputs: int, order: Order, datasets: Mapping[str, Dataset], inputs_path: str, link: trees.Link = os.link
 ) -> None:
     """Put the inputs of an order into a folder. A second time does no harm.
 
     Args:
         inputs: The folder.
         order: What goes where.
-        held: Every dataset of it, by uri.
+        datasets: Every dataset of it, by uri.
         inputs_path: Where the task has that folder, for manifests.
         link: Makes hard links.
 
     Raises:
         Unsafe: A link lies where a folder should.
     """
-    for given in order.inputs:
-        names = {uri: held[uri].name for uri in given.uris}
-        for file in placed(given, names):
+    for stage_input in order.inputs:
+        names = {uri: datasets[uri].name for uri in stage_input.uris}
+        for file in placed(stage_input, names):
             *parent, name = safe_paths.parts_of(file.path)
             with safe_paths.folder(inputs, parent, make=0o755) as fd:
-                trees.place(held[file.uri].path, fd, name, link)
-        if given.manifest:
-            *parent, name = safe_paths.parts_of(given.path)
+                trees.place(datasets[file.uri].path, fd, name, link)
+        if stage_input.manifest:
+            *parent, name = safe_paths.parts_of(stage_input.path)
             with safe_paths.folder(inputs, parent, make=0o755) as fd:
-                os.close(safe_paths.write_file(fd, name, manifest(given, names, inputs_path), 0o444))
+                os.close(safe_paths.write_file(fd, name, manifest(stage_input, names, inputs_path), 0o444))
 
 
 def furnish(work: int, order: Order) -> None:
@@ -188,23 +188,23 @@ class Pods:
         self._follow = follow
         self._jobs: dict[_Job, asyncio.Task[dict[str, Any]]] = {}
 
-    async def prepare(self, request: Request, hold_s: float) -> dict[str, Any] | None:
-        """Lay out a pod's inputs: what is lost, and the bytes it is charged. None: it takes longer than `hold_s`.
+    async def prepare(self, request: Request, long_poll_s: float) -> dict[str, Any] | None:
+        """Lay out a pod's inputs: what is lost, and the bytes it is charged. None: it takes longer than `long_poll_s`.
 
         Raises:
             OtherOrder, NoVolume, Unsafe, OSError: It cannot be done.
         """
         job = ("inputs", request.uid, orders.digest(request.text))
-        return await self._join(job, lambda: self._prepare(request), hold_s)
+        return await self._join(job, lambda: self._prepare(request), long_poll_s)
 
-    async def publish(self, request: Request, hold_s: float) -> dict[str, Any] | None:
-        """Publish a pod's outputs: what they are, or a reason and a message. None: it takes longer than `hold_s`.
+    async def publish(self, request: Request, long_poll_s: float) -> dict[str, Any] | None:
+        """Publish a pod's outputs: what they are, or a reason and a message. None: it takes longer than `long_poll_s`.
 
         Raises:
             OtherOrder, NoVolume, Unsafe, OSError: It cannot be done now.
         """
         job = ("outputs", request.uid, orders.digest(request.text))
-        return await self._join(job, lambda: self._publish(request), hold_s)
+        return await self._join(job, lambda: self._publish(request), long_poll_s)
 
     async def in_use(self, uri: str) -> bool:
         """Whether the volumes of a pod that reads it are still there."""
@@ -237,14 +237,14 @@ class Pods:
         await asyncio.gather(*self._jobs.values(), return_exceptions=True)
 
     async def _join(
-        self, name: _Job, work: Callable[[], Coroutine[Any, Any, dict[str, Any]]], hold_s: float
+        self, name: _Job, work: Callable[[], Coroutine[Any, Any, dict[str, Any]]], long_poll_s: float
     ) -> dict[str, Any] | None:
         """Start a job, or wait for the same one that is under way."""
         job = self._jobs.get(name)
         if job is None:
             job = self._jobs[name] = asyncio.create_task(work(), name=" ".join(name))
             job.add_done_callback(lambda done: self._ended(name, done))
-        await asyncio.wait([job], timeout=hold_s)
+        await asyncio.wait([job], timeout=long_poll_s)
         return job.result() if job.done() else None
 
     def _ended(self, name: _Job, job: asyncio.Task[dict[str, Any]]) -> None:
@@ -256,7 +256,7 @@ class Pods:
 
     async def _prepare(self, request: Request) -> dict[str, Any]:
         uid, order = request.uid, request.order
-        await asyncio.to_thread(self._look_for, request)
+        await asyncio.to_thread(self._find_pod, request)
         page = self._begin(request)
         await asyncio.to_thread(self._follow, uid, order.pod)
         try:
@@ -322,7 +322,7 @@ class Pods:
                 break
         return None
 
-    def _look_for(self, request: Request) -> None:
+    def _find_pod(self, request: Request) -> None:
         """Make sure that the pod is here, and the order its own, before anything is done for it.
 
         An order does not know its pod's uid, since it is in the pod before that has one. But it knows the name, and so does
@@ -342,17 +342,17 @@ class Pods:
 
     def _lay_out(self, request: Request) -> None:
         order = request.order
-        held: dict[str, Held] = {}
+        datasets: dict[str, Dataset] = {}
         for uri in order.uris:
             entry = self._cache.find(uri)
             if entry is None:  # a user has emptied the cache folder just now
                 raise FileNotFoundError(f"{uri} has gone from the cache")
-            held[uri] = Held(str(self._cache.payload(entry)))
+            datasets[uri] = Dataset(str(self._cache.payload(entry)))
         with self._volumes.open(request.uid, WORK) as work:
             furnish(work, order)
         if order.inputs:
             with self._volumes.open(request.uid, INPUTS) as inputs:
-                lay_inputs(inputs, order, held, request.path, self._link)
+                lay_inputs(inputs, order, datasets, request.path, self._link)
 
     # --- outputs ---------------------------------------------------------------------------------------------
 
@@ -360,13 +360,13 @@ class Pods:
         uid = request.uid
         known = self._ledger.page(uid)
         if known is None or known.outcome is None:
-            await asyncio.to_thread(self._look_for, request)
+            await asyncio.to_thread(self._find_pod, request)
         page = self._begin(request)
         if page.outcome is not None:
             return page.outcome
         try:
             if page.moving is None:
-                moving = await asyncio.to_thread(self._look_at_outputs, request)
+                moving = await asyncio.to_thread(self._find_outputs, request)
                 page = self._ledger.change(uid, moving=moving, at_ms=self._clock())
                 await asyncio.to_thread(self._ledger.store, uid, page)
             outputs = await asyncio.to_thread(self._move, request, page)
@@ -382,8 +382,8 @@ class Pods:
         page = self._ledger.change(uid, outcome=outcome, at_ms=self._clock())
         await asyncio.to_thread(self._ledger.store, uid, page)
         await asyncio.to_thread(self._publisher.clear, uid)
-        told = log.info if "reason" in outcome else log.debug
-        told(
+        log_event = log.info if "reason" in outcome else log.debug
+        log_event(
             "outputs",
             pod=request.order.pod,
             published=len(outcome["outputs"]),
@@ -391,9 +391,9 @@ class Pods:
         )
         return outcome
 
-    def _look_at_outputs(self, request: Request) -> tuple[dict[str, Any], ...]:
+    def _find_outputs(self, request: Request) -> tuple[dict[str, Any], ...]:
         with self._volumes.open(request.uid, WORK) as work:
-            found = look(work, request.order.output_records, (request.path,) if request.path else ())
+            found = find_outputs(work, request.order.output_records, (request.path,) if request.path else ())
             return tuple(one.record() for one in found)
 
     def _move(self, request: Request, page: Page) -> list[dict[str, Any]]:

@@ -153,8 +153,8 @@ class Door:
             return _problem(503, str(error))
 
     def _has_key(self, request: web.Request) -> bool:
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._bearer)
+        scheme, _, presented = request.headers.get("Authorization", "").partition(" ")
+        same = hmac.compare_digest(presented.strip().encode("utf-8", "surrogateescape"), self._bearer)
         return scheme.lower() == "bearer" and same
 
     # --- the node --------------------------------------------------------------------------------------------
@@ -183,16 +183,16 @@ class Door:
             }
             for p in self._agent.cache.partials.all
         ]
-        told = {"instance": news.instance, "seq": news.seq, "replicas": replicas, "partials": partials}
-        return _json(told | {"cache_bytes": self._agent.cache.limit_bytes})
+        listing = {"instance": news.instance, "seq": news.seq, "replicas": replicas, "partials": partials}
+        return _json(listing | {"cache_bytes": self._agent.cache.limit_bytes})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         after = number_of(request, "after", default=self._agent.news.seq)
         return await self._streams.events(request, after, request.query.get("instance"))
 
     async def _transfer(self, request: web.Request) -> web.StreamResponse:
-        told = await body_of(request, Orders)
-        wanted = [self._order(each) for each in told.orders]
+        body = await body_of(request, Orders)
+        wanted = [self._order(each) for each in body.orders]
         coming = self._agent.transfers
         if coming.waiting + len(wanted) > MOST_WAITING:
             return _problem(429, f"{coming.waiting} transfers wait already; come back later")
@@ -216,20 +216,20 @@ class Door:
 
     async def _fingerprints(self, request: web.Request) -> web.StreamResponse:
         """What identifies datasets as this node sees them: those from outside, and those made by tasks that it has whole."""
-        told = await body_of(request, Wondering)
-        for uri in told.uris:
+        body = await body_of(request, Wondering)
+        for uri in body.uris:
             orders.check_uri(uri)
-        made = {uri for uri in told.uris if uri.startswith("flowsched:")}
+        made = {uri for uri in body.uris if uri.startswith("flowsched:")}
         found = await self._agent.identities.of(
-            [uri for uri in told.uris if uri not in made], by_content=told.by_content
+            [uri for uri in body.uris if uri not in made], by_content=body.by_content
         )
         for uri in made:
             entry = await asyncio.to_thread(self._agent.cache.find, uri)
             found[uri] = "this node does not have it" if entry is None else Fingerprint(uri)
-        seen = {uri: each for uri, each in found.items() if isinstance(each, Fingerprint)}
+        known = {uri: each for uri, each in found.items() if isinstance(each, Fingerprint)}
         unknown = {uri: each for uri, each in found.items() if not isinstance(each, Fingerprint)}
         return web.Response(
-            body=msgspec.json.encode({"seen": seen, "unknown": unknown}), content_type="application/json"
+            body=msgspec.json.encode({"seen": known, "unknown": unknown}), content_type="application/json"
         )
 
     async def _evict(self, request: web.Request) -> web.StreamResponse:
@@ -256,12 +256,12 @@ class Door:
         return _log_of(piece.data, piece.offset, more=more)
 
     async def _keep(self, request: web.Request) -> web.StreamResponse:
-        told = await body_of(request, Keep)
-        pods = [(PodId(each.namespace, each.pod, each.uid), each.name) for each in told.pods]
+        body = await body_of(request, Keep)
+        pods = [(PodId(each.namespace, each.pod, each.uid), each.name) for each in body.pods]
         for pod, _ in pods:
             _ = pod.folder  # all are checked before the first is copied
-        kept = [await asyncio.to_thread(self._agent.logs.keep, pod, name) for pod, name in pods]
-        there = [pod.uid for (pod, _), done in zip(pods, kept, strict=True) if done]
+        copied = [await asyncio.to_thread(self._agent.logs.keep, pod, name) for pod, name in pods]
+        there = [pod.uid for (pod, _), done in zip(pods, copied, strict=True) if done]
         return _json({"kept": there, "missing": [pod.uid for pod, _ in pods if pod.uid not in there]})
 
     async def _expire(self, request: web.Request) -> web.StreamResponse:
@@ -272,11 +272,11 @@ class Door:
 
     async def _inputs(self, request: web.Request) -> web.StreamResponse:
         asking = await self._asking(request, "inputs_path")
-        return _or_pending(await self._agent.pods.prepare(asking, self._agent.settings.hold_s))
+        return _or_pending(await self._agent.pods.prepare(asking, self._agent.settings.long_poll_s))
 
     async def _outputs(self, request: web.Request) -> web.StreamResponse:
         asking = await self._asking(request, "work_path")
-        return _or_pending(await self._agent.pods.publish(asking, self._agent.settings.hold_s))
+        return _or_pending(await self._agent.pods.publish(asking, self._agent.settings.long_poll_s))
 
     async def _outcome(self, request: web.Request) -> web.StreamResponse:
         uid = request.match_info["uid"]
@@ -289,16 +289,16 @@ class Door:
 
     async def _asking(self, request: web.Request, path: str) -> Request:
         """A step's request, if its order is signed."""
-        told = await body_of(request, Asking, LARGEST_ASKING)
-        if not orders.is_signed(self._signing, told.order, told.signature):
+        body = await body_of(request, Asking, LARGEST_ASKING)
+        if not orders.is_signed(self._signing, body.order, body.signature):
             raise BadRequest(
                 403, "this order was not signed with the agents' key, or by a service of another version"
             )
-        mounted: str = getattr(told, path)
+        mounted: str = getattr(body, path)
         if not mounted.startswith("/") or len(mounted) > 4096 or any(ord(char) < 0x20 for char in mounted):
             raise BadRequest(400, f"{path} is no absolute path")
-        order = await asyncio.to_thread(orders.read, told.order)
-        return Request(request.match_info["uid"], told.order, order, mounted, told.delivered)
+        order = await asyncio.to_thread(orders.read, body.order)
+        return Request(request.match_info["uid"], body.order, order, mounted, body.delivered)
 
 
 def _log_of(data: bytes, offset: int, *, more: bool) -> web.Response:

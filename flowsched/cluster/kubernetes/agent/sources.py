@@ -8,7 +8,7 @@ import secrets
 import socket
 import tarfile
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +35,6 @@ from flowsched.cluster.node.transfers import OriginSource, Source
 from flowsched.executor.protocol import Transfer
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 #: Where clouds tell a node about itself, its credentials included. Some of them are ordinary public addresses.
 METADATA: Final = frozenset(
@@ -77,7 +76,7 @@ class Guard:
             Forbidden: It is neither public nor in one of the networks.
         """
         address = true_address(host)
-        allowed = [network for network in self._networks() if address in network]
+        allowed = [network for network in map(ipaddress.ip_network, self.networks) if address in network]
         if address in METADATA:
             passes = any(network.prefixlen == network.max_prefixlen for network in allowed)
         elif address.is_link_local:
@@ -87,9 +86,6 @@ class Guard:
             passes = bool(allowed) or public
         if not passes:
             raise Forbidden(f"{host} is not an address that inputs may come from")
-
-    def _networks(self) -> Sequence[Network]:
-        return [ipaddress.ip_network(network) for network in self.networks]
 
     def socket_factory(self, info: tuple[Any, ...]) -> socket.socket:
         """Make the socket for one address that a name has; aiohttp asks before each connection."""
@@ -246,13 +242,13 @@ class AgentSource:
         if answer.status != 200:
             why = f"{self.node} answered {answer.status} for {self.uri}"
             raise NotFetched(why, lost=answer.status == 404)
-        told = answer.headers
-        length, size = (int(told[name]) for name in ("Content-Length", "X-Flowsched-Size"))
-        name = stored_name(unquote(told["X-Flowsched-Name"]))
-        version = told.get("X-Flowsched-Version")  # an older agent tells none
+        headers = answer.headers
+        length, size = (int(headers[name]) for name in ("Content-Length", "X-Flowsched-Size"))
+        name = stored_name(unquote(headers["X-Flowsched-Name"]))
+        version = headers.get("X-Flowsched-Version")  # an older agent tells none
         check_room(into, length)
         body = Body(answer, f"{self.uri} from {self.node}", length, self._unsent)
-        directory = told.get("X-Flowsched-Directory") == "1"
+        directory = headers.get("X-Flowsched-Directory") == "1"
         if directory:
             came = yield from unpack(body, into / name)
         else:
@@ -270,27 +266,27 @@ class AgentSource:
         Raises:
             NotFetched: It is none.
         """
-        told, node, uri = answer.headers, self.node, self.uri
+        headers, node, uri = answer.headers, self.node, self.uri
         if answer.status == 404:
             raise NotFetched(f"{node} no longer has {uri}", lost=True)
         if answer.status == 412:
-            if told.get("X-Flowsched-Whole") == "1":
-                raise changed_at(uri, node, unquote(told.get("X-Flowsched-Version", "")))
+            if headers.get("X-Flowsched-Whole") == "1":
+                raise changed_at(uri, node, unquote(headers.get("X-Flowsched-Version", "")))
             raise NotFetched(f"{node} has pieces of another version of {uri}", lost=True)
-        if answer.status == 200 or told.get("X-Flowsched-Directory") == "1":
+        if answer.status == 200 or headers.get("X-Flowsched-Directory") == "1":
             raise NotFetched(f"{uri} moves as a whole: {node} gives no ranges of it", undivided=True)
         if answer.status != 206:
             raise NotFetched(f"{node} answered {answer.status} for a part of {uri}")
-        found = CONTENT_RANGE.fullmatch(told["Content-Range"])
+        found = CONTENT_RANGE.fullmatch(headers["Content-Range"])
         if found is None or int(found[1]) != start:
-            raise NotFetched(f"{node} sent another part of {uri}: {told['Content-Range']}")
+            raise NotFetched(f"{node} sent another part of {uri}: {headers['Content-Range']}")
         return Section(
             body,
             int(found[2]),
-            unquote(told["X-Flowsched-Version"]),
-            stored_name(unquote(told["X-Flowsched-Name"])),
-            int(told["X-Flowsched-Mode"], 8) & 0o777,
-            told["X-Flowsched-Whole"] == "1",
+            unquote(headers["X-Flowsched-Version"]),
+            stored_name(unquote(headers["X-Flowsched-Name"])),
+            int(headers["X-Flowsched-Mode"], 8) & 0o777,
+            headers["X-Flowsched-Whole"] == "1",
         )
 
     def _unsent(self, error: Exception) -> NotFetched:

@@ -18,7 +18,7 @@ from flowsched.cluster.kubernetes.agent.agent import Agent
 from flowsched.cluster.kubernetes.agent.sources import wire_name
 from flowsched.cluster.node.cache import Entry
 from flowsched.cluster.node.origins import NotFetched, Section
-from flowsched.cluster.node.ranges import block_stream, held_section, open_payload
+from flowsched.cluster.node.ranges import block_stream, cached_section, open_payload
 
 T = TypeVar("T")
 
@@ -138,12 +138,12 @@ def number_of(request: web.Request, name: str, default: int | None = None, most:
     Raises:
         BadRequest: It is no such number.
     """
-    given = request.query.get(name)
-    if given is None and default is not None:
+    text = request.query.get(name)
+    if text is None and default is not None:
         return default
-    if given is None or not (given.isascii() and given.isdigit()) or len(given) > 19:
+    if text is None or not (text.isascii() and text.isdigit()) or len(text) > 19:
         raise BadRequest(400, f"{name} is to be a whole number")
-    return min(int(given), most)
+    return min(int(text), most)
 
 
 # ---- sending ----
@@ -203,7 +203,7 @@ class Streams:
             raise BadRequest(416, "a range has a first and a last byte: bytes=0-99")
         with self._reader():
             try:
-                found = await asyncio.to_thread(held_section, self._agent.cache, uri, start, end)
+                found = await asyncio.to_thread(cached_section, self._agent.cache, uri, start, end)
             except NotFetched as error:
                 answer = web.json_response({"message": str(error)}, status=416)
                 answer.headers["X-Flowsched-Directory"] = "1"

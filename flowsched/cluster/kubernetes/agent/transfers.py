@@ -69,7 +69,7 @@ class Workers:
             work()
 
     def _answer(self, done: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
-        def tell() -> None:
+        def notify() -> None:
             if done.done():
                 return
             if error is not None:
@@ -78,7 +78,7 @@ class Workers:
                 done.set_result(result)  # type: ignore[arg-type]
 
         with suppress(RuntimeError):  # the loop is closed: no task waits any more
-            self._loop.call_soon_threadsafe(tell)
+            self._loop.call_soon_threadsafe(notify)
 
 
 # ---- the transfers ----
@@ -144,7 +144,7 @@ class Transfers:
         task = self._under_way.get(key)
         if task is None:
             task = asyncio.create_task(self._carry_out(key, order, url), name="transfer")
-            task.add_done_callback(_looked_at)
+            task.add_done_callback(_retrieve_exception)
             self._under_way[key] = task
         return task
 
@@ -176,7 +176,7 @@ class Transfers:
             else:
                 source = self._sources.of(order, url)
                 steps = self._incoming.bring(order, source, self._rates.block_bytes)
-                landed = await self._workers.do(finish, steps, self._rates.take_in)
+                landed = await self._workers.do(finish, steps, self._rates.admit)
         except NotFetched as error:
             self._fail(order, error)
             raise
@@ -194,25 +194,25 @@ class Transfers:
         self.failed += 1
         uri = redacted(order.uri)
         log.info("transfer failed", uri=uri, source=order.source, why=str(error).replace(order.uri, uri))
-        told: dict[str, Any] = {"message": str(error), "lost": error.lost, "permanent": error.permanent}
+        failure: dict[str, Any] = {"message": str(error), "lost": error.lost, "permanent": error.permanent}
         if error.changed or not order.whole:
-            told["changed"] = error.changed
+            failure["changed"] = error.changed
         if not order.whole:
-            told["undivided"] = error.undivided
+            failure["undivided"] = error.undivided
         if error.full:
-            told["full"] = True
+            failure["full"] = True
         if error.emptied:
             self._news.replica(order.uri, 0, present=False)
         more = _more(order, whole=False, version=error.version)
-        self._news.transfer(order.uri, order.source, 0, 0, told, **more)
+        self._news.transfer(order.uri, order.source, 0, 0, failure, **more)
 
 
-def _more(order: Transfer, **said: Any) -> dict[str, Any]:
+def _more(order: Transfer, **fields: Any) -> dict[str, Any]:
     """Fields that only the event of a piece has; empty for a whole dataset."""
-    return {} if order.whole else {"offset": order.offset, **said}
+    return {} if order.whole else {"offset": order.offset, **fields}
 
 
-def _looked_at(task: asyncio.Task[Landed]) -> None:
+def _retrieve_exception(task: asyncio.Task[Landed]) -> None:
     """Read the exception, or asyncio warns if no task waits: the failure has been reported as an event."""
     if not task.cancelled():
         task.exception()

@@ -89,7 +89,7 @@ def unpack(stream: Body, target: Path) -> Generator[int, None, int]:
         tarfile.TarError: It is no tar stream.
     """
     made: set[tuple[str, ...]] = set()
-    total = seen = 0
+    total = counted = 0
     with tarfile.open(fileobj=cast("BinaryIO", stream), mode="r|", bufsize=_UNPACK_BLOCK) as tar:
         for member in tar:
             tar.members.clear()  # type: ignore[attr-defined]  # it would remember every one
@@ -102,8 +102,8 @@ def unpack(stream: Body, target: Path) -> Generator[int, None, int]:
                 raise Unsafe(f"{member.name[:200]!r} lies in no folder of the stream")
             for written in _make(tar, member, "/".join((str(target), *way[1:])), way):
                 total += written
-                if stream.came_bytes > seen:
-                    came, seen = stream.came_bytes - seen, stream.came_bytes
+                if stream.came_bytes > counted:
+                    came, counted = stream.came_bytes - counted, stream.came_bytes
                     yield came
             if member.isdir():
                 made.add(way)

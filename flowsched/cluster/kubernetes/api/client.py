@@ -277,9 +277,9 @@ class Client:
         pages = msgspec.json.Decoder(ObjectList[kind])  # type: ignore[valid-type]
         for tries in range(1, LIST_TRIES + 1):
             size = page if tries < LIST_TRIES else 0
-            told = dict(params or {}) | ({"limit": str(size)} if size else {})
+            query = dict(params or {}) | ({"limit": str(size)} if size else {})
             listing: Listing[T] = Listing()
-            asked = asyncio.create_task(self.call("GET", path, params=told))
+            asked = asyncio.create_task(self.call("GET", path, params=query))
             try:
                 while True:
                     answer = await asked
@@ -289,7 +289,7 @@ class Client:
                         raise Refused(f"GET {path}", answer)
                     metadata = _list_metadata(answer.body, path)
                     if metadata.next_page:
-                        following = told | {"continue": metadata.next_page}
+                        following = query | {"continue": metadata.next_page}
                         asked = asyncio.create_task(self.call("GET", path, params=following))
                         await asyncio.sleep(0)  # it is sent
                     try:
@@ -434,9 +434,9 @@ def _put_off(answer: Answer) -> float | None:
     return None
 
 
-def _retry_after(told: str) -> float | None:
+def _retry_after(header: str) -> float | None:
     """Seconds. The form with a date is not used by API servers, and is as good as none."""
-    return float(told) if told.isascii() and told.isdigit() else None
+    return float(header) if header.isascii() and header.isdigit() else None
 
 
 # ---- what an API server serves ----

@@ -54,9 +54,9 @@ async def connect(
     Raises:
         ConfigurationError: There is no API server to be found, or the files are wrong; the message says which.
     """
-    told = str(kubeconfig) if kubeconfig is not None else environ.get("KUBECONFIG", "")
-    if told:
-        return await from_kubeconfig(told, context)
+    paths = str(kubeconfig) if kubeconfig is not None else environ.get("KUBECONFIG", "")
+    if paths:
+        return await from_kubeconfig(paths, context)
     if context is None and "KUBERNETES_SERVICE_HOST" in environ and (account / "token").exists():
         return in_cluster(environ=environ, account=account)
     usual = str(Path(environ.get("HOME", "")) / ".kube" / "config")
@@ -241,8 +241,8 @@ class _Kubeconfig:
                 f"{self._paths}: the credential plugin did not end within {PLUGIN_S:g} s"
             ) from None
         except (ConfigException, yaml.YAMLError, OSError, *_WRONG) as error:
-            said = f"{type(error).__name__}: {error}" if str(error) else "something is missing in it"
-            raise ConfigurationError(f"{self._paths}: {said}") from error
+            why = f"{type(error).__name__}: {error}" if str(error) else "something is missing in it"
+            raise ConfigurationError(f"{self._paths}: {why}") from error
         self._namespace = chosen.get("namespace") or "default"
         self._loaded = self._clock()
         self._renewable = not user.keys().isdisjoint(("exec", "auth-provider", "tokenFile"))
@@ -282,5 +282,5 @@ def _user_of(config: Any, name: str | None) -> Mapping[str, Any]:
     found = config["users"].get_with_name(name, safe=True) if name else None
     if found is None or not found.safe_get("user"):
         return {}
-    told: Mapping[str, Any] = found["user"].value
-    return told
+    user: Mapping[str, Any] = found["user"].value
+    return user

@@ -78,8 +78,8 @@ class Refused(FlowschedError):
 
     def __init__(self, asked: str, answer: Answer) -> None:
         self.answer = answer
-        said = " ".join(part for part in (answer.reason, answer.message) if part)
-        super().__init__(f"{asked}: {answer.status} {said}".rstrip())
+        detail = " ".join(part for part in (answer.reason, answer.message) if part)
+        super().__init__(f"{asked}: {answer.status} {detail}".rstrip())
 
 
 class Malformed(FlowschedError):

@@ -25,12 +25,12 @@ class NotHttp(Exception):
 
 
 class Reply(NamedTuple):
-    """A reply. `retry_after` is as the server wrote it; `kept` says whether the connection may be used again."""
+    """A reply. `retry_after` is as the server wrote it; `keep_alive` says whether the connection may be used again."""
 
     status: int
     body: bytes
     retry_after: str
-    kept: bool
+    keep_alive: bool
 
 
 def preamble(host: str, headers: Mapping[str, str]) -> bytes:
@@ -61,8 +61,8 @@ def request(method: str, target: str, common: bytes, body: bytes | None, content
     if not target.isascii() or not target.isprintable() or " " in target:
         raise ValueError(f"not a path: {target!r}")
     if body is None:
-        told = "Content-Length: 0\r\n" if method in ("POST", "PUT", "PATCH") else ""
-        return b"%b %b HTTP/1.1\r\n%b%b\r\n" % (method.encode(), target.encode(), common, told.encode())
+        length = "Content-Length: 0\r\n" if method in ("POST", "PUT", "PATCH") else ""
+        return b"%b %b HTTP/1.1\r\n%b%b\r\n" % (method.encode(), target.encode(), common, length.encode())
     return b"%b %b HTTP/1.1\r\n%bContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b" % (
         method.encode(), target.encode(), common, content_type.encode(), len(body), body,
     )  # fmt: skip
@@ -111,7 +111,7 @@ class Reader:
         head = self._head
         if head is None or head.chunked or head.length is not None:
             return None
-        return self._finish(bytes(self._buffer), kept=False)
+        return self._finish(bytes(self._buffer), keep_alive=False)
 
     def _begin(self) -> bool:
         """Read the head, if it is there; what only says that an answer will follow is passed over."""
@@ -168,13 +168,13 @@ class Reader:
         del buffer[:at]
         return False
 
-    def _finish(self, body: bytes, *, kept: bool = True) -> Reply:
+    def _finish(self, body: bytes, *, keep_alive: bool = True) -> Reply:
         head = self._head
         assert head is not None
-        if self._buffer and kept:
+        if self._buffer and keep_alive:
             raise NotHttp("more has arrived than was asked for")
         self._head, self._body, self._trailing = None, bytearray(), False
-        return Reply(head.status, body, head.retry_after, kept and head.kept)
+        return Reply(head.status, body, head.retry_after, keep_alive and head.keep_alive)
 
 
 class _Head(NamedTuple):
@@ -183,7 +183,7 @@ class _Head(NamedTuple):
     status: int
     length: int | None
     chunked: bool
-    kept: bool
+    keep_alive: bool
     retry_after: str
 
 
@@ -191,26 +191,26 @@ def _read_head(raw: bytes) -> _Head:
     first, *lines = raw.split(b"\r\n")
     if not first.startswith(b"HTTP/1.") or not first[9:12].isdigit():
         raise NotHttp(f"not HTTP: {first[:40]!r}")
-    status, kept = int(first[9:12]), first[7:8] == b"1"
+    status, keep_alive = int(first[9:12]), first[7:8] == b"1"
     length: int | None = None
     chunked, retry_after = False, ""
     for line in lines:
         name, _, value = line.partition(b":")
         match name.lower():
             case b"content-length":
-                told = value.strip()
-                if not told.isdigit() or length not in (None, int(told)):
+                digits = value.strip()
+                if not digits.isdigit() or length not in (None, int(digits)):
                     raise NotHttp("the reply's length is none")
-                length = int(told)
+                length = int(digits)
             case b"transfer-encoding":
                 chunked = b"chunked" in value.lower()
             case b"connection":
-                kept = kept and b"close" not in value.lower()
+                keep_alive = keep_alive and b"close" not in value.lower()
             case b"retry-after":
                 retry_after = value.strip().decode("latin-1")
     if status in _BARE:
-        return _Head(status, 0, False, kept, retry_after)
-    return _Head(status, None if chunked else length, chunked, kept, retry_after)
+        return _Head(status, 0, False, keep_alive, retry_after)
+    return _Head(status, None if chunked else length, chunked, keep_alive, retry_after)
 
 
 def _hexadecimal(line: bytes) -> int:
@@ -301,7 +301,7 @@ class Connections:
                 if used is not None and repeatable and connection.ended and not lost.begun:
                     continue
                 raise
-            if reply.kept and not connection.ended:
+            if reply.keep_alive and not connection.ended:
                 connection.since = loop.time()
                 self._idle.append(connection)
             else:
@@ -336,8 +336,8 @@ class Connections:
                     happy_eyeballs_delay=_OTHER_ADDRESS_S,
                 )
         except (OSError, TimeoutError) as error:
-            said = f"{type(error).__name__}: {error}".rstrip(": ")
-            raise Lost(f"cannot connect to {self.host}:{self.port}: {said}", sent=False) from error
+            detail = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise Lost(f"cannot connect to {self.host}:{self.port}: {detail}", sent=False) from error
         return connection
 
 
@@ -490,8 +490,8 @@ class Sessions:
                 timeout=timeout,
                 allow_redirects=False,
             ) as response:
-                told = response.headers.get("Retry-After", "")
-                return Reply(response.status, await response.read(), told, True)
+                retry_after = response.headers.get("Retry-After", "")
+                return Reply(response.status, await response.read(), retry_after, True)
         except _LOST as lost:
             raise _lost(lost) from lost
 
@@ -516,8 +516,8 @@ class Sessions:
                 read_bufsize=STREAM_BUFFER_BYTES,
             ) as response:
                 if response.status != 200:
-                    told = response.headers.get("Retry-After", "")
-                    yield Reply(response.status, await response.read(), told, True)
+                    retry_after = response.headers.get("Retry-After", "")
+                    yield Reply(response.status, await response.read(), retry_after, True)
                     return
                 yield b""
                 loop = asyncio.get_running_loop()

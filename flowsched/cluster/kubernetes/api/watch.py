@@ -65,7 +65,7 @@ class Lines:
         self._keep(begun)
         return lines
 
-    def take_dropped(self) -> int:
+    def drain_dropped(self) -> int:
         """How many lines have been dropped since the last call."""
         dropped, self._dropped = self._dropped, 0
         return dropped
@@ -148,13 +148,13 @@ class Memory:
     def __init__(self) -> None:
         self.newest = 0
         self._floor = 0  #: of the list: what comes after it is newer
-        self._seen: dict[str, int] = {}  #: uid -> version
+        self._versions: dict[str, int] = {}  #: uid -> version
         self._graves: deque[tuple[str, int]] = deque()
 
     def begin(self, version: int) -> None:
         """Begin again with a list."""
         self.newest = self._floor = version
-        self._seen.clear()
+        self._versions.clear()
         self._graves.clear()
 
     def pass_by(self, version: int) -> None:
@@ -168,16 +168,16 @@ class Memory:
             ValueError: The version is no number.
         """
         version = int(metadata.resource_version)
-        if version <= max(self._floor, self._seen.get(metadata.uid, 0)):
+        if version <= max(self._floor, self._versions.get(metadata.uid, 0)):
             return False
-        self._seen[metadata.uid] = version
+        self._versions[metadata.uid] = version
         self.pass_by(version)
         if buried:
             self._graves.append((metadata.uid, version))
             if len(self._graves) > GRAVES:
                 uid, last = self._graves.popleft()
-                if self._seen.get(uid) == last:
-                    del self._seen[uid]
+                if self._versions.get(uid) == last:
+                    del self._versions[uid]
         return True
 
 
@@ -289,7 +289,7 @@ class Reflector(Generic[T]):
         while True:
             begun = self._clock()
             self._begun.append(begun)
-            seen = self.counts.events
+            before = self.counts.events
             trouble: Exception | None = None
             try:
                 async with aclosing(self._watched()) as batches:
@@ -310,7 +310,7 @@ class Reflector(Generic[T]):
                 await self._pause()
                 return
             self.counts.reconnects += 1
-            if self.counts.events > seen:
+            if self.counts.events > before:
                 self._well()
                 await self._space_out()
             elif self._clock() - begun >= LASTING_S:
@@ -331,7 +331,7 @@ class Reflector(Generic[T]):
             async for piece in pieces:
                 self.problem = ""
                 batch = self._read(lines.feed(piece))
-                self.counts.skipped += lines.take_dropped()
+                self.counts.skipped += lines.drain_dropped()
                 if batch.changed or batch.unread:
                     yield batch
                 if self._gone is not None:
@@ -342,14 +342,14 @@ class Reflector(Generic[T]):
         for line in lines:
             try:
                 event = msgspec.json.decode(line, type=WatchEvent)
-                self._take(event, batch)
+                self._apply(event, batch)
             except (msgspec.MsgspecError, ValueError):
                 self.counts.skipped += 1
             if self._gone is not None:
                 break
         return batch
 
-    def _take(self, event: WatchEvent, batch: Batch[T]) -> None:
+    def _apply(self, event: WatchEvent, batch: Batch[T]) -> None:
         """Add an event to the batch, or note what else it says.
 
         Raises:
@@ -358,7 +358,7 @@ class Reflector(Generic[T]):
         self._heard = self._clock()
         match event.type:
             case "ADDED" | "MODIFIED" | "DELETED":
-                self._take_change(event.type, event.object, batch)
+                self._apply_change(event.type, event.object, batch)
             case "BOOKMARK":
                 metadata = msgspec.json.decode(event.object, type=OnlyMetadata).metadata
                 self._memory.pass_by(int(metadata.resource_version))
@@ -367,7 +367,7 @@ class Reflector(Generic[T]):
             case _:
                 raise ValueError(event.type)
 
-    def _take_change(self, change: Change, raw: msgspec.Raw, batch: Batch[T]) -> None:
+    def _apply_change(self, change: Change, raw: msgspec.Raw, batch: Batch[T]) -> None:
         found: T | None
         try:
             found = self._decoder.decode(raw)
@@ -429,10 +429,10 @@ _EACH: Final = 100
 MISUNDERSTOOD: Final[Counter[str]] = Counter()
 
 
-def taken(take: Callable[[T], None], each: T) -> bool:
+def taken(process: Callable[[T], None], each: T) -> bool:
     """Hand an object on. False: that failed, for whatever reason; what was known of it before stays."""
     try:
-        take(each)
+        process(each)
     except Exception:  # one object that triggers a bug of ours must not stop the service for all users
         meta = each.metadata
         if MISUNDERSTOOD[meta.uid] % _EACH == 0:
@@ -454,7 +454,7 @@ def taken(take: Callable[[T], None], each: T) -> bool:
 
 #: Before a collection is read again that could not be understood.
 REREAD_S: Final = 5.0
-_LOOK_S: Final = 0.02
+_POLL_S: Final = 0.02
 
 
 class Watches:
@@ -508,12 +508,12 @@ class Watches:
     async def synced(self) -> None:
         """Wait until every watch is well: nothing is placed on a view with holes."""
         while not all(r.synced for r in self._reflectors.values()):  # noqa: ASYNC110 - counters of others
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def caught_up(self, path: str, version: int) -> None:
         """Wait until a collection's watch has shown everything up to a version."""
         while self._reflectors[path].version < version:  # noqa: ASYNC110 - as above
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
 
 async def _follow(

@@ -259,7 +259,7 @@ class DeviceClaims:
             if dead or not (users or name in named):
                 suspects[name] = (claim.metadata.uid, dead)
         # Watches are not in step: a pod that is there may be seen after the claim that is reserved for it.
-        again = [name for name, seen in suspects.items() if self._suspects.get(name) == seen]
+        again = [name for name, suspicion in suspects.items() if self._suspects.get(name) == suspicion]
         self._suspects = suspects
         for name in again:
             _, dead = suspects[name]
@@ -374,7 +374,7 @@ class DeviceClaims:
             explain(verdict.reason, f"the claim {name!r}: {verdict.message}")
             return None
         claim = decoded(answer.body, ResourceClaim, name)
-        self._book.take(claim)
+        self._book.record(claim)
         if place_of(claim, self._settings) is None:
             raise _Denied(f"a claim {name!r} exists and is not flowsched's; it is left alone")
         return self._book.ours.get(name)

@@ -261,9 +261,9 @@ def allocation_of(
     """The allocation that kube-scheduler would write: the device, its class's configuration, and the node it is on."""
     result = {"request": REQUEST, "driver": settings.gpu.driver, "pool": device.pool, "device": device.name}
     devices: dict[str, Any] = {"results": [result]}
-    told = [{"source": "FromClass", "requests": [REQUEST], **each} for each in config]
-    if told:
-        devices["config"] = told
+    from_class = [{"source": "FromClass", "requests": [REQUEST], **each} for each in config]
+    if from_class:
+        devices["config"] = from_class
     field = {"key": "metadata.name", "operator": "In", "values": [place.node]}
     return {
         "devices": devices,
@@ -450,10 +450,10 @@ class ClaimBook:
             for key in self._theirs.keys() - here:
                 nodes |= self._give(key, ())
         for change, each in batch.items():
-            nodes |= self.gone(each) if change == "DELETED" else self.take(each)
+            nodes |= self.gone(each) if change == "DELETED" else self.record(each)
         return nodes
 
-    def take(self, claim: ResourceClaim) -> set[str]:
+    def record(self, claim: ResourceClaim) -> set[str]:
         """A claim as it is now, or was: what is older than what is known is left out."""
         place = place_of(claim, self._settings)
         if place is None:

@@ -147,17 +147,17 @@ class Binding:
             if pod is not None and not pod.spec.node_name:
                 self._refuse(order, "no answer")
         else:
-            await self._look(order, path, answer)
+            await self._check_bound(order, path, answer)
 
-    async def _look(self, order: Bind, path: str, answer: Answer) -> None:
+    async def _check_bound(self, order: Bind, path: str, answer: Answer) -> None:
         """Read the pod after a refused binding, to see whether it is bound all the same."""
         backoff = Backoff(_LONGEST_PAUSE_S)
         while True:
-            seen = await self._client.try_call("GET", path, None)
-            if seen is not None and seen.status == 404:
+            found = await self._client.try_call("GET", path, None)
+            if found is not None and found.status == 404:
                 return  # the watch tells that it is gone
-            if seen is not None and seen.ok:
-                pod = decoded(seen.body, PodObject, path)
+            if found is not None and found.ok:
+                pod = decoded(found.body, PodObject, path)
                 if pod.metadata.uid != order.uid or pod.spec.node_name:
                     return  # on a node, ours or another: the watch tells which
                 self._refuse(order, answer.message)
@@ -266,7 +266,7 @@ def _key(kind: str, each: Any) -> Any:
 
 #: A provisioner takes so long at most (kube-scheduler's own limit).
 CLAIM_S: Final = 600.0
-_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.1
 
 
 class Claims:
@@ -301,7 +301,7 @@ class Claims:
             return f"its volume claims were not bound within {CLAIM_S:.0f} s"
 
     async def _bound(self, waiting: Sequence[PersistentVolumeClaim], node: str) -> str:
-        told: set[str] = set()
+        selected: set[str] = set()
         while True:
             claims = self._volumes.claims
             left = [claims.get((each.metadata.namespace, each.metadata.name)) for each in waiting]
@@ -313,7 +313,7 @@ class Claims:
                 if claim is None or claim.spec.volume_name:
                     continue
                 if claim.metadata.annotations.get(SELECTED_NODE) == node:
-                    told.add(claim.metadata.uid)
-                elif claim.metadata.uid in told:
+                    selected.add(claim.metadata.uid)
+                elif claim.metadata.uid in selected:
                     return f"no volume for its claim {claim.metadata.name!r} can be made for {node}"
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)

@@ -18,7 +18,7 @@ from flowsched.cluster.kubernetes.api.errors import Unreachable
 from flowsched.cluster.kubernetes.foreign.groups import Group, GroupBook
 from flowsched.cluster.kubernetes.objects.metadata import timestamp
 from flowsched.cluster.kubernetes.objects.podgroup import Form, Life, Observed, group_path, status_patch
-from flowsched.cluster.kubernetes.objects.request_bodies import STRATEGIC, Told, event
+from flowsched.cluster.kubernetes.objects.request_bodies import STRATEGIC, EventText, event
 from flowsched.executor.foreign import PodWaits, Verdict
 from flowsched.log_lines import get_logger
 
@@ -54,7 +54,7 @@ class Conditions:
         self._groups = groups
         self._clock = clock
         self._wanted: dict[str, tuple[str, str]] = {}  #: uid -> (code, message), to be written
-        self._told: dict[str, str] = {}  #: uid -> code, as written
+        self._written: dict[str, str] = {}  #: uid -> code, as written
         self._events: dict[str, tuple[str, str]] = {}  #: group key -> (code, message)
         self._news = asyncio.Event()
 
@@ -74,7 +74,7 @@ class Conditions:
             elif verdict.group in before:
                 self._events[verdict.group] = before[verdict.group]
             for uid in verdict.uids:
-                if self._told.get(uid) != verdict.code:
+                if self._written.get(uid) != verdict.code:
                     self._wanted[uid] = (verdict.code, verdict.message)
         for key in before.keys() - self._events.keys():
             if key in self._groups.groups:
@@ -91,8 +91,8 @@ class Conditions:
 
     async def once(self) -> None:
         """One round."""
-        for uid in [uid for uid in self._told if self._waiting(uid) is None]:
-            del self._told[uid]
+        for uid in [uid for uid in self._written if self._waiting(uid) is None]:
+            del self._written[uid]
         some = list(self._wanted.items())[:WRITES]
         for uid, _ in some:
             del self._wanted[uid]
@@ -119,21 +119,21 @@ class Conditions:
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
         answer = await self._client.call("PATCH", path, body=body, content_type=STRATEGIC)
         if answer.ok:
-            self._told[uid] = code
+            self._written[uid] = code
 
     async def _status(self, key: str) -> None:
         group = self._groups.find(key)
-        if group is None or group.form is Form.NONE or group.told is None:
+        if group is None or group.form is Form.NONE or group.reported is None:
             return
-        seen = self._observed(group)
-        now = (seen.life, *((0, 0, 0) if group.form.native else (seen.running, seen.succeeded, seen.failed)))
+        new = self._observed(group)
+        now = (new.life, *((0, 0, 0) if group.form.native else (new.running, new.succeeded, new.failed)))
         if now == group.written:
             return
-        if seen.life is group.life and self._clock() - group.written_ms < COUNTS_MS:
+        if new.life is group.life and self._clock() - group.written_ms < COUNTS_MS:
             self._groups.dirty.add(key)  # numbers alone are written a little later, several at once
             return
-        patch = status_patch(group.form, seen)
-        before, group.life = (group.life, group.written), seen.life
+        patch = status_patch(group.form, new)
+        before, group.life = (group.life, group.written), new.life
         group.written, group.written_ms = now, self._clock()
         if patch is None:
             return
@@ -147,7 +147,7 @@ class Conditions:
     def _observed(self, group: Group) -> Observed:
         """How far a group has got, from its pods."""
         counts = group.counts
-        minimum = group.told.minimum if group.told is not None else 1
+        minimum = group.reported.minimum if group.reported is not None else 1
         bound = sum(counts.values()) - counts[""]
         running, good, bad = counts["Running"], counts["Succeeded"], counts["Failed"]
         if bound >= minimum > 0:
@@ -183,8 +183,8 @@ class Conditions:
         regarding = self._regarding(group)
         if regarding is None:
             return
-        told = Told("Scheduling", "FailedScheduling", f"{code}: {message}"[:_MESSAGE], "Warning")
-        body = event(told, regarding, self._clock())
+        text = EventText("Scheduling", "FailedScheduling", f"{code}: {message}"[:_MESSAGE], "Warning")
+        body = event(text, regarding, self._clock())
         await self._client.call(
             "POST", f"/apis/events.k8s.io/v1/namespaces/{group.namespace}/events", body=body
         )

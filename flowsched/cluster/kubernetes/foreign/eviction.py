@@ -34,7 +34,7 @@ from flowsched.cluster.kubernetes.objects.metadata import (
     timestamp,
 )
 from flowsched.cluster.kubernetes.objects.pod import Pod
-from flowsched.cluster.kubernetes.objects.request_bodies import STRATEGIC, Told, event, eviction
+from flowsched.cluster.kubernetes.objects.request_bodies import STRATEGIC, EventText, event, eviction
 from flowsched.executor.foreign import BudgetSeen, Evict, EvictionRefused, Stake
 from flowsched.executor.protocol import ClusterEvent
 from flowsched.log_lines import get_logger
@@ -48,7 +48,7 @@ _VOLCANO: Final = "volcano.sh/preemptable"
 DISRUPTION: Final = "DisruptionTarget"
 PREEMPTION: Final = "PreemptionByScheduler"
 #: How our own words begin there: others (kube-scheduler) write the same reason.
-SAID: Final = "flowsched: "
+MESSAGE_PREFIX: Final = "flowsched: "
 _QOS: Final = {each.word: int(each) for each in QosClass}
 
 
@@ -57,9 +57,9 @@ def preemptible_of(metadata: Metadata) -> bool | None:
 
     Any value but "true" means no: an author that misspells the value of the annotation is on the safe side.
     """
-    said = metadata.annotations.get(PREEMPTIBLE)
-    if said is not None:
-        return said.strip().lower() == "true"
+    annotation = metadata.annotations.get(PREEMPTIBLE)
+    if annotation is not None:
+        return annotation.strip().lower() == "true"
     volcano = metadata.annotations.get(_VOLCANO) or metadata.labels.get(_VOLCANO)
     return False if volcano == "false" else None
 
@@ -81,7 +81,7 @@ def stake_of(pod: Pod, budgets: tuple[str, ...]) -> Stake:
         budgets=budgets,
         marked=condition is not None
         and (condition.status, condition.reason) == ("True", PREEMPTION)
-        and condition.message.startswith(SAID),
+        and condition.message.startswith(MESSAGE_PREFIX),
     )
 
 
@@ -90,8 +90,8 @@ def _started_ms(pod: Pod) -> int | None:
     if not pod.status.container_statuses:
         return None
     states = (each.state for each in pod.status.container_statuses)
-    told = (state.running or state.terminated for state in states)
-    moments = [moment_ms(each.started_at) for each in told if each is not None]
+    started = (state.running or state.terminated for state in states)
+    moments = [moment_ms(each.started_at) for each in started if each is not None]
     return min((moment for moment in moments if moment is not None), default=None)
 
 
@@ -101,8 +101,8 @@ def _started_ms(pod: Pod) -> int | None:
 log = get_logger(__name__)
 
 #: The condition does not name the workload that takes the room: the pod's owner may have no right to know of it.
-WHY: Final = f"{SAID}preempting to accommodate work of a higher priority or of a queue that may take its room"
-STAYS: Final = f"{SAID}it stays: "
+WHY: Final = f"{MESSAGE_PREFIX}preempting to accommodate work of a higher priority or of a queue that may take its room"
+STAYS: Final = f"{MESSAGE_PREFIX}it stays: "
 _LONGEST_PAUSE_S: Final = 10.0
 #: After so many answers that decide nothing, the eviction of a unit is given up if none of its pods has gone yet.
 _TRIES: Final = 5
@@ -141,13 +141,13 @@ class MakingWay:
             await self._lease.failpoint("evict.marked")
             refused = await self._evict(there[0], begun=begun)
         if refused is not None:
-            await self._take_back(orders, refused)
+            await self._revert(orders, refused)
             return
         await self._lease.failpoint("evict.first")
         await asyncio.gather(*(self._evict(order, begun=True) for order in there[1:]))
-        await asyncio.gather(*(self._tell(order) for order in there))
+        await asyncio.gather(*(self._announce(order) for order in there))
 
-    async def _take_back(self, orders: Sequence[Evict], why: str) -> None:
+    async def _revert(self, orders: Sequence[Evict], why: str) -> None:
         """Unmark the pods, and report the refusal only after the view shows that.
 
         Otherwise the engine would take the marks for those of an earlier leader.
@@ -156,9 +156,9 @@ class MakingWay:
         versions = await asyncio.gather(
             *(self._mark(order, "False", f"{STAYS}{why}"[:1024]) for order in orders)
         )
-        seen = max((found for found in versions if isinstance(found, int)), default=None)
-        if seen is not None:
-            await self._caught_up(seen)
+        newest = max((found for found in versions if isinstance(found, int)), default=None)
+        if newest is not None:
+            await self._caught_up(newest)
         self._report(EvictionRefused(tuple(order.uid for order in orders), why))
 
     async def _mark(self, order: Evict, status: str, message: str) -> int | str | None:
@@ -200,20 +200,20 @@ class MakingWay:
             await backoff.wait()
 
     async def _is_gone(self, order: Evict) -> bool:
-        seen = await self._client.try_call("GET", _path(order), None)
-        if seen is None or not seen.ok:
-            return seen is not None and seen.status == 404
-        found = decoded(seen.body, OnlyMetadata, order.name).metadata
+        answer = await self._client.try_call("GET", _path(order), None)
+        if answer is None or not answer.ok:
+            return answer is not None and answer.status == 404
+        found = decoded(answer.body, OnlyMetadata, order.name).metadata
         return found.uid != order.uid or found.deletion_timestamp is not None
 
-    async def _tell(self, order: Evict) -> None:
+    async def _announce(self, order: Evict) -> None:
         """For its controller and for people; nothing depends on it any more."""
         await self._mark(order, "True", WHY)
         regarding = {
             "apiVersion": "v1", "kind": "Pod", "namespace": order.namespace, "name": order.name, "uid": order.uid,
         }  # fmt: skip
-        told = Told("Preempting", "Preempted", WHY, "Normal")
-        body = event(told, regarding, self._lease.clock())
+        text = EventText("Preempting", "Preempted", WHY, "Normal")
+        body = event(text, regarding, self._lease.clock())
         path = f"/apis/events.k8s.io/v1/namespaces/{order.namespace}/events"
         await self._client.try_call("POST", path, body)
 
@@ -303,12 +303,12 @@ class Budgets:
             if change == "DELETED":
                 other = self._gone(meta.namespace, meta.name)
             else:
-                other = self._seen(each)
+                other = self._apply(each)
             if other:
                 touched.add(meta.namespace)
         return touched
 
-    def _seen(self, each: PodDisruptionBudget) -> bool:
+    def _apply(self, each: PodDisruptionBudget) -> bool:
         meta, status = each.metadata, each.status
         # One that its controller has not looked at yet allows nothing: the server says so too.
         allowed = status.disruptions_allowed if status.observed_generation >= meta.generation else 0

@@ -110,9 +110,9 @@ def _rack(topology: NetworkTopology | None) -> str | None:
     return "preferred" if topology.mode == "soft" or crosses else "required"
 
 
-def _amounts(given: Amounts | None) -> tuple[Resources | None, str]:
+def _amounts(quantities: Amounts | None) -> tuple[Resources | None, str]:
     """`minResources`, and what is wrong with it."""
-    amounts = {name: value for name, value in (given or {}).items() if not name.startswith(_QUOTA_WORDS)}
+    amounts = {name: value for name, value in (quantities or {}).items() if not name.startswith(_QUOTA_WORDS)}
     if not amounts:
         return None, ""
     try:
@@ -184,7 +184,7 @@ def _yunikorn(pod: Pod) -> str | None:
     """The application, for pods that name a task group: an application without groups is no gang."""
     if not pod.metadata.annotations.get(_TASK_GROUP):
         return None
-    return _said(pod, _YUNIKORN_APPS)
+    return _first_value(pod, _YUNIKORN_APPS)
 
 
 #: (kind, form, how the group's name is found), in the order in which they are asked.
@@ -206,11 +206,11 @@ def link_of(pod: Pod, native: Form = Form.NATIVE_BETA) -> GroupLink | None:
         pod: Any pod, foreign or ours.
         native: The version of native PodGroups that this cluster serves: a pod does not say it.
     """
-    said = pod.metadata
+    meta = pod.metadata
     if (
         pod.spec.scheduling_group is None
-        and _LINKED.isdisjoint(said.annotations)
-        and _LINKED.isdisjoint(said.labels)
+        and _LINKED.isdisjoint(meta.annotations)
+        and _LINKED.isdisjoint(meta.labels)
     ):
         return None
     for kind, form, find in LINKS:
@@ -223,13 +223,13 @@ def link_of(pod: Pod, native: Form = Form.NATIVE_BETA) -> GroupLink | None:
 def role_of(pod: Pod) -> str:
     """Its role in its group: Volcano's task, KAI's sub group, YuniKorn's task group; "" where it has none."""
     metadata = pod.metadata
-    said = (
+    candidates = (
         metadata.annotations.get(TASK_SPEC),
         metadata.labels.get(TASK_SPEC),
         metadata.labels.get(_KAI_SUBGROUP),
         metadata.annotations.get(_TASK_GROUP),
     )
-    return next((role for role in said if role), "")
+    return next((role for role in candidates if role), "")
 
 
 def queue_of(pod: Pod) -> str:
@@ -237,10 +237,10 @@ def queue_of(pod: Pod) -> str:
 
     The bare label `queue` is YuniKorn's on pods of its applications; on other pods it may mean anything, and is ignored.
     """
-    said = _said(pod, _QUEUES)
-    if said is None and _said(pod, _YUNIKORN_APPS) is not None:
-        said = pod.metadata.labels.get("queue")
-    return said or ""
+    queue = _first_value(pod, _QUEUES)
+    if queue is None and _first_value(pod, _YUNIKORN_APPS) is not None:
+        queue = pod.metadata.labels.get("queue")
+    return queue or ""
 
 
 def priority_of(pod: Pod) -> int:
@@ -268,8 +268,8 @@ def read_group(group: PodGroupObject, key: str) -> ForeignGroup:
         case VolcanoPodGroup():
             rule = _volcano(group)
     metadata = group.metadata
-    said = (metadata.annotations.get(each) or metadata.labels.get(each) for each in _QUEUE_KEYS)
-    rule["queue"] = rule.get("queue") or next((each for each in said if each), "default")
+    queues = (metadata.annotations.get(each) or metadata.labels.get(each) for each in _QUEUE_KEYS)
+    rule["queue"] = rule.get("queue") or next((each for each in queues if each), "default")
     rule["minimum"] = max(1, rule["minimum"])
     return ForeignGroup(
         key=key,
@@ -342,13 +342,13 @@ def _yunikorn_rule(pod: Pod) -> _Rule:
     return sum(roles.values()), roles, ""
 
 
-def _said(pod: Pod, keys: tuple[str, ...]) -> str | None:
+def _first_value(pod: Pod, keys: tuple[str, ...]) -> str | None:
     """The first of these that the pod says, as annotation or label."""
     metadata = pod.metadata
     for key in keys:
-        said = metadata.annotations.get(key) or metadata.labels.get(key)
-        if said:
-            return said
+        value = metadata.annotations.get(key) or metadata.labels.get(key)
+        if value:
+            return value
     return None
 
 
@@ -370,7 +370,7 @@ class Group:
         key: Under which the engine knows it.
         form: Of its object; NONE where pods of one owner stand for a group.
         namespace, name: Of its object.
-        told: The rule as it was told last; None = its object is not there.
+        reported: The rule as it was told last; None = its object is not there.
         pods: uid -> phase of its pods ("" = not bound yet).
         started: Whether its minimum was on nodes once.
         verdict: Why it waits: (code, message), as last published.
@@ -383,7 +383,7 @@ class Group:
     form: Form
     namespace: str
     name: str
-    told: ForeignGroup | None = None
+    reported: ForeignGroup | None = None
     uid: str = ""
     pods: dict[str, str] = field(default_factory=dict)
     started: bool = False
@@ -422,7 +422,7 @@ class GroupBook:
 
     def everything(self) -> Iterator[ClusterEvent]:
         """All rules once more."""
-        return (GroupSeen(group.told) for group in self.groups.values() if group.told is not None)
+        return (GroupSeen(group.reported) for group in self.groups.values() if group.reported is not None)
 
     def find(self, key: str) -> Group | None:
         """A group by its key, our own included."""
@@ -441,9 +441,9 @@ class GroupBook:
             if change == "DELETED":
                 self._gone(_key(form, each.metadata.namespace, each.metadata.name))
             else:
-                taken(partial(self._seen, form), each)
+                taken(partial(self._apply, form), each)
 
-    def _seen(self, form: Form, each: Any) -> None:
+    def _apply(self, form: Form, each: Any) -> None:
         meta = each.metadata
         labels = meta.labels
         key = _key(form, meta.namespace, meta.name)
@@ -451,7 +451,7 @@ class GroupBook:
             self._settings.instance
         ):
             own = self._own.setdefault(key, Group(key, form, meta.namespace, meta.name))
-            own.uid, own.told = meta.uid, read_group(each, key)
+            own.uid, own.reported = meta.uid, read_group(each, key)
             self.dirty.add(key)
             return
         group = self.groups.setdefault(key, Group(key, form, meta.namespace, meta.name))
@@ -461,9 +461,9 @@ class GroupBook:
             self._report(GroupGone(key))
             group.started, group.life, group.verdict, group.written = False, None, ("", ""), None
         group.uid = meta.uid
-        if group.told is None or replace(group.told, version="") != replace(rule, version=""):
+        if group.reported is None or replace(group.reported, version="") != replace(rule, version=""):
             self._report(GroupSeen(rule))
-        group.told = rule
+        group.reported = rule
         self.dirty.add(key)
 
     def _gone(self, key: str) -> None:
@@ -471,9 +471,9 @@ class GroupBook:
         group = self.groups.get(key)
         if group is None or group.form is Form.NONE:
             return
-        if group.told is not None:
+        if group.reported is not None:
             self._report(GroupGone(key))
-        group.told, group.uid, group.life, group.written = None, "", None, None
+        group.reported, group.uid, group.life, group.written = None, "", None, None
         if not group.pods:
             del self.groups[key]
 
@@ -491,15 +491,15 @@ class GroupBook:
     def queue_of(self, pod: Pod, key: str) -> str:
         """The queue that is charged for a pod: its group's, else the one that it names itself."""
         group = self.groups.get(key)
-        if group is not None and group.told is not None and group.told.queue:
-            return group.told.queue
+        if group is not None and group.reported is not None and group.reported.queue:
+            return group.reported.queue
         return queue_of(pod) or "default"
 
     def observe(self, pod: Pod, key: str) -> None:
         """A pod of a group that we schedule, or have scheduled."""
         group = self.groups.get(key)
         if group is None:
-            group = self.groups[key] = self._stand_in(pod, key, link_of(pod, self._native))
+            group = self.groups[key] = self._implied_group(pod, key, link_of(pod, self._native))
         self._note(group, pod)
 
     def observe_own(self, pod: Pod) -> None:
@@ -525,19 +525,19 @@ class GroupBook:
             return
         group.pods.pop(uid, None)
         self.dirty.add(key)
-        if not group.pods and (group.form is Form.NONE or group.told is None):
-            if group.told is not None:
+        if not group.pods and (group.form is Form.NONE or group.reported is None):
+            if group.reported is not None:
                 self._report(GroupGone(key))
             del self.groups[key]
 
-    def _stand_in(self, pod: Pod, key: str, link: GroupLink | None) -> Group:
+    def _implied_group(self, pod: Pod, key: str, link: GroupLink | None) -> Group:
         """A group that has no PodGroup object, or one that has not been seen yet."""
         meta = pod.metadata
         if link is not None:
-            said = rule_in(pod, key)
-            if said is not None:
-                self._report(GroupSeen(said))
-            return Group(key, link.form, meta.namespace, link.name, told=said)
+            stated = rule_in(pod, key)
+            if stated is not None:
+                self._report(GroupSeen(stated))
+            return Group(key, link.form, meta.namespace, link.name, reported=stated)
         owner = controller_of(pod)
         name = owner.name if owner is not None else meta.name
         rule = ForeignGroup(
@@ -548,7 +548,7 @@ class GroupBook:
             created_ms=moment_ms(meta.creation_timestamp) or 0,
         )
         self._report(GroupSeen(rule))
-        return Group(key, Form.NONE, meta.namespace, name, told=rule)
+        return Group(key, Form.NONE, meta.namespace, name, reported=rule)
 
 
 def _has_started(form: Form, each: Any) -> bool:

@@ -55,10 +55,10 @@ def node_info(node: Node, gpu_resource: str = DEFAULT_GPU) -> NodeInfo:
     has = _allocatable(node, gpu_resource)
     ready = condition_of(node.status.conditions, "Ready")
     is_ready = ready is not None and ready.status == "True"
-    start_ms = _said(node, "start-time", lambda text: 0 if text == "0" else parse_duration(text))
+    start_ms = _annotation(node, "start-time", lambda text: 0 if text == "0" else parse_duration(text))
     rates: dict[str, int] = {}
     for name, fields in _RATES.items():
-        amount = _said(node, name, lambda text: parse_bytes(text.removesuffix("/s")))
+        amount = _annotation(node, name, lambda text: parse_bytes(text.removesuffix("/s")))
         rates |= dict.fromkeys(fields, amount) if amount is not None else {}
     return NodeInfo(
         name=node.metadata.name,
@@ -82,7 +82,7 @@ def node_info(node: Node, gpu_resource: str = DEFAULT_GPU) -> NodeInfo:
 def images_of(node: Node) -> Iterator[tuple[str, int]]:
     """(uri, bytes) of the images on a node's disk, under every name that a pod may give them."""
     for image in node.status.images:
-        for name in dict.fromkeys(alias for given in image.names for alias in image_aliases(given)):
+        for name in dict.fromkeys(alias for known in image.names for alias in image_aliases(known)):
             yield IMAGE + name, max(0, image.size_bytes)
 
 
@@ -127,7 +127,7 @@ def _taints(node: Node) -> tuple[tuple[str, str, str], ...]:
     return tuple(dict.fromkeys(taints))
 
 
-def _said(node: Node, name: str, parse: Callable[[str], int]) -> int | None:
+def _annotation(node: Node, name: str, parse: Callable[[str], int]) -> int | None:
     """What an annotation says; None if it is not there, or cannot be understood."""
     text = node.metadata.annotations.get(_PREFIX + name)
     try:
@@ -190,13 +190,13 @@ class NodeResourceTopology(Read, frozen=True):
     zones: tuple[ZoneObject, ...] = ()
 
 
-def zones_of(told: NodeResourceTopology, gpu_resource: str) -> tuple[Zone, ...]:
+def zones_of(topology: NodeResourceTopology, gpu_resource: str) -> tuple[Zone, ...]:
     """The zones that bind pods; () where the kubelet does not insist. What cannot be understood counts as not listed."""
-    single = any(each.name == _POLICY and each.value == _SINGLE for each in told.attributes)
-    if not single and not _SINGLES & set(told.topology_policies):
+    single = any(each.name == _POLICY and each.value == _SINGLE for each in topology.attributes)
+    if not single and not _SINGLES & set(topology.topology_policies):
         return ()
     zones = []
-    for zone in told.zones:
+    for zone in topology.zones:
         if zone.type != "Node":
             continue
         has: dict[str, int] = {}
@@ -205,7 +205,7 @@ def zones_of(told: NodeResourceTopology, gpu_resource: str) -> tuple[Zone, ...]:
             axis = "gpu" if gpu_resource and each.name == gpu_resource else _AXES.get(each.name, each.name)
             try:
                 amounts = [
-                    _amount(each.name, said, gpu_resource) for said in (each.allocatable, each.available)
+                    _amount(each.name, amount, gpu_resource) for amount in (each.allocatable, each.available)
                 ]
             except InvalidRequest:
                 continue
@@ -219,7 +219,7 @@ def is_aligned(pod: Pod) -> bool:
     return whole_cores(pod) and qos_class(pod) == "Guaranteed"
 
 
-def _amount(name: str, said: str | int, gpu_resource: str) -> int:
-    found = resources_of({name: str(said)}, gpu_resource)
+def _amount(name: str, quantity: str | int, gpu_resource: str) -> int:
+    found = resources_of({name: str(quantity)}, gpu_resource)
     known = found.cpu_millicores or found.memory_bytes or found.disk_bytes or found.gpu_millis
     return known or found.extended.get(name, 0)

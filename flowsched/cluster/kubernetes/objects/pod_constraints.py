@@ -52,7 +52,7 @@ def template_of(
         pod: The pod.
         volumes: For each of its volumes that is tied to nodes, `volume_nodes`.
         problem: Why it can be nowhere at present (a claim without a volume …).
-        gpu_resource: What whole GPUs are called.
+        gpu_resource: The resource name of whole GPUs.
     """
     return PodTemplate(
         resources=requests_of(pod, gpu_resource),
@@ -130,14 +130,14 @@ def _node_term(term: NodeSelectorTerm) -> NodeTerm:
     return node_term(map(_requirement, term.match_expressions), map(_requirement, term.match_fields))
 
 
-def _requirement(given: metadata.Requirement) -> Requirement:
-    return requirement(given.key, given.operator, given.values)
+def _requirement(expression: metadata.Requirement) -> Requirement:
+    return requirement(expression.key, expression.operator, expression.values)
 
 
-def _selector(given: metadata.LabelSelector | None) -> Selector | None:
-    if given is None:
+def _selector(selector: metadata.LabelSelector | None) -> Selector | None:
+    if selector is None:
         return None
-    return selector_of(given.match_labels, map(_requirement, given.match_expressions))
+    return selector_of(selector.match_labels, map(_requirement, selector.match_expressions))
 
 
 def _pod_term(pod: Pod, term: objects.PodAffinityTerm) -> PodTerm:
@@ -157,20 +157,20 @@ def _weighted(
     return ((sign * each.weight, _pod_term(pod, each.pod_affinity_term)) for each in terms)
 
 
-def _spread(pod: Pod, given: TopologySpreadConstraint) -> Spread:
-    selector = with_label_keys(_selector(given.label_selector), pod.metadata.labels, given.match_label_keys)
+def _spread(pod: Pod, rule: TopologySpreadConstraint) -> Spread:
+    selector = with_label_keys(_selector(rule.label_selector), pod.metadata.labels, rule.match_label_keys)
     return Spread(
-        topology_key=given.topology_key,
-        max_skew=given.max_skew,
+        topology_key=rule.topology_key,
+        max_skew=rule.max_skew,
         selector=selector,
-        min_domains=given.min_domains or 1,
-        honor_affinity=given.node_affinity_policy != "Ignore",
-        honor_taints=given.node_taints_policy == "Honor",
+        min_domains=rule.min_domains or 1,
+        honor_affinity=rule.node_affinity_policy != "Ignore",
+        honor_taints=rule.node_taints_policy == "Honor",
     )
 
 
-def _is_wish(given: TopologySpreadConstraint) -> bool:
-    return given.when_unsatisfiable == "ScheduleAnyway"
+def _is_wish(constraint: TopologySpreadConstraint) -> bool:
+    return constraint.when_unsatisfiable == "ScheduleAnyway"
 
 
 # ---- pods that are alike ----
@@ -208,7 +208,7 @@ class Kinds:
     """All kinds of pods that have been met.
 
     Args:
-        gpu_resource: What whole GPUs are called.
+        gpu_resource: The resource name of whole GPUs.
 
     Attributes:
         watched: Label keys that the rules of any pod look at; None = no pod's rules look at other pods.
@@ -238,10 +238,10 @@ class Kinds:
 
     def rules(self, kind: Alike, labels: Labels, volumes: Volumes = ()) -> Rules | None:
         """What others may look at of a pod, and what it asks of nodes; None = nothing."""
-        seen = self._seen(kind, labels)
-        key = (kind, seen, volumes)
+        relevant = self._relevant_labels(kind, labels)
+        key = (kind, relevant, volumes)
         if key not in self._rules:
-            full = replace(kind.rules, labels=seen, volumes=volumes)
+            full = replace(kind.rules, labels=relevant, volumes=volumes)
             if len(self._rules) >= _MOST:
                 self._rules.clear()
             self._rules[key] = narrowed(full, self.watched)
@@ -249,7 +249,7 @@ class Kinds:
 
     def template(self, kind: Alike, labels: Labels, volumes: Volumes = (), problem: str = "") -> PodTemplate:
         """What decides where a pod may go: the same object for all to which the same applies."""
-        key = (kind, self._seen(kind, labels), volumes, problem)
+        key = (kind, self._relevant_labels(kind, labels), volumes, problem)
         found = self._templates.get(key)
         if found is None:
             rules = self.rules(kind, labels, volumes)
@@ -273,7 +273,7 @@ class Kinds:
             self._templates.clear()
         return Alike(template, rules, looks)
 
-    def _seen(self, kind: Alike, labels: Labels) -> tuple[tuple[str, str], ...]:
+    def _relevant_labels(self, kind: Alike, labels: Labels) -> tuple[tuple[str, str], ...]:
         """The labels of a pod that the rules of any pod look at."""
         if not labels or (self.watched is None and kind.looks is None):
             return ()
@@ -284,18 +284,18 @@ class Kinds:
 def _key(pod: Pod) -> object:
     """Equal for pods that are alike."""
     spec, status = pod.spec, pod.status
-    said = msgspec.json.encode(msgspec.structs.replace(spec, **_LEFT_OUT))
+    encoded = msgspec.json.encode(msgspec.structs.replace(spec, **_LEFT_OUT))
     # A spread constraint may mean the pod's own value of a label.
     labels: object = ()
     if spec.topology_spread_constraints and any(
         each.match_label_keys for each in spec.topology_spread_constraints
     ):
         labels = tuple(sorted(pod.metadata.labels.items()))
-    held = b""
+    resizing = b""
     if (
         status.container_statuses or status.init_container_statuses
     ):  # what is being resized holds the most of both
-        held = msgspec.json.encode(
+        resizing = msgspec.json.encode(
             (
                 [each.reason for each in status.conditions if each.type == "PodResizePending"],
                 [
@@ -304,4 +304,4 @@ def _key(pod: Pod) -> object:
                 ],
             )
         )
-    return (pod.metadata.namespace, said, labels, held)
+    return (pod.metadata.namespace, encoded, labels, resizing)

@@ -42,8 +42,8 @@ def requests_of(pod: Pod, gpu_resource: str = DEFAULT_GPU) -> Resources:
     """
     total = _together(pod, _effective_in(pod), lambda each: _nanos(each.resources.requests))
     if pod.spec.resources is not None:
-        said = _nanos(pod.spec.resources.requests)
-        total |= {name: amount for name, amount in said.items() if _is_pod_level(name)}
+        stated = _nanos(pod.spec.resources.requests)
+        total |= {name: amount for name, amount in stated.items() if _is_pod_level(name)}
     _add(total, _nanos(pod.spec.overhead))
     return _resources(total, gpu_resource, pods=1)
 
@@ -52,8 +52,8 @@ def limits_of(pod: Pod, gpu_resource: str = DEFAULT_GPU) -> Resources:
     """The limits of a pod, as a quota adds them up; a container without a limit adds nothing."""
     total = _together(pod, *[lambda each: _nanos(each.resources.limits)] * 2)
     if pod.spec.resources is not None:
-        said = _nanos(pod.spec.resources.limits)
-        total |= {name: amount for name, amount in said.items() if _is_pod_level(name)}
+        stated = _nanos(pod.spec.resources.limits)
+        total |= {name: amount for name, amount in stated.items() if _is_pod_level(name)}
     return _resources(total, gpu_resource)
 
 
@@ -166,11 +166,11 @@ def _effective(container: Container, status: ContainerStatus | None, infeasible:
     wanted = _nanos(container.resources.requests)
     if status is None or status.resources is None:
         return wanted
-    held = _nanos(status.resources.requests)
-    _most(held, _nanos(status.allocated_resources))
+    allocated = _nanos(status.resources.requests)
+    _most(allocated, _nanos(status.allocated_resources))
     if not infeasible:
-        _most(held, wanted)
-    return held
+        _most(allocated, wanted)
+    return allocated
 
 
 def _is_sidecar(container: Container) -> bool:
@@ -262,12 +262,12 @@ def hints_of(pod: Pod) -> Hints:
     """The hints of a pod, without those that flowsched cannot understand."""
     rate = total = 0
     for name in (IO_READ, IO_WRITE):
-        amount = _said(pod, name, lambda text: parse_bytes(text.removesuffix(_PER_SECOND))) or 0
+        amount = _annotation(pod, name, lambda text: parse_bytes(text.removesuffix(_PER_SECOND))) or 0
         if pod.metadata.annotations.get(name, "").endswith(_PER_SECOND):
             rate += amount
         else:
             total += amount
-    runtime = _said(pod, RUNTIME, parse_duration)
+    runtime = _annotation(pod, RUNTIME, parse_duration)
     if not rate and total and runtime:
         rate = total * 1000 // runtime
     deadline = pod.spec.active_deadline_seconds
@@ -277,7 +277,7 @@ def hints_of(pod: Pod) -> Hints:
     return Hints(_inputs(pod), rate, total, min(ends, default=None))
 
 
-def _said(pod: Pod, name: str, parse: Callable[[str], int]) -> int | None:
+def _annotation(pod: Pod, name: str, parse: Callable[[str], int]) -> int | None:
     """What an annotation says; None if it is not there, or cannot be understood."""
     text = pod.metadata.annotations.get(name)
     try:

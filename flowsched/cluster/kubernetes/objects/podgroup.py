@@ -43,7 +43,7 @@ class SchedulingConstraints(Read, frozen=True):
 
 
 class NativePodGroupSpec(Read, frozen=True):
-    """What the group needs."""
+    """The needs of the group."""
 
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
     scheduling_constraints: SchedulingConstraints | None = None
@@ -65,7 +65,7 @@ class NativePodGroup(Read, frozen=True):
 
 
 class CoschedulingPodGroupSpec(Read, frozen=True):
-    """What the group needs."""
+    """The needs of the group."""
 
     min_member: int | None = None
     min_resources: Amounts | None = None
@@ -102,7 +102,7 @@ class SubGroupPolicy(Read, frozen=True):
 
 
 class VolcanoPodGroupSpec(Read, frozen=True):
-    """What the group needs. Without `min_resources` Volcano checks no quota before it lets the group in."""
+    """The needs of the group. Without `min_resources` Volcano checks no quota before it lets the group in."""
 
     min_member: int | None = None
     min_task_member: dict[str, int] | None = None
@@ -319,7 +319,7 @@ class StatusPatch:
     body: bytes
 
 
-def status_patch(form: Form, seen: Observed) -> StatusPatch | None:
+def status_patch(form: Form, observed: Observed) -> StatusPatch | None:
     """The status of a group; None where its form has no word for this.
 
     Volcano's status is no subresource, and a merge patch replaces its list of conditions as a whole: it is ours alone to
@@ -327,64 +327,64 @@ def status_patch(form: Form, seen: Observed) -> StatusPatch | None:
     """
     match form:
         case Form.VOLCANO:
-            return _volcano_status(seen)
+            return _volcano_status(observed)
         case Form.SCHEDULER_PLUGINS:
-            return _plugins_status(seen)
+            return _plugins_status(observed)
         case Form.NATIVE_ALPHA | Form.NATIVE_BETA:
-            return _native_status(form, seen)
+            return _native_status(form, observed)
         case Form.NONE:
             return None
 
 
-def _volcano_status(seen: Observed) -> StatusPatch | None:
-    if seen.life not in _VOLCANO_PHASES:
+def _volcano_status(observed: Observed) -> StatusPatch | None:
+    if observed.life not in _VOLCANO_PHASES:
         return None
-    status: Json = {"phase": _VOLCANO_PHASES[seen.life], **_counts(seen)}
-    if seen.life in _VOLCANO_CONDITIONS:
-        kind, value, reason = _VOLCANO_CONDITIONS[seen.life]
+    status: Json = {"phase": _VOLCANO_PHASES[observed.life], **_counts(observed)}
+    if observed.life in _VOLCANO_CONDITIONS:
+        kind, value, reason = _VOLCANO_CONDITIONS[observed.life]
         condition = {
             "type": kind,
             "status": value,
-            "transitionID": seen.transition,
-            "lastTransitionTime": seen.at,
-            "reason": seen.reason or reason,
-            "message": seen.message[:LONGEST_MESSAGE],
+            "transitionID": observed.transition,
+            "lastTransitionTime": observed.at,
+            "reason": observed.reason or reason,
+            "message": observed.message[:LONGEST_MESSAGE],
         }
         status["conditions"] = [condition]
     return StatusPatch("", MERGE, msgspec.json.encode({"status": status}))
 
 
-def _plugins_status(seen: Observed) -> StatusPatch | None:
-    if seen.life not in _PLUGINS_PHASES:
+def _plugins_status(observed: Observed) -> StatusPatch | None:
+    if observed.life not in _PLUGINS_PHASES:
         return None
-    status: Json = {"phase": _PLUGINS_PHASES[seen.life], **_counts(seen)}
-    if seen.life is Life.SCHEDULED:
-        status["scheduleStartTime"] = seen.at
+    status: Json = {"phase": _PLUGINS_PHASES[observed.life], **_counts(observed)}
+    if observed.life is Life.SCHEDULED:
+        status["scheduleStartTime"] = observed.at
     return StatusPatch("/status", MERGE, msgspec.json.encode({"status": status}))
 
 
-def _counts(seen: Observed) -> Json:
-    return {"running": seen.running, "succeeded": seen.succeeded, "failed": seen.failed}
+def _counts(observed: Observed) -> Json:
+    return {"running": observed.running, "succeeded": observed.succeeded, "failed": observed.failed}
 
 
-def _native_status(form: Form, seen: Observed) -> StatusPatch | None:
+def _native_status(form: Form, observed: Observed) -> StatusPatch | None:
     """Conditions are merged by type, so only this one is said."""
     kind = "PodGroupScheduled" if form is Form.NATIVE_ALPHA else "PodGroupInitiallyScheduled"
-    match seen.life:
-        case Life.UNSCHEDULABLE | Life.PARTIAL if not seen.started:
-            told = (kind, "False", seen.reason or "Unschedulable")
+    match observed.life:
+        case Life.UNSCHEDULABLE | Life.PARTIAL if not observed.started:
+            kind, status, reason = (kind, "False", observed.reason or "Unschedulable")
         case Life.SCHEDULED | Life.RUNNING:
-            told = (kind, "True", seen.reason or "Scheduled")
+            kind, status, reason = (kind, "True", observed.reason or "Scheduled")
         case Life.PREEMPTED:
-            told = ("DisruptionTarget", "True", seen.reason or "PreemptionByScheduler")
+            kind, status, reason = ("DisruptionTarget", "True", observed.reason or "PreemptionByScheduler")
         case _:
             return None
     condition = {
-        "type": told[0],
-        "status": told[1],
-        "reason": told[2],
-        "message": seen.message[:LONGEST_MESSAGE],
-        "lastTransitionTime": seen.at,
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": observed.message[:LONGEST_MESSAGE],
+        "lastTransitionTime": observed.at,
     }
     body = msgspec.json.encode({"status": {"conditions": [condition]}})
     return StatusPatch("/status", STRATEGIC, body)

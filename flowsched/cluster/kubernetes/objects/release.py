@@ -21,7 +21,7 @@ class GpuSettings:
     """How pods get their GPUs.
 
     Args:
-        resource: What whole devices are asked for as; "" = by device number in the environment, and so with "dra".
+        resource: The resource name of whole devices; "" = by device number in the environment, and so with "dra".
         fractions: How a pod with a part of a device (or numbers) is told which: "cuda" = it sees all devices and
             CUDA_VISIBLE_DEVICES names its own; "runtime" = the container runtime shows it no others; "dra" = its devices,
             whole ones too, are those of resource claims (see `dra.inventory`).

@@ -84,7 +84,7 @@ def deletion(uid: str, grace_s: int | None = None, resource_version: str = "") -
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EventText:
     """What an event says. `kind`: Normal or Warning."""
 
     action: str
@@ -93,7 +93,7 @@ class Told:
     kind: str
 
 
-def event(told: Told, regarding: Mapping[str, Any], now: int) -> bytes:
+def event(text: EventText, regarding: Mapping[str, Any], now: int) -> bytes:
     """An event about an object, for `kubectl describe`."""
     # The name that is generated from must be a whole one by itself but for its last "-".
     name = str(regarding["name"])[:50].rstrip(".-")
@@ -105,10 +105,10 @@ def event(told: Told, regarding: Mapping[str, Any], now: int) -> bytes:
             "eventTime": micro_timestamp(now),
             "reportingController": "flowsched.io/scheduler",
             "reportingInstance": "flowsched",
-            "action": told.action,
-            "reason": told.reason,
+            "action": text.action,
+            "reason": text.reason,
             "regarding": regarding,
-            "note": told.note,
-            "type": told.kind,
+            "note": text.note,
+            "type": text.kind,
         }
     )

@@ -257,17 +257,17 @@ def files_variables(pod: Pod, layout: Layout, *, contents: bool) -> list[Json]:
     """
     container = pod.container
     assert container is not None
-    told = [{"name": "FLOWSCHED_CONTAINER", "value": literal(pack(_order(pod, container, layout)))}]
+    variables = [{"name": "FLOWSCHED_CONTAINER", "value": literal(pack(_order(pod, container, layout)))}]
     if not contents:
-        return told
-    texts = [given.content for given in container.inputs if given.content is not None]
+        return variables
+    texts = [placed.content for placed in container.inputs if placed.content is not None]
     if texts:
         packed = base64.b64encode(zlib.compress(json.dumps(texts).encode(), 6)).decode()
         pieces = [packed[at : at + _PIECE] for at in range(0, len(packed), _PIECE)]
-        told += [
+        variables += [
             {"name": f"FLOWSCHED_CONTENT_{number}", "value": piece} for number, piece in enumerate(pieces)
         ]
-    return told
+    return variables
 
 
 def _places_left(container: Container, layout: Layout, left: Left) -> list[str]:
@@ -299,7 +299,7 @@ def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
         "sources": layout.sources,
         "copies": layout.copies,
         "links": layout.links,
-        "contents": [layout.place(given.path) for given in container.inputs if given.content is not None],
+        "contents": [layout.place(placed.path) for placed in container.inputs if placed.content is not None],
         "writes": _written_in_place(container, layout, stdio),
         "outputs": [
             {
@@ -342,7 +342,7 @@ def order_of(
     """The order of a pod's steps, as a value.
 
     Args:
-        pod: What to run.
+        pod: The pod that is to run.
         places: Name of an input -> where it shall lie in the `inputs` volume, where that is not its own folder.
         expires_ms: Wall clock; from then on an agent begins nothing by it.
         service: Name of the Service below which its gang's members are found; "" = they have loopback addresses.
@@ -352,12 +352,12 @@ def order_of(
         "pod": pod.name,
         "inputs": [
             {
-                "name": given.name,
-                "uris": list(given.uris),
-                "manifest": given.manifest,
-                "path": places.get(given.name) or input_path(given),
+                "name": input_file.name,
+                "uris": list(input_file.uris),
+                "manifest": input_file.manifest,
+                "path": places.get(input_file.name) or input_path(input_file),
             }
-            for given in pod.inputs
+            for input_file in pod.inputs
         ],
         "outputs": [
             {
@@ -370,12 +370,12 @@ def order_of(
             for output in pod.outputs
         ],
         "folders": sorted((parents - {"."}) | {TEMPORARY}),
-        "gang": _told_gang(pod, service) if pod.gang else None,
+        "gang": _gang_order(pod, service) if pod.gang else None,
         "expires_ms": expires_ms,
     }
 
 
-def _told_gang(pod: Pod, service: str) -> dict[str, Any]:
+def _gang_order(pod: Pod, service: str) -> dict[str, Any]:
     """What the agent writes the files of a gang's member from: as long for 10,000 members as for two."""
     assert pod.gang is not None
     return {
@@ -386,14 +386,14 @@ def _told_gang(pod: Pod, service: str) -> dict[str, Any]:
     }
 
 
-def input_path(given: InputFile) -> str:
+def input_path(input_file: InputFile) -> str:
     """Where an input is in the pod's `inputs` volume: a folder of its own, or its manifest."""
-    safe = _UNSAFE.sub("_", given.name) or "_"
+    safe = _UNSAFE.sub("_", input_file.name) or "_"
     safe = f"_{safe}" if safe.startswith(".") else safe
-    if given.manifest:
+    if input_file.manifest:
         return f"{safe}.manifest"
     # The end of a file's name, which holds its extension: at most 200 of the 255 bytes that a name may have.
-    name = file_name(given.uris[0] if given.uris else "").encode(errors="replace")[-200:]
+    name = file_name(input_file.uris[0] if input_file.uris else "").encode(errors="replace")[-200:]
     return f"{safe}/{name.decode(errors='ignore')}"
 
 
@@ -434,7 +434,7 @@ def task_environment(
     """The task's environment and command.
 
     Args:
-        pod: What to run.
+        pod: The pod that is to run.
         settings: Of the installation.
         group: Its Secret holds the gang's token; None = the pod is alone.
         layout: Of a container task's files.
@@ -451,9 +451,9 @@ def task_environment(
         for name, found in sources.items()
     ]
     # The token may stand in a command on a local cluster; what it is matters neither to the kubelet nor to us.
-    seen = values | ({_TOKEN: f"$({_TOKEN})"} if _TOKEN in sources else {})
+    stated = values | ({_TOKEN: f"$({_TOKEN})"} if _TOKEN in sources else {})
     hidden = [name for name in sources if name != _TOKEN]
-    visible = {name: value for name, value in seen.items() if name not in hidden}
+    visible = {name: value for name, value in stated.items() if name not in hidden}
     return TaskEnvironment(env, [spelled(argument, visible, hidden) for argument in pod.command])
 
 
@@ -482,11 +482,11 @@ def step_environment(
 def _values(pod: Pod, settings: ReleaseSettings, address: Address) -> dict[str, str]:
     """What variables say that are no secrets."""
     by_number = pod.gpu_millis > 0 and (pod.gpu_millis % 1000 > 0 or not settings.gpu.resource)
-    told = pod if by_number and settings.gpu.fractions == "cuda" else structs.replace(pod, gpu_ids=())
+    described = pod if by_number and settings.gpu.fractions == "cuda" else structs.replace(pod, gpu_ids=())
     inputs = {given.name: f"{INPUTS}/{input_path(given)}" for given in pod.inputs}
     if pod.container is not None:
         inputs |= {given.input: given.path for given in pod.container.inputs if given.input is not None}
-    values, _ = environment(told, Paths(WORK, WORK, inputs, ""), address)
+    values, _ = environment(described, Paths(WORK, WORK, inputs, ""), address)
     for name in OF_THE_IMAGE:
         if name not in pod.env:
             del values[name]

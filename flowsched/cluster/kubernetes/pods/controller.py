@@ -93,7 +93,7 @@ class DesiredPod:
     end_when_deleted: End | None = (
         None  #: what is reported once it is deleted, where the controller deletes it
     )
-    held: tuple[str, str] = ("", "")  #: the reason and message that were reported last
+    reported_wait: tuple[str, str] = ("", "")  #: the reason and message that were reported last
     stuck_since: float | None = (
         None  #: on the loop's clock: it waits for what will not come, or an image that does not
     )
@@ -340,16 +340,16 @@ class PodController:
             if answer is not None and answer.ok:
                 pod.uid = decoded(answer.body, PodObject, pod.name).metadata.uid
                 await self._lease.failpoint("kube.created")
-                self._hold(pod, "", "")
+                self._report_wait(pod, "", "")
                 return True
             if answer is not None and answer.reason == "AlreadyExists":
-                return await self._take_existing(pod, "PodDeleted")
+                return await self._adopt_existing(pod, "PodDeleted")
             if answer is not None:
                 verdict = judge(answer)
                 if isinstance(verdict, Permanent):
                     self._report_end(pod, self._refused(pod, "StartFailed", verdict.message))
                     return False
-                self._hold(pod, verdict.reason, verdict.message)
+                self._report_wait(pod, verdict.reason, verdict.message)
                 if verdict.reason == QUOTA_EXCEEDED and order.gang is not None:
                     # The engine releases the other members: a gang that is half made would keep others' room and wait.
                     self._report_end(pod, self._gone(pod, QUOTA_EXCEEDED))
@@ -358,10 +358,10 @@ class PodController:
 
     async def _find(self, pod: DesiredPod) -> None:
         """Take over a pod that the watch does not show (yet), or end it: an earlier leader made none that will ever be bound."""
-        if await self._take_existing(pod, NOT_LAUNCHED):
+        if await self._adopt_existing(pod, NOT_LAUNCHED):
             await self._bind(pod)
 
-    async def _take_existing(self, pod: DesiredPod, absent: str) -> bool:
+    async def _adopt_existing(self, pod: DesiredPod, absent: str) -> bool:
         """Decide about the pod of this name that the API server has. True: it is ours, and goes on as if it had just been made.
 
         Args:
@@ -394,7 +394,7 @@ class PodController:
                 answer = await self._api.bind(pod.name, pod.uid, pod.node, self._explain(pod))
             if answer is not None and answer.ok:
                 await self._lease.failpoint("kube.bound")
-                self._hold(pod, "", "")
+                self._report_wait(pod, "", "")
                 return
             obj = await self._api.read(pod.name, self._explain(pod))
             if obj is None or obj.metadata.uid != pod.uid:
@@ -408,11 +408,11 @@ class PodController:
             verdict = judge(answer) if answer is not None else None
             if refusal or isinstance(verdict, Permanent):
                 # The binding will never be accepted: the pod goes, and its task is placed anew.
-                self._hold(pod, "BindRefused", refusal or (verdict.message if verdict else ""))
+                self._report_wait(pod, "BindRefused", refusal or (verdict.message if verdict else ""))
                 await self._delete_and_end(pod, obj, self._gone(pod, "BindRefused"))
                 return
             if verdict is not None:
-                self._hold(pod, verdict.reason, verdict.message)
+                self._report_wait(pod, verdict.reason, verdict.message)
             await backoff.wait()
 
     async def _reserve_devices(self, pod: DesiredPod) -> str:
@@ -485,16 +485,16 @@ class PodController:
         elif pod.stuck_since is None:
             pod.stuck_since = now
         pod.patience_s = self._timeouts.start_s if waiting.permanent else self._timeouts.pull_s
-        self._hold(pod, waiting.reason, waiting.message)
+        self._report_wait(pod, waiting.reason, waiting.message)
 
-    def _hold(self, pod: DesiredPod, reason: str, message: str) -> None:
+    def _report_wait(self, pod: DesiredPod, reason: str, message: str) -> None:
         """Report what keeps a pod from starting, once for each kind of reason."""
-        if pod.end is None and pod.held[0] != reason:
-            pod.held = (reason, message)
+        if pod.end is None and pod.reported_wait[0] != reason:
+            pod.reported_wait = (reason, message)
             self._events(PodHeld(pod.name, reason, message))
 
     def _explain(self, pod: DesiredPod) -> Explain:
-        return lambda reason, message: self._hold(pod, reason, message)
+        return lambda reason, message: self._report_wait(pod, reason, message)
 
     def _report_end(self, pod: DesiredPod, end: End) -> None:
         if pod.end is None:
@@ -548,7 +548,7 @@ class PodController:
 
     def _give_up_stuck(self, pod: DesiredPod, now: float) -> None:
         """Give up a pod that has not started for too long (FAULTS.md row 37)."""
-        reason, message = pod.held
+        reason, message = pod.reported_wait
         if pod.stuck_since is not None and now - pod.stuck_since > pod.patience_s:
             pod.stuck_since = None
             end = self._refused(pod, "StartFailed", f"{reason}: {message}")

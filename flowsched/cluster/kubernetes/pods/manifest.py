@@ -115,8 +115,8 @@ def quantities(resources: Resources, gpu_resource: str, factor: int = 1) -> Quan
         gpu_resource: devices,
         **{name: count * factor for name, count in resources.extended.items()},
     }
-    told = {name: str(amount) for name, amount in amounts.items() if amount}
-    return {"cpu": cpu(resources.cpu_millicores * factor), **told} if resources.cpu_millicores else told
+    others = {name: str(amount) for name, amount in amounts.items() if amount}
+    return {"cpu": cpu(resources.cpu_millicores * factor), **others} if resources.cpu_millicores else others
 
 
 def cpu(millicores: int) -> str:
@@ -227,13 +227,13 @@ _HOSTNAME: Final = "kubernetes.io/hostname"
 Json = dict[str, Any]
 
 
-def toleration(given: Toleration) -> Json:
+def toleration(tolerated: Toleration) -> Json:
     """A toleration as a pod carries it."""
     fields = {
-        "key": given.key,
-        "operator": given.operator,
-        "value": "" if given.operator == "Exists" else given.value,
-        "effect": given.effect,
+        "key": tolerated.key,
+        "operator": tolerated.operator,
+        "value": "" if tolerated.operator == "Exists" else tolerated.value,
+        "effect": tolerated.effect,
     }
     return {key: value for key, value in fields.items() if value}
 
@@ -246,19 +246,19 @@ def affinity(rules: Rules, group: str, node: str) -> Json:
         group: Name of the gang; its pods know each other by the label of that name; "" = the pod is alone.
         node: Where its inputs are; "" = not said.
     """
-    told: Json = {}
+    terms: Json = {}
     if node:
         here = {"key": "metadata.name", "operator": "In", "values": [node]}
         wish = {"weight": 100, "preference": {"matchFields": [here]}}
-        told["nodeAffinity"] = {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}
+        terms["nodeAffinity"] = {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}
     if not group:
-        return told
+        return terms
     peers = {"matchLabels": {GROUP: group}}
     if rules.rack is not None:
-        told["podAffinity"] = _term(peers, RACK_LABEL, required=rules.rack == "required")
+        terms["podAffinity"] = _term(peers, RACK_LABEL, required=rules.rack == "required")
     if rules.one_per_node:
-        told["podAntiAffinity"] = _term(peers, _HOSTNAME, required=True)
-    return told
+        terms["podAntiAffinity"] = _term(peers, _HOSTNAME, required=True)
+    return terms
 
 
 def _term(peers: Mapping[str, Any], topology_key: str, *, required: bool) -> Json:
@@ -306,7 +306,7 @@ def pod_manifest(
     """The pod of one attempt of one task, without a node: it is bound later.
 
     Args:
-        pod: What to run.
+        pod: The pod that is to run.
         settings: Of the installation.
         group: Its gang; None = it is alone.
         expires_ms: When the order of its steps expires (wall clock).
@@ -335,9 +335,9 @@ def _tasks(
     pod: Pod, settings: ReleaseSettings, group: GroupRef | None, ask: Ask, layout: Layout
 ) -> list[Json] | Refusal:
     """The user's containers, in the order in which they run: one, or one for each step."""
-    seen = [pod] if pod.container is None else [as_step(pod, step) for step in pod.container.steps]
+    steps = [pod] if pod.container is None else [as_step(pod, step) for step in pod.container.steps]
     made: list[Json] = []
-    for number, one in enumerate(seen):
+    for number, one in enumerate(steps):
         image = (one.image or settings.default_image).strip()
         if not image:
             whose = "the task names" if pod.container is None else f"step {number} of the task names"
@@ -346,10 +346,10 @@ def _tasks(
                 f"{whose} no image, and there is no default image here: give it one (container: {{image: …}}), or start "
                 "flowsched with FLOWSCHED_DEFAULT_IMAGE",
             )
-        told = task_environment(one, settings, group, layout)
-        if isinstance(told, Refusal):
-            return told
-        task = _task(pod, settings, image, told, ask)
+        environment = task_environment(one, settings, group, layout)
+        if isinstance(environment, Refusal):
+            return environment
+        task = _task(pod, settings, image, environment, ask)
         made.append(task if pod.container is None else _as_step(task, pod, settings, layout, number))
     return made
 
@@ -463,8 +463,8 @@ def _bound(mount: Bind) -> Json:
     """A mount of a container task as Kubernetes has it."""
     if mount.shared is None:
         return {"name": "inputs", "mountPath": mount.path, "subPath": mount.inner}
-    told: Json = {"name": f"shared-{mount.shared}", "mountPath": mount.path, "readOnly": mount.read_only}
-    return told | ({"subPath": mount.inner} if mount.inner else {})
+    body: Json = {"name": f"shared-{mount.shared}", "mountPath": mount.path, "readOnly": mount.read_only}
+    return body | ({"subPath": mount.inner} if mount.inner else {})
 
 
 def _as_step(task: Json, pod: Pod, settings: ReleaseSettings, layout: Layout, number: int) -> Json:
@@ -503,7 +503,7 @@ def _step(name: str, settings: ReleaseSettings, env: list[Json]) -> Json:
     return step
 
 
-def _task(pod: Pod, settings: ReleaseSettings, image: str, told: TaskEnvironment, ask: Ask) -> Json:
+def _task(pod: Pod, settings: ReleaseSettings, image: str, environment: TaskEnvironment, ask: Ask) -> Json:
     """The user's container. Its command is an argument list: no shell ever reads it."""
     mounts = _mounts(settings, shared_read_only=False, inputs_read_only=True)
     if _needs_shared_memory(pod):
@@ -514,15 +514,15 @@ def _task(pod: Pod, settings: ReleaseSettings, image: str, told: TaskEnvironment
         "name": TASK,
         "image": image,
         "workingDir": WORK,
-        "env": told.env,
+        "env": environment.env,
         "resources": task_resources(ask),
         "volumeMounts": mounts,
         # What a task prints may be a secret; its end is kept in a database. It may write a message of its own choice.
         "terminationMessagePolicy": "File",
         "securityContext": CONFINED,
     }
-    if told.command:
-        task["command"] = told.command
+    if environment.command:
+        task["command"] = environment.command
     return task
 
 

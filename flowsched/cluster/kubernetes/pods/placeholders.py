@@ -53,8 +53,8 @@ class Placeholders:
         self._awaited = awaited
         self._path = f"/api/v1/namespaces/{settings.namespace}/pods"
         self._wanted: dict[str, Hold] = {}
-        self._held: dict[str, tuple[Hold, OnlyMetadata]] = {}  #: by node
-        self._listed = False  #: whether all that there are is in `_held`
+        self._made: dict[str, tuple[Hold, OnlyMetadata]] = {}  #: by node
+        self._listed = False  #: whether all that there are is in `_made`
         self._news = asyncio.Event()
 
     def begin(self) -> None:
@@ -64,7 +64,7 @@ class Placeholders:
 
     def want(self, holds: Sequence[Hold]) -> None:
         """Hold this room, and no other."""
-        self._wanted = {hold.node: hold for hold in holds}
+        self._wanted = {reservation.node: reservation for reservation in holds}
         self._news.set()
 
     async def run(self) -> None:
@@ -77,7 +77,7 @@ class Placeholders:
             except (Refused, Unreachable, Malformed) as error:
                 log.warning("room not held", why=str(error))
                 self._listed &= not isinstance(error, Unreachable)  # one may have been made
-            if not self._listed or {node: held[0] for node, held in self._held.items()} != self._wanted:
+            if not self._listed or {node: entry[0] for node, entry in self._made.items()} != self._wanted:
                 await asyncio.sleep(PERIOD_S)
                 self._news.set()
 
@@ -85,8 +85,8 @@ class Placeholders:
         """Give up the room that is held, as far as the server answers: the next leader removes what is left."""
         try:
             async with asyncio.timeout(CLOSE_S):
-                while self._held:
-                    await self._remove(self._held.popitem()[1][1])
+                while self._made:
+                    await self._remove(self._made.popitem()[1][1])
         except (Refused, Unreachable, TimeoutError) as error:
             log.warning(
                 "a placeholder is left", why=str(error) or "no answer", next="the next leader removes it"
@@ -94,27 +94,27 @@ class Placeholders:
 
     async def _once(self) -> None:
         if not self._listed:
-            self._held.clear()
+            self._made.clear()
             selector = f"{ours(self._settings)},{HOLD}"
             found, _ = await self._client.list(self._path, OnlyMetadata, params={"labelSelector": selector})
             for old in found:
                 await self._remove(old)
             self._listed = True
-        for node, hold in list(self._wanted.items()):
-            before = self._held.get(node)
-            if before is None or before[0] != hold:
-                self._held[node] = hold, await self._make(hold)
+        for node, reservation in list(self._wanted.items()):
+            before = self._made.get(node)
+            if before is None or before[0] != reservation:
+                self._made[node] = reservation, await self._make(reservation)
                 if before is not None:
                     await self._remove(before[1])
-        for node in [node for node in self._held if node not in self._wanted and node not in self._awaited()]:
-            await self._remove(self._held.pop(node)[1])
+        for node in [node for node in self._made if node not in self._wanted and node not in self._awaited()]:
+            await self._remove(self._made.pop(node)[1])
 
-    async def _make(self, hold: Hold) -> OnlyMetadata:
-        answer = await self._client.call("POST", self._path, body=placeholder(hold, self._settings))
+    async def _make(self, reservation: Hold) -> OnlyMetadata:
+        answer = await self._client.call("POST", self._path, body=placeholder(reservation, self._settings))
         if not answer.ok:
-            raise Refused(f"a placeholder on {hold.node}", answer)
+            raise Refused(f"a placeholder on {reservation.node}", answer)
         made = msgspec.json.decode(answer.body, type=OnlyMetadata)
-        body = msgspec.json.encode({"status": {"nominatedNodeName": hold.node}})
+        body = msgspec.json.encode({"status": {"nominatedNodeName": reservation.node}})
         path = f"{self._path}/{made.metadata.name}/status"
         answer = await self._client.call("PATCH", path, body=body, content_type=STRATEGIC)
         if not answer.ok:
@@ -129,9 +129,9 @@ class Placeholders:
             raise Refused(f"placeholder {made.metadata.name} cannot be deleted", answer)
 
 
-def placeholder(hold: Hold, settings: ReleaseSettings) -> bytes:
+def placeholder(reservation: Hold, settings: ReleaseSettings) -> bytes:
     """The pod that keeps room on a node."""
-    amounts = quantities(hold.resources, settings.gpu.resource)
+    amounts = quantities(reservation.resources, settings.gpu.resource)
     container: dict[str, Any] = {
         "name": TASK,
         "image": settings.our_image,

@@ -21,7 +21,7 @@ class _Spec(Read, frozen=True):
     node_name: str = ""
 
 
-class _Seen(Read, frozen=True):
+class _ObservedPod(Read, frozen=True):
     """As much of a pod as its deletion needs."""
 
     metadata: Metadata = Metadata()
@@ -85,11 +85,11 @@ class PodApi:
             try:
                 version = ""
                 if grace_s != 0 or not obj.spec.node_name:
-                    seen = await self._client.get(path, _Seen)
-                    if seen is None or seen.metadata.uid != obj.metadata.uid:
+                    observed = await self._client.get(path, _ObservedPod)
+                    if observed is None or observed.metadata.uid != obj.metadata.uid:
                         return True
-                    version = seen.metadata.resource_version
-                    if grace_s == 0 and seen.spec.node_name:
+                    version = observed.metadata.resource_version
+                    if grace_s == 0 and observed.spec.node_name:
                         grace_s = None
                 body = deletion(obj.metadata.uid, grace_s, version)
                 answer = await self._client.call("DELETE", path, body=body)

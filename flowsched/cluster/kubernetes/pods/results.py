@@ -15,7 +15,7 @@ from msgspec import structs
 from flowsched.background import BackgroundTasks
 from flowsched.cluster.kubernetes.agents import Agents
 from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
-from flowsched.cluster.kubernetes.pods.status import step_names, told_all, undelivered
+from flowsched.cluster.kubernetes.pods.status import is_complete, step_names, undelivered
 from flowsched.executor.protocol import ClusterEvent, ContainerReport, Pod, PodEnded, PodGone
 from flowsched.log_lines import get_logger
 from flowsched.values import replace
@@ -69,10 +69,10 @@ class Results:
                 self._background.begin(self._drop(order, obj.spec.node_name))
         if obj is not None and isinstance(event, PodEnded) and event.container is not None:
             self._background.begin(
-                self._tell_ends(event, event.container, obj), failed=lambda _: self._report(event)
+                self._report_with_ends(event, event.container, obj), failed=lambda _: self._report(event)
             )
             return
-        if obj is None or failed or not isinstance(event, PodEnded) or told_all(obj):
+        if obj is None or failed or not isinstance(event, PodEnded) or is_complete(obj):
             self._report(event)
             return
         self._background.begin(self._complete(event, obj), failed=lambda _: self._report(event))
@@ -86,7 +86,7 @@ class Results:
         """Stop. The process that adopts the pod asks the agents again."""
         await self._background.close()
 
-    async def _tell_ends(self, event: PodEnded, report: ContainerReport, obj: PodObject) -> None:
+    async def _report_with_ends(self, event: PodEnded, report: ContainerReport, obj: PodObject) -> None:
         """Report the end of a container task, with its steps' last output and all its files if the agent answers soon."""
         names = step_names(obj)
         asked = [
@@ -101,8 +101,8 @@ class Results:
             async with asyncio.timeout(ENDS_S):
                 found = dict(await asyncio.gather(*asked))
                 if undelivered(obj):
-                    told = await self._agents.outputs(obj.spec.node_name, obj.metadata.uid)
-                    files = told.files if told is not None and told.files else files
+                    result = await self._agents.outputs(obj.spec.node_name, obj.metadata.uid)
+                    files = result.files if result is not None and result.files else files
         steps = tuple(
             replace(
                 step,
@@ -116,18 +116,18 @@ class Results:
     async def _end_of(self, obj: PodObject, container: str, stream: str) -> tuple[tuple[str, str], str]:
         meta = obj.metadata
         query = {"namespace": meta.namespace, "pod": meta.name, "uid": meta.uid, "container": container}
-        told = await self._agents.logs(obj.spec.node_name, {**query, "stream": stream, "end": str(END_BYTES)})
-        return (container, stream), told[0].decode(errors="replace").replace(
+        log = await self._agents.logs(obj.spec.node_name, {**query, "stream": stream, "end": str(END_BYTES)})
+        return (container, stream), log[0].decode(errors="replace").replace(
             "\0", "�"
-        ) if told is not None else ""
+        ) if log is not None else ""
 
     async def _complete(self, event: PodEnded, obj: PodObject) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + PATIENCE_S
         while loop.time() < end:
-            told = await self._agents.outputs(obj.spec.node_name, obj.metadata.uid)
-            if told is not None:
-                self._report(structs.replace(event, outputs=told.published))
+            result = await self._agents.outputs(obj.spec.node_name, obj.metadata.uid)
+            if result is not None:
+                self._report(structs.replace(event, outputs=result.published))
                 return
             await asyncio.sleep(_PAUSE_S)
         log.warning("outputs are not known", pod=event.name, node=obj.spec.node_name)

@@ -143,7 +143,7 @@ _RENAMED: Final = {"Terminated": "NodeShutdown", "Shutdown": "NodeShutdown"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _ObservedPod:
     """One of our pods, and what else is known of it."""
 
     pod: Pod
@@ -226,30 +226,30 @@ class _Seen:
         if STEPS not in self.pod.metadata.annotations:
             return None
         out = self.terminated(STAGE_OUT)
-        told = read_result(out.message) if out else None
+        result = read_result(out.message) if out else None
         steps = []
         for number, name in enumerate(self.steps):
             ended = self.terminated(name)
             if ended is None or ended.reason in _START_REASONS or _is_lost(ended):
                 break
-            ends = told.stdio[number] if told is not None and number < len(told.stdio) else ("", "")
+            ends = result.stdio[number] if result is not None and number < len(result.stdio) else ("", "")
             moments = (_moment(ended.started_at) or self.now_ms, _moment(ended.finished_at) or self.now_ms)
             steps.append(StepEnd(_real_code(ended), *moments, shortened(ends[0]), shortened(ends[1])))
-        if told is None:
+        if result is None:
             return ContainerReport(tuple(steps))
-        return ContainerReport(tuple(steps), told.files, told.returned)
+        return ContainerReport(tuple(steps), result.files, result.returned)
 
     def _usage(self) -> Usage:
         staged, out = self._staged(), self.terminated(STAGE_OUT)
-        told = read_result(out.message) if out else None
-        said = self.pod.metadata.annotations.get(USAGE, "")
-        used = [read_usage(said, name) for name in self.steps]
+        result = read_result(out.message) if out else None
+        annotation = self.pod.metadata.annotations.get(USAGE, "")
+        used = [read_usage(annotation, name) for name in self.steps]
         return Usage(
-            cpu_ms=sum(each.cpu_ms for each in used) or (told.cpu_ms if told else 0),
-            max_rss_bytes=max(each.max_rss_bytes for each in used) or (told.max_rss_bytes if told else 0),
+            cpu_ms=sum(each.cpu_ms for each in used) or (result.cpu_ms if result else 0),
+            max_rss_bytes=max(each.max_rss_bytes for each in used) or (result.max_rss_bytes if result else 0),
             bytes_local=staged.bytes_local,
             bytes_moved=staged.bytes_moved,
-            disk_bytes=told.disk_bytes if told and told.disk_bytes is not None else -1,
+            disk_bytes=result.disk_bytes if result and result.disk_bytes is not None else -1,
         )
 
     def _staged(self) -> Staged:
@@ -273,13 +273,13 @@ def outcome(
         In this order: PodStarted if its task has ever run; then its end if it has one (nothing follows an end), else what it
         waits for (`Waiting` with "" if it goes on well) while its task has not started; for good, if a later step of it cannot.
     """
-    seen = _Seen(pod, name, now_ms, released, deleted)
-    started_ms = seen.started_ms
+    observed = _ObservedPod(pod, name, now_ms, released, deleted)
+    started_ms = observed.started_ms
     found: tuple[Outcome, ...] = () if started_ms is None else (PodStarted(name, started_ms),)
-    final = _final(seen)
+    final = _final(observed)
     if final is not None:
         return (*found, final)
-    if found and len(seen.steps) == 1:
+    if found and len(observed.steps) == 1:
         return found
     waiting = waiting_for(pod)
     return (*found, waiting) if waiting.permanent or not found else found
@@ -291,7 +291,7 @@ def step_names(pod: Pod) -> tuple[str, ...]:
     return (*(name for name in inits if name.startswith(STEP)), TASK)
 
 
-def told_all(pod: Pod) -> bool:
+def is_complete(pod: Pod) -> bool:
     """Whether stage-out's message holds all that it published; else the node's agent knows the rest (and only that)."""
     result = _result_of(pod)
     return result is None or not result.more
@@ -309,76 +309,76 @@ def _result_of(pod: Pod) -> Result | None:
     return None if ended is None else read_result(ended.message)
 
 
-def _final(seen: _Seen) -> Final_ | None:
+def _final(observed: _ObservedPod) -> Final_ | None:
     """The pod's end, if it has come."""
-    match seen.pod.status.phase:
+    match observed.pod.status.phase:
         case "Succeeded":
-            return _succeeded(seen)
+            return _succeeded(observed)
         case "Failed":
-            return _failed(seen)
-    if not seen.deleted:
+            return _failed(observed)
+    if not observed.deleted:
         return None
-    started = _may_have_run(seen)
-    return seen.gone(_taken(seen, None) or "PodDeleted", started)
+    started = _may_have_run(observed)
+    return observed.gone(_taken(observed, None) or "PodDeleted", started)
 
 
-def _succeeded(seen: _Seen) -> Final_:
+def _succeeded(observed: _ObservedPod) -> Final_:
     """The task is well; what became of its outputs?"""
-    for name in seen.steps:
-        ended = seen.terminated(name)
-        if ended is not None and _real_code(ended) and (taken := _taken(seen, ended)):
-            return seen.gone(taken)  # its own failures are to be ignored, and this is none
-    if not any(each.name == STAGE_OUT for each in seen.pod.spec.init_containers):
-        return seen.ended(0)
-    step = seen.terminated(STAGE_OUT)
+    for name in observed.steps:
+        ended = observed.terminated(name)
+        if ended is not None and _real_code(ended) and (taken := _taken(observed, ended)):
+            return observed.gone(taken)  # its own failures are to be ignored, and this is none
+    if not any(each.name == STAGE_OUT for each in observed.pod.spec.init_containers):
+        return observed.ended(0)
+    step = observed.terminated(STAGE_OUT)
     result = read_result(step.message) if step else None
-    if result is None and _was_released(seen):
-        return seen.ended(0, "Released")  # its grace was over before its outputs were published
+    if result is None and _was_released(observed):
+        return observed.ended(0, "Released")  # its grace was over before its outputs were published
     # It was told to end before it had written all of them, or its grace was over before they were published.
-    taken = _taken(seen, step if result is None else seen.last)
+    taken = _taken(observed, step if result is None else observed.last)
     if taken and (result is None or result.reason):
-        return seen.gone(taken, started=True)
+        return observed.gone(taken, started=True)
     if result is None:
         why = f"{step.reason} ({step.exit_code}): {step.message}" if step else "it left no result"
-        return seen.ended(0, "OutputFailed", f"stage-out: {why}")
+        return observed.ended(0, "OutputFailed", f"stage-out: {why}")
     match result.reason:
         case "":
-            return seen.ended(0, outputs=result.published)
+            return observed.ended(0, outputs=result.published)
         case "AgentUnreachable":
-            return seen.gone(result.reason, started=True)
+            return observed.gone(result.reason, started=True)
         case "OrderRefused":
-            return seen.ended(0, "OutputFailed", result.message)
-    return seen.ended(0, result.reason, result.message)
+            return observed.ended(0, "OutputFailed", result.message)
+    return observed.ended(0, result.reason, result.message)
 
 
-def _failed(seen: _Seen) -> Final_:
-    status = seen.pod.status
+def _failed(observed: _ObservedPod) -> Final_:
+    status = observed.pod.status
     reason = _RENAMED.get(status.reason, status.reason)
-    task = seen.last
+    task = observed.last
     if reason == "DeadlineExceeded":
         early = "" if task else "; its task had not started: pulling images and laying out inputs count"
-        return seen.ended(TIMEOUT_CODE, "Timeout", status.message + early)
+        return observed.ended(TIMEOUT_CODE, "Timeout", status.message + early)
     if reason:
-        return seen.gone(reason, _may_have_run(seen) if reason in _INTERRUPTED else None)
+        return observed.gone(reason, _may_have_run(observed) if reason in _INTERRUPTED else None)
     if task is None or _is_lost(task):
-        return _never_ended(seen, task)
-    if _was_released(seen):
-        return seen.ended(task.exit_code, "Released")
-    taken = _taken(seen, task)
-    return seen.gone(taken) if taken else _task_failed(seen, task)
+        return _never_ended(observed, task)
+    if _was_released(observed):
+        return observed.ended(task.exit_code, "Released")
+    taken = _taken(observed, task)
+    return observed.gone(taken) if taken else _task_failed(observed, task)
 
 
-def _never_ended(seen: _Seen, task: Terminated | None) -> Final_:
+def _never_ended(observed: _ObservedPod, task: Terminated | None) -> Final_:
     """The pod has failed, and its task has no end of its own."""
-    if seen.released:
-        return seen.gone("Released", started=task is not None)
+    if observed.released:
+        return observed.gone("Released", started=task is not None)
     if task is not None:
-        return seen.gone(_taken(seen, task) or _LOST_TRACK, started=True)
-    for step in seen.pod.status.init_container_statuses:
+        return observed.gone(_taken(observed, task) or _LOST_TRACK, started=True)
+    for step in observed.pod.status.init_container_statuses:
         ended = step.state.terminated
         if ended is not None and ended.exit_code != 0 and step.name != STAGE_OUT:
-            return _step_failed(seen, step.name, ended)
-    return seen.gone(_taken(seen, None) or "PodFailed", _may_have_run(seen))
+            return _step_failed(observed, step.name, ended)
+    return observed.gone(_taken(observed, None) or "PodFailed", _may_have_run(observed))
 
 
 def _is_lost(ended: Terminated) -> bool:
@@ -386,61 +386,61 @@ def _is_lost(ended: Terminated) -> bool:
     return ended.reason == _LOST_TRACK or (ended.reason, ended.exit_code) == _CUT_OFF
 
 
-def _step_failed(seen: _Seen, name: str, step: Terminated) -> Final_:
+def _step_failed(observed: _ObservedPod, name: str, step: Terminated) -> Final_:
     """A container before the task failed: the task never ran."""
-    told = read_staged(step.message)
+    staged = read_staged(step.message)
     if name == STAGE_IN and step.exit_code == INPUT_LOST:
-        return seen.gone("InputLost", started=False, lost=told.lost)
+        return observed.gone("InputLost", started=False, lost=staged.lost)
     if name == STAGE_IN and step.exit_code == UNREACHABLE:
-        return seen.gone(told.reason or "AgentUnreachable", started=False)
-    if taken := _taken(seen, step):
-        return seen.gone(taken, started=False)
+        return observed.gone(staged.reason or "AgentUnreachable", started=False)
+    if taken := _taken(observed, step):
+        return observed.gone(taken, started=False)
     if _is_lost(step):
-        return seen.gone(_LOST_TRACK, started=False)
-    words = told.message or step.message
+        return observed.gone(_LOST_TRACK, started=False)
+    words = staged.message or step.message
     if name == STAGE_IN and step.exit_code == NOT_LAID:
-        return seen.ended(_NOT_RUNNABLE, told.reason or "StartFailed", words)
-    return seen.ended(_NOT_RUNNABLE, "StartFailed", f"{name}: {step.reason} ({step.exit_code}): {words}")
+        return observed.ended(_NOT_RUNNABLE, staged.reason or "StartFailed", words)
+    return observed.ended(_NOT_RUNNABLE, "StartFailed", f"{name}: {step.reason} ({step.exit_code}): {words}")
 
 
-def _task_failed(seen: _Seen, task: Terminated) -> PodEnded:
+def _task_failed(observed: _ObservedPod, task: Terminated) -> PodEnded:
     """The task ended by itself, and not well (or well in a pod that failed all the same)."""
     if task.reason in _START_REASONS:
         missing = any(words in task.message for words in ("not found", "no such file"))
-        return seen.ended(_NOT_FOUND if missing else _NOT_RUNNABLE, "StartFailed", task.message)
+        return observed.ended(_NOT_FOUND if missing else _NOT_RUNNABLE, "StartFailed", task.message)
     if task.reason == "OOMKilled":
-        return seen.ended(OOM_CODE, "OOMKilled", task.message or "it used more memory than it may")
+        return observed.ended(OOM_CODE, "OOMKilled", task.message or "it used more memory than it may")
     message = task.message
     if not message and 128 < task.exit_code <= _LAST_SIGNAL_CODE:
         message = f"killed by signal {task.exit_code - 128}"
-    steps = seen.steps
+    steps = observed.steps
     if not message and len(steps) > 1:
         failed = next(
-            (number for number, name in enumerate(steps, 1) if seen.terminated(name) is task), len(steps)
+            (number for number, name in enumerate(steps, 1) if observed.terminated(name) is task), len(steps)
         )
         message = f"step {failed} of {len(steps)} ended with exit code {task.exit_code}"
-    return seen.ended(task.exit_code, "" if task.exit_code else "PodFailed", message)
+    return observed.ended(task.exit_code, "" if task.exit_code else "PodFailed", message)
 
 
-def _was_released(seen: _Seen) -> bool:
+def _was_released(observed: _ObservedPod) -> bool:
     """Whether the task ended because we asked for it."""
-    return seen.released and bool(_taken(seen, seen.last))
+    return observed.released and bool(_taken(observed, observed.last))
 
 
-def _taken(seen: _Seen, ended: Terminated | None) -> str:
+def _taken(observed: _ObservedPod, ended: Terminated | None) -> str:
     """Why the pod is taken away: Released, Kubernetes' own word, or PodDeleted; "" = it is not, or only after that end.
 
     Args:
         ended: How a container of it ended; None = no end is to be compared with the deletion.
     """
-    deadline_ms = moment_ms(seen.pod.metadata.deletion_timestamp)
+    deadline_ms = moment_ms(observed.pod.metadata.deletion_timestamp)
     if ended is not None and deadline_ms is not None and not _is_signalled(ended):
-        asked_ms = deadline_ms - 1000 * (seen.pod.metadata.deletion_grace_period_seconds or 0)
+        asked_ms = deadline_ms - 1000 * (observed.pod.metadata.deletion_grace_period_seconds or 0)
         if (_moment(ended.finished_at) or asked_ms) < asked_ms:
             return ""
-    if seen.released:
-        return "Released" if deadline_ms is not None or seen.deleted else ""
-    return _disruption(seen) or ("PodDeleted" if deadline_ms is not None else "")
+    if observed.released:
+        return "Released" if deadline_ms is not None or observed.deleted else ""
+    return _disruption(observed) or ("PodDeleted" if deadline_ms is not None else "")
 
 
 def _is_signalled(ended: Terminated) -> bool:
@@ -448,9 +448,9 @@ def _is_signalled(ended: Terminated) -> bool:
     return ended.reason != "OOMKilled" and _real_code(ended) in _SIGNALLED
 
 
-def _disruption(seen: _Seen) -> str:
+def _disruption(observed: _ObservedPod) -> str:
     """Why the pod was disrupted, if Kubernetes says so: EvictionByEvictionAPI, PreemptionByScheduler …"""
-    condition = condition_of(seen.pod.status.conditions, "DisruptionTarget")
+    condition = condition_of(observed.pod.status.conditions, "DisruptionTarget")
     if condition is None or condition.status != "True":
         return ""
     return condition.reason or "Evicted"
@@ -458,21 +458,20 @@ def _disruption(seen: _Seen) -> str:
 
 def _real_code(ended: Terminated) -> int:
     """A step's exit code. If its failure is ignored, the code comes from the termination message of its script."""
-    told = ended.message.strip().removeprefix(IGNORED)
+    digits = ended.message.strip().removeprefix(IGNORED)
     if ended.reason == "OOMKilled":
         return OOM_CODE
-    if ended.exit_code == 0 and ended.message.startswith(IGNORED) and told.isdecimal() and len(told) < 4:
-        return int(told)
+    if ended.exit_code == 0 and ended.message.startswith(IGNORED) and digits.isdecimal() and len(digits) < 4:
+        return int(digits)
     return ended.exit_code
 
 
-def _may_have_run(seen: _Seen) -> bool:
+def _may_have_run(observed: _ObservedPod) -> bool:
     """Whether the task's process may have run: what cannot be known counts as yes."""
-    if seen.started_ms is not None:
+    if observed.started_ms is not None:
         return True
-    return (
-        bool(seen.pod.spec.node_name) and seen.container(TASK) is None and seen.pod.status.phase != "Pending"
-    )
+    pod = observed.pod
+    return bool(pod.spec.node_name) and observed.container(TASK) is None and pod.status.phase != "Pending"
 
 
 def _moment(timestamp: str | None) -> int | None:

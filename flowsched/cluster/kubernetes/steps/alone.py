@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from flowsched.cluster.kubernetes import orders
 from flowsched.cluster.kubernetes.agent import pods
-from flowsched.cluster.kubernetes.agent.pods import Held
+from flowsched.cluster.kubernetes.agent.pods import Dataset
 from flowsched.cluster.kubernetes.agent.sources import Guard
 from flowsched.cluster.kubernetes.exit_codes import BAD_ORDER, DONE, INPUT_LOST, UNREACHABLE
 from flowsched.cluster.kubernetes.orders import BadOrder, Order
 from flowsched.cluster.local.runner import trees
-from flowsched.cluster.local.runner.outputs import Refused, look
+from flowsched.cluster.local.runner.outputs import Refused, find_outputs
 from flowsched.cluster.local.runner.safe_paths import Unsafe
 from flowsched.cluster.node.origins import NotFetched, Origins
 from flowsched.cluster.node.transfers import OriginSource, finish
@@ -41,12 +41,12 @@ def stage_in(env: Env) -> tuple[int, dict[str, Any]]:
         return BAD_ORDER, {"reason": "OrderRefused", "message": str(error)}
     inputs, work = _folders(env)
     try:
-        held, lost = _fetch(order, env, inputs / _FETCHED)
+        datasets, lost = _fetch(order, env, inputs / _FETCHED)
         if lost:
             message = "; ".join(lost.values())[:1000]
             return INPUT_LOST, {"reason": "InputLost", "lost": list(lost), "message": message}
-        _lay_out(order, held, inputs, work)
-        moved = sum(_size(Path(one.path)) for one in held.values())
+        _lay_out(order, datasets, inputs, work)
+        moved = sum(_size(Path(one.path)) for one in datasets.values())
     except (OSError, Unsafe) as error:
         return UNREACHABLE, {"reason": "StartFailed", "message": f"cannot lay out the inputs: {error}"}
     finally:
@@ -59,15 +59,15 @@ def stage_out(env: Env) -> dict[str, Any]:
     try:
         order = orders.read(env["FLOWSCHED_ORDER"])
         work = os.open(_folders(env)[1], os.O_RDONLY | os.O_DIRECTORY)
-        found = look(work, order.output_records, (env.get("FLOWSCHED_WORK") or "/flowsched/work",))
+        found = find_outputs(work, order.output_records, (env.get("FLOWSCHED_WORK") or "/flowsched/work",))
     except Refused as refusal:
         reason, message = refusal.args
         return {"outputs": [], "reason": reason, "message": message}
     except (KeyError, BadOrder, OSError) as error:
         return {"outputs": [], "reason": "OutputFailed", "message": str(error)}
-    kept = [one.name for one in found if one.value is None]
-    if kept:
-        message = f"this node has no agent to keep outputs: {', '.join(kept)}; only values come without one"
+    lost = [one.name for one in found if one.value is None]
+    if lost:
+        message = f"this node has no agent to keep outputs: {', '.join(lost)}; only values come without one"
         return {"outputs": [], "reason": "OutputFailed", "message": message}
     outputs = [
         {"name": one.name, "uri": one.uri, "size_bytes": len((one.value or "").encode()), "value": one.value}
@@ -82,22 +82,22 @@ def _folders(env: Env) -> tuple[Path, Path]:
     )
 
 
-def _fetch(order: Order, env: Env, into: Path) -> tuple[dict[str, Held], dict[str, str]]:
+def _fetch(order: Order, env: Env, into: Path) -> tuple[dict[str, Dataset], dict[str, str]]:
     """Fetch all; returns what was fetched, and of what could not be, why."""
     schemes = frozenset((env.get("FLOWSCHED_SCHEMES") or "http,https,s3").split(","))
     guarded = (("get_client", Guard(tuple((env.get("FLOWSCHED_NETWORKS") or "").split()))),)
     origins = Origins((), schemes, options=(("http", guarded), ("https", guarded)))
-    held: dict[str, Held] = {}
+    datasets: dict[str, Dataset] = {}
     lost: dict[str, str] = {}
     for number, uri in enumerate(order.uris):
         try:
-            held[uri] = _fetch_one(OriginSource(origins, uri), into / str(number))
+            datasets[uri] = _fetch_one(OriginSource(origins, uri), into / str(number))
         except NotFetched as error:
             lost[uri] = str(error)
-    return held, lost
+    return datasets, lost
 
 
-def _fetch_one(source: OriginSource, into: Path) -> Held:
+def _fetch_one(source: OriginSource, into: Path) -> Dataset:
     if source.name.startswith("flowsched:"):
         raise NotFetched(
             f"{source.name} was made by another task, and this node has no agent to have it", lost=True
@@ -115,16 +115,16 @@ def _fetch_one(source: OriginSource, into: Path) -> Held:
                 raise
             time.sleep(_PAUSE_S)
         else:
-            return Held(str(path))
+            return Dataset(str(path))
     raise AssertionError("unreachable")
 
 
-def _lay_out(order: Order, held: Mapping[str, Held], inputs: Path, work: Path) -> None:
+def _lay_out(order: Order, datasets: Mapping[str, Dataset], inputs: Path, work: Path) -> None:
     work_fd = os.open(work, os.O_RDONLY | os.O_DIRECTORY)
     inputs_fd = os.open(inputs, os.O_RDONLY | os.O_DIRECTORY)
     try:
         pods.furnish(work_fd, order)
-        pods.lay_inputs(inputs_fd, order, held, str(inputs))
+        pods.lay_inputs(inputs_fd, order, datasets, str(inputs))
     finally:
         os.close(inputs_fd)
         os.close(work_fd)

@@ -53,7 +53,7 @@ def prepare(env: Env) -> tuple[int, Message]:
     missing = [
         f"{path} (from {place}{_hidden(place)})"
         for path, place, directory in order["sources"]
-        if not _is_there(place, directory)
+        if not (os.path.isdir(place) if directory else os.path.isfile(place))
     ]
     if missing:
         shown = ", ".join(missing[:20]) + (" …" if len(missing) > 20 else "")
@@ -146,10 +146,6 @@ def _why(error: Exception) -> str:
     return f"{error}: {_owned(place)}. {_REMEDY}"
 
 
-def _is_there(place: str, directory: bool) -> bool:
-    return os.path.isdir(place) if directory else os.path.isfile(place)
-
-
 def _contents(env: Env) -> list[str]:
     packed, number = "", 0
     while (piece := env.get(f"FLOWSCHED_CONTENT_{number}")) is not None:
@@ -172,7 +168,7 @@ def deliver(env: Env) -> Message:
     order = _order(env)
     places = _places(order, env)
     ending = _ending(order, env)
-    told: Message = {"outputs": [], "reason": "", "message": "", "delivered": []}
+    message: Message = {"outputs": [], "reason": "", "message": "", "delivered": []}
     _note_end(order, places, env)
     outputs = [
         {**output, "local": output["uri"] if output["uri"].startswith("/") else None}
@@ -182,20 +178,20 @@ def deliver(env: Env) -> Message:
     targets = {each["local"]: resolved(each["local"]) for each in outputs if each["local"]}
     with Delivery(places, _to_store, targets) as delivery:
         failed = deliver_all(delivery, outputs, lambda _what, _target, act: _insist(act))
-        told["delivered"] = [[each["path"], each["uri"], each["size"]] for each in delivery.files]
+        message["delivered"] = [[each["path"], each["uri"], each["size"]] for each in delivery.files]
     if failed is not None:
         path, error = failed
         reason, why = error.args if isinstance(error, Refused) else ("OutputFailed", _why(error))
-        told |= {"reason": reason, "message": f"output {path}: {why}"}
+        message |= {"reason": reason, "message": f"output {path}: {why}"}
     if not ending.interrupted:
         leave(env, "OOMKilled" if ending.killed else "")
     if order.get("return_code") and ending.well:
-        told["returned"] = code_in(_end_of(places, order["return_code"]))
-    told["stdio"] = [
+        message["returned"] = code_in(_end_of(places, order["return_code"]))
+    message["stdio"] = [
         [_end_of(places, path).decode(errors="replace") if path else "" for path in files]
         for files in order["stdio"]
     ]
-    return told
+    return message
 
 
 def _end_of(places: ImagePlaces, path: str) -> bytes:
@@ -228,14 +224,14 @@ def _ending(order: Json, env: Env) -> _Ending:
         return _Ending(well=True)
     notes = _notes(env)
     for number, ignored in enumerate(order["steps"]):
-        told = os.path.exists(f"{notes}/{number}.term")
+        signalled = os.path.exists(f"{notes}/{number}.term")
         code = _read(f"{notes}/{number}.code").strip()
-        if told and code != "0" and not _is_late(order, notes):
+        if signalled and code != "0" and not _is_late(order, notes):
             return _Ending(interrupted=True)
         if not os.path.exists(f"{notes}/{number}.begun"):
             return _Ending(interrupted=not _is_late(order, notes))
         if not code or (code != "0" and not ignored):
-            return _Ending(killed=code in ("", "137") and not told)
+            return _Ending(killed=code in ("", "137") and not signalled)
     return _Ending(well=True)
 
 
@@ -246,13 +242,13 @@ def _note_end(order: Json, places: ImagePlaces, env: Env) -> None:
     """
     notes = _notes(env)
     for number, _ in enumerate(order["steps"] or ()):
-        told = os.path.exists(f"{notes}/{number}.term")
+        signalled = os.path.exists(f"{notes}/{number}.term")
         code = _read(f"{notes}/{number}.code").strip()
         if not os.path.exists(f"{notes}/{number}.begun"):
             return
-        if told and code != "0" and _is_late(order, notes):
+        if signalled and code != "0" and _is_late(order, notes):
             why = f"Timeout: it ran longer than its timeout of {order['timeout_ms'] / 1000:g} s"
-        elif code in ("", "137") and not told:
+        elif code in ("", "137") and not signalled:
             why = "killed by signal 9, as what uses more memory than it may; `flowsched explain` says more"
         else:
             continue

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
 def stage_in(env: Env) -> int:
     """Have the task's inputs laid out; returns the exit code."""
     if env.get("FLOWSCHED_ORDER") is None or env.get("FLOWSCHED_SIGNATURE") is None:
-        return _tell(
+        return _end_with(
             env, BAD_ORDER, {"reason": "OrderRefused", "message": "there is no order, or no signature"}
         )
     if env.get("FLOWSCHED_CONTAINER"):
@@ -81,7 +81,7 @@ def stage_in(env: Env) -> int:
             files.leave(env)
     else:
         code, message = _stage_in(env)
-    return _tell(env, code, message)
+    return _end_with(env, code, message)
 
 
 def _stage_in(env: Env) -> tuple[int, dict[str, Any]]:
@@ -116,16 +116,16 @@ def stage_out(env: Env) -> int:
         message = files.deliver(env)
         if env.get("FLOWSCHED_AGENT") and json.loads(fitted(message, _limit(env))).get("undelivered"):
             _keep_list(env, message["delivered"])
-        return _tell(env, DONE, message)
+        return _end_with(env, DONE, message)
     if not env.get("FLOWSCHED_AGENT"):
         from flowsched.cluster.kubernetes.steps import alone
 
-        return _tell(env, DONE, alone.stage_out(env))
+        return _end_with(env, DONE, alone.stage_out(env))
     body = {"work_path": env.get("FLOWSCHED_WORK", "/flowsched/work")}
     status, answer = _persist(env, "outputs", body, _END_PATIENCE_S)
     if status != 200:
-        return _tell(env, *_refused(status, {"outputs": [], **answer}))
-    return _tell(env, DONE, {"outputs": [], "reason": "", "message": "", **answer})
+        return _end_with(env, *_refused(status, {"outputs": [], **answer}))
+    return _end_with(env, DONE, {"outputs": [], "reason": "", "message": "", **answer})
 
 
 def _keep_list(env: Env, files: list[Any]) -> None:
@@ -195,8 +195,8 @@ def _ask(env: Env, what: str, body: dict[str, str]) -> Answer:
         status, raw = _post(
             env["FLOWSCHED_AGENT"], f"/v1/pods/{env.get('POD_UID', '')}/{what}", json.dumps(body).encode()
         )
-        told = json.loads(raw)
-        return status, told if isinstance(told, dict) else {}
+        answer = json.loads(raw)
+        return status, answer if isinstance(answer, dict) else {}
     except (OSError, ValueError) as error:
         return 0, {"message": f"no answer from {env['FLOWSCHED_AGENT']}: {type(error).__name__}: {error}"}
 
@@ -221,11 +221,11 @@ def _post(url: str, path: str, body: bytes) -> tuple[int, bytes]:
         while piece := connection.recv(1 << 16):
             answer += piece
     status, _, rest = bytes(answer).partition(b"\r\n")
-    headers, _, told = rest.partition(b"\r\n\r\n")
+    headers, _, content = rest.partition(b"\r\n\r\n")
     sizes = [line[15:] for line in headers.split(b"\r\n") if line[:15].lower() == b"content-length:"]
-    if not status.startswith(b"HTTP/1.") or not sizes or int(sizes[0]) != len(told):
+    if not status.startswith(b"HTTP/1.") or not sizes or int(sizes[0]) != len(content):
         raise ValueError(f"the answer is cut off, or none: {bytes(answer[:100])!r}")
-    return int(status.split(b" ")[1]), told
+    return int(status.split(b" ")[1]), content
 
 
 def _refused(status: int, answer: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -238,7 +238,7 @@ def _refused(status: int, answer: dict[str, Any]) -> tuple[int, dict[str, Any]]:
 # --- the termination message ---------------------------------------------------------------------------------
 
 
-def _tell(env: Env, code: int, message: dict[str, Any]) -> int:
+def _end_with(env: Env, code: int, message: dict[str, Any]) -> int:
     """Write the termination message; returns the exit code."""
     text = fitted(message, _limit(env))
     print(text if code else f"done: {text}", file=sys.stderr, flush=True)
@@ -277,10 +277,10 @@ def fitted(message: dict[str, Any], limit: int) -> str:
         while short.get(name) and len(json.dumps(short)) > limit:
             short[name] = short[name][: len(short[name]) // 2]
     spare = limit - len(json.dumps({**short, "message": ""}))
-    said = str(short.get("message", ""))
-    while len(json.dumps(short)) > limit and said:
-        said = said[: max(0, min(spare, len(said)) - 8)] if len(said) > spare else said[:-8]
-        short["message"] = said
+    words = str(short.get("message", ""))
+    while len(json.dumps(short)) > limit and words:
+        words = words[: max(0, min(spare, len(words)) - 8)] if len(words) > spare else words[:-8]
+        short["message"] = words
     return json.dumps(short)
 
 
@@ -289,16 +289,16 @@ def _packed(message: dict[str, Any], limit: int) -> str:
     from flowsched.cluster.kubernetes.packing import packed
 
     files: list[Any] = message["delivered"]
-    for kept in (TAIL_BYTES, 1024, 200, 0):
-        stdio = [[end[-kept:] if kept else "" for end in ends] for ends in message.get("stdio", ())]
+    for size in (TAIL_BYTES, 1024, 200, 0):
+        stdio = [[end[-size:] if size else "" for end in ends] for ends in message.get("stdio", ())]
         text = json.dumps({**message, "stdio": stdio})
         if len(text) <= limit:
             return text
     bare = {**message, "stdio": [], "message": str(message.get("message", ""))[: limit // 4]}
     count = len(files)
     while True:
-        told = {**bare, "delivered": packed(files[:count]), "undelivered": len(files) - count}
-        text = json.dumps(told)
+        shortened = {**bare, "delivered": packed(files[:count]), "undelivered": len(files) - count}
+        text = json.dumps(shortened)
         if len(text) <= limit or not count:
             return text
         count = count * 9 // 10

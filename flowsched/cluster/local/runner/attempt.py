@@ -223,7 +223,7 @@ def changed_inputs(order: Record) -> dict[str, str]:
         return {}
     inputs: list[Record] = order["inputs"]  # type: ignore[assignment]
     now = states_of(inputs)
-    names = {uri: str(given["name"]) for given in inputs for uri, _ in given["files"]}  # type: ignore[attr-defined]
+    names = {uri: str(record["name"]) for record in inputs for uri, _ in record["files"]}  # type: ignore[attr-defined]
     return {uri: names[uri] for uri, state in before.items() if now[uri] != state}
 
 

@@ -21,7 +21,7 @@ SPARED = ("/run/media",)
 #: A step's streams may be these.
 STREAMS = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 #: The service's entries in its root. All other entries are the user's: a root may be a home folder.
-KEPT = ("in-use", "nodes", "poke.sock", "runner.log", "runners", "secret", "secrets", "token")
+RESERVED = ("in-use", "nodes", "poke.sock", "runner.log", "runners", "secret", "secrets", "token")
 
 
 class Bounds:
@@ -59,30 +59,30 @@ class Bounds:
         if self.allowed is not None:
             if any(inside(real, folder) for folder in self.allowed):
                 return ""
-            said, there = _said(path, real), ", ".join(self.allowed) or "none"
-            return f"{said} is not below any folder that inputs may come from and outputs go to ({there}): see --allow-paths"
+            described, there = _described(path, real), ", ".join(self.allowed) or "none"
+            return f"{described} is not below any folder that inputs may come from and outputs go to ({there}): see --allow-paths"
         system = "/" if real == "/" else next((top for top, leads in _REAL if inside(real, leads)), "")
         if not system or any(inside(real, spared) for spared in SPARED):
             return ""
-        return f"{_said(path, real)} is in {system}, a folder of the system: allow it by --allow-paths, or use another folder"
+        return f"{_described(path, real)} is in {system}, a folder of the system: allow it by --allow-paths, or use another folder"
 
     def never(self, path: str, *, whole: bool = False) -> str:
         """Why a path may be neither input nor output whatever `allowed` says; "" if it may so far."""
         real = os.path.realpath(path)
         if self.is_own(real):
             return ""
-        said = _said(path, real)
+        described = _described(path, real)
         kernel = next((top for top in KERNEL if inside(real, top) or inside(os.path.normpath(path), top)), "")
         kernel = kernel or _mounted_again(real)
         if kernel:
-            return f"{said} is in {kernel}, which belongs to the kernel: no input comes from there, and no output goes there"
+            return f"{described} is in {kernel}, which belongs to the kernel: no input comes from there, and no output goes there"
         if not self.root:
             return ""
-        kept = real[len(self.root) :].strip("/").split("/")[0] if inside(real, self.root) else None
-        if kept is not None and (kept in ("", *KEPT) or kept.startswith("flowsched.db")):
-            return f"{said} is what the service keeps in its root, {self.root}: name an output by `from`, not by its path"
+        name = real[len(self.root) :].strip("/").split("/")[0] if inside(real, self.root) else None
+        if name is not None and (name in ("", *RESERVED) or name.startswith("flowsched.db")):
+            return f"{described} is what the service keeps in its root, {self.root}: name an output by `from`, not by its path"
         if whole and inside(self.root, real):
-            return f"{said} holds the service's root, {self.root}: name the folders in it that are meant"
+            return f"{described} holds the service's root, {self.root}: name the folders in it that are meant"
         return ""
 
     def is_own(self, real: str) -> bool:
@@ -118,5 +118,5 @@ def _mounted_again(real: str) -> str:
         return ""
 
 
-def _said(path: str, real: str) -> str:
+def _described(path: str, real: str) -> str:
     return path if os.path.normpath(path) == real else f"{path} (it leads to {real})"

@@ -63,13 +63,13 @@ class Contained:
         """Refuse paths that may not be inputs or outputs, before anything is read or made. Raises Refused."""
         for mount in self.entries("mounts"):
             self.bounds.check(str(mount["source"]))
-        for given in self.entries("inputs"):
-            if given["content"] is not None:
+        for entry in self.entries("inputs"):
+            if entry["content"] is not None:
                 continue
-            if given["uri"] == given["source"]:
-                self.bounds.check(str(given["source"]), whole=True)
+            if entry["uri"] == entry["source"]:
+                self.bounds.check(str(entry["source"]), whole=True)
             else:  # staged: it lies in a cache
-                self.bounds.granted.append(os.path.realpath(str(given["source"])))
+                self.bounds.granted.append(os.path.realpath(str(entry["source"])))
         for output in self.entries("outputs"):
             if output["local"] is not None:
                 local = str(output["local"]).rstrip("/")
@@ -111,7 +111,7 @@ class Contained:
         if not self.order["delivers"]:
             return
         if not ending.well:
-            said = {
+            streams = {
                 self.places.canonical(str(s[key]))
                 for s in self.steps()
                 for key in ("stdout", "stderr")
@@ -120,7 +120,7 @@ class Contained:
             outputs = [
                 o
                 for o in outputs
-                if not is_pattern(str(o["path"])) and self.places.canonical(str(o["path"])) in said
+                if not is_pattern(str(o["path"])) and self.places.canonical(str(o["path"])) in streams
             ]
         progress = Progress(self.task, lambda: count(self.places, outputs))
         with Delivery(self.places, Stores(self.order["upload"]), self.targets, progress) as delivery:  # type: ignore[arg-type]

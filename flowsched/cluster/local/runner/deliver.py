@@ -148,7 +148,7 @@ class Delivery:
         """Path, uri and size of each file that was delivered, in the order of the outputs."""
         return [self._noted[key] for key in self._found if key in self._noted]
 
-    def take(self, output: Record) -> None:
+    def deliver(self, output: Record) -> None:
         """Deliver one output; nothing, if it is not there. Its last files have their names after `flush`.
 
         Raises:
@@ -536,7 +536,7 @@ def deliver_all(
     try:
         for output in outputs:
             path = str(output["path"])
-            insist(f"output {path}", target_of(output), lambda output=output: delivery.take(output))  # type: ignore[misc]
+            insist(f"output {path}", target_of(output), lambda output=output: delivery.deliver(output))  # type: ignore[misc]
     except (Refused, OSError) as error:
         failed = path, error
     try:

@@ -140,8 +140,8 @@ class Engine:
         if self.kind == "apptainer":
             return True  # its exit code is that of the program, whose parent it is
         form = "{{.State.Status}} {{.State.ExitCode}} {{.State.StartedAt}}"
-        said, *_ = ask([self.program, "container", "inspect", "--format", form, name], self.env)
-        return said.startswith("exited 0 ") and not said.startswith("exited 0 0001-")
+        state, *_ = ask([self.program, "container", "inspect", "--format", form, name], self.env)
+        return state.startswith("exited 0 ") and not state.startswith("exited 0 0001-")
 
     def state(self, name: str) -> tuple[bool, bool] | None:
         """Of a container that has ended: whether it ever ran, and whether the kernel took a process for its memory.
@@ -151,8 +151,8 @@ class Engine:
         if self.kind == "apptainer":
             return None
         form = "{{.State.OOMKilled}} {{.State.StartedAt}}"
-        said, _, failed = ask([self.program, "container", "inspect", "--format", form, name], self.env)
-        killed, _, started = said.strip().partition(" ")
+        answer, _, failed = ask([self.program, "container", "inspect", "--format", form, name], self.env)
+        killed, _, started = answer.strip().partition(" ")
         return None if failed or not started else (not started.startswith("0001-"), killed == "true")
 
 
@@ -216,8 +216,8 @@ def ask(command: Sequence[str], env: dict[str, str], timeout_s: float = ANSWER_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", str(error), True
-    said, failed = done.stderr.decode(errors="replace").strip(), done.returncode != 0
-    return done.stdout.decode(errors="replace"), said or f"exit code {done.returncode}" * failed, failed
+    errors, failed = done.stderr.decode(errors="replace").strip(), done.returncode != 0
+    return done.stdout.decode(errors="replace"), errors or f"exit code {done.returncode}" * failed, failed
 
 
 def removal(kind: str, program: str, names: Sequence[str]) -> list[str]:
@@ -230,8 +230,8 @@ def remove(kind: str, program: str, env: dict[str, str], names: Sequence[str]) -
     """End and remove containers; "" if none of them is there any more, or what the engine said. Blocks."""
     if kind == "apptainer":  # it keeps nothing
         return ""
-    _, said, failed = ask(removal(kind, program, names), env)
-    return "\n".join(line for line in said.splitlines() if failed and "no such container" not in line.lower())
+    _, text, failed = ask(removal(kind, program, names), env)
+    return "\n".join(line for line in text.splitlines() if failed and "no such container" not in line.lower())
 
 
 class InImage(Task):
@@ -342,15 +342,15 @@ class InImage(Task):
                 "OOMKilled",
                 f"the kernel ended a process of it: all of them together may use {amount(int(str(limit)))}",
             )
-        said = last_line(f"{self.folder}/stderr")
-        if self.engine.kind == "apptainer" and code == 255 and _FATAL.match(said):
+        last = last_line(f"{self.folder}/stderr")
+        if self.engine.kind == "apptainer" and code == 255 and _FATAL.match(last):
             code, started = 127, False
-        elif _INIT.match(said):  # podman's says 1 of what it cannot execute
-            code, started = 127 if "no such file" in said.lower() else 126, False
+        elif _INIT.match(last):  # podman's says 1 of what it cannot execute
+            code, started = 127 if "no such file" in last.lower() else 126, False
         else:
             started = self.engine.kind == "apptainer" or (state is not None and state[0])
         if code in ENGINE_CODES and not started:
-            message = f"{self.engine.kind} did not start {self.argv[0]!r} in {self.image}: {said or f'exit code {code}'}"
+            message = f"{self.engine.kind} did not start {self.argv[0]!r} in {self.image}: {last or f'exit code {code}'}"
             return code, "StartFailed", message
         return code, reason, message
 
@@ -390,10 +390,10 @@ def anonymous_bytes(path: str) -> int:
     """What processes of a control group have of memory that is no file's; 0 if it is not told."""
     try:
         with open(path, "rb") as file:
-            said = dict(line.split() for line in file.read().splitlines())
+            counts = dict(line.split() for line in file.read().splitlines())
     except (OSError, ValueError):
         return 0
-    return int(said.get(b"anon") or said.get(b"total_rss") or 0)
+    return int(counts.get(b"anon") or counts.get(b"total_rss") or 0)
 
 
 def cpu_time_ms(memory_stat: str) -> int:
@@ -408,10 +408,10 @@ def cpu_time_ms(memory_stat: str) -> int:
             with open(folder.replace("/memory/", "/cpuacct/", 1) + "/cpuacct.usage") as file:
                 return int(file.read()) // 1_000_000
         with open(f"{folder}/cpu.stat") as file:
-            said = dict(line.split() for line in file.read().splitlines())
+            counts = dict(line.split() for line in file.read().splitlines())
     except (OSError, ValueError):
         return 0
-    return int(said.get("usage_usec") or 0) // 1000
+    return int(counts.get("usage_usec") or 0) // 1000
 
 
 def _pids_of(pid: int) -> str:
@@ -430,8 +430,8 @@ def last_line(path: str) -> str:
             lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
     except OSError:
         return ""
-    said = [line for line in lines if line and not line.startswith("See '")]
-    return said[-1].removeprefix("Error: ").removeprefix("docker: ") if said else ""
+    texts = [line for line in lines if line and not line.startswith("See '")]
+    return texts[-1].removeprefix("Error: ").removeprefix("docker: ") if texts else ""
 
 
 class ImageTask(InImage):

@@ -52,7 +52,7 @@ class Finishing:
     def __init__(self, streams: set[Inode]) -> None:
         self.streams = streams
         self.cut_short: list[int] = []  #: readers that the runner no longer waits for
-        self._ended_at = self._looked_at = -1.0
+        self._ended_at = self._checked_at = -1.0
         self._grace = self._idle = 0.0
         self._cpu: dict[int, int] = {}
 
@@ -65,8 +65,8 @@ class Finishing:
         """
         first = self._ended_at < 0
         if first:
-            self._ended_at = self._looked_at = now
-        passed, self._looked_at = now - self._looked_at, now
+            self._ended_at = self._checked_at = now
+        passed, self._checked_at = now - self._checked_at, now
         ran = [process for process in processes if self._cpu.get(process.pid) != process.cpu]
         # A reader may still be inside of open(), woken by a writer that is gone. It shows no pipe before it runs.
         starved = any(process.state == "R" and (first or process not in ran) for process in processes)
@@ -149,7 +149,7 @@ def inode_of(path: str | int) -> set[Inode]:
     return {(status.st_dev, status.st_ino)}
 
 
-def look(finishing: Finishing, pids: list[int]) -> bool:
+def must_wait(finishing: Finishing, pids: list[int]) -> bool:
     """Whether the runner still waits for the processes that a step has left; never where the system shows no processes' files."""
     return os.path.isdir("/proc/self/fd") and finishing.goes_on(
         left_of(finishing.streams, pids), time.monotonic()

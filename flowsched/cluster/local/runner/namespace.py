@@ -61,7 +61,7 @@ def make(places: Places) -> list[Mount]:
             write_content(target, node.content)
         elif node.whole:
             if node.bound:
-                hold(behind(places, path), os.path.isdir(node.base or "/"))
+                make_mount_point(behind(places, path), os.path.isdir(node.base or "/"))
                 mounts.append(Mount(node.base or "/", target, node.read_only))
         else:
             if path != "/":
@@ -90,7 +90,7 @@ def behind(places: Places, path: str) -> str:
     return join(places.host_of(above), os.path.basename(path))
 
 
-def hold(path: str, directory: bool) -> None:
+def make_mount_point(path: str, directory: bool) -> None:
     """Make something that can be mounted on, if nothing is there."""
     try:
         if directory:
@@ -101,7 +101,7 @@ def hold(path: str, directory: bool) -> None:
         return
     except FileNotFoundError:
         os.makedirs(os.path.dirname(path))
-        hold(path, directory)
+        make_mount_point(path, directory)
 
 
 def show(base: str, target: str, names: frozenset[str], read_only: bool) -> list[Mount]:
@@ -117,7 +117,7 @@ def show(base: str, target: str, names: frozenset[str], read_only: bool) -> list
         if leads is not None:
             os.symlink(leads, there)
         else:
-            hold(there, stat.S_ISDIR(mode))
+            make_mount_point(there, stat.S_ISDIR(mode))
             mounts.append(Mount(source, there, read_only, found=True))
     return mounts
 
@@ -203,10 +203,10 @@ class System:
         path = os.fsencode(target)
         if self._libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path, AT_RECURSIVE, attributes, 32) == 0:
             return
-        kept = (
+        flags = (
             os.statvfs(target).f_flag & 0xC0E
         )  # nosuid, nodev, noexec and the times: they may not be dropped
-        self.mount(None, target, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
+        self.mount(None, target, MS_REMOUNT | MS_BIND | MS_RDONLY | flags)
 
     def change_root(self, root: str) -> None:
         """Let `/` be a folder, and nothing else be reachable."""
@@ -227,19 +227,19 @@ def refusal(folder: str) -> str:
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        said = b"?"
+        words = b"?"
         try:
             os.close(read)
             places = Places(folder)
             places.needed = True
             enter(places, [])
-            said = b""
+            words = b""
         except Refused as error:
-            said = error.args[1].removeprefix(REFUSED).removesuffix(f": {WHAT_TO_DO}").strip(" ()").encode()
+            words = error.args[1].removeprefix(REFUSED).removesuffix(f": {WHAT_TO_DO}").strip(" ()").encode()
         except OSError as error:
-            said = str(error).encode()
+            words = str(error).encode()
         finally:
-            os.write(write, said)
+            os.write(write, words)
             os._exit(0)
     os.close(write)
     with open(read, "rb") as answer:

@@ -56,7 +56,7 @@ class Found:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def look(
+def find_outputs(
     work: int, outputs: Iterable[Record], mounted_at: Sequence[str] = (), shown: str = ""
 ) -> list[Found]:
     """Look at all outputs of a task.
@@ -73,7 +73,7 @@ def look(
     found: list[Found] = []
     for output in outputs:
         try:
-            one = _look_at(work, output, mounted_at, shown)
+            one = _find_output(work, output, mounted_at, shown)
         except Unsafe as error:
             raise Refused("OutputRefused", f"output {output['name']!r}: {error}") from error
         if one is not None:
@@ -83,7 +83,7 @@ def look(
     return found
 
 
-def _look_at(work: int, output: Record, mounted_at: Sequence[str], shown: str) -> Found | None:
+def _find_output(work: int, output: Record, mounted_at: Sequence[str], shown: str) -> Found | None:
     name, path = str(output["name"]), str(output["path"])
     way = safe_paths.resolve(work, path, mounted_at)
     if way is None:
@@ -121,7 +121,7 @@ def _needed(number: int, found: Sequence[Found]) -> bool:
     return False
 
 
-def take(work: int, found: Found, payload: str) -> bool:
+def move_out(work: int, found: Found, payload: str) -> bool:
     """Move or copy an output out of the working folder. `payload` is new and ours. Returns whether it has moved.
 
     Raises:
@@ -167,7 +167,7 @@ def publish(entry: str, work: int, found: Found) -> None:
         {"uri": found.uri, "size": found.size, "name": name, "directory": found.directory},
     )
     try:
-        moved = take(work, found, payload)
+        moved = move_out(work, found, payload)
         try:
             size = trees.seal(payload)
         except OSError:
@@ -200,7 +200,7 @@ def collect(
         insist: Calls what publishes one output, given that output in words and its target; perhaps more than once.
     """
     # A task may name its folder by its path without links, too: as text it only makes a link relative to the descriptor.
-    published = look(work, outputs, (shown, os.path.realpath(shown)), shown)
+    published = find_outputs(work, outputs, (shown, os.path.realpath(shown)), shown)
     entries = {str(output["uri"]): str(output["entry"]) for output in outputs}
     for found in published:
         entry = entries[found.uri]

@@ -61,11 +61,11 @@ def matches(
         listed: The names in a folder, in order; none where there is no such folder.
         is_folder: Whether a path is a folder and no link to one.
     """
-    seen = set()
+    matched = set()
     for each in alternatives(pattern):
         for path in _matches(each.strip("/").split("/"), listed, is_folder):
-            if path not in seen:
-                seen.add(path)
+            if path not in matched:
+                matched.add(path)
                 yield path
 
 

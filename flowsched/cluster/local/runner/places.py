@@ -226,8 +226,8 @@ class _Planner:
         self.works = {canonical(str(s["workdir"])) for s in self.entries("steps") if s["workdir"] is not None}
 
     def entries(self, key: str) -> Iterator[Record]:
-        given: list[Record] = self.container[key]  # type: ignore[assignment]
-        yield from given
+        records: list[Record] = self.container[key]  # type: ignore[assignment]
+        yield from records
 
     def node(self, path: str) -> Node:
         self.places.needed = True
@@ -246,24 +246,24 @@ class _Planner:
             self.put(path, source, whole=True, read_only=bool(mount["read_only"]))
 
     def inputs(self) -> None:
-        for given in self.entries("inputs"):
-            path = canonical(str(given["path"]))
-            if given["content"] is not None:
+        for entry in self.entries("inputs"):
+            path = canonical(str(entry["path"]))
+            if entry["content"] is not None:
                 if self.under_mount(path):
                     self.refuse_read_only(path)
-                    self.places.texts[path] = str(given["content"])
+                    self.places.texts[path] = str(entry["content"])
                 else:
-                    self.node(path).content = str(given["content"])
+                    self.node(path).content = str(entry["content"])
                 continue
-            source = str(given["source"])
+            source = str(entry["source"])
             if not os.path.exists(source):
                 raise Refused(
-                    "InputMissing", f"{given['uri']}, an input for {path}, is not there: looked for {source}"
+                    "InputMissing", f"{entry['uri']}, an input for {path}, is not there: looked for {source}"
                 )
-            if self.seen_at(path) == os.path.realpath(source):
+            if self.real_path_of(path) == os.path.realpath(source):
                 self.same.add(path)
             else:
-                if not os.path.lexists(self.seen_at(path) or path):
+                if not os.path.lexists(self.real_path_of(path) or path):
                     self.refuse_read_only(path)
                 self.put(path, os.path.realpath(source), read_only=True)
 
@@ -336,7 +336,7 @@ class _Planner:
             node.results = True  # others' leavings: nothing is lost without them
         return node
 
-    def seen_at(self, path: str) -> str:
+    def real_path_of(self, path: str) -> str:
         """What the real path of this machine would be, as things are planned so far."""
         above = path
         while above != "/" and above not in self.places.nodes:
@@ -359,7 +359,7 @@ class _Planner:
 
     def make_folder(self, path: str) -> None:
         """A folder that shall be there, in a folder of this machine."""
-        if not os.path.isdir(self.seen_at(path) or path):
+        if not os.path.isdir(self.real_path_of(path) or path):
             self.refuse_read_only(path)
         self.places.folders.append(path)
 

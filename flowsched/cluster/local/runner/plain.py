@@ -115,11 +115,11 @@ class Plain(Task):
         """The memory that it uses, with all that stems from it."""
         return kin.resident_bytes(self.shim.processes(), limit)
 
-    def look(self) -> float | None:
+    def check(self) -> float | None:
         """Go on with it. Returns after how many seconds to look again; None: nothing of it lives, or what is left does not die."""
         self.shim.signal(signal.SIGCONT)  # another process of this user may have stopped it
         if not self._kill_until:
-            pause = self._supervision.look()
+            pause = self._supervision.check()
             if pause is not None:
                 return pause
             self._kill_until = time.monotonic() + kin.KILL_LIMIT_S
@@ -161,11 +161,11 @@ class Plain(Task):
         return ended(self, code, reason, message, self.undead, used)
 
 
-def end_alone(given: Record, report: Record) -> Record | None:
+def end_alone(launch: Record, report: Record) -> Record | None:
     """The end of a task that ended by itself and of whose end its runner has not heard before it died. In the task's shim.
 
     Args:
-        given: What the shim was given, see `Plain.start`.
+        launch: What the shim was given, see `Plain.start`.
         report: What it would report.
 
     Returns:
@@ -173,8 +173,8 @@ def end_alone(given: Record, report: Record) -> Record | None:
     """
     if os.WIFSIGNALED(report["status"]):  # type: ignore[arg-type]
         return None
-    task = Plain(given["order"], lambda _: None)  # type: ignore[arg-type]
-    task.work_inode, task.started_ms = given["work_inode"], given["started_ms"]  # type: ignore[assignment]
+    task = Plain(launch["order"], lambda _: None)  # type: ignore[arg-type]
+    task.work_inode, task.started_ms = launch["work_inode"], launch["started_ms"]  # type: ignore[assignment]
     task.runs(0)
     task.count(report)
     record = task.end()

@@ -18,7 +18,7 @@ from .task import Task, release_grace_s
 WAIT_S = 3600.0
 _PAUSE_S = 1.0
 #: The count of files is told so often. Each time costs a line of the journal and a look of the service.
-_TELL_S = 2.0
+_REPORT_S = 2.0
 
 
 class Progress:
@@ -27,13 +27,13 @@ class Progress:
     Args:
         task: The attempt's task.
         total: Counts all files of its results.
-        tell_s: Seconds between two counts that are told.
+        report_s: Seconds between two counts that are told.
     """
 
-    def __init__(self, task: Task, total: Callable[[], int], tell_s: float = _TELL_S) -> None:
-        self._task, self._total, self._tell_s = task, total, tell_s
+    def __init__(self, task: Task, total: Callable[[], int], report_s: float = _REPORT_S) -> None:
+        self._task, self._total, self._report_s = task, total, report_s
         self._files = self._of = 0
-        self._due = time.monotonic() + tell_s
+        self._due = time.monotonic() + report_s
 
     def __call__(self) -> None:
         """One more file is at its target."""
@@ -42,7 +42,7 @@ class Progress:
             return
         self._of = self._of or self._total()
         self._task.waits(f"{self._files:,} of {max(self._of, self._files):,} files", "Delivering")
-        self._due = time.monotonic() + self._tell_s
+        self._due = time.monotonic() + self._report_s
 
 
 def with_room(task: Task, what: str, target: str, act: Callable[[], None], wait_s: float = WAIT_S) -> None:
@@ -58,7 +58,7 @@ def with_room(task: Task, what: str, target: str, act: Callable[[], None], wait_
     Raises:
         OSError: The write failed for another reason, found no room in time, or the service has asked for the attempt's end.
     """
-    said, end = "", time.monotonic() + wait_s
+    reported, end = "", time.monotonic() + wait_s
     try:
         while True:
             try:
@@ -69,14 +69,14 @@ def with_room(task: Task, what: str, target: str, act: Callable[[], None], wait_
                 why = f"{what} finds no room: {shortage(error, target)}"
                 if time.monotonic() >= end or release_grace_s(task.folder) is not None:
                     raise OSError(error.errno, why) from None
-                if not said:
-                    said = why
+                if not reported:
+                    reported = why
                     task.waits(why)
             else:
                 return
             time.sleep(_PAUSE_S)
     finally:
-        if said:
+        if reported:
             task.waits("")
 
 
@@ -96,13 +96,13 @@ def wait_for_folder(task: Task, wait_s: float = WAIT_S) -> None:
         task: The attempt's task. Its results are there when the folder is back.
         wait_s: The longest wait.
     """
-    end, said = time.monotonic() + wait_s, False
+    end, reported = time.monotonic() + wait_s, False
     while is_away(task) and time.monotonic() < end:
-        if not said:
-            said = True
+        if not reported:
+            reported = True
             task.waits(f"the folder {os.path.dirname(task.folder)} is away")
         time.sleep(_PAUSE_S)
-    if said:
+    if reported:
         task.waits("")
 
 
@@ -111,12 +111,12 @@ def shortage(error: OSError, target: str) -> str:
     folder = os.path.dirname(target)
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
-    said = error.strerror or str(error)
+    words = error.strerror or str(error)
     try:
         found = os.statvfs(folder)
     except OSError:
-        return f"{said}, at {target}"
+        return f"{words}, at {target}"
     free = (found.f_bfree if os.geteuid() == 0 else found.f_bavail) * found.f_frsize
     return (
-        f"{said}, at {target}; the file system of {folder} has {free} bytes and {found.f_favail} inodes free"
+        f"{words}, at {target}; the file system of {folder} has {free} bytes and {found.f_favail} inodes free"
     )

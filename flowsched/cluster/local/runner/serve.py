@@ -40,7 +40,7 @@ _BLOCK = 1 << 18
 #: Orders that one turn takes: news of running attempts wait meanwhile.
 _ORDERS = 32
 #: The first look at a task. What ends before was not measured but by the kernel.
-_FIRST_LOOK_S = 0.2
+_FIRST_CHECK_S = 0.2
 #: An end is durable so long after it was written, or before the next start. A power failure within that time is like one a moment
 #: before the end.
 _SYNC_S = 0.05
@@ -115,9 +115,9 @@ class Runner:
         while self._due and self._due[0][0] <= now:
             _, turn, plain = heapq.heappop(self._due)
             if plain.turn == turn:
-                self._look(plain)
+                self._check(plain)
         for _ in range(min(_ORDERS, len(self._orders))):
-            self._take(self._orders.popleft())
+            self._accept(self._orders.popleft())
         if self._stranded:
             self._end_strays()
         if not self._flush():
@@ -166,7 +166,7 @@ class Runner:
             at = end
         self._data = data[at:]
 
-    def _take(self, order: Record) -> None:
+    def _accept(self, order: Record) -> None:
         """Prepare an attempt. It starts once that is durable."""
         try:
             self._journal.reserve(len(self._open) + 1)
@@ -248,7 +248,7 @@ class Runner:
                     attempt.signal(signal.SIGCONT)
                     attempt.signal(signal.SIGTERM)
                 elif attempt.pid and attempt.turn:
-                    self._look(attempt)
+                    self._check(attempt)
                 elif attempt.is_over:
                     self._journal.add(_publishes(attempt))
         self._reap()
@@ -299,13 +299,13 @@ class Runner:
         self._stranded = self._stranded if strays else []
         for attempt in stranded:
             if isinstance(attempt, Plain) and not attempt.bereave():
-                self._look(attempt)
+                self._check(attempt)
             else:
                 self._journal.add({"kind": "lost", "name": attempt.name})
                 self._open.pop(attempt.name, None)
 
-    def _look(self, plain: Plain) -> None:
-        pause = plain.look()
+    def _check(self, plain: Plain) -> None:
+        pause = plain.check()
         if pause is not None:
             self._set_timer(plain, pause)
         elif plain.publishes:
@@ -367,14 +367,14 @@ class Runner:
         if report["kind"] == "running":
             plain.runs(int(report["pid"]))  # type: ignore[call-overload]
             self._running.append({"kind": "running", "name": plain.name, "pid": plain.pid})
-            self._set_timer(plain, min(_FIRST_LOOK_S, plain.timeout_s))
+            self._set_timer(plain, min(_FIRST_CHECK_S, plain.timeout_s))
         elif report["kind"] == "failed":
             error = plain.failed(int(report["errno"]))  # type: ignore[call-overload]
             self._end(plain, end_of(plain, error.exit_code, "StartFailed", str(error)))
         else:
             plain.count(report)
             if plain.turn:
-                self._look(plain)
+                self._check(plain)
 
     # ---- writing ----
 

@@ -196,7 +196,7 @@ def _receive(fd: int) -> Record | None:
 # ---- in the shim's process ----
 
 
-def _take_name() -> None:
+def _set_name() -> None:
     """A shim has the command line of its runner. Its name tells them apart, which no other process can change."""
     try:
         fd = os.open("/proc/self/comm", os.O_WRONLY | os.O_CLOEXEC)
@@ -211,7 +211,7 @@ def _become(parent: Parent, inherited: list[int], order: Record | None) -> NoRet
     code = 1
     try:
         os.setsid()
-        _take_name()
+        _set_name()
         signal.set_wakeup_fd(-1)
         signal.signal(_ORPHANED, parent.orphaned)
         kin.die_with_parent(_ORPHANED)
@@ -260,7 +260,7 @@ class Parent:
         self._cores = cores.machine()
         self.folder = ""  #: of the attempt
         self._is_counting = self._is_orphaned = False
-        self._given: Record = {}  #: the plain task that it has, or had last
+        self._launch: Record = {}  #: the plain task that it has, or had last
         self._final: Record | None = None  #: how the attempt ended that it carries out by itself
         self._first = 0  #: the task's first process
         self._status: int | None = None
@@ -290,20 +290,20 @@ class Parent:
         if order is None:
             self.end_all()
 
-    def see_through(self, given: Record) -> None:
+    def see_through(self, launch: Record) -> None:
         """Start a plain task, and collect what stems from it until nothing is left.
 
         Args:
-            given: See `Plain.start`.
+            launch: See `Plain.start`.
         """
-        order: Record = given["order"]  # type: ignore[assignment]
+        order: Record = launch["order"]  # type: ignore[assignment]
         self._status, self._cpu_s, self._most, self._blocks, self._io = None, 0.0, 0, (0, 0), {}
-        self.folder, self._given = folder_of(order), given
+        self.folder, self._launch = folder_of(order), launch
         if os.getppid() != self.runner:
             self.end_all()
         cores.bind(cores.use(order)[0] or self._cores)
         try:
-            self._first = spawn(str(given["program"]), order)
+            self._first = spawn(str(launch["program"]), order)
         except OSError as error:
             _send(self._reports, {"kind": "failed", "errno": error.errno or 0})
             return
@@ -311,20 +311,20 @@ class Parent:
             _send(self._reports, {"kind": "failed", "errno": 0})
             return
         _send(self._reports, {"kind": "running", "pid": self._first})
-        _settle(self._first, int(given["nice"]))  # type: ignore[call-overload]
+        _settle(self._first, int(launch["nice"]))  # type: ignore[call-overload]
         self._collect()
 
     def _collect(self) -> None:
         """Collect all children, and report when the first has ended and when the last has."""
-        told = False
+        reported = False
         while True:
             try:
-                found = _next_ended(block=told or self._status is None)
+                found = _next_ended(block=reported or self._status is None)
             except ChildProcessError:
                 break
             if found is None:  # the task's own process has ended, and others live
                 self._report(is_last=False)
-                told = True
+                reported = True
                 continue
             self._count(*found)
         self._first = 0
@@ -346,9 +346,9 @@ class Parent:
             self.end_all()
 
     def _report(self, *, is_last: bool) -> None:
-        _send(self._reports, self._said(is_last=is_last))
+        _send(self._reports, self._end_report(is_last=is_last))
 
-    def _said(self, *, is_last: bool) -> Record:
+    def _end_report(self, *, is_last: bool) -> Record:
         return {
             "kind": "ended",
             "status": self._status,
@@ -380,7 +380,7 @@ class Parent:
             time.sleep(_STUBBORN_S)
         try:
             if is_over:
-                self._final = self._end(self._given, self._said(is_last=True))
+                self._final = self._end(self._launch, self._end_report(is_last=True))
             if self._final is not None:
                 leave_end(self.folder, self._final)
         except BaseException:  # noqa: BLE001 - the attempt is lost with its runner

@@ -22,7 +22,7 @@ from .outputs import Refused
 from .places import Places
 from .records import Record, fullness, is_full, now_ms
 from .safe_paths import Opened, Unsafe, open_file, parent
-from .task import RELEASED, StartError, Task, complain, open_log, release_grace_s, say, supervise, wait
+from .task import RELEASED, StartError, Task, add_line, complain, open_log, release_grace_s, supervise, wait
 
 TAIL_BYTES = 10 << 10
 _BLOCK = 1 << 16
@@ -272,7 +272,7 @@ class Step(Task):
             self.unsaid = self.unsaid or pump.error
         if last and 2 not in self.pumps:
             try:
-                say(self.folder, last)
+                add_line(self.folder, last)
             except (OSError, Refused) as unsaid:
                 complain(f"{self.name}: no last line: {unsaid}")
         for file in self.files.values():
@@ -300,7 +300,7 @@ class Ending:
         return self.code == 0 and not self.reason
 
     def line(self) -> str:
-        """What flowsched adds to the standard error of a step that it has ended, or could not start; "" of any other step."""
+        """The line for the standard error of a step that flowsched has ended, or could not start; "" of any other step."""
         return "" if self.reason in ("", RELEASED) else line_of(self.reason, self.message)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from . import kin
-from .finishing import Finishing, Inode, inode_of, look
+from .finishing import Finishing, Inode, inode_of, must_wait
 from .outputs import Refused
 from .records import Record, now_ms
 from .safe_paths import Opened, Unsafe, kind_of, open_file, open_folder, write_all
@@ -29,14 +29,14 @@ RELEASED = "Released"
 def link_inputs(work: str, inputs: list[Record]) -> list[str]:
     """Make the inputs visible in the working folder; returns the datasets that are not on this node."""
     lost: list[str] = []
-    for given in inputs:
-        files: list[tuple[str, str]] = given["files"]  # type: ignore[assignment]
+    for record in inputs:
+        files: list[tuple[str, str]] = record["files"]  # type: ignore[assignment]
         lost.extend(uri for uri, path in files if not os.path.lexists(path))
         if lost:
             continue
-        target = f"{work}/{given['link']}"
+        target = f"{work}/{record['link']}"
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        if given["manifest"]:
+        if record["manifest"]:
             with open(target, "w") as file:
                 file.writelines(f"{path}\n" for _, path in files)
         else:
@@ -45,12 +45,12 @@ def link_inputs(work: str, inputs: list[Record]) -> list[str]:
 
 
 #: A folder with more entries is not looked at: the runner has other tasks to see to.
-_MOST_LOOKED = 1_000
+_MOST_ENTRIES = 1_000
 
 
 def states_of(inputs: list[Record]) -> dict[str, object]:
     """What shows that inputs have been written to, by dataset: of each file its inode, size and time of change."""
-    return {uri: _state(path) for given in inputs for uri, path in given["files"]}  # type: ignore[attr-defined]
+    return {uri: _state(path) for record in inputs for uri, path in record["files"]}  # type: ignore[attr-defined]
 
 
 def _state(path: str) -> object:
@@ -63,7 +63,7 @@ def _state(path: str) -> object:
             for name in names:
                 status = os.lstat(f"{folder}/{name}")
                 found.append((folder, name, status.st_ino, status.st_size, status.st_mtime_ns))
-                if len(found) > _MOST_LOOKED:
+                if len(found) > _MOST_ENTRIES:
                     return None
         return sorted(found)
     except OSError:
@@ -288,7 +288,7 @@ class Task:
             return False
         if self.finishing is None:
             self.finishing = Finishing(self.streams())
-        return not look(self.finishing, self.left())
+        return not must_wait(self.finishing, self.left())
 
     def left(self) -> list[int]:
         """The processes that its own one has left."""
@@ -359,7 +359,7 @@ class Supervision:
         self._pause_left = 0.002
         self.reason = self.message = ""  #: both empty for an end of its own
 
-    def look(self) -> float | None:
+    def check(self) -> float | None:
         """End what must not go on. Returns after how many seconds to look again, None at the end.
 
         The end includes what the task has left and what may finish.
@@ -407,7 +407,7 @@ class Supervision:
         if finishing is None or not finishing.cut_short:
             return
         try:
-            say(
+            add_line(
                 self._task.folder,
                 f"flowsched: ended the processes {finishing.cut_short}, which still read what the task had written: a task "
                 "that needs them longer has to wait for them\n",
@@ -419,7 +419,7 @@ class Supervision:
 def supervise(task: Task, wake: int) -> tuple[str, str]:
     """Wait for the task's end, or bring it about: (reason, message), both empty for an end of its own."""
     supervision = Supervision(task)
-    while (pause := supervision.look()) is not None:
+    while (pause := supervision.check()) is not None:
         task.rest(wake, pause)
     return supervision.reason, supervision.message
 
@@ -429,7 +429,7 @@ def complain(text: str) -> None:
     os.write(2, f"flowsched: {text}\n".encode())
 
 
-def say(folder: str, text: str) -> None:
+def add_line(folder: str, text: str) -> None:
     """Add a line to the standard error of an attempt. Raises OSError, Refused."""
     with Opened(open_log(folder, "stderr")) as fd:
         write_all(fd, text.encode(errors="replace"))
